@@ -1,0 +1,64 @@
+"""`python -m engine`: one engine process. Stops cleanly on SIGTERM or SIGINT once the running requests have ended."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+import zmq
+
+from engine.config import EngineConfig, UnsupportedModel
+
+
+def parse_arguments(argv: list[str] | None = None) -> EngineConfig:
+    parser = argparse.ArgumentParser(prog="python -m engine", description=__doc__)
+    add = parser.add_argument
+    add("--model-dir", required=True, help="folder with config.json and *.safetensors")
+    add("--adapter-store", required=True, help="folder of the content-addressed adapter store")
+    add("--endpoint", required=True, help="ZeroMQ address to listen on, such as ipc:///run/lorikeet/engine.sock")
+    add("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    add("--dtype", default="auto", choices=("auto", "float32", "bfloat16", "float16"))
+    add("--kv-cache-bytes", type=int, default=None, help="memory of the KV cache (default: chosen at start)")
+    add("--max-model-len", type=int, default=0, help="context in tokens (0: the model's own)")
+    add("--max-num-seqs", type=int, default=64, help="sequences in one step")
+    add("--max-batched-tokens", type=int, default=512, help="tokens in one step")
+    add("--max-waiting", type=int, default=512, help="requests in the queue before new ones are refused")
+    add("--max-adapters", type=int, default=32, help="adapters on the device at once")
+    add("--num-threads", type=int, default=0, help="CPU threads (0: all this process may use)")
+    return EngineConfig(**vars(parser.parse_args(argv)))
+
+
+def main() -> int:
+    config = parse_arguments()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    from engine.setup import SetupError, build_engine  # imports torch: after the arguments are known to be good
+
+    try:
+        core, server = build_engine(config)
+    except (SetupError, UnsupportedModel, zmq.ZMQError) as error:
+        sys.stderr.write(f"engine: {error}\n")
+        return 1
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: server.drain())
+    stepping = threading.Thread(target=_step_or_die, args=(core.run,), name="engine-core", daemon=True)
+    stepping.start()
+    server.run()
+    return 0
+
+
+def _step_or_die(run: Callable[[], None]) -> None:
+    """A stepping thread that ends on a fault takes the process with it, so that the supervisor sees it."""
+    try:
+        run()
+    except BaseException:
+        logging.getLogger("engine").exception("the stepping thread failed")
+        os._exit(70)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""From a plan to the tensors of one step. Index arithmetic is done in NumPy on the host and copied once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.layers.lora import StepLora
+from engine.models.decoder import Batch, PrefillRows
+from engine.sequence import Chunk, Plan
+
+Ints = NDArray[np.int64]
+
+
+class BatchBuilder:
+    """Knows the cache's block size and where tensors go; holds nothing of a step."""
+
+    def __init__(self, block_size: int, window: int | None, dtype: torch.dtype, device: torch.device) -> None:
+        self._block_size = block_size
+        self._window = window
+        self._dtype = dtype
+        self._device = device
+
+    def build(self, plan: Plan, lora: StepLora | None) -> Batch:
+        chunks = plan.chunks
+        tokens = [token for c in chunks for token in c.sequence.token_ids[c.first : c.first + c.num_tokens]]
+        positions = np.concatenate([np.arange(c.first, c.first + c.num_tokens, dtype=np.int64) for c in chunks])
+        slots = np.concatenate([self._slots(c, c.first) for c in chunks])
+        decode_slots, decode_hidden = self._decodes(plan.decodes)
+        ends = np.cumsum([c.num_tokens for c in chunks], dtype=np.int64)
+        return Batch(
+            token_ids=self._put(np.array(tokens, dtype=np.int64)),
+            positions=self._put(positions),
+            slots=self._put(slots),
+            num_decodes=len(plan.decodes),
+            decode_slots=decode_slots,
+            decode_hidden=decode_hidden,
+            prefills=self._prefills(plan.prefills, first_row=len(plan.decodes)),
+            sampling_rows=self._put(ends[[c.samples for c in chunks]] - 1),
+            lora=lora,
+        )
+
+    def _slots(self, chunk: Chunk, first: int) -> Ints:
+        """Cache slots of the sequence's positions from `first` to the chunk's end."""
+        positions = np.arange(first, chunk.first + chunk.num_tokens, dtype=np.int64)
+        table = np.array(chunk.sequence.block_table, dtype=np.int64)
+        return table[positions // self._block_size] * self._block_size + positions % self._block_size
+
+    def _decodes(self, decodes: Many[Chunk]) -> tuple[Tensor, Tensor]:
+        """Slots and mask of every decode's context, padded to the longest with slot 0."""
+        lengths = np.array([chunk.first + 1 for chunk in decodes], dtype=np.int64)
+        longest = int(lengths.max(initial=0))
+        slots = np.zeros((len(decodes), longest), dtype=np.int64)
+        for row, chunk in enumerate(decodes):
+            slots[row, : lengths[row]] = self._slots(chunk, 0)
+        columns = np.arange(longest)
+        seen = columns < lengths[:, None]
+        if self._window is not None:
+            seen &= columns >= lengths[:, None] - self._window
+        hidden = np.where(seen, 0.0, -np.inf).astype(np.float32)[:, None]
+        return self._put(slots.reshape(-1)), torch.from_numpy(hidden).to(self._device, self._dtype)
+
+    def _prefills(self, prefills: Many[Chunk], first_row: int) -> list[PrefillRows]:
+        rows = []
+        for chunk in prefills:
+            queries = np.arange(chunk.first, chunk.first + chunk.num_tokens)[:, None]
+            keys = np.arange(chunk.first + chunk.num_tokens)[None]
+            visible = keys <= queries
+            if self._window is not None:
+                visible &= keys > queries - self._window
+            last_row = first_row + chunk.num_tokens
+            visible_tensor = torch.from_numpy(visible).to(self._device)
+            rows.append(PrefillRows(first_row, last_row, self._put(self._slots(chunk, 0)), visible_tensor))
+            first_row = last_row
+        return rows
+
+    def _put(self, array: Ints) -> Tensor:
+        return torch.from_numpy(array).to(self._device)

@@ -1,0 +1,77 @@
+"""The two queues between the thread that talks to gateways and the thread that steps.
+
+Commands go in as the protocol's own structs; events come out. Whoever posts an event wakes the other thread through a
+socket pair, so that the talking thread can sleep in one poll. Nothing here knows ZeroMQ or tensors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+
+import msgspec
+
+from engine.protocol import Abort, AdapterStatus, EngineStats, GenerateRequest, LoadAdapter, StepOutputs, UnloadAdapter
+
+
+class Drain(msgspec.Struct, frozen=True):
+    """Finish what runs, take nothing new, then end."""
+
+
+class Wake(msgspec.Struct, frozen=True):
+    """Look again: something outside the mailbox has changed."""
+
+
+class Drained(msgspec.Struct, frozen=True):
+    """The stepping thread has ended; nothing follows."""
+
+
+Command = GenerateRequest | Abort | LoadAdapter | UnloadAdapter | Drain | Wake
+Event = StepOutputs | AdapterStatus | EngineStats | Drained
+
+
+class Mailbox:
+    """Unbounded by itself: the server bounds what it lets in, a step bounds what comes out."""
+
+    def __init__(self) -> None:
+        self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
+        self._wake_writer.setblocking(False)
+
+    @property
+    def wake_fd(self) -> int:
+        """Readable when events wait."""
+        return self._wake_reader.fileno()
+
+    def command(self, command: Command) -> None:
+        self._inbox.put(command)
+
+    def take_commands(self, timeout_s: float) -> list[Command]:
+        """All waiting commands; with none, wait up to timeout_s for the first (0: do not wait)."""
+        commands: list[Command] = []
+        with contextlib.suppress(queue.Empty):
+            commands.append(self._inbox.get(timeout=timeout_s) if timeout_s > 0 else self._inbox.get_nowait())
+            while True:
+                commands.append(self._inbox.get_nowait())
+        return commands
+
+    def post(self, event: Event) -> None:
+        self._outbox.put(event)
+        with contextlib.suppress(BlockingIOError):  # a full pipe already wakes
+            self._wake_writer.send(b"\0")
+
+    def take_events(self) -> list[Event]:
+        with contextlib.suppress(BlockingIOError):
+            self._wake_reader.recv(4096)
+        events: list[Event] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                events.append(self._outbox.get_nowait())
+        return events
+
+    def close(self) -> None:
+        self._wake_reader.close()
+        self._wake_writer.close()

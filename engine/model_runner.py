@@ -1,0 +1,79 @@
+"""Runs one plan on the device: builds the batch, lays out its adapters, computes, samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from engine.batch import BatchBuilder
+from engine.config import EngineConfig, ModelConfig
+from engine.layers.lora import AdapterStack, LoadedAdapter, StepLora
+from engine.models.decoder import Decoder
+from engine.sampler import Sampler
+from engine.scheduler import Sampled
+from engine.sequence import Plan, Sequence
+
+STACK_SLACK = 4
+
+
+class ModelRunner:
+    """Owns the cache's memory. adapter_in: the adapter that a slot of the pool holds."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        config: EngineConfig,
+        num_blocks: int,
+        adapter_in: Callable[[int], LoadedAdapter],
+    ) -> None:
+        model = decoder.config
+        self._decoder = decoder
+        self._adapter_in = adapter_in
+        self._batches = BatchBuilder(config.block_size, model.sliding_window, decoder.dtype, decoder.device)
+        self._sampler = Sampler(model.eos_token_ids)
+        self._stack: AdapterStack | None = None
+        shape = (2, model.num_kv_heads, num_blocks * config.block_size, model.head_dim)
+        # Zeros, not garbage: padded context rows are read, and a NaN times a zero weight is a NaN.
+        self._caches = [torch.zeros(shape, dtype=decoder.dtype, device=decoder.device) for _ in range(model.num_layers)]
+
+    @torch.inference_mode()
+    def run(self, plan: Plan) -> list[Sampled | None]:
+        """One result per chunk of plan.chunks; None where a chunk does not reach its sequence's end."""
+        batch = self._batches.build(plan, self._step_lora(plan))
+        sequences = [chunk.sequence for chunk in plan.chunks if chunk.samples]
+        logits = self._decoder.forward(batch, self._caches)
+        chosen = iter(self._sampler.choose(logits, sequences) if sequences else [])
+        return [next(chosen) if chunk.samples else None for chunk in plan.chunks]
+
+    def _step_lora(self, plan: Plan) -> StepLora | None:
+        rows = [adapter for c in plan.decodes if (adapter := self._adapter_of(c.sequence)) is not None]
+        segments = []
+        first = len(plan.decodes)
+        for chunk in plan.prefills:
+            adapter = self._adapter_of(chunk.sequence)
+            if adapter is not None:
+                segments.append((adapter, first, first + chunk.num_tokens))
+            first += chunk.num_tokens
+        if not rows and not segments:
+            return None
+        stack = self._stack_for(rows) if rows else None
+        indexes = [stack.index[adapter.digest] for adapter in rows] if stack is not None else []
+        row_adapter = torch.tensor(indexes, dtype=torch.int64, device=self._decoder.device)
+        return StepLora(stack, row_adapter, segments)
+
+    def _adapter_of(self, sequence: Sequence) -> LoadedAdapter | None:
+        return None if sequence.adapter_slot is None else self._adapter_in(sequence.adapter_slot)
+
+    def _stack_for(self, rows: list[LoadedAdapter]) -> AdapterStack:
+        """The last stack as long as it holds what is needed and little more, else a new one."""
+        needed = {adapter.digest: adapter for adapter in rows}
+        if (
+            self._stack is None
+            or not needed.keys() <= self._stack.index.keys()
+            or (len(self._stack.index) > len(needed) + STACK_SLACK)
+        ):
+            model: ModelConfig = self._decoder.config
+            out_features = {name: out for name, (_, out) in model.adapter_targets().items()}
+            self._stack = AdapterStack(list(needed.values()), model.num_layers, out_features)
+        return self._stack

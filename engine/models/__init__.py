@@ -1,0 +1,1 @@
+"""Decoders by architecture. One file serves the whole Llama family."""

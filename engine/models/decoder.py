@@ -1,0 +1,114 @@
+"""The decoder of the Llama family: Llama, Mistral, Qwen2 and Qwen3, told apart by `ModelConfig` alone.
+
+One forward pass over a flattened batch: decode rows first, then the rows of each prefill chunk. It knows nothing of
+requests, sampling or where blocks come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from engine.config import ModelConfig
+from engine.layers.lora import DOWN, GATE_UP, OUT, QKV, StepLora
+from engine.layers.rope import RotaryTable
+from engine.weights import LayerWeights, ModelWeights
+from kernels.activation import silu_mul
+from kernels.attention import decode_attention, prefill_attention
+from kernels.kv_cache import write_kv
+from kernels.norm import rms_norm
+from kernels.rope import rope_
+
+
+class PrefillRows(msgspec.Struct, frozen=True):
+    """One prefill chunk: rows [first, last) of the batch, over C cached positions, its own included."""
+
+    first: int
+    last: int
+    slots: Tensor  # [C] int64
+    visible: Tensor  # [last - first, C] bool
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """One step's input on the device. N rows, of which the first num_decodes are decodes of context up to L."""
+
+    token_ids: Tensor  # [N] int64
+    positions: Tensor  # [N] int64
+    slots: Tensor  # [N] int64, where each row's key and value go
+    num_decodes: int
+    decode_slots: Tensor  # [num_decodes * L] int64
+    decode_hidden: Tensor  # [num_decodes, 1, L] 0 or -inf, in the model's dtype
+    prefills: Sequence[PrefillRows]
+    sampling_rows: Tensor  # [S] int64, rows whose logits are wanted
+    lora: StepLora | None
+
+
+class Decoder:
+    """Weights and tables of one base model on one device."""
+
+    def __init__(self, config: ModelConfig, weights: ModelWeights, max_model_len: int) -> None:
+        self.config = config
+        self.weights = weights
+        self.dtype = weights.embed.dtype
+        self.device = weights.embed.device
+        self._rotary = RotaryTable(config.rope, config.head_dim, max_model_len, self.dtype, self.device)
+
+    def forward(self, batch: Batch, caches: Sequence[Tensor]) -> Tensor:
+        """Compute the batch, writing keys and values into caches (one per layer, kernels.kv_cache's layout).
+
+        Returns logits [S, V] of batch.sampling_rows, in fp32.
+        """
+        eps = self.config.rms_norm_eps
+        rotary = self._rotary.at(batch.positions)
+        x = self.weights.embed[batch.token_ids]
+        for index, (layer, cache) in enumerate(zip(self.weights.layers, caches, strict=True)):
+            x = x + self._attend(index, layer, rms_norm(x, layer.input_norm, eps), rotary, batch, cache)
+            x = x + self._feed_forward(index, layer, rms_norm(x, layer.post_norm, eps), batch.lora)
+        wanted = rms_norm(x[batch.sampling_rows], self.weights.norm, eps)
+        return linear(wanted, self.weights.lm_head).float()
+
+    def _attend(
+        self, index: int, layer: LayerWeights, x: Tensor, rotary: tuple[Tensor, Tensor], batch: Batch, cache: Tensor
+    ) -> Tensor:
+        config, lora = self.config, batch.lora
+        sizes = [config.num_heads * config.head_dim, *[config.num_kv_heads * config.head_dim] * 2]
+        qkv = linear(x, layer.qkv, layer.qkv_bias)
+        if lora is not None:
+            lora.add_(index, QKV, x, torch.split(qkv, sizes, -1))
+        q, k, v = (part.view(x.shape[0], -1, config.head_dim) for part in torch.split(qkv, sizes, -1))
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q = rms_norm(q, layer.q_norm, config.rms_norm_eps)
+            k = rms_norm(k, layer.k_norm, config.rms_norm_eps)
+        rope_(q, *rotary)
+        rope_(k, *rotary)
+        write_kv(cache, k, v, batch.slots)
+        attended = self._attention(q, cache, batch)
+        out = linear(attended, layer.o, layer.o_bias)
+        if lora is not None:
+            lora.add_(index, OUT, attended, (out,))
+        return out
+
+    @staticmethod
+    def _attention(q: Tensor, cache: Tensor, batch: Batch) -> Tensor:
+        parts = [
+            prefill_attention(q[rows.first : rows.last], cache, rows.slots, rows.visible) for rows in batch.prefills
+        ]
+        if batch.num_decodes:
+            decodes = decode_attention(q[: batch.num_decodes], cache, batch.decode_slots, batch.decode_hidden)
+            parts.insert(0, decodes)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    @staticmethod
+    def _feed_forward(index: int, layer: LayerWeights, x: Tensor, lora: StepLora | None) -> Tensor:
+        gate_up = linear(x, layer.gate_up)
+        if lora is not None:
+            lora.add_(index, GATE_UP, x, gate_up.chunk(2, -1))
+        activated = silu_mul(gate_up)
+        out = linear(activated, layer.down)
+        if lora is not None:
+            lora.add_(index, DOWN, activated, (out,))
+        return out

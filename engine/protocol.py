@@ -1,0 +1,246 @@
+"""What gateways and engines say to each other: MessagePack structs over ZeroMQ.
+
+ROUTER at the engine, DEALER at each gateway, one frame per message.
+
+A conversation, in order:
+
+1. The gateway sends `Hello`; the engine answers `Welcome` (with its limits and the gateway's credits) or `Refused`.
+2. `Submit` starts a request; the engine answers with `StepOutputs`, one message per step and gateway, that hold
+   `Delta`s and, exactly once per request, a `Final`.
+3. `Abort` ends a request early; its `Final` still comes, with the exact count.
+4. `AckUsage` tells the engine that a `Final` is journaled; until then the engine keeps it and hands it as
+   `UnackedUsage` to any gateway of the same database that says hello after the first one vanished.
+5. `Heartbeat` flows both ways every `HEARTBEAT_INTERVAL_S`; `HEARTBEATS_MISSED` of them missed means dead.
+
+Token ids only: no text crosses this border. Never pickle.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+PROTOCOL_VERSION = 1
+HEARTBEAT_INTERVAL_S = 1.0
+HEARTBEATS_MISSED = 5
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How the next token is chosen. The gateway has validated every bound stated here.
+
+    temperature: 0 is greedy; top_k: 0 or -1 is off; top_p in (0, 1]; min_p in [0, 1].
+    max_tokens >= 1; min_tokens <= max_tokens: before it, no end-of-sequence and no stop id can be chosen.
+    seed: None draws from the engine's own entropy; with a seed the same prompt gives the same tokens.
+    stop_token_ids end the sequence, the stopping id being counted but never sent; ignore_eos disables the model's own.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    num_logprobs: int | None = None
+
+
+class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One sequence to generate.
+
+    tenant: opaque id, the unit of fairness and of cache isolation. adapter: digest in the store, "" for the base.
+    meter: opaque bytes that come back with the usage, so that any gateway can bill a request it never saw.
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    tenant: str
+    adapter: str = ""
+    weight: float = 1.0
+    attempt: int = 0
+    meter: bytes = b""
+
+
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Exact counts of one request. completion_tokens are billed; discarded_tokens ran past a stop and are not."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    discarded_tokens: int = 0
+    queue_ms: float = 0.0
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
+    adapter_load_bytes: int = 0
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Natural-log probabilities at one position: of the chosen token, and of the `num_logprobs` most likely ones."""
+
+    logprob: float
+    top_token_ids: list[int]
+    top_logprobs: list[float]
+
+
+class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """New tokens of one request; num_completion_tokens is the cumulative count with these included."""
+
+    request_id: str
+    token_ids: list[int]
+    num_completion_tokens: int
+    logprobs: list[TokenLogprobs] | None = None
+
+
+class EngineError(msgspec.Struct, frozen=True):
+    """Why a request failed. code: what a gateway maps to a status.
+
+    queue_full and draining may be retried (retry_after_s); invalid_request and adapter_rejected may not; internal is
+    a fault of the engine.
+    """
+
+    code: Literal["queue_full", "draining", "invalid_request", "adapter_rejected", "internal"]
+    message: str
+    retry_after_s: float | None = None
+
+
+class Final(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The end of one request: sent exactly once, after its last delta."""
+
+    request_id: str
+    finish_reason: FinishReason
+    usage: Usage
+    error: EngineError | None = None
+
+
+class UsageRecord(msgspec.Struct, frozen=True):
+    """A final that no gateway has acknowledged yet; meter is what came with the request."""
+
+    request_id: str
+    attempt: int
+    finish_reason: FinishReason
+    usage: Usage
+    meter: bytes
+
+
+class EngineLimits(msgspec.Struct, frozen=True):
+    """What the engine can hold. max_model_len bounds prompt + completion tokens of one sequence."""
+
+    max_model_len: int
+    max_num_seqs: int
+    max_waiting: int
+    block_size: int
+    num_blocks: int
+
+
+class EngineStats(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A picture of the engine, sent with every heartbeat. Counters (`*_total`) count since the engine started."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    kv_blocks_used: int = 0
+    kv_blocks_total: int = 0
+    preemptions_total: int = 0
+    prompt_tokens_total: int = 0
+    generation_tokens_total: int = 0
+    steps_total: int = 0
+    unacked_usage: int = 0
+    dropped_usage_total: int = 0
+    adapter_loads_total: int = 0
+    adapter_load_bytes_total: int = 0
+    resident_adapters: list[str] = []
+
+
+# gateway -> engine
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """First message. Gateways that share a database_id may take over each other's unacknowledged usage."""
+
+    version: int
+    gateway_id: str
+    database_id: str
+
+
+class Submit(msgspec.Struct, frozen=True, tag="submit"):
+    request: GenerateRequest
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    """Stop a request now. num_kept_tokens: how many completion tokens count (a stop string was found in the text after
+    them), the rest are discarded; None keeps all."""
+
+    request_id: str
+    num_kept_tokens: int | None = None
+
+
+class AckUsage(msgspec.Struct, frozen=True, tag="ack"):
+    """These usage records, as (request_id, attempt), are durable on the gateway's side."""
+
+    keys: list[tuple[str, int]]
+
+
+class LoadAdapter(msgspec.Struct, frozen=True, tag="load"):
+    digest: str
+
+
+class UnloadAdapter(msgspec.Struct, frozen=True, tag="unload"):
+    digest: str
+
+
+class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
+    """The gateway leaves; what it still runs is aborted."""
+
+
+# engine -> gateway
+
+
+class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
+    """The engine's answer to a hello it accepts. credits: the most requests this gateway may have in flight."""
+
+    version: int
+    engine_id: str
+    model_digest: str
+    limits: EngineLimits
+    credits: int
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    reason: str
+
+
+class StepOutputs(msgspec.Struct, frozen=True, tag="step", omit_defaults=True):
+    deltas: list[Delta] = []
+    finals: list[Final] = []
+
+
+class AdapterStatus(msgspec.Struct, frozen=True, tag="adapter"):
+    """The answer to LoadAdapter and UnloadAdapter; error says why a load failed."""
+
+    digest: str
+    resident: bool
+    error: str | None = None
+
+
+class UnackedUsage(msgspec.Struct, frozen=True, tag="unacked"):
+    records: list[UsageRecord]
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat", omit_defaults=True):
+    """Both ways; stats come from the engine. sequence counts up from 0 in each direction."""
+
+    sequence: int
+    stats: EngineStats | None = None
+
+
+GatewayMessage = Hello | Submit | Abort | AckUsage | LoadAdapter | UnloadAdapter | Heartbeat | Goodbye
+EngineMessage = Welcome | Refused | StepOutputs | AdapterStatus | UnackedUsage | Heartbeat
+
+encode = msgspec.msgpack.Encoder().encode
+decode_from_gateway = msgspec.msgpack.Decoder(GatewayMessage).decode
+decode_from_engine = msgspec.msgpack.Decoder(EngineMessage).decode

@@ -1,0 +1,290 @@
+"""The engine's side of the protocol: gateway sessions, credits, heartbeats, and usage kept until it is acknowledged.
+
+Runs in a thread of its own, so that heartbeats flow while a long step runs. It passes commands to the stepping thread
+and sorts that thread's outputs by gateway. It knows nothing of tensors, scheduling or text.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+import uuid
+from collections import deque
+
+import msgspec
+import zmq
+
+from engine.mailbox import Drain, Drained, Event, Mailbox
+from engine.protocol import (
+    HEARTBEAT_INTERVAL_S,
+    HEARTBEATS_MISSED,
+    MAX_MESSAGE_BYTES,
+    PROTOCOL_VERSION,
+    Abort,
+    AckUsage,
+    AdapterStatus,
+    Delta,
+    EngineError,
+    EngineLimits,
+    EngineMessage,
+    EngineStats,
+    Final,
+    GatewayMessage,
+    GenerateRequest,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    LoadAdapter,
+    Refused,
+    StepOutputs,
+    Submit,
+    UnackedUsage,
+    UnloadAdapter,
+    Usage,
+    UsageRecord,
+    Welcome,
+    decode_from_gateway,
+    encode,
+)
+from engine.usage_book import UsageBook
+
+log = logging.getLogger(__name__)
+
+SEND_HIGH_WATER_MARK = 1000
+MAX_OUTBOX_MESSAGES = 4096
+FLUSH_ON_CLOSE_MS = 2000
+
+
+class Session(msgspec.Struct):
+    """One connected gateway. outbox: encoded messages its socket would not take yet."""
+
+    gateway_id: str
+    database_id: str
+    last_heard_s: float
+    num_in_flight: int = 0
+    heartbeats_sent: int = 0
+    outbox: deque[bytes] = msgspec.field(default_factory=deque)
+
+
+class InFlight(msgspec.Struct, frozen=True):
+    """What the server must remember of a running request to bill it whoever is connected when it ends."""
+
+    gateway: bytes
+    database_id: str
+    attempt: int
+    meter: bytes
+
+
+class EngineServer:
+    """Speaks for one engine on one endpoint. `run` blocks until the stepping thread posts `Drained`."""
+
+    def __init__(self, endpoint: str, model_digest: str, limits: EngineLimits, mailbox: Mailbox) -> None:
+        self._model_digest = model_digest
+        self._limits = limits
+        self._mailbox = mailbox
+        self._engine_id = uuid.uuid4().hex
+        self._credits = limits.max_num_seqs + limits.max_waiting
+        self._sessions: dict[bytes, Session] = {}
+        self._in_flight: dict[str, InFlight] = {}
+        self._usage = UsageBook()
+        self._stats = EngineStats()
+        self._draining = False
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._socket.setsockopt(zmq.SNDHWM, SEND_HIGH_WATER_MARK)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        self._socket.bind(endpoint)
+
+    def run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._mailbox.wake_fd, zmq.POLLIN)
+        next_beat_s = time.monotonic()
+        ended = False
+        while not ended:
+            wait_s = max(0.0, next_beat_s - time.monotonic())
+            if any(session.outbox for session in self._sessions.values()):
+                wait_s = min(wait_s, 0.01)
+            poller.poll(math.ceil(wait_s * 1e3))
+            self._receive()
+            for event in self._mailbox.take_events():
+                ended = self._publish(event) or ended
+            self._flush_outboxes()
+            if time.monotonic() >= next_beat_s:
+                next_beat_s = time.monotonic() + HEARTBEAT_INTERVAL_S
+                self._beat()
+        self._socket.close(linger=FLUSH_ON_CLOSE_MS)
+        self._context.term()
+
+    def drain(self) -> None:
+        """Refuse new requests from now on. Safe to call from a signal handler or another thread."""
+        self._draining = True
+        self._mailbox.command(Drain())
+
+    # what gateways say
+
+    def _receive(self) -> None:
+        for _ in range(1024):  # bounded, so that outputs are not starved by a flood of requests
+            try:
+                gateway, frame = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            except ValueError:
+                log.warning("dropped a message that is not one frame")
+                continue
+            try:
+                message = decode_from_gateway(frame)
+            except msgspec.DecodeError as error:
+                log.warning("dropped a message that does not decode: %s", error)
+                self._send(gateway, Refused(f"message does not decode: {error}"))
+                continue
+            self._handle(gateway, message)
+
+    def _handle(self, gateway: bytes, message: GatewayMessage) -> None:
+        if isinstance(message, Hello):
+            return self._welcome(gateway, message)
+        session = self._sessions.get(gateway)
+        if session is None:
+            return self._send(gateway, Refused("say hello first"))
+        session.last_heard_s = time.monotonic()
+        match message:
+            case Submit(request):
+                self._submit(gateway, session, request)
+            case Abort(request_id):
+                flight = self._in_flight.get(request_id)
+                if flight is not None and flight.gateway == gateway:
+                    self._mailbox.command(message)
+            case AckUsage(keys):
+                self._usage.acknowledge(keys, session.database_id)
+            case LoadAdapter() | UnloadAdapter():
+                self._mailbox.command(message)
+            case Goodbye():
+                self._forget(gateway, "said goodbye")
+            case Heartbeat():
+                pass
+        return None
+
+    def _welcome(self, gateway: bytes, hello: Hello) -> None:
+        if hello.version != PROTOCOL_VERSION:
+            reason = f"protocol version {hello.version} is not {PROTOCOL_VERSION}: upgrade the older side"
+            return self._send(gateway, Refused(reason))
+        if gateway not in self._sessions:
+            self._sessions[gateway] = Session(hello.gateway_id, hello.database_id, time.monotonic())
+            log.info("gateway %s connected", hello.gateway_id)
+        self._send(gateway, Welcome(PROTOCOL_VERSION, self._engine_id, self._model_digest, self._limits, self._credits))
+        return self._hand_over_usage()
+
+    def _submit(self, gateway: bytes, session: Session, request: GenerateRequest) -> None:
+        error = None
+        if self._draining:
+            error = EngineError("draining", "the engine is shutting down", retry_after_s=5.0)
+        elif session.num_in_flight >= self._credits:
+            error = EngineError("queue_full", f"more than {self._credits} requests in flight", retry_after_s=1.0)
+        elif request.request_id in self._in_flight:
+            error = EngineError("invalid_request", f"request_id {request.request_id} is already running")
+        if error is not None:
+            usage = Usage(prompt_tokens=len(request.prompt_token_ids), completion_tokens=0)
+            return self._send(gateway, StepOutputs(finals=[Final(request.request_id, "error", usage, error)]))
+        session.num_in_flight += 1
+        self._in_flight[request.request_id] = InFlight(gateway, session.database_id, request.attempt, request.meter)
+        return self._mailbox.command(request)
+
+    # what the stepping thread says
+
+    def _publish(self, event: Event) -> bool:
+        """True once nothing more will come."""
+        match event:
+            case StepOutputs(deltas, finals):
+                self._publish_step(deltas, finals)
+            case EngineStats():
+                self._stats = event
+            case AdapterStatus():
+                for gateway in list(self._sessions):
+                    self._send(gateway, event)
+            case Drained():
+                return True
+        return False
+
+    def _publish_step(self, deltas: list[Delta], finals: list[Final]) -> None:
+        by_gateway: dict[bytes, StepOutputs] = {}
+        for delta in deltas:
+            flight = self._in_flight[delta.request_id]
+            by_gateway.setdefault(flight.gateway, StepOutputs([], [])).deltas.append(delta)
+        for final in finals:
+            flight = self._in_flight.pop(final.request_id)
+            by_gateway.setdefault(flight.gateway, StepOutputs([], [])).finals.append(final)
+            self._keep_usage(flight, final)
+        for gateway, outputs in by_gateway.items():
+            if gateway in self._sessions:
+                self._send(gateway, outputs)
+        if any(gateway not in self._sessions for gateway in by_gateway):
+            self._hand_over_usage()
+
+    def _keep_usage(self, flight: InFlight, final: Final) -> None:
+        session = self._sessions.get(flight.gateway)
+        if session is not None:
+            session.num_in_flight -= 1
+        record = UsageRecord(final.request_id, flight.attempt, final.finish_reason, final.usage, flight.meter)
+        holder = flight.gateway if session is not None else b""
+        self._usage.keep(record, flight.database_id, holder, time.monotonic())
+
+    def _hand_over_usage(self) -> None:
+        for gateway, session in list(self._sessions.items()):
+            records = self._usage.adopt(session.database_id, gateway)
+            if records:
+                self._send(gateway, UnackedUsage(records))
+
+    # the wire
+
+    def _send(self, gateway: bytes, message: EngineMessage) -> None:
+        session = self._sessions.get(gateway)
+        frame = encode(message)
+        if session is not None and session.outbox:
+            session.outbox.append(frame)  # order first: never overtake what waits
+        elif not self._try_send(gateway, frame) and session is not None:
+            session.outbox.append(frame)
+        if session is not None and len(session.outbox) > MAX_OUTBOX_MESSAGES:
+            self._forget(gateway, "does not read its messages")
+
+    def _try_send(self, gateway: bytes, frame: bytes) -> bool:
+        """False when the socket is full; a gateway that is not there any more is forgotten."""
+        try:
+            self._socket.send_multipart((gateway, frame), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self._forget(gateway, "disconnected")
+        return True
+
+    def _flush_outboxes(self) -> None:
+        for gateway, session in list(self._sessions.items()):
+            while session.outbox and self._try_send(gateway, session.outbox[0]):
+                session.outbox.popleft()
+
+    def _beat(self) -> None:
+        now_s = time.monotonic()
+        stats = msgspec.structs.replace(
+            self._stats, unacked_usage=len(self._usage), dropped_usage_total=self._usage.num_dropped
+        )
+        for gateway, session in list(self._sessions.items()):
+            if now_s - session.last_heard_s > HEARTBEAT_INTERVAL_S * HEARTBEATS_MISSED:
+                self._forget(gateway, f"missed {HEARTBEATS_MISSED} heartbeats")
+                continue
+            self._send(gateway, Heartbeat(session.heartbeats_sent, stats))
+            session.heartbeats_sent += 1
+        self._hand_over_usage()
+
+    def _forget(self, gateway: bytes, why: str) -> None:
+        """End a session: abort what it runs and let other gateways take its usage."""
+        session = self._sessions.pop(gateway, None)
+        if session is None:
+            return
+        log.info("gateway %s %s", session.gateway_id, why)
+        self._usage.orphan(gateway)
+        for request_id, flight in self._in_flight.items():
+            if flight.gateway == gateway:
+                self._mailbox.command(Abort(request_id))

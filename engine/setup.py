@@ -1,0 +1,111 @@
+"""From an `EngineConfig` to a running engine: device, dtype, memory, and the parts wired together."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+
+import torch
+
+from adapters.store import AdapterStore
+from engine.adapter_pool import AdapterLoader, AdapterPool
+from engine.block_manager import BlockManager
+from engine.config import EngineConfig, ModelConfig, load_model_config, model_digest
+from engine.core import EngineCore
+from engine.mailbox import Mailbox, Wake
+from engine.model_runner import ModelRunner
+from engine.models.decoder import Decoder
+from engine.protocol import EngineLimits
+from engine.scheduler import Scheduler
+from engine.server import EngineServer
+from engine.weights import load_weights
+
+log = logging.getLogger(__name__)
+
+CPU_KV_CACHE_BYTES = 1 << 30
+GPU_KV_CACHE_SHARE = 0.85
+
+
+class SetupError(ValueError):
+    """The engine can't start as configured; the message says what to change."""
+
+
+def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
+    """Load the model and bind the endpoint. Raises SetupError, UnsupportedModel or zmq.ZMQError."""
+    mailbox = Mailbox()
+    core, limits = build_core(config, mailbox)
+    return core, EngineServer(config.endpoint, model_digest(config.model_dir), limits, mailbox)
+
+
+def build_core(config: EngineConfig, mailbox: Mailbox) -> tuple[EngineCore, EngineLimits]:
+    """Everything of an engine but its socket. Raises SetupError or UnsupportedModel."""
+    device = resolve_device(config.device)
+    dtype = resolve_dtype(config.dtype, device)
+    if device.type == "cpu":
+        torch.set_num_threads(config.num_threads or len(os.sched_getaffinity(0)))
+    model = load_model_config(config.model_dir)
+    log.info("loading %s in %s on %s", config.model_dir, dtype, device)
+    weights = load_weights(config.model_dir, model, dtype, device)
+    num_blocks = num_kv_blocks(config, model, dtype, device)
+    max_model_len = min(config.max_model_len or model.max_position, model.max_position, num_blocks * config.block_size)
+    decoder = Decoder(model, weights, max_model_len)
+
+    loader = AdapterLoader(AdapterStore(Path(config.adapter_store)), model, dtype, device)
+    pool = AdapterPool(loader.load, config.max_adapters, wake=lambda: mailbox.command(Wake()))
+    blocks = BlockManager(num_blocks, config.block_size)
+    scheduler = Scheduler(
+        blocks,
+        pool,
+        max_num_seqs=config.max_num_seqs,
+        max_batched_tokens=config.max_batched_tokens,
+        max_waiting=config.max_waiting,
+        max_model_len=max_model_len,
+        eos_token_ids=model.eos_token_ids,
+        clock=time.monotonic,
+    )
+    runner = ModelRunner(decoder, config, num_blocks, pool.adapter)
+    limits = EngineLimits(max_model_len, config.max_num_seqs, config.max_waiting, config.block_size, num_blocks)
+    log.info("ready: %d KV blocks of %d tokens, context %d", num_blocks, config.block_size, max_model_len)
+    return EngineCore(mailbox, scheduler, blocks, pool, runner), limits
+
+
+def resolve_device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise SetupError("LORIKEET_DEVICE is cuda, but PyTorch sees no CUDA device; set it to cpu or auto")
+    return torch.device(name)
+
+
+def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
+    """auto: bfloat16 where the hardware multiplies it, else float32 on a CPU and float16 on a GPU."""
+    if name != "auto":
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+    return torch.bfloat16 if _cpu_multiplies_bf16() else torch.float32
+
+
+def num_kv_blocks(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device) -> int:
+    """How many blocks the cache's bytes make: 1 GiB on a CPU, most of the free memory on a GPU, or as configured."""
+    budget = config.kv_cache_bytes
+    if budget is None and device.type == "cuda":
+        budget = int(torch.cuda.mem_get_info(device)[0] * GPU_KV_CACHE_SHARE)
+    elif budget is None:
+        budget = CPU_KV_CACHE_BYTES
+    block_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_dim * dtype.itemsize * config.block_size
+    num_blocks = budget // block_bytes
+    if num_blocks < 2:
+        raise SetupError(f"LORIKEET_KV_CACHE_BYTES is {budget}; one block of this model takes {block_bytes} bytes")
+    return num_blocks
+
+
+def _cpu_multiplies_bf16() -> bool:
+    """AVX512-BF16, AMX or ARM's BF16: without them bfloat16 is emulated and slower than float32."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+    return any(flag in flags for flag in ("avx512_bf16", "amx_bf16", " bf16"))

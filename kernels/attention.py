@@ -1,0 +1,54 @@
+"""Attention over a paged cache (layout: `kernels.kv_cache`): decode for many sequences at once, prefill for one chunk.
+
+Semantics, for a query at position p of a sequence whose slots are s[0..p], group = H / KVH query heads per KV head:
+    out[h] = sum_j softmax_j(q[h] . k[h // group, s[j]] * D^-0.5) * v[h // group, s[j]]
+    over max(0, p - window + 1) <= j <= p
+
+On the CPU the cached rows are gathered and multiplied in batches: measured several times faster for decode than the
+flash path of `scaled_dot_product_attention`, which serves prefill well.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+
+def attention_reference(q: Tensor, cache: Tensor, slots: Tensor, position: int, window: int | None = None) -> Tensor:
+    """One query by the definition, in fp32: q [H, D], cache [2, KVH, S, D], slots [>= position + 1] int64 -> [H, D]."""
+    first = 0 if window is None else max(0, position - window + 1)
+    seen = slots[first : position + 1]
+    group = q.shape[0] // cache.shape[1]
+    keys = cache[0, :, seen].float().repeat_interleave(group, 0)
+    values = cache[1, :, seen].float().repeat_interleave(group, 0)
+    scores = torch.einsum("hd,hjd->hj", q.float(), keys) * q.shape[-1] ** -0.5
+    return torch.einsum("hj,hjd->hd", scores.softmax(-1), values).to(q.dtype)
+
+
+def decode_attention(q: Tensor, cache: Tensor, slots: Tensor, hidden: Tensor) -> Tensor:
+    """One query for each of N sequences.
+
+    q [N, H, D]; cache [2, KVH, S, D]; slots [N * L] int64, L padded to the longest context (padding points anywhere);
+    hidden [N, 1, L]: 0 where a query may look, -inf where it may not, in q's dtype. Returns [N, H * D].
+    """
+    num_seqs, num_heads, head_dim = q.shape
+    num_kv_heads = cache.shape[1]
+    grouped = q.view(num_seqs, num_kv_heads, -1, head_dim).transpose(0, 1) * head_dim**-0.5  # [KVH, N, G, D]
+    keys, values = cache.index_select(2, slots).view(2, num_kv_heads, num_seqs, -1, head_dim)
+    scores = torch.matmul(grouped, keys.transpose(-1, -2)) + hidden  # [KVH, N, G, L]
+    out = torch.matmul(scores.softmax(-1), values)
+    return out.transpose(0, 1).reshape(num_seqs, num_heads * head_dim)
+
+
+def prefill_attention(q: Tensor, cache: Tensor, slots: Tensor, visible: Tensor) -> Tensor:
+    """The T newest positions of one sequence over its C >= T cached ones.
+
+    q [T, H, D]; cache [2, KVH, S, D]; slots [C] int64; visible [T, C] bool. Returns [T, H * D].
+    """
+    num_tokens, num_heads, head_dim = q.shape
+    keys, values = cache.index_select(2, slots)
+    out = scaled_dot_product_attention(
+        q.transpose(0, 1)[None], keys[None], values[None], attn_mask=visible, enable_gqa=num_heads != cache.shape[1]
+    )
+    return out[0].transpose(0, 1).reshape(num_tokens, num_heads * head_dim)

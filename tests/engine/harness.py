@@ -1,0 +1,110 @@
+"""A whole engine in this process, without its socket: requests in, answers out, arrivals at chosen steps."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from engine.config import EngineConfig
+from engine.core import EngineCore
+from engine.mailbox import Drain, Event, Mailbox
+from engine.protocol import Final, GenerateRequest, SamplingParams, StepOutputs, TokenLogprobs
+from engine.scheduler import Sampled
+from engine.sequence import Plan
+from engine.setup import build_core
+
+
+class Answer(msgspec.Struct):
+    """Everything one request got, in order."""
+
+    token_ids: list[int] = msgspec.field(default_factory=list)
+    logprobs: list[TokenLogprobs] = msgspec.field(default_factory=list)
+    counts: list[int] = msgspec.field(default_factory=list)
+    finals: list[Final] = msgspec.field(default_factory=list)
+
+    @property
+    def final(self) -> Final:
+        (final,) = self.finals
+        return final
+
+
+class _ArrivalsByStep:
+    """The real runner, but before step k the requests due then are put in the mailbox."""
+
+    def __init__(self, core: EngineCore, mailbox: Mailbox, later: Mapping[int, Sequence[GenerateRequest]]) -> None:
+        self._runner = core._runner
+        self._mailbox = mailbox
+        self._later = dict(later)
+        self._step = 0
+
+    def run(self, plan: Plan) -> Sequence[Sampled | None]:
+        self._step += 1
+        for due in [step for step in self._later if step <= self._step]:
+            for request in self._later.pop(due):
+                self._mailbox.command(request)
+        return self._runner.run(plan)
+
+
+def run_engine(
+    config: EngineConfig,
+    requests: Sequence[GenerateRequest],
+    later: Mapping[int, Sequence[GenerateRequest]] | None = None,
+) -> dict[str, Answer]:
+    """Run all requests to their end. later: {step: requests that arrive while that step runs}."""
+    return collect(run_events(config, requests, later))
+
+
+def run_events(
+    config: EngineConfig,
+    requests: Sequence[GenerateRequest],
+    later: Mapping[int, Sequence[GenerateRequest]] | None = None,
+) -> list[Event]:
+    """As `run_engine`, but everything the engine said, in order."""
+    with contextlib.closing(Mailbox()) as mailbox:
+        core, _ = build_core(config, mailbox)
+        core._runner = _ArrivalsByStep(core, mailbox, later or {})
+        for request in requests:
+            mailbox.command(request)
+        mailbox.command(Drain())
+        core.run()
+        return mailbox.take_events()
+
+
+def collect(events: Sequence[object]) -> dict[str, Answer]:
+    """Sort an engine's events by request."""
+    answers: dict[str, Answer] = {}
+    for event in events:
+        if isinstance(event, StepOutputs):
+            for delta in event.deltas:
+                answer = answers.setdefault(delta.request_id, Answer())
+                answer.token_ids += delta.token_ids
+                answer.logprobs += delta.logprobs or []
+                answer.counts.append(delta.num_completion_tokens)
+            for final in event.finals:
+                answers.setdefault(final.request_id, Answer()).finals.append(final)
+    return answers
+
+
+def engine_config(model_dir: Path, adapter_store: Path, **changes: object) -> EngineConfig:
+    """fp32 on the CPU with a small cache, so that tests compare numbers and start fast."""
+    settings: dict[str, object] = {
+        "model_dir": str(model_dir),
+        "adapter_store": str(adapter_store),
+        "endpoint": "inproc://unused",
+        "device": "cpu",
+        "dtype": "float32",
+        "kv_cache_bytes": 64 << 20,
+        "num_threads": 1,
+    }
+    return msgspec.convert(settings | changes, EngineConfig)
+
+
+def greedy(request_id: str, prompt: Sequence[int], max_tokens: int, **changes: object) -> GenerateRequest:
+    sampling = {"max_tokens": max_tokens, "temperature": 0.0, "num_logprobs": 2} | {
+        key: changes.pop(key) for key in list(changes) if key in SamplingParams.__struct_fields__
+    }
+    fields = {"request_id": request_id, "prompt_token_ids": list(prompt), "tenant": "t", "sampling": sampling}
+    return msgspec.convert(fields | changes, GenerateRequest)

@@ -1,0 +1,116 @@
+"""Requests of the base and of different adapters share every step, and each gets what peft computes for it alone."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import LlamaForCausalLM
+
+from adapters.store import AdapterStore
+from engine.protocol import EngineStats, GenerateRequest
+from tests.engine.harness import collect, engine_config, greedy, run_engine, run_events
+from tests.engine.reference import assert_greedy_follows
+from tests.engine.test_model_families import save_tiny
+
+LORAS = {
+    "attention-r4": LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"]),
+    "mlp-r7": LoraConfig(r=7, lora_alpha=3, target_modules=["gate_proj", "up_proj", "down_proj"]),
+    "all-rslora-r16": LoraConfig(r=16, lora_alpha=4, use_rslora=True, target_modules="all-linear"),
+    "patterns": LoraConfig(
+        r=2,
+        lora_alpha=2,
+        target_modules=["q_proj", "v_proj", "down_proj"],
+        rank_pattern={"v_proj": 5, "layers.1.self_attn.q_proj": 3},
+        alpha_pattern={"down_proj": 9},
+    ),
+    "one-layer": LoraConfig(r=3, lora_alpha=6, target_modules=["o_proj", "up_proj"], layers_to_transform=[1]),
+}
+
+
+class Tenants:
+    """A tiny base model, the adapters in a store, and the peft model of each."""
+
+    def __init__(self, root: Path) -> None:
+        self.model_dir = root / "model"
+        self.store_dir = root / "store"
+        self.base = save_tiny("llama", self.model_dir)
+        self.digests = {"": ""}
+        self.models: dict[str, torch.nn.Module] = {"": self.base}
+        store = AdapterStore(self.store_dir)
+        for name, lora in LORAS.items():
+            model = get_peft_model(LlamaForCausalLM.from_pretrained(self.model_dir), lora)
+            torch.manual_seed(len(name))
+            with torch.no_grad():
+                for parameter_name, parameter in model.named_parameters():
+                    if "lora_" in parameter_name:
+                        parameter.normal_(0, 0.1)
+            model.save_pretrained(root / name)
+            self.digests[name] = store.add(root / name)
+            base = LlamaForCausalLM.from_pretrained(self.model_dir)
+            self.models[name] = PeftModel.from_pretrained(base, root / name).eval()
+
+
+@pytest.fixture(scope="module")
+def tenants(tmp_path_factory: pytest.TempPathFactory) -> Tenants:
+    return Tenants(tmp_path_factory.mktemp("tenants"))
+
+
+def mixed_requests(
+    tenants: Tenants, count: int, lengths: tuple[int, ...] = (1, 5, 30, 90), max_tokens: int = 20
+) -> tuple[list[GenerateRequest], list[str]]:
+    rnd = random.Random(7)
+    names = [list(tenants.digests)[i % len(tenants.digests)] for i in range(count)]
+    return [
+        greedy(f"r{i}", [rnd.randrange(199) for _ in range(rnd.choice(lengths))], max_tokens, adapter=digest)
+        for i, digest in enumerate(tenants.digests[name] for name in names)
+    ], names
+
+
+@pytest.mark.parametrize("changes", [{}, {"max_adapters": 2}, {"max_batched_tokens": 17}], ids=str)
+def test_each_request_of_a_mixed_batch_equals_peft(tenants: Tenants, changes: dict[str, object]) -> None:
+    requests, names = mixed_requests(tenants, 18)
+    config = engine_config(tenants.model_dir, tenants.store_dir, **changes)
+    later = {step: requests[6 + 2 * i : 8 + 2 * i] for i, step in enumerate((2, 3, 5, 8, 12, 15))}
+    answers = run_engine(config, requests[:6], later)
+    for request, name in zip(requests, names, strict=True):
+        answer = answers[request.request_id]
+        assert answer.final.finish_reason == "length"
+        assert_greedy_follows(
+            tenants.models[name], request.prompt_token_ids, answer.token_ids, answer.logprobs, tolerance=1e-4
+        )
+
+
+def test_preempted_requests_lose_and_repeat_nothing(tenants: Tenants) -> None:
+    """A cache for two of ten whole requests: they must take turns, and each still equals its reference."""
+    requests, names = mixed_requests(tenants, 10, lengths=(3, 20), max_tokens=80)
+    block_bytes = 2 * 3 * 2 * 8 * 4 * 16
+    config = engine_config(tenants.model_dir, tenants.store_dir, kv_cache_bytes=block_bytes * 14, max_model_len=200)
+    events = run_events(config, requests)
+    assert max(event.preemptions_total for event in events if isinstance(event, EngineStats)) > 0
+    answers = collect(events)
+    for request, name in zip(requests, names, strict=True):
+        answer = answers[request.request_id]
+        assert answer.counts == list(range(1, 81))
+        assert_greedy_follows(
+            tenants.models[name], request.prompt_token_ids, answer.token_ids, answer.logprobs, tolerance=1e-4
+        )
+
+
+def test_an_adapter_that_does_not_fit_fails_its_own_requests_only(tenants: Tenants, tmp_path: Path) -> None:
+    other = save_tiny("qwen3", tmp_path / "other")
+    get_peft_model(other, LoraConfig(r=2, target_modules=["q_proj"])).save_pretrained(tmp_path / "misfit")
+    digest = AdapterStore(tenants.store_dir).add(tmp_path / "misfit")
+    missing = "0" * 64
+    config = engine_config(tenants.model_dir, tenants.store_dir)
+    answers = run_engine(
+        config,
+        [greedy("misfit", [1, 2], 4, adapter=digest), greedy("missing", [1], 4, adapter=missing), greedy("ok", [3], 4)],
+    )
+    assert answers["ok"].final.finish_reason == "length"
+    for name, why in (("misfit", "q_proj"), ("missing", missing)):
+        error = answers[name].final.error
+        assert error is not None and error.code == "adapter_rejected" and why in error.message

@@ -1,0 +1,144 @@
+"""Every operation equals its reference: odd sizes, both float widths that serve, every grouping of heads."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.activation import silu_mul, silu_mul_reference
+from kernels.attention import attention_reference, decode_attention, prefill_attention
+from kernels.kv_cache import write_kv, write_kv_reference
+from kernels.lora import add_lora_, add_mixed_lora_, lora_reference, rank_mask
+from kernels.norm import rms_norm, rms_norm_reference
+from kernels.rope import rope_, rope_reference
+
+DTYPES = [torch.float32, torch.bfloat16]
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def assert_near(ours: Tensor, theirs: Tensor) -> None:
+    tolerance = TOLERANCE[ours.dtype]
+    torch.testing.assert_close(ours.float(), theirs.float(), atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(1, 8), (7, 63), (129, 576)], ids=str)
+def test_rms_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x, weight = torch.randn(shape, dtype=dtype), torch.randn(shape[-1], dtype=dtype)
+    assert_near(rms_norm(x, weight, 1e-5), rms_norm_reference(x, weight, 1e-5))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("tokens", "heads", "dim"), [(1, 1, 2), (7, 3, 64), (63, 9, 80)])
+def test_rope_rotates_a_strided_view_in_place(tokens: int, heads: int, dim: int, dtype: torch.dtype) -> None:
+    whole = torch.randn(tokens, heads * dim + 5, dtype=dtype)
+    view = whole[:, 5:].view(tokens, heads, dim)
+    angles = torch.randn(tokens, dim // 2)
+    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+    expected, untouched = rope_reference(view, cos, sin), whole[:, :5].clone()
+    rope_(view, cos[:, None], sin[:, None])
+    assert_near(view, expected)
+    assert torch.equal(whole[:, :5], untouched)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(1, 2), (7, 130), (64, 3072)], ids=str)
+def test_silu_mul(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    gate_up = torch.randn(shape, dtype=dtype)
+    expected = silu_mul_reference(gate_up)
+    assert_near(silu_mul(gate_up), expected)
+
+
+def test_write_kv_touches_its_slots_only() -> None:
+    cache, expected = torch.randn(2, 3, 40, 8).expand(2, -1, -1, -1, -1).clone()
+    k, v, slots = torch.randn(7, 3, 8), torch.randn(7, 3, 8), torch.randperm(40)[:7]
+    expected.copy_(cache)
+    write_kv(cache, k, v, slots)
+    write_kv_reference(expected, k, v, slots)
+    assert torch.equal(cache, expected)
+
+
+ATTENTION = [(1, 1, 16), (4, 4, 64), (9, 3, 64), (8, 1, 80), (16, 2, 128)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), ATTENTION)
+def test_decode_attention(heads: int, kv_heads: int, dim: int, window: int | None, dtype: torch.dtype) -> None:
+    lengths = [1, 7, 33, 16]
+    cache = torch.randn(2, kv_heads, 160, dim, dtype=dtype)
+    order = torch.randperm(160)
+    slots = torch.zeros(4, max(lengths), dtype=torch.int64)
+    hidden = torch.full((4, 1, max(lengths)), -torch.inf, dtype=dtype)
+    for row, length in enumerate(lengths):
+        slots[row, :length] = order[row * 40 : row * 40 + length]
+        hidden[row, 0, max(0, length - (window or length)) : length] = 0
+    q = torch.randn(4, heads, dim, dtype=dtype)
+    ours = decode_attention(q, cache, slots.flatten(), hidden).view(4, heads, dim)
+    for row, length in enumerate(lengths):
+        assert_near(ours[row], attention_reference(q[row], cache, slots[row], length - 1, window))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), ATTENTION)
+def test_prefill_attention_over_a_cached_prefix(
+    heads: int, kv_heads: int, dim: int, window: int | None, dtype: torch.dtype
+) -> None:
+    first, count = 9, 14
+    cache = torch.randn(2, kv_heads, 64, dim, dtype=dtype)
+    slots = torch.randperm(64)[: first + count]
+    q = torch.randn(count, heads, dim, dtype=dtype)
+    queries, keys = torch.arange(first, first + count)[:, None], torch.arange(first + count)[None]
+    visible = (keys <= queries) & (keys > queries - (window or 10**9))
+    ours = prefill_attention(q, cache, slots, visible).view(count, heads, dim)
+    for row in range(count):
+        assert_near(ours[row], attention_reference(q[row], cache, slots, first + row, window))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("tokens", [1, 7, 63])
+@pytest.mark.parametrize("popularity", ["distinct", "skewed", "identical"])
+def test_mixed_lora_gives_each_row_its_own_adapter(popularity: str, tokens: int, dtype: torch.dtype) -> None:
+    """Ranks 1 to 128 side by side, two projections, one of which an adapter does not target."""
+    ranks = [(1, 8), (16, 16), (7, 0), (128, 3), (64, 64)]
+    scalings = [0.5, 2.0, 1.0, 16 / 128**0.5, 0.25]
+    width, outs = 48, (40, 24)
+    adapters = [
+        [
+            (torch.randn(r, width, dtype=dtype) / 7, torch.randn(out, r, dtype=dtype) / 7)
+            for r, out in zip(rs, outs, strict=True)
+        ]
+        for rs in ranks
+    ]
+    rows = {
+        "distinct": torch.arange(tokens) % 5,
+        "skewed": (torch.rand(tokens) ** 3 * 5).long(),
+        "identical": torch.full((tokens,), 3),
+    }[popularity]
+    x, base = torch.randn(tokens, width, dtype=dtype), [torch.randn(tokens, out, dtype=dtype) for out in outs]
+    ours = [tensor.clone() for tensor in base]
+    a = torch.cat([adapter[p][0] for p in range(2) for adapter in adapters])
+    bs = [torch.cat([adapter[p][1].T for adapter in adapters]) for p in range(2)]
+    mask = torch.cat([rank_mask([rs[p] for rs in ranks], scalings, rows) for p in range(2)], 1)
+    add_mixed_lora_(ours, x, a, bs, mask)
+    for row, adapter in enumerate(rows.tolist()):
+        for p in range(2):
+            delta = lora_reference(x[row : row + 1], *adapters[adapter][p], scalings[adapter])
+            assert_near(ours[p][row], base[p][row] + delta[0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("rank", [1, 7, 64])
+def test_lora_of_one_adapter(rank: int, dtype: torch.dtype) -> None:
+    x, out = torch.randn(33, 48, dtype=dtype), torch.randn(33, 40, dtype=dtype)
+    a, b = torch.randn(rank, 48, dtype=dtype) / 7, torch.randn(40, rank, dtype=dtype) / 7
+    expected = out + lora_reference(x, a, b, 1.5)
+    add_lora_(out, x, a, b, 1.5)
+    assert_near(out, expected)
