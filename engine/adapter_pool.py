@@ -94,6 +94,12 @@ class AdapterPool:
             self._executor.submit(self._run_load, digest)
         return False
 
+    def preload(self, digest: str) -> None:
+        """Load an adapter now and wait for it."""
+        if not self.request(digest):
+            self._executor.submit(lambda: None).result()  # one worker: the load has ended before this one
+            self.arrivals()
+
     def acquire(self, digest: str) -> int | None:
         """See `scheduler.AdapterSlots`."""
         if not self.request(digest):

@@ -67,6 +67,10 @@ class EngineCore:
         self._post_stats(idle=True)
         self._mailbox.post(Drained())
 
+    def preload(self, digest: str) -> None:
+        """Before `run`: wait until an adapter is resident."""
+        self._adapters.preload(digest)
+
     def _obey(self, command: object) -> None:
         match command:
             case GenerateRequest():

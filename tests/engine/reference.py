@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 import torch
 
@@ -12,22 +13,31 @@ from engine.protocol import TokenLogprobs
 TIE = 1e-4  # two log-probabilities this close may be chosen in either order
 
 
-def assert_greedy_follows(
-    model: torch.nn.Module,
-    prompt: Sequence[int],
-    answer: Sequence[int],
-    logprobs: Sequence[TokenLogprobs],
-    tolerance: float,
-) -> None:
-    """Given the answer's own prefix, the reference's most likely token is the answer's next one, at every position.
+class Claim(msgspec.Struct, frozen=True):
+    """One greedy answer of the engine, to be held against the reference."""
 
-    By induction that is the reference's greedy text, up to ties; one forward pass instead of len(answer).
+    prompt: Sequence[int]
+    answer: Sequence[int]
+    logprobs: Sequence[TokenLogprobs]
+
+
+def assert_greedy_follows(model: torch.nn.Module, claims: Sequence[Claim], tolerance: float) -> None:
+    """Given each answer's own prefix, the reference's most likely token is the answer's next one, at every position.
+
+    By induction that is the reference's greedy text, up to ties; one forward pass for all instead of one per token.
+    Rows are padded on the right, where causal attention can't look.
     """
+    rows = [[*claim.prompt, *claim.answer] for claim in claims]
+    longest = max(map(len, rows))
     with torch.inference_mode():
-        logits = model(torch.tensor([[*prompt, *answer]])).logits[0].float()
-    expected = logits.log_softmax(-1)[len(prompt) - 1 : -1]
-    assert expected.shape[0] == len(answer) == len(logprobs)
-    for position, (row, token, ours) in enumerate(zip(expected, answer, logprobs, strict=True)):
+        logits = model(torch.tensor([row + [0] * (longest - len(row)) for row in rows])).logits
+    for claim, row in zip(claims, logits, strict=True):
+        first = len(claim.prompt) - 1
+        _assert_row(row[first : first + len(claim.answer)].float().log_softmax(-1), claim, tolerance)
+
+
+def _assert_row(expected: torch.Tensor, claim: Claim, tolerance: float) -> None:
+    for position, (row, token, ours) in enumerate(zip(expected, claim.answer, claim.logprobs, strict=True)):
         best = row.max()
         assert best - row[token] <= TIE, f"position {position}: {token} is not the reference's choice"
         assert abs(row[token].item() - ours.logprob) <= tolerance, f"position {position}: logprob differs"

@@ -13,7 +13,7 @@ from transformers import LlamaForCausalLM
 from adapters.store import AdapterStore
 from engine.protocol import EngineStats, GenerateRequest
 from tests.engine.harness import collect, engine_config, greedy, run_engine, run_events
-from tests.engine.reference import assert_greedy_follows
+from tests.engine.reference import Claim, assert_greedy_follows
 from tests.engine.test_model_families import save_tiny
 
 LORAS = {
@@ -79,9 +79,8 @@ def test_each_request_of_a_mixed_batch_equals_peft(tenants: Tenants, changes: di
     for request, name in zip(requests, names, strict=True):
         answer = answers[request.request_id]
         assert answer.final.finish_reason == "length"
-        assert_greedy_follows(
-            tenants.models[name], request.prompt_token_ids, answer.token_ids, answer.logprobs, tolerance=1e-4
-        )
+        claim = Claim(request.prompt_token_ids, answer.token_ids, answer.logprobs)
+        assert_greedy_follows(tenants.models[name], [claim], tolerance=1e-4)
 
 
 def test_preempted_requests_lose_and_repeat_nothing(tenants: Tenants) -> None:
@@ -95,9 +94,8 @@ def test_preempted_requests_lose_and_repeat_nothing(tenants: Tenants) -> None:
     for request, name in zip(requests, names, strict=True):
         answer = answers[request.request_id]
         assert answer.counts == list(range(1, 81))
-        assert_greedy_follows(
-            tenants.models[name], request.prompt_token_ids, answer.token_ids, answer.logprobs, tolerance=1e-4
-        )
+        claim = Claim(request.prompt_token_ids, answer.token_ids, answer.logprobs)
+        assert_greedy_follows(tenants.models[name], [claim], tolerance=1e-4)
 
 
 def test_an_adapter_that_does_not_fit_fails_its_own_requests_only(tenants: Tenants, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from transformers import (
 
 from engine.config import UnsupportedModel, load_model_config
 from tests.engine.harness import engine_config, greedy, run_engine
-from tests.engine.reference import assert_greedy_follows
+from tests.engine.reference import Claim, assert_greedy_follows
 
 TINY = {
     "vocab_size": 199,
@@ -82,7 +82,7 @@ def test_family_equals_transformers(name: str, tmp_path: Path) -> None:
     answers = run_engine(config, [greedy(f"r{i}", prompt, 24) for i, prompt in enumerate(prompts)])
     for i, prompt in enumerate(prompts):
         answer = answers[f"r{i}"]
-        assert_greedy_follows(model, prompt, answer.token_ids, answer.logprobs, tolerance=1e-4)
+        assert_greedy_follows(model, [Claim(prompt, answer.token_ids, answer.logprobs)], tolerance=1e-4)
         assert answer.final.finish_reason == "length"
 
 

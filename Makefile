@@ -1,0 +1,58 @@
+# One verb each: serve, test, check, bench; install and clean for those who ask.
+#
+# PIP_ARGS goes to every `pip install`. On a machine without a GPU, PyTorch's CPU build saves gigabytes:
+#     make serve PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+# PYTHON is the interpreter that .venv is made from (3.11 or newer).
+
+PYTHON ?= python3
+PIP_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO_MODEL := build/models/smollm2-135m-instruct
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: serve test check bench install clean
+
+# `exec`: Ctrl-C reaches Lorikeet itself rather than a shell around it. Make only waits for it to drain.
+serve: $(VENV)/.installed
+	@exec $(BIN)/lorikeet serve
+
+test: $(VENV)/.installed-dev $(DEMO_MODEL)
+	$(BIN)/pytest
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.installed-dev $(DEMO_MODEL)
+	$(BIN)/python -m engine.bench --model-dir $(DEMO_MODEL)
+
+install: $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+
+# What a package needs changes only with pyproject.toml: the stamps keep every later start free of pip.
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	@echo "installing Lorikeet into $(VENV) (the first time takes minutes: PyTorch is large)"
+	$(BIN)/python -m pip install $(PIP_ARGS) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	@echo "installing Lorikeet and its development tools into $(VENV)"
+	$(BIN)/python -m pip install $(PIP_ARGS) --editable '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Lorikeet needs Python 3.11 or newer; $(PYTHON) is not. Name one with: make PYTHON=/path/to/python3.11" >&2; \
+	  exit 1; }
+	@echo "making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV) || { \
+	  rm -rf $(VENV); echo "python3 -m venv failed; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+
+# The real model that some tests load.
+$(DEMO_MODEL): | $(VENV)/.installed-dev
+	$(BIN)/python -m engine.prepare demo --out $@

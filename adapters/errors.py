@@ -1,0 +1,32 @@
+"""The two ways in which an adapter fails its caller: its files are refused, or the store does not hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+MAX_REASONS = 20
+
+
+class AdapterRejected(Exception):
+    """An adapter that cannot be served. reasons: every mismatch found, each naming its file, option or tensor.
+
+    A hostile file can mismatch a million times: after MAX_REASONS the rest is only counted.
+    """
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        shown = list(reasons[:MAX_REASONS])
+        if len(reasons) > MAX_REASONS:
+            shown.append(f"and {len(reasons) - MAX_REASONS} more")
+        self.reasons = shown
+        super().__init__(f"The adapter was refused: {'; '.join(shown)}.")
+
+
+class AdapterMissing(KeyError):
+    """The store holds no adapter of this digest."""
+
+    def __init__(self, digest: str) -> None:
+        super().__init__(digest)
+        self.digest = digest
+
+    def __str__(self) -> str:
+        return f"the adapter store holds no adapter {self.digest!r}"

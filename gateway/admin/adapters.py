@@ -1,0 +1,138 @@
+"""A project's adapters over HTTP: uploaded, checked against the base model, stored by content, versioned by name."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from litestar import Controller, Request, delete, get, post
+from litestar.params import FromPath
+
+from adapters.errors import AdapterMissing, AdapterRejected
+from adapters.peft_format import check_fit, read_adapter
+from adapters.ref import check_adapter_name
+from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
+from gateway.admin.projects import existing_project
+from gateway.admin.services import AdminServices, Caller, Services
+from gateway.admin.upload import receive_adapter
+from gateway.db import adapters
+from gateway.errors import InvalidRequest, NotFound
+
+
+class Adapter(msgspec.Struct, frozen=True):
+    """model: the id under which the project's keys reach it. created_at in Unix seconds."""
+
+    id: str
+    name: str
+    model: str
+    version: int
+    digest: str
+    rank: int
+    size_bytes: int
+    created_at: int
+    object: Literal["organization.project.adapter"] = "organization.project.adapter"
+
+
+class PutAdapter(Adapter, frozen=True, kw_only=True):
+    """changed: false if this content was the current version already."""
+
+    changed: bool
+
+
+class DeletedAdapter(msgspec.Struct, frozen=True):
+    name: str
+    deleted: Literal[True] = True
+    object: Literal["organization.project.adapter.deleted"] = "organization.project.adapter.deleted"
+
+
+class AdapterController(Controller):
+    path = "/projects/{project_id:str}/adapters"
+
+    @get()
+    async def list_adapters(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Page:
+        query = read_list_query(request.query_params)
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            if query.after and not await adapters.adapter_existed(conn, project_id, query.after):
+                raise unknown_cursor(query.after)
+            rows = await adapters.list_adapters(conn, project_id, after=query.after, limit=query.limit + 1)
+        return page([Adapter(**_fields(row, services.model_name)) for row in rows], query.limit)
+
+    # The handler counts the bytes itself: an adapter is larger than any other body may be.
+    @post(status_code=200, request_max_body_size=None)
+    async def put_adapter(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> PutAdapter:
+        """Upload an adapter. The same name with other content becomes a new version and the current one."""
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+        services.upload_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=services.upload_dir) as upload:
+            name = await receive_adapter(request, Path(upload), services.max_adapter_bytes)
+            try:
+                check_adapter_name(name)
+            except ValueError as error:
+                raise InvalidRequest(f"{error}.", param="name", code="invalid_value") from None
+            row, changed = await _store(services, project_id, name, Path(upload))
+        return PutAdapter(**_fields(row, services.model_name), changed=changed)
+
+    @delete("/{name:str}", status_code=200)
+    async def remove_adapter(
+        self, project_id: FromPath[str], name: FromPath[str], services: Services, caller: Caller
+    ) -> DeletedAdapter:
+        """Remove an adapter with all its versions. Content that no other adapter uses leaves the store."""
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            digests = await adapters.remove_adapter(conn, project_id, name)
+            if digests is None:
+                raise NotFound(f"The project has no adapter named '{name}'.", param="name")
+            unreferenced = await adapters.unreferenced_digests(conn, digests)
+        for digest in unreferenced:
+            await services.on_adapter_removed(digest)
+        async with services.database.acquire() as conn, adapters.store_exclusive(conn):
+            # Somebody may have uploaded the same content since.
+            for digest in await adapters.unreferenced_digests(conn, unreferenced):
+                await asyncio.to_thread(_discard, services, digest)
+        return DeletedAdapter(name)
+
+
+async def _store(services: AdminServices, project_id: str, name: str, upload: Path) -> tuple[adapters.AdapterRow, bool]:
+    try:
+        rank = await asyncio.to_thread(_checked_rank, services, upload)
+        async with services.database.acquire() as conn, adapters.store_shared(conn):
+            digest = await asyncio.to_thread(services.store.add, upload)
+            size_bytes = services.store.size_bytes(digest)
+            return await adapters.put_adapter(conn, project_id, name, digest=digest, rank=rank, size_bytes=size_bytes)
+    except AdapterRejected as error:
+        raise InvalidRequest(str(error), param="file", code="adapter_rejected") from None
+
+
+def _checked_rank(services: AdminServices, upload: Path) -> int:
+    adapter = read_adapter(upload)
+    check_fit(adapter, services.model_config.adapter_targets(), services.model_config.num_layers)
+    return adapter.rank_max
+
+
+def _discard(services: AdminServices, digest: str) -> None:
+    try:
+        services.store.remove(digest)
+    except AdapterMissing:
+        return  # gone is what was wanted
+
+
+def _fields(row: adapters.AdapterRow, model_name: str) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "name": row.name,
+        "model": f"{model_name}:{row.name}",
+        "version": row.version,
+        "digest": row.digest,
+        "rank": row.rank,
+        "size_bytes": row.size_bytes,
+        "created_at": int(row.created_at.timestamp()),
+    }

@@ -1,0 +1,81 @@
+"""Projects over HTTP. A tenant is a project."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from litestar import Controller, Request, get, post
+from litestar.params import FromPath
+
+from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
+from gateway.admin.services import Caller, Services
+from gateway.api.fields import decode
+from gateway.db import projects
+from gateway.errors import Conflict, NotFound
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+Name = Annotated[str, msgspec.Meta(pattern=r"^(?=\S)[^\x00-\x1f\x7f]{1,64}(?<=\S)\Z")]
+"""1 to 64 characters, no control characters, no space at either end."""
+
+
+class CreateProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name
+
+
+class Project(msgspec.Struct, frozen=True):
+    """Times in Unix seconds."""
+
+    id: str
+    name: str
+    created_at: int
+    archived_at: int | None = None
+    status: Literal["active"] = "active"
+    object: Literal["organization.project"] = "organization.project"
+
+
+_create_decoder = msgspec.json.Decoder(CreateProject)
+
+
+class ProjectController(Controller):
+    path = "/projects"
+
+    @get()
+    async def list_projects(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page:
+        query = read_list_query(request.query_params, by_name=True)
+        async with services.database.acquire() as conn:
+            if query.name is not None:
+                found = await projects.find_project(conn, caller.organization_id, query.name)
+                return page([_wire(found)] if found else [], query.limit)
+            if query.after and await projects.get_project(conn, caller.organization_id, query.after) is None:
+                raise unknown_cursor(query.after)
+            rows = await projects.list_projects(conn, caller.organization_id, after=query.after, limit=query.limit + 1)
+        return page([_wire(row) for row in rows], query.limit)
+
+    @post(status_code=200)
+    async def create_project(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Project:
+        wanted = decode(_create_decoder, await request.body())
+        async with services.database.acquire() as conn:
+            row = await projects.create_project(conn, caller.organization_id, wanted.name)
+        if row is None:
+            raise Conflict(f"A project named '{wanted.name}' exists already.", param="name")
+        return _wire(row)
+
+    @get("/{project_id:str}")
+    async def get_project(self, project_id: FromPath[str], services: Services, caller: Caller) -> Project:
+        async with services.database.acquire() as conn:
+            return _wire(await existing_project(conn, caller.organization_id, project_id))
+
+
+async def existing_project(conn: Connection, organization_id: str, project_id: str) -> projects.ProjectRow:
+    """Raises NotFound, alike for another organization's project and for none."""
+    row = await projects.get_project(conn, organization_id, project_id)
+    if row is None:
+        raise NotFound(f"No project has the id '{project_id}'.", param="project_id")
+    return row
+
+
+def _wire(row: projects.ProjectRow) -> Project:
+    return Project(id=row.id, name=row.name, created_at=int(row.created_at.timestamp()))

@@ -1,0 +1,41 @@
+"""What the admin API works with; the application's builder puts it together."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+from litestar.di import NamedDependency
+from litestar.params import SkipValidation
+
+from adapters.store import AdapterStore
+from engine.config import ModelConfig
+from gateway.backends.base import Health
+from gateway.db.pool import Database
+from gateway.tenancy.authenticate import Authenticator
+from gateway.tenancy.principal import Principal
+
+
+class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
+    """model_name: public id of the base model. upload_dir: where an upload waits to be checked; made on demand.
+
+    on_adapter_removed: gets the digest of content that no tenant uses any more, before it leaves the store, so that
+    backends can unload it; it must not raise.
+    """
+
+    database: Database
+    store: AdapterStore
+    authenticator: Authenticator
+    model_config: ModelConfig
+    model_name: str
+    version: str
+    upload_dir: Path
+    max_adapter_bytes: int
+    max_body_bytes: int
+    health: Callable[[], Health]
+    on_adapter_removed: Callable[[str], Awaitable[None]]
+
+
+Services = NamedDependency[SkipValidation[AdminServices]]
+Caller = NamedDependency[SkipValidation[Principal]]

@@ -1,0 +1,28 @@
+"""Who calls: the bearer key of a request, checked once and handed to its handler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Request
+from litestar.di import NamedDependency, Provide
+from litestar.params import SkipValidation
+
+from gateway.api.envelope import call_of
+from gateway.tenancy.authenticate import Authenticator, require
+from gateway.tenancy.principal import Principal
+
+Caller = NamedDependency[SkipValidation[Principal]]
+"""The parameter `caller` of a handler: a principal that may use models."""
+
+
+def provide_caller(authenticator: Authenticator) -> Provide:
+    """Raises InvalidApiKey and PermissionDenied before the handler runs or the body is read."""
+
+    async def caller(request: Request[Any, Any, Any]) -> Principal:
+        principal = await authenticator.authenticate(request.headers.get("authorization"))
+        call_of(request.scope).tenant = principal.project_id
+        require(principal, "inference")
+        return principal
+
+    return Provide(caller)

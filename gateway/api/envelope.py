@@ -1,0 +1,106 @@
+"""What surrounds every request, found or not: its id, the headers of every reply, one log line, one count."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any, cast
+
+import msgspec
+import structlog
+from litestar import Litestar
+from litestar.enums import ScopeType
+from litestar.types import HTTPScope, LifeSpanReceive, LifeSpanScope, LifeSpanSend, Message, Receive, Scope, Send
+
+from gateway.db.ids import new_id
+from gateway.observe import Metrics
+
+log = structlog.get_logger(__name__)
+
+_SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+class Call(msgspec.Struct):
+    """One HTTP request, for the log. tenant and model are set by whoever finds them out; error is a code."""
+
+    request_id: str
+    started_ns: int
+    status: int = 0
+    tenant: str = ""
+    model: str = ""
+    error: str | None = None
+
+    @property
+    def elapsed_ms(self) -> float:
+        return (time.perf_counter_ns() - self.started_ns) / 1e6
+
+
+def call_of(scope: Scope) -> Call:
+    call: Call = scope["state"]["call"]
+    return call
+
+
+class Application(Litestar):
+    """Litestar, with the envelope around everything it answers, its own refusals included.
+
+    Middleware would not do: Litestar runs none for a path it does not know.
+    """
+
+    def __init__(self, *, metrics: Metrics, **options: Any) -> None:
+        self._metrics = metrics
+        super().__init__(**options)
+
+    async def __call__(
+        self, scope: Scope | LifeSpanScope, receive: Receive | LifeSpanReceive, send: Send | LifeSpanSend
+    ) -> None:
+        if scope["type"] == ScopeType.HTTP:
+            await self._answer(cast("HTTPScope", scope), cast("Receive", receive), cast("Send", send))
+        else:
+            await super().__call__(scope, receive, send)
+
+    async def _answer(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
+        call = Call(new_id("req"), time.perf_counter_ns())
+        scope.setdefault("state", {})["call"] = call
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                call.status = message["status"]
+                message["headers"] = [*message["headers"], *_headers(call)]
+            await send(message)
+
+        try:
+            await super().__call__(scope, receive, send_with_headers)
+        finally:
+            route = str(scope.get("path_template") or "unknown")
+            self._metrics.count_http(scope["method"], route, call.status)
+            log.info("request", route=route, method=scope["method"], **_log_fields(call, scope))
+
+
+def _headers(call: Call) -> list[tuple[bytes, bytes]]:
+    return [
+        (b"x-request-id", call.request_id.encode()),
+        (b"openai-processing-ms", str(round(call.elapsed_ms)).encode()),
+        (b"openai-version", b"2020-10-01"),
+    ]
+
+
+def _log_fields(call: Call, scope: Scope) -> dict[str, Any]:
+    fields = {
+        "request_id": call.request_id,
+        "client_request_id": _client_request_id(scope),
+        "status": call.status,
+        "ms": round(call.elapsed_ms, 1),
+        "tenant": call.tenant,
+        "model": call.model,
+        "error": call.error,
+    }
+    return {name: value for name, value in fields.items() if value not in (None, "")}
+
+
+def _client_request_id(scope: Scope) -> str | None:
+    """The client's own X-Request-Id, for the log alone, where it is one that cannot garble a log."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id":
+            text = value.decode("latin-1")
+            return text if _SANE_ID.fullmatch(text) else None
+    return None

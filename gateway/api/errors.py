@@ -1,0 +1,94 @@
+"""Every error of the gateway in OpenAI's shape, rendered here and nowhere else."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import structlog
+from litestar import Request, Response
+from litestar.exceptions import HTTPException
+from litestar.types import ExceptionHandlersMap
+
+from gateway.api.envelope import call_of
+from gateway.db.pool import UNAVAILABLE
+from gateway.errors import BodyTooLarge, GatewayError, InvalidRequest, NotFound, Overloaded
+
+log = structlog.get_logger(__name__)
+
+
+class ErrorDetail(msgspec.Struct, frozen=True):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    error: ErrorDetail
+
+
+def body_of(error: GatewayError) -> ErrorBody:
+    return ErrorBody(ErrorDetail(error.message, error.type, error.param, error.code))
+
+
+def unexpected(request_id: str) -> GatewayError:
+    """What a client sees of an error that is ours: nothing but how to report it."""
+    return GatewayError(
+        f"The server had an error while processing your request. Its request id is {request_id}.",
+        code="internal_error",
+    )
+
+
+def exception_handlers() -> ExceptionHandlersMap:
+    return {
+        GatewayError: _gateway_error,
+        HTTPException: _http_exception,
+        Exception: _unexpected,
+        # A broken file is an OSError too, and no reason to try again: only its kinds that mean an absent peer are.
+        **{
+            kind: _database_unavailable for kind in (*UNAVAILABLE, ConnectionError, TimeoutError) if kind is not OSError
+        },
+    }
+
+
+def _gateway_error(request: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:
+    headers = {}
+    if error.retry_after_s is not None:
+        headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
+        headers["retry-after-ms"] = str(math.ceil(error.retry_after_s * 1e3))
+    return _render(request, error, error.status, headers)
+
+
+def _http_exception(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+    """What the framework refuses by itself: unknown paths, wrong methods, bodies over the cap, bad parameters."""
+    status, where = error.status_code, f"{request.method} {request.url.path}"
+    if status >= 500:
+        return _unexpected(request, error)
+    known: dict[int, GatewayError] = {
+        404: NotFound(f"Invalid URL ({where}).", code="unknown_url"),
+        405: InvalidRequest(f"Invalid method for URL ({where}).", code="method_not_allowed"),
+        413: BodyTooLarge("The body of the request is too large."),
+    }
+    return _render(request, known.get(status) or InvalidRequest(error.detail), status, error.headers or {})
+
+
+def _database_unavailable(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    log.warning("database_unavailable", request_id=call_of(request.scope).request_id, error=repr(error))
+    return _gateway_error(request, Overloaded("The database does not answer at the moment.", retry_after_s=1.0))
+
+
+def _unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    request_id = call_of(request.scope).request_id
+    log.error("request_failed", request_id=request_id, exc_info=error)
+    return _render(request, unexpected(request_id), 500, {})
+
+
+def _render(
+    request: Request[Any, Any, Any], error: GatewayError, status: int, headers: dict[str, str]
+) -> Response[bytes]:
+    call_of(request.scope).error = error.code
+    return Response(
+        msgspec.json.encode(body_of(error)), status_code=status, media_type="application/json", headers=headers
+    )

@@ -1,0 +1,48 @@
+"""Several completions of one request, run side by side and read as one stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import TypeVar
+
+T = TypeVar("T")
+
+MAX_CONCURRENT = 16
+MAX_QUEUED = 64
+
+
+async def merged(sources: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[tuple[int, T]]:
+    """(index of the source, item) in the order in which items come; at most MAX_CONCURRENT sources run at a time.
+
+    The first error ends everything. Closing it closes every source.
+    """
+    queue: asyncio.Queue[tuple[int, T] | Exception | None] = asyncio.Queue(MAX_QUEUED)
+    places = asyncio.Semaphore(MAX_CONCURRENT)
+
+    async def pump(index: int, source: AsyncGenerator[T]) -> None:
+        try:
+            async with places, aclosing(source):
+                async for item in source:
+                    await queue.put((index, item))
+        except Exception as error:
+            await queue.put(error)
+        else:
+            await queue.put(None)
+
+    pumps = [asyncio.create_task(pump(index, source)) for index, source in enumerate(sources)]
+    num_open = len(pumps)
+    try:
+        while num_open:
+            item = await queue.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                num_open -= 1
+            else:
+                yield item
+    finally:
+        for task in pumps:
+            task.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)

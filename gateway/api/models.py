@@ -1,0 +1,62 @@
+"""GET /v1/models and /v1/models/{id}: what a key may call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from litestar import get
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
+from litestar.response.base import ASGIResponse
+
+from gateway.api.caller import Caller
+from gateway.api.replies import json_response
+from gateway.backends.pool import Pool
+from gateway.routing.resolve import Resolver, Route
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """root and parent, as vLLM shows them: the base model that an adapter stands on. created: Unix time in seconds."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str
+    root: str
+    parent: str | None
+    max_model_len: int
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    data: list[Model]
+    object: Literal["list"] = "list"
+
+
+def models(resolver: Resolver, pools: Mapping[str, Pool]) -> list[HTTPRouteHandler]:
+    @get("/models")
+    async def list_models(caller: Caller) -> ASGIResponse:
+        routes = await resolver.list_routes(caller.project_id)
+        return json_response(ModelList([_model(route, pools[route.base]) for route in routes]))
+
+    # A path, since the name of a base model may hold a slash.
+    @get("/models/{model_id:path}")
+    async def get_model(model_id: FromPath[Path], caller: Caller) -> ASGIResponse:
+        route = await resolver.resolve(caller.project_id, str(model_id).lstrip("/"))
+        return json_response(_model(route, pools[route.base]))
+
+    return [list_models, get_model]
+
+
+def _model(route: Route, pool: Pool) -> Model:
+    adapter = route.adapter
+    return Model(
+        id=route.model,
+        created=int(adapter.created_at.timestamp()) if adapter else pool.created,
+        owned_by=adapter.project_id if adapter else "lorikeet",
+        root=route.base,
+        parent=route.base if adapter else None,
+        max_model_len=pool.any.capabilities.max_model_len,
+    )

@@ -1,0 +1,104 @@
+"""The gateway's HTTP application, and the process that serves it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import signal
+import socket
+from collections.abc import Generator, Sequence
+from pathlib import Path
+
+import structlog
+import uvicorn
+import uvloop
+from litestar import Litestar, Router
+
+from gateway.admin.router import admin_router
+from gateway.api.caller import provide_caller
+from gateway.api.chat import chat_completions
+from gateway.api.completions import completions
+from gateway.api.envelope import Application
+from gateway.api.errors import exception_handlers
+from gateway.api.health import health
+from gateway.api.models import models
+from gateway.observe import configure_logging
+from gateway.services import Services, running_services
+from gateway.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+KEEP_ALIVE_S = 75
+
+
+def build_app(services: Services) -> Litestar:
+    """Every route: OpenAI's under /v1, the admin API, health and metrics."""
+    pools = services.pools
+    openai = Router(
+        "/v1",
+        route_handlers=[
+            chat_completions(services.pipeline),
+            completions(services.pipeline),
+            *models(services.resolver, pools),
+        ],
+        dependencies={"caller": provide_caller(services.authenticator)},
+    )
+    return Application(
+        metrics=services.metrics,
+        route_handlers=[
+            openai,
+            admin_router(services.admin),
+            *health(services.database, list(pools.values()), services.metrics),
+        ],
+        exception_handlers=exception_handlers(),
+        request_max_body_size=services.settings.max_body_bytes,
+        openapi_config=None,
+        logging_config=None,
+    )
+
+
+def run_gateway(
+    settings: Settings, *, model_dir: Path, dsn: str, sockets: Sequence[socket.socket] | None = None
+) -> None:
+    """Serve until SIGTERM or SIGINT, then let running requests finish within `drain_seconds`.
+
+    model_dir: the prepared base model. sockets: listening ones to serve on; without any, settings' host and port.
+    """
+    configure_logging(settings.log_level)
+    with contextlib.suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, model_dir, dsn, list(sockets) if sockets else None))
+
+
+async def _serve(settings: Settings, model_dir: Path, dsn: str, sockets: list[socket.socket] | None) -> None:
+    loop, main = asyncio.get_running_loop(), asyncio.current_task()
+    assert main is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, main.cancel)  # as long as there is nothing to drain
+    async with running_services(settings, model_dir=model_dir, dsn=dsn) as services:
+        server = _Server(
+            uvicorn.Config(
+                build_app(services),
+                host=settings.host,
+                port=settings.port,
+                http="httptools",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=math.ceil(settings.drain_seconds),
+            )
+        )
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, server.handle_exit, number, None)
+        await server.serve(sockets)
+    log.info("gateway_stopped")
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to us: uvicorn would raise them again before the ledger is written."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield

@@ -1,0 +1,94 @@
+"""The one interface the pipeline knows. It never asks which kind of backend it talks to.
+
+A backend's streams speak the engine protocol's `Delta` and `Final`: token ids where `Capabilities.token_ids`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any, Protocol
+
+import msgspec
+
+from engine.protocol import Delta, EngineStats, Final, GenerateRequest, UsageRecord
+
+Message = dict[str, Any]
+
+
+class Capabilities(msgspec.Struct, frozen=True):
+    """What a backend can do; what it cannot is refused before it is asked."""
+
+    exact_counts: bool
+    token_ids: bool
+    lora: bool
+    sampling: frozenset[str]
+    logprobs: bool
+    grammar: bool
+    abort: bool
+    max_model_len: int
+
+
+class PreparedPrompt(msgspec.Struct, frozen=True):
+    """A prompt as ids, with the number every later limit uses. num_tokens is exact where Capabilities.exact_counts."""
+
+    token_ids: list[int]
+    num_tokens: int
+
+
+class Health(msgspec.Struct, frozen=True):
+    ready: bool
+    detail: str
+    stats: EngineStats | None = None
+
+
+class UsageSink(Protocol):
+    """Where a backend puts the usage of every attempt it ran, exactly once each, whoever read the stream."""
+
+    def record(
+        self, usage: UsageRecord, *, source: Acknowledged, ttft_ms: float | None, latency_ms: float | None
+    ) -> None:
+        """Take it without waiting. source is told once the usage is durable. Times are the backend client's own:
+        submit to first token, submit to final."""
+
+
+class Acknowledged(Protocol):
+    """Where a usage came from: it keeps the usage until told that it is durable."""
+
+    async def acknowledge(self, keys: list[tuple[str, int]]) -> None:
+        """These (request_id, attempt) usages are durable; the backend may forget them."""
+
+
+class Backend(Acknowledged, Protocol):
+    """Generation over one base model. Usage goes to the `UsageSink` it was made with."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def prepare_chat(self, messages: list[Message]) -> PreparedPrompt:
+        """Render the chat template and tokenize. Raises InvalidRequest(param="messages")."""
+
+    def prepare_text(self, prompt: str | list[int]) -> PreparedPrompt:
+        """Tokenize a plain prompt, or check ids against the vocabulary. Raises InvalidRequest(param="prompt")."""
+
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta | Final]:
+        """Deltas, then exactly one Final. Closing the iterator early aborts the request; its usage reaches the sink
+        all the same.
+
+        Raises Overloaded when nothing can take it, BackendFailed when the backend dies under it.
+        """
+
+    async def stop_at(self, request_id: str, num_kept_tokens: int) -> None:
+        """The text is complete after num_kept_tokens completion tokens (a stop string): end it, discard the rest."""
+
+    async def load(self, digest: str) -> None:
+        """Make an adapter resident. Raises InvalidRequest with the reason it does not fit."""
+
+    async def unload(self, digest: str) -> None: ...
+
+    def resident(self) -> frozenset[str]:
+        """Digests that are on the device now."""
+
+    def health(self) -> Health: ...
+
+    async def drain(self) -> None:
+        """Take no new request; return when the running ones have ended."""

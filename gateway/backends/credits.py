@@ -1,0 +1,59 @@
+"""How many requests may be in flight: a bound that the engine sets, and a fair queue before it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+
+class Credits:
+    """Like a semaphore whose bound may change while it is used. First come, first served."""
+
+    def __init__(self) -> None:
+        self.limit = 0
+        self.num_taken = 0
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def set_limit(self, limit: int) -> None:
+        self.limit = limit
+        self._grant()
+
+    async def take(self, wait_s: float) -> None:
+        """Take one credit, waiting up to wait_s for it. Raises TimeoutError."""
+        if self.num_taken < self.limit and not self._waiters:
+            self._count(1)
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            async with asyncio.timeout(wait_s):
+                await waiter
+        except BaseException:
+            if waiter.done() and not waiter.cancelled():  # granted in the very moment that we gave up
+                self.give()
+            raise
+
+    def give(self) -> None:
+        """Give one credit back."""
+        self._count(-1)
+        self._grant()
+
+    async def wait_idle(self) -> None:
+        """Return when none is taken."""
+        await self._idle.wait()
+
+    def _grant(self) -> None:
+        while self._waiters and self.num_taken < self.limit:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                self._count(1)
+                waiter.set_result(None)
+
+    def _count(self, change: int) -> None:
+        self.num_taken += change
+        if self.num_taken == 0:
+            self._idle.set()
+        else:
+            self._idle.clear()

@@ -1,0 +1,337 @@
+"""Our engine as a backend: requests over an engine link, within its credits, with the usage of each one recorded once.
+
+Knows nothing of HTTP, tenants or prices; `EngineLink` knows how the conversation itself is kept up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncGenerator
+
+import msgspec
+
+from engine.config import ModelConfig
+from engine.protocol import (
+    Abort,
+    AckUsage,
+    AdapterStatus,
+    Delta,
+    EngineError,
+    EngineMessage,
+    EngineStats,
+    Final,
+    GenerateRequest,
+    Heartbeat,
+    LoadAdapter,
+    StepOutputs,
+    Submit,
+    UnackedUsage,
+    UnloadAdapter,
+    Usage,
+    UsageRecord,
+    Welcome,
+)
+from gateway.backends.base import Capabilities, Health, Message, PreparedPrompt, UsageSink
+from gateway.backends.credits import Credits
+from gateway.backends.engine_link import EngineGone, EngineLink
+from gateway.errors import BackendFailed, GatewayError, InvalidRequest, Overloaded
+from gateway.text.tokenizer import Tokenizer
+
+CREDIT_WAIT_S = 2.0
+ADAPTER_WAIT_S = 60.0
+RETRY_AFTER_S = 1.0
+SAMPLING = frozenset({"temperature", "top_p", "top_k", "seed", "min_tokens", "stop_token_ids", "ignore_eos"})
+
+
+class _Stream(msgspec.Struct, eq=False):
+    """One request on the engine. num_completion_tokens: the last cumulative count seen; num_kept_tokens: set by
+    stop_at; abandoned: nobody reads it any more. Times are the loop's, in seconds."""
+
+    request: GenerateRequest
+    submitted_s: float
+    first_token_s: float | None = None
+    final_s: float | None = None
+    num_completion_tokens: int = 0
+    num_kept_tokens: int | None = None
+    abandoned: bool = False
+    items: deque[Delta | Final] = msgspec.field(default_factory=deque)
+    waiter: asyncio.Future[None] | None = None
+
+    def put(self, item: Delta | Final) -> None:
+        self.items.append(item)
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+    async def take(self) -> Delta | Final:
+        while not self.items:
+            self.waiter = asyncio.get_running_loop().create_future()
+            await self.waiter
+        return self.items.popleft()
+
+
+class EngineBackend:
+    """`Backend` over one engine process at a ZeroMQ endpoint. Usable between `start` and `stop`."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        database_id: str,
+        model_digest: str,
+        config: ModelConfig,
+        tokenizer: Tokenizer,
+        sink: UsageSink,
+    ) -> None:
+        self._link = EngineLink(endpoint, database_id=database_id, model_digest=model_digest, listener=self)
+        self._config = config
+        self._tokenizer = tokenizer
+        self._sink = sink
+        self._welcome: Welcome | None = None
+        self._connected = False
+        self._draining = False
+        self._stats: EngineStats | None = None
+        self._resident: frozenset[str] = frozenset()
+        self._streams: dict[str, _Stream] = {}
+        self._credits = Credits()
+        self._adapter_waiters: dict[str, list[asyncio.Future[AdapterStatus]]] = {}
+
+    def start(self) -> None:
+        """Begin to connect; the engine may come later."""
+        self._link.start()
+
+    async def stop(self) -> None:
+        """End the conversation; what still runs fails."""
+        await self._link.stop()
+
+    # what the pipeline asks
+
+    @property
+    def capabilities(self) -> Capabilities:
+        length = self._welcome.limits.max_model_len if self._welcome else self._config.max_position
+        return Capabilities(
+            exact_counts=True,
+            token_ids=True,
+            lora=True,
+            sampling=SAMPLING,
+            logprobs=False,
+            grammar=False,
+            abort=True,
+            max_model_len=length,
+        )
+
+    @property
+    def num_in_flight(self) -> int:
+        return self._credits.num_taken
+
+    def prepare_chat(self, messages: list[Message]) -> PreparedPrompt:
+        token_ids = self._tokenizer.encode_chat(messages)
+        return PreparedPrompt(token_ids, len(token_ids))
+
+    def prepare_text(self, prompt: str | list[int]) -> PreparedPrompt:
+        token_ids = self._tokenizer.encode_text(prompt) if isinstance(prompt, str) else prompt
+        if not token_ids:
+            raise InvalidRequest("The prompt must have at least one token.", param="prompt")
+        if not isinstance(prompt, str) and not 0 <= min(token_ids) <= max(token_ids) < self._config.vocab_size:
+            raise InvalidRequest(f"Token ids must be in 0..{self._config.vocab_size - 1}.", param="prompt")
+        return PreparedPrompt(token_ids, len(token_ids))
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta | Final]:
+        await self._take_credit()
+        stream = _Stream(request, asyncio.get_running_loop().time())
+        try:
+            self._link.send(Submit(request))
+        except EngineGone as gone:
+            self._credits.give()
+            raise _not_ready(str(gone)) from None
+        self._streams[request.request_id] = stream
+        try:
+            while isinstance(item := await stream.take(), Delta):
+                yield item
+            final = self._settle(stream, item)
+        finally:
+            self._leave(stream)
+        if final.error is not None:
+            raise _failure(final.error)
+        yield final
+
+    async def stop_at(self, request_id: str, num_kept_tokens: int) -> None:
+        stream = self._streams.get(request_id)
+        if stream is not None:
+            stream.num_kept_tokens = num_kept_tokens
+            self._abort(stream)
+
+    async def load(self, digest: str) -> None:
+        status = await self._command_adapter(LoadAdapter(digest))
+        if status.error is not None or not status.resident:
+            raise InvalidRequest(status.error or "The engine did not load the adapter.", param="model")
+
+    async def unload(self, digest: str) -> None:
+        await self._command_adapter(UnloadAdapter(digest))
+
+    def resident(self) -> frozenset[str]:
+        return self._resident
+
+    def health(self) -> Health:
+        ready = self._connected and not self._draining
+        return Health(ready, "draining" if self._draining else self._link.detail, self._stats)
+
+    async def acknowledge(self, keys: list[tuple[str, int]]) -> None:
+        # Without an engine there is nobody to tell: one that comes back hands its records over again.
+        with contextlib.suppress(EngineGone):
+            self._link.send(AckUsage(keys))
+
+    async def drain(self) -> None:
+        self._draining = True
+        await self._credits.wait_idle()
+
+    # what the link tells
+
+    def connected(self, welcome: Welcome) -> None:
+        self._welcome = welcome
+        self._connected = True
+        self._credits.set_limit(welcome.credits)
+
+    def received(self, message: EngineMessage) -> None:
+        match message:
+            case StepOutputs(deltas, finals):
+                for delta in deltas:
+                    self._deliver(delta)
+                for final in finals:
+                    self._end(final)
+            case Heartbeat(stats=EngineStats() as stats):
+                self._stats = stats
+                self._resident = frozenset(stats.resident_adapters)
+            case AdapterStatus(digest, resident):
+                self._resident = self._resident | {digest} if resident else self._resident - {digest}
+                for waiter in self._adapter_waiters.pop(digest, ()):
+                    if not waiter.done():
+                        waiter.set_result(message)
+            case UnackedUsage(records):
+                for record in records:
+                    self._sink.record(record, source=self, ttft_ms=None, latency_ms=None)
+
+    def disconnected(self, reason: str) -> None:
+        """Every open request ends here, with what this gateway knows to be made for it."""
+        self._connected = False
+        self._stats = None
+        self._resident = frozenset()
+        for stream in list(self._streams.values()):
+            if stream.final_s is None:
+                seen = stream.num_completion_tokens
+                usage = Usage(prompt_tokens=len(stream.request.prompt_token_ids), completion_tokens=seen)
+                error = EngineError("internal", reason)
+                if seen == 0:  # nothing of the answer exists yet: it may be asked for again
+                    error = EngineError("queue_full", reason, retry_after_s=RETRY_AFTER_S)
+                self._end(Final(stream.request.request_id, "error", usage, error))
+        for waiters in self._adapter_waiters.values():
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_exception(_not_ready(reason))
+        self._adapter_waiters.clear()
+
+    # one request
+
+    def _deliver(self, delta: Delta) -> None:
+        stream = self._streams.get(delta.request_id)
+        if stream is None:
+            return
+        if stream.first_token_s is None:
+            stream.first_token_s = asyncio.get_running_loop().time()
+        stream.num_completion_tokens = delta.num_completion_tokens
+        if not stream.abandoned:
+            stream.put(delta)
+
+    def _end(self, final: Final) -> None:
+        stream = self._streams.get(final.request_id)
+        if stream is None:
+            return
+        stream.final_s = asyncio.get_running_loop().time()
+        self._credits.give()
+        if stream.abandoned:
+            self._settle(stream, final)
+        else:
+            stream.put(final)
+
+    def _settle(self, stream: _Stream, final: Final) -> Final:
+        """Record the usage, once. The engine may have run past a stop string before it heard of it: the rest is
+        discarded here then, as the engine would have."""
+        usage, reason = final.usage, final.finish_reason
+        kept = stream.num_kept_tokens
+        if kept is not None and kept < usage.completion_tokens:
+            discarded = usage.discarded_tokens + usage.completion_tokens - kept
+            usage = msgspec.structs.replace(usage, completion_tokens=kept, discarded_tokens=discarded)
+        if kept is not None and reason == "length":
+            reason = "stop"
+        del self._streams[stream.request.request_id]
+        record = UsageRecord(final.request_id, stream.request.attempt, reason, usage, stream.request.meter)
+        self._sink.record(
+            record,
+            source=self,
+            ttft_ms=_elapsed_ms(stream.submitted_s, stream.first_token_s),
+            latency_ms=_elapsed_ms(stream.submitted_s, stream.final_s),
+        )
+        return msgspec.structs.replace(final, finish_reason=reason, usage=usage)
+
+    def _leave(self, stream: _Stream) -> None:
+        """The reader is gone. A request that still runs is aborted; its final settles it, whenever that comes."""
+        if self._streams.get(stream.request.request_id) is not stream:
+            return
+        stream.abandoned = True
+        if stream.final_s is None:
+            self._abort(stream)
+            return
+        final = stream.items[-1]
+        assert isinstance(final, Final)
+        self._settle(stream, final)
+
+    def _abort(self, stream: _Stream) -> None:
+        if stream.final_s is None:
+            with contextlib.suppress(EngineGone):  # then it ends by itself
+                self._link.send(Abort(stream.request.request_id, stream.num_kept_tokens))
+
+    async def _take_credit(self) -> None:
+        if self._draining:
+            raise _not_ready("draining")
+        if not self._connected:
+            raise _not_ready(self._link.detail)
+        try:
+            await self._credits.take(CREDIT_WAIT_S)
+        except TimeoutError:
+            raise _not_ready("every place in the engine's queue is taken") from None
+
+    async def _command_adapter(self, command: LoadAdapter | UnloadAdapter) -> AdapterStatus:
+        waiter: asyncio.Future[AdapterStatus] = asyncio.get_running_loop().create_future()
+        try:
+            self._link.send(command)
+            self._adapter_waiters.setdefault(command.digest, []).append(waiter)
+            async with asyncio.timeout(ADAPTER_WAIT_S):
+                return await waiter
+        except EngineGone as gone:
+            raise _not_ready(str(gone)) from None
+        except TimeoutError:
+            raise BackendFailed("The engine did not answer about the adapter in time.") from None
+
+
+def _elapsed_ms(start_s: float, end_s: float | None) -> float | None:
+    return None if end_s is None else (end_s - start_s) * 1e3
+
+
+def _not_ready(reason: str) -> Overloaded:
+    return Overloaded(f"No engine can take the request now ({reason}).", retry_after_s=RETRY_AFTER_S)
+
+
+def _failure(error: EngineError) -> GatewayError:
+    match error.code:
+        case "queue_full" | "draining":
+            return Overloaded(
+                f"The engine could not take the request ({error.message}).",
+                retry_after_s=error.retry_after_s or RETRY_AFTER_S,
+            )
+        case "invalid_request":
+            return InvalidRequest(error.message)
+        case "adapter_rejected":
+            return InvalidRequest(error.message, param="model")
+        case "internal":
+            return BackendFailed(f"The engine failed while it worked on the request ({error.message}).")

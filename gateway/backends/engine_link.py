@@ -1,0 +1,204 @@
+"""The conversation with one engine: hello, heartbeats both ways, a new socket whenever the old one's engine is gone.
+
+Moves the protocol's structs and tells a listener when the engine comes and goes. Knows nothing of requests or usage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from typing import Protocol
+
+import msgspec
+import structlog
+import zmq
+import zmq.asyncio
+
+from engine.protocol import (
+    HEARTBEAT_INTERVAL_S,
+    HEARTBEATS_MISSED,
+    MAX_MESSAGE_BYTES,
+    PROTOCOL_VERSION,
+    EngineMessage,
+    GatewayMessage,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Refused,
+    Welcome,
+    decode_from_engine,
+    encode,
+)
+
+log = structlog.get_logger(__name__)
+
+DEAD_AFTER_S = HEARTBEAT_INTERVAL_S * HEARTBEATS_MISSED
+RECONNECT_S = 0.2
+REFUSED_RETRY_S = 2.0
+SEND_HIGH_WATER_MARK = 10_000
+GOODBYE_LINGER_MS = 500
+
+
+class EngineGone(Exception):
+    """The engine is not there, refuses us or does not answer; the message says which."""
+
+
+class EngineListener(Protocol):
+    """What a link tells its owner. None of these may wait."""
+
+    def connected(self, welcome: Welcome) -> None: ...
+
+    def received(self, message: EngineMessage) -> None:
+        """Anything but Welcome, Refused and Heartbeat without stats."""
+
+    def disconnected(self, reason: str) -> None:
+        """Comes once after each `connected`; whatever was under way on the engine is lost."""
+
+
+class EngineLink:
+    """Keeps one gateway connected to one engine from `start` to `stop`. detail: the state of it in words."""
+
+    def __init__(self, endpoint: str, *, database_id: str, model_digest: str, listener: EngineListener) -> None:
+        self.detail = "not started"
+        self._endpoint = endpoint
+        self._database_id = database_id
+        self._model_digest = model_digest
+        self._listener = listener
+        self._context: zmq.asyncio.Context | None = None
+        self._socket: zmq.asyncio.Socket | None = None
+        self._engine_id: str | None = None
+        self._heard_at_s = 0.0
+        self._linger_ms = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._context = zmq.asyncio.Context()
+        self._task = asyncio.create_task(self._keep_connected())
+
+    async def stop(self) -> None:
+        """Say goodbye and close; the listener hears `disconnected` if it was connected."""
+        if self._task is None or self._context is None:
+            return
+        with contextlib.suppress(EngineGone):
+            self.send(Goodbye())
+            self._linger_ms = GOODBYE_LINGER_MS
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        self._context.term()
+
+    def send(self, message: GatewayMessage) -> None:
+        """Hand a message to the socket without waiting. Raises EngineGone when no engine is there to read it."""
+        if self._engine_id is None or self._socket is None:
+            raise EngineGone(self.detail)
+        self._put(self._socket, message)
+
+    @staticmethod
+    def _put(socket: zmq.asyncio.Socket, message: GatewayMessage) -> None:
+        sent = asyncio.ensure_future(socket.send(encode(message)))
+        if not sent.done():  # the high-water mark is reached
+            sent.cancel()
+            raise EngineGone("the engine does not read its messages")
+        if (error := sent.exception()) is not None:
+            raise EngineGone(str(error))
+
+    async def _keep_connected(self) -> None:
+        while True:
+            pause_s = RECONNECT_S
+            try:
+                await self._session()
+            except* _RefusedHello as refusal:
+                self.detail, pause_s = str(refusal.exceptions[0]), REFUSED_RETRY_S
+            except* (EngineGone, zmq.ZMQError) as gone:
+                self.detail = str(gone.exceptions[0])
+            await asyncio.sleep(pause_s)
+
+    async def _session(self) -> None:
+        """One socket's life. A new one has a new identity, so nothing of the old conversation can reach the new."""
+        assert self._context is not None
+        socket = self._context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.IDENTITY, uuid.uuid4().bytes)
+        socket.setsockopt(zmq.SNDHWM, SEND_HIGH_WATER_MARK)
+        socket.setsockopt(zmq.RCVHWM, 0)  # what the engine may owe us is bounded by our credits
+        socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._socket = socket
+        try:
+            socket.connect(self._endpoint)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._watch(monitor))
+                await self._greet(socket)
+                tasks.create_task(self._beat(socket))
+                tasks.create_task(self._receive(socket))
+        finally:
+            self._socket = None
+            socket.disable_monitor()
+            monitor.close(linger=0)
+            socket.close(linger=self._linger_ms)
+            if self._engine_id is not None:
+                self._engine_id = None
+                log.warning("engine_disconnected", endpoint=self._endpoint)
+                self._listener.disconnected(self.detail)
+
+    async def _greet(self, socket: zmq.asyncio.Socket) -> None:
+        self.detail = f"waiting for an engine at {self._endpoint}"
+        self._put(socket, Hello(PROTOCOL_VERSION, uuid.uuid4().hex, self._database_id))
+        try:
+            async with asyncio.timeout(DEAD_AFTER_S):
+                answer = _decode(await socket.recv())
+        except TimeoutError:
+            raise EngineGone(f"no engine answers at {self._endpoint}") from None
+        if isinstance(answer, Refused):
+            raise _RefusedHello(f"the engine refuses this gateway: {answer.reason}")
+        if not isinstance(answer, Welcome):
+            raise EngineGone(f"the engine answered hello with {type(answer).__name__}")
+        if answer.model_digest != self._model_digest:
+            raise _RefusedHello("the engine serves another base model than this gateway")
+        self._engine_id = answer.engine_id
+        self._heard_at_s = asyncio.get_running_loop().time()
+        self.detail = "ready"
+        log.info("engine_connected", endpoint=self._endpoint, engine_id=answer.engine_id, credits=answer.credits)
+        self._listener.connected(answer)
+
+    async def _receive(self, socket: zmq.asyncio.Socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            message = _decode(await socket.recv())
+            self._heard_at_s = loop.time()
+            if isinstance(message, Refused):
+                self._lose(f"the engine ended the session: {message.reason}")
+            if isinstance(message, Welcome):
+                self._lose("the engine greeted twice")
+            if not isinstance(message, Heartbeat) or message.stats is not None:
+                self._listener.received(message)
+
+    async def _beat(self, socket: zmq.asyncio.Socket) -> None:
+        loop = asyncio.get_running_loop()
+        sequence = 0
+        while True:
+            self._put(socket, Heartbeat(sequence))
+            sequence += 1
+            await asyncio.sleep(HEARTBEAT_INTERVAL_S)
+            if loop.time() - self._heard_at_s > DEAD_AFTER_S:
+                self._lose(f"the engine missed {HEARTBEATS_MISSED} heartbeats")
+
+    async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
+        """A closed connection is known at once, long before heartbeats are missed."""
+        await monitor.recv_multipart()
+        self._lose("the engine closed the connection")
+
+    def _lose(self, reason: str) -> None:
+        self.detail = reason
+        raise EngineGone(reason)
+
+
+class _RefusedHello(EngineGone):
+    """No use to try again soon."""
+
+
+def _decode(frame: bytes) -> EngineMessage:
+    try:
+        message: EngineMessage = decode_from_engine(frame)
+    except msgspec.DecodeError as error:
+        raise EngineGone(f"the engine sent a message that does not decode: {error}") from None
+    return message

@@ -1,0 +1,45 @@
+"""A pool: one base model and the backends that serve it, one of which takes each request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from gateway.backends.base import Backend
+from gateway.errors import Overloaded
+
+RETRY_AFTER_S = 1.0
+
+
+class CountedBackend(Backend, Protocol):
+    """A backend that can say how busy this gateway keeps it."""
+
+    @property
+    def num_in_flight(self) -> int: ...
+
+
+class Pool:
+    """name: the public id of the base model. created: Unix time in seconds, what /v1/models shows."""
+
+    def __init__(self, name: str, backends: Sequence[CountedBackend], *, created: int) -> None:
+        assert backends
+        self.name = name
+        self.backends = tuple(backends)
+        self.created = created
+
+    @property
+    def any(self) -> Backend:
+        """One of them, ready or not: for what depends on the model alone, such as its tokenizer."""
+        return self.backends[0]
+
+    @property
+    def ready(self) -> bool:
+        return any(backend.health().ready for backend in self.backends)
+
+    def pick(self) -> Backend:
+        """The ready backend with the fewest requests in flight. Raises Overloaded when none is ready."""
+        ready = [backend for backend in self.backends if backend.health().ready]
+        if not ready:
+            why = "; ".join(backend.health().detail for backend in self.backends)
+            raise Overloaded(f"No engine is ready for '{self.name}' ({why}).", retry_after_s=RETRY_AFTER_S)
+        return min(ready, key=lambda backend: backend.num_in_flight)

@@ -1,0 +1,7 @@
+"""`python -m gateway.cli`, the same as `lorikeet`."""
+
+import sys
+
+from gateway.cli.command import main
+
+sys.exit(main())

@@ -1,0 +1,120 @@
+"""The admin API of the running server, as the commands use it: with the operator's key, over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from gateway.cli.errors import CommandFailed, ServerUnreachable
+from gateway.settings import Settings, load_settings
+
+ADMIN_PATH = "/v1/organization"
+CONNECT_TIMEOUT_S = 5.0
+REPLY_TIMEOUT_S = 300.0
+PAGE_LIMIT = 100
+
+
+class Refused(CommandFailed):
+    """The server refused; code is its error code."""
+
+    def __init__(self, message: str, code: str | None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class AdminClient:
+    """A context manager. Every method raises ServerUnreachable, or Refused with the server's own words."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        # Proxies of the environment are left alone: the key is for this server only.
+        self._http = httpx.Client(
+            base_url=settings.base_url,
+            headers={"authorization": f"Bearer {operator_key(settings)}"},
+            timeout=httpx.Timeout(REPLY_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            trust_env=False,
+        )
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Self:
+        """For the server of the data folder in force. Raises BadSetting."""
+        return cls(load_settings(environ))
+
+    def get(self, path: str, **params: Any) -> dict[str, Any]:
+        return self._request("GET", path, params=params)
+
+    def get_all(self, path: str) -> list[dict[str, Any]]:
+        """Every item of a list, over all its pages."""
+        items: list[dict[str, Any]] = []
+        after: dict[str, str] = {}
+        while True:
+            page = self.get(path, limit=PAGE_LIMIT, **after)
+            items += page["data"]
+            if not page["has_more"]:
+                return items
+            after = {"after": page["last_id"]}
+
+    def post(self, path: str, **content: Any) -> dict[str, Any]:
+        """content: httpx's `json`, or `data` and `files`."""
+        return self._request("POST", path, **content)
+
+    def delete(self, path: str) -> dict[str, Any]:
+        return self._request("DELETE", path)
+
+    def tenant_path(self, name: str) -> str:
+        """Path of the project of this name. Raises CommandFailed where there is none."""
+        found = self.get("/projects", name=name)["data"]
+        if not found:
+            raise CommandFailed(f"there is no tenant named '{name}'; `lorikeet tenant list` shows those there are")
+        return f"/projects/{found[0]['id']}"
+
+    def _request(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        url = self._settings.base_url
+        try:
+            reply = self._http.request(method, ADMIN_PATH + path, **options)
+        except httpx.ConnectError:
+            raise ServerUnreachable(f"no server answers at {url}; start it with `lorikeet serve`") from None
+        except httpx.TransportError as error:
+            raise ServerUnreachable(f"the server at {url} went away: {str(error) or type(error).__name__}") from None
+        body = _json_object(reply)
+        if reply.is_success and body is not None:
+            return body
+        refusal = body.get("error") if body else None
+        if not isinstance(refusal, dict) or "message" not in refusal:
+            raise CommandFailed(f"{url} is not a Lorikeet server: it answered {reply.status_code} without our words")
+        raise Refused(str(refusal["message"]), refusal.get("code"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+
+def operator_key(settings: Settings) -> str:
+    """LORIKEET_ADMIN_KEY, else what the server wrote into its data folder."""
+    if settings.admin_key:
+        return settings.admin_key
+    path = settings.operator_key_path
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        raise ServerUnreachable(
+            f"there is no operator's key at {path}: start the server with `lorikeet serve`, "
+            "or set LORIKEET_DATA_DIR or LORIKEET_ADMIN_KEY"
+        ) from None
+    except OSError as error:
+        raise CommandFailed(f"the operator's key cannot be read: {error}") from None
+
+
+def _json_object(reply: httpx.Response) -> dict[str, Any] | None:
+    try:
+        body = reply.json()
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) else None

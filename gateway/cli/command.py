@@ -1,0 +1,56 @@
+"""Parses the command line, runs one verb and turns what it raises into an exit code and one line on stderr.
+
+Verbs import what they need when they run, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from gateway.cli import adapters, keys, processes, tenants
+from gateway.cli.errors import EXIT_OK, EXIT_USAGE, CommandFailed, one_line
+from gateway.settings import BadSetting
+
+_EPILOG = """\
+Settings come from the environment: `lorikeet settings` lists them.
+
+exit codes: 0 done, 1 refused or failed, 2 wrong usage or a bad setting, 3 the server cannot be reached
+"""
+
+
+def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
+    """Run one command; returns its exit code. Raises SystemExit for `--help` and wrong usage, as argparse does."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments, os.environ if environ is None else environ)
+        sys.stdout.flush()
+        return code
+    except BadSetting as error:
+        return _complain(str(error), EXIT_USAGE)
+    except CommandFailed as error:
+        return _complain(str(error), error.exit_code)
+    except BrokenPipeError:
+        # The reader of our output has left; Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="lorikeet",
+        description="Multi-tenant LoRA serving: one base model, an adapter per tenant, one batch.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(metavar="COMMAND", required=True)
+    for room in (processes, tenants, keys, adapters):
+        room.register(verbs)
+    return parser
+
+
+def _complain(message: str, exit_code: int) -> int:
+    print(f"lorikeet: {one_line(message)}", file=sys.stderr)
+    return exit_code

@@ -1,0 +1,25 @@
+"""How a command fails, and the exit codes that scripts may rely on."""
+
+from __future__ import annotations
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 3
+
+
+class CommandFailed(Exception):
+    """The command was refused or failed; the message is one line that says why."""
+
+    exit_code = EXIT_FAILED
+
+
+class ServerUnreachable(CommandFailed):
+    """No server answers; the message says how to start one."""
+
+    exit_code = EXIT_UNREACHABLE
+
+
+def one_line(message: str) -> str:
+    """The message on one line, whatever it was made of."""
+    return " ".join(message.split())

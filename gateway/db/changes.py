@@ -1,0 +1,116 @@
+"""Tells this process what changed in keys and adapters, so that its caches are never stale for long.
+
+LISTEN brings each change within milliseconds. A counter that the changing transaction itself increments is polled
+beside it: whatever a lost connection failed to bring is noticed within `POLL_INTERVAL_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from gateway.db.pool import FAILURES, Database
+
+CHANNEL = "lorikeet_changes"
+POLL_INTERVAL_S = 0.4
+QUERY_TIMEOUT_S = 0.5
+MIN_BACKOFF_S = 0.05
+MAX_BACKOFF_S = 5.0
+
+_SELECT_VERSION = "SELECT change_version FROM installation"
+
+log = logging.getLogger(__name__)
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One row that changed. table: "api_keys" or "adapters"; project_id is None for an operator's key."""
+
+    version: int
+    table: str
+    id: str
+    project_id: str | None
+
+
+Subscriber = Callable[[Change | None], None]
+"""Called with one change, or with None when anything may have changed."""
+
+
+class ChangeFeed:
+    """Calls its subscribers, in the event loop, for every change that other connections commit."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._subscribers: list[Subscriber] = []
+        self._version: int | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._decode = msgspec.json.Decoder(Change).decode
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Call it at every change from now on; it must neither wait nor raise."""
+        self._subscribers.append(subscriber)
+
+    async def start(self) -> None:
+        """Returns once changes are being listened to or, where the database is away, once that was tried."""
+        listening = asyncio.Event()
+        self._tasks = [asyncio.create_task(self._listen(listening)), asyncio.create_task(self._poll())]
+        await listening.wait()
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+
+    async def _listen(self, tried: asyncio.Event) -> None:
+        backoff_s = MIN_BACKOFF_S
+        while True:
+            lost = asyncio.Event()
+            try:
+                connection = await self._database.connect_alone()
+                try:
+                    connection.add_termination_listener(lambda _, lost=lost: lost.set())
+                    await connection.add_listener(CHANNEL, self._notified)
+                    backoff_s = MIN_BACKOFF_S
+                    tried.set()
+                    await lost.wait()
+                    log.warning("the connection that listens for changes was lost")
+                finally:
+                    connection.terminate()  # unlike close(), it does not wait for the server
+            except FAILURES as error:
+                log.warning("cannot listen for changes: %s", str(error) or type(error).__name__)
+            tried.set()
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
+
+    def _notified(self, connection: Any, pid: int, channel: str, payload: object) -> None:
+        change = self._decode(str(payload))
+        if self._version is not None and change.version == self._version + 1:
+            self._version = change.version
+        self._tell(change)
+
+    async def _poll(self) -> None:
+        failing = False
+        while True:
+            before = self._version
+            try:
+                async with asyncio.timeout(QUERY_TIMEOUT_S), self._database.acquire() as connection:
+                    version: int = await connection.fetchval(_SELECT_VERSION)
+            except FAILURES as error:
+                if not failing:
+                    log.warning("cannot poll for changes: %s", str(error) or type(error).__name__)
+                failing = True
+            else:
+                failing = False
+                # Notifications may have moved our version on while the query ran.
+                if version not in (before, self._version):
+                    self._version = version
+                    self._tell(None)
+            await asyncio.sleep(POLL_INTERVAL_S)
+
+    def _tell(self, change: Change | None) -> None:
+        for subscriber in self._subscribers:
+            subscriber(change)

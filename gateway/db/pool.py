@@ -1,0 +1,83 @@
+"""The connection pool every gateway process has one of. Knows nothing about tables."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import asyncpg
+
+if TYPE_CHECKING:
+    from asyncpg.pool import PoolConnectionProxy
+
+    Connection = asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]
+
+ACQUIRE_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 10.0
+LISTENER_NAME = "lorikeet-changes"
+"""How a listening connection shows in pg_stat_activity."""
+
+UNAVAILABLE: tuple[type[Exception], ...] = (
+    OSError,  # TimeoutError and refused connections are OSErrors
+    asyncpg.InterfaceError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,  # shutting down, or the backend was terminated
+    asyncpg.TooManyConnectionsError,
+)
+"""What a query raises when the database is away, as opposed to refusing what was asked."""
+
+UNUSABLE: tuple[type[Exception], ...] = (
+    asyncpg.InvalidAuthorizationSpecificationError,  # a wrong password is one
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.InsufficientPrivilegeError,
+)
+"""What a first connection raises when DATABASE_URL names a database that this user cannot use."""
+
+FAILURES: tuple[type[Exception], ...] = (*UNAVAILABLE, asyncpg.PostgresError)
+"""Everything a query that is right may raise, a full disk and a demoted primary included."""
+
+
+class Database:
+    """A pool of connections to one database; make it with `Database.connect`, close it once."""
+
+    def __init__(self, dsn: str, pool: asyncpg.Pool[asyncpg.Record]) -> None:
+        self._dsn = dsn
+        self._pool = pool
+
+    @classmethod
+    async def connect(cls, dsn: str, min_size: int = 1, max_size: int = 8) -> Self:
+        """Open the pool; raises one of `UNAVAILABLE` when the database cannot be reached."""
+        pool = await asyncpg.create_pool(
+            dsn,
+            min_size=min_size,
+            max_size=max_size,
+            timeout=CONNECT_TIMEOUT_S,
+            server_settings={"application_name": "lorikeet", "timezone": "UTC"},
+        )
+        return cls(dsn, pool)
+
+    @asynccontextmanager
+    async def acquire(self) -> AsyncIterator[Connection]:
+        """Borrow a connection; raises TimeoutError when none is free within `ACQUIRE_TIMEOUT_S`."""
+        async with self._pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:
+            yield connection
+
+    async def connect_alone(self) -> asyncpg.Connection[asyncpg.Record]:
+        """A connection outside the pool, for a caller that listens on it. The caller closes it."""
+        return await asyncpg.connect(
+            self._dsn, timeout=CONNECT_TIMEOUT_S, server_settings={"application_name": LISTENER_NAME}
+        )
+
+    async def close(self) -> None:
+        """Wait for borrowed connections to come back, then close them all."""
+        await self._pool.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,92 @@
+"""Every way a request is refused or fails: one hierarchy with status, type, code and the parameter at fault.
+
+Handlers raise these and never catch them; `gateway.api.errors` renders them in OpenAI's shape, once.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class GatewayError(Exception):
+    """Base of all. message is for the client: it names what to change and never holds a secret."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    code: str | None = None
+
+    def __init__(
+        self, message: str, *, param: str | None = None, code: str | None = None, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code if code is not None else type(self).code
+        self.retry_after_s = retry_after_s
+
+
+class InvalidRequest(GatewayError):
+    """The request is wrong; param names the field."""
+
+    status = 400
+    type = "invalid_request_error"
+
+
+class BodyTooLarge(InvalidRequest):
+    status = 413
+    code = "request_too_large"
+
+
+class InvalidApiKey(GatewayError):
+    status = 401
+    type = "invalid_request_error"
+    code = "invalid_api_key"
+
+
+class PermissionDenied(GatewayError):
+    status = 403
+    type = "permission_error"
+    code = "insufficient_permissions"
+
+
+class NotFound(GatewayError):
+    status = 404
+    type = "invalid_request_error"
+    code = "not_found"
+
+
+class ModelNotFound(NotFound):
+    """The same bytes whether the model belongs to another tenant or to nobody."""
+
+    code = "model_not_found"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"The model `{model}` does not exist or you do not have access to it.", param="model")
+
+
+class Conflict(GatewayError):
+    status = 409
+    type = "invalid_request_error"
+    code = "conflict"
+
+
+class RateLimited(GatewayError):
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+
+class Overloaded(GatewayError):
+    """No engine can take the request now; it may be sent again."""
+
+    status = 503
+    type = "server_error"
+    code = "server_is_overloaded"
+
+
+class BackendFailed(GatewayError):
+    """The engine died or failed while it worked on the request."""
+
+    status = 502
+    type = "server_error"
+    code = "backend_failed"

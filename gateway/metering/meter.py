@@ -1,0 +1,153 @@
+"""From the usage that backends report to rows of the ledger; a backend may forget a usage once its row is there.
+
+Knows neither prices nor how a token is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections import deque
+
+import msgspec
+import structlog
+
+from engine.protocol import UsageRecord
+from gateway.backends.base import Acknowledged
+from gateway.db.pool import UNAVAILABLE, Database
+from gateway.db.usage import insert_usage_events
+from gateway.metering.event import UsageEvent, decode_tag
+from gateway.observe import Metrics
+
+log = structlog.get_logger(__name__)
+
+MAX_WAITING = 100_000
+MAX_BATCH = 500
+INSERT_TIMEOUT_S = 10.0
+FIRST_BACKOFF_S = 0.1
+MAX_BACKOFF_S = 5.0
+
+
+class _Waiting(msgspec.Struct, frozen=True):
+    event: UsageEvent
+    source: Acknowledged
+
+
+class Meter:
+    """The gateway's `UsageSink`. Works between `start` and `stop`.
+
+    While the database is away, events wait here and their backends keep them too.
+    """
+
+    def __init__(self, database: Database, metrics: Metrics, *, max_waiting: int = MAX_WAITING) -> None:
+        self._database = database
+        self._metrics = metrics
+        self._max_waiting = max_waiting
+        self._waiting: deque[_Waiting] = deque()
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._writer: asyncio.Task[None] | None = None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether new requests may start: what they use must find a place."""
+        return len(self._waiting) < self._max_waiting
+
+    def record(
+        self, usage: UsageRecord, *, source: Acknowledged, ttft_ms: float | None, latency_ms: float | None
+    ) -> None:
+        try:
+            event = _event(usage, ttft_ms, latency_ms)
+        except msgspec.DecodeError as error:
+            # Not acknowledged, so the engine keeps it and whoever can read it still may.
+            log.error("usage_without_meter_tag", request_id=usage.request_id, error=str(error))
+            return
+        self._metrics.count_usage(event)
+        self._waiting.append(_Waiting(event, source))
+        self._metrics.usage_waiting.set(len(self._waiting))
+        self._wake.set()
+
+    def start(self) -> None:
+        self._writer = asyncio.create_task(self._write())
+
+    async def stop(self, timeout_s: float) -> None:
+        """Write what waits, for at most timeout_s; what is not written by then was not acknowledged either."""
+        if self._writer is None:
+            return
+        self._stopping = True
+        self._wake.set()
+        _, late = await asyncio.wait([self._writer], timeout=timeout_s)
+        for writer in late:
+            writer.cancel()
+            await asyncio.wait([writer])
+            log.error("usage_not_written", num_events=len(self._waiting))
+
+    async def _write(self) -> None:
+        backoff_s, limit = FIRST_BACKOFF_S, MAX_BATCH
+        while self._waiting or not self._stopping:
+            if not self._waiting:
+                await self._wake.wait()
+                self._wake.clear()
+                continue
+            batch = [self._waiting[index] for index in range(min(len(self._waiting), limit))]
+            try:
+                async with asyncio.timeout(INSERT_TIMEOUT_S), self._database.acquire() as conn:
+                    await insert_usage_events(conn, [waiting.event for waiting in batch])
+            except UNAVAILABLE as error:
+                log.warning("ledger_unavailable", error=repr(error), num_waiting=len(self._waiting))
+                await asyncio.sleep(backoff_s)
+                backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
+                continue
+            except Exception as error:
+                # One event that the ledger refuses must not hold up the others: find it, one at a time.
+                if limit == 1:
+                    refused = self._waiting.popleft()
+                    log.error("usage_refused", request_id=refused.event.request_id, error=repr(error))
+                limit = MAX_BATCH if limit == 1 else 1
+                continue
+            backoff_s, limit = FIRST_BACKOFF_S, MAX_BATCH
+            for _ in batch:
+                self._waiting.popleft()
+            self._metrics.usage_written.inc(len(batch))
+            self._metrics.usage_waiting.set(len(self._waiting))
+            await _acknowledge(batch)
+
+
+async def _acknowledge(batch: list[_Waiting]) -> None:
+    by_source: dict[int, list[_Waiting]] = {}
+    for waiting in batch:
+        by_source.setdefault(id(waiting.source), []).append(waiting)
+    for written in by_source.values():
+        await written[0].source.acknowledge([(each.event.request_id, each.event.attempt) for each in written])
+
+
+def _event(record: UsageRecord, ttft_ms: float | None, latency_ms: float | None) -> UsageEvent:
+    """Raises msgspec.DecodeError when the record carries no tag of ours."""
+    tag = decode_tag(record.meter)
+    usage = record.usage
+    return UsageEvent(
+        request_id=record.request_id,
+        attempt=record.attempt,
+        organization_id=tag.organization_id,
+        project_id=tag.project_id,
+        api_key_id=tag.api_key_id,
+        endpoint=tag.endpoint,
+        model=tag.model,
+        adapter_id=tag.adapter_id,
+        adapter_version=tag.adapter_version,
+        adapter_digest=tag.adapter_digest,
+        stream=tag.stream,
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        completion_tokens=usage.completion_tokens,
+        discarded_tokens=usage.discarded_tokens,
+        finish_reason=record.finish_reason,
+        queue_ms=usage.queue_ms,
+        prefill_ms=usage.prefill_ms,
+        decode_ms=usage.decode_ms,
+        ttft_ms=ttft_ms,
+        latency_ms=latency_ms,
+        adapter_load_bytes=usage.adapter_load_bytes,
+        created_at=datetime.datetime.fromtimestamp(tag.created_at_ns / 1e9, datetime.UTC),
+        finished_at=datetime.datetime.now(datetime.UTC),
+    )

@@ -1,0 +1,83 @@
+"""What the supervisor and the embedded database share about child processes and their files. Linux only.
+
+Knows nothing about which programs run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+PR_SET_PDEATHSIG = 1
+MAX_LOG_BYTES = 32 << 20
+
+
+def die_with_parent(signum: signal.Signals) -> Callable[[], None]:
+    """A `preexec_fn` after which the kernel sends signum to the child when the thread that started it ends.
+
+    It has to run after a change of user, which clears the setting; `subprocess` does so.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    parent = os.getpid()
+
+    def arrange() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, int(signum))
+        if os.getppid() != parent:  # the parent ended before the call
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return arrange
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Open a log for appending, readable by its owner alone; one past MAX_LOG_BYTES is first renamed to `<name>.1`."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
+        path.replace(path.with_name(f"{path.name}.1"))
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab", buffering=0)
+
+
+def last_lines(path: Path, count: int, since_byte: int = 0) -> str:
+    """The last lines of a log, of what was written after since_byte; "" when there is nothing."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(since_byte, path.stat().st_size - 64 * 1024))
+            lines = file.read().decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        return ""
+    return "\n".join(lines[-count:])
+
+
+def private_folder(path: Path, uid: int, gid: int) -> Path:
+    """Make a folder that only uid can enter, or check that an existing one is such.
+
+    Raises PermissionError where somebody else made it: in a shared place like /tmp that would be a trap.
+    """
+    try:
+        path.mkdir(mode=0o700)
+        if uid != os.geteuid():
+            os.chown(path, uid, gid)
+    except FileExistsError:
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or stat.S_IMODE(found.st_mode) & 0o077:
+            raise PermissionError(f"{path} exists and is not a private folder (mode 0700) of user {uid}") from None
+    return path
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file as a whole with text, readable by its owner alone; it is on disk when this returns."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,1 @@
+"""From the model string of a request to what serves it."""

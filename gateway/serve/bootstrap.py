@@ -1,0 +1,150 @@
+"""What a new installation starts with: the operator's key and, for the demo model, two tenants with their adapters.
+
+Runs at every start and changes nothing the second time. Keys are stored hashed, so the files that hold them lead: a key
+that stands in its file is made valid in the database, unless the database knows it already, revoked or not. Adapters
+are seeded only with their tenant: one that the operator removed does not come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from adapters.demo import DEMO
+from adapters.peft_format import read_adapter
+from adapters.store import AdapterStore
+from gateway.db.adapters import put_adapter, store_shared
+from gateway.db.keys import create_key
+from gateway.db.migrate import migrate
+from gateway.db.organizations import ensure_organization
+from gateway.db.pool import Database
+from gateway.db.projects import create_project, find_project
+from gateway.process import write_private
+from gateway.settings import Settings
+from gateway.tenancy.keys import KeyKind, new_key, parse_key
+from gateway.tenancy.principal import Scope
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+ORGANIZATION = "default"
+OPERATOR_SCOPES: tuple[Scope, ...] = ("admin_read", "admin_write")
+TENANT_SCOPES: tuple[Scope, ...] = ("inference",)
+TENANT_KEY_NAMES = {"acme": "OPENAI_API_KEY", "globex": "GLOBEX_API_KEY"}
+"""Under which name the key of each demo tenant stands in `demo.env`."""
+
+
+class BadOperatorKey(ValueError):
+    """LORIKEET_ADMIN_KEY does not have the form of an operator's key."""
+
+
+class Access(msgspec.Struct, frozen=True):
+    """The keys of this installation. tenant_keys: of the demo's tenants by name, empty without the demo."""
+
+    operator_key: str
+    tenant_keys: dict[str, str]
+
+
+async def bootstrap(dsn: str, settings: Settings) -> Access:
+    """Bring the schema up to date and see to it that the keys and the demo exist.
+
+    Raises MigrationRefused, BadOperatorKey, AdapterRejected, or what the database raises.
+    """
+    await migrate(dsn)
+    async with await Database.connect(dsn, max_size=1) as database, database.acquire() as connection:
+        organization = await ensure_organization(connection, ORGANIZATION)
+        operator_key = await _operator_key(connection, organization.id, settings)
+        tenant_keys: dict[str, str] = {}
+        if settings.model == "demo":
+            tenant_keys = await _demo(connection, organization.id, operator_key, settings)
+        return Access(operator_key, tenant_keys)
+
+
+async def _operator_key(connection: Connection, organization_id: str, settings: Settings) -> str:
+    if settings.admin_key:
+        if not _is_key(settings.admin_key, "admin"):
+            raise BadOperatorKey("LORIKEET_ADMIN_KEY is not an operator's key (sk-lk-admin-...)")
+        key = settings.admin_key
+    else:
+        path = settings.operator_key_path
+        key = path.read_text().strip() if path.exists() else ""
+        if not _is_key(key, "admin"):
+            key = new_key("admin").secret
+            write_private(path, f"{key}\n")
+    await _store_key(connection, key, organization_id, None, "operator", OPERATOR_SCOPES)
+    return key
+
+
+async def _demo(connection: Connection, organization_id: str, operator_key: str, settings: Settings) -> dict[str, str]:
+    kept = read_env_file(settings.demo_env_path)
+    keys: dict[str, str] = {}
+    for tenant, variable in TENANT_KEY_NAMES.items():
+        key = kept.get(variable, "")
+        keys[tenant] = key if _is_key(key, "project") else new_key().secret
+    # Written before the database knows the keys: a secret that only the database had seen would be lost.
+    write_private(settings.demo_env_path, demo_env(settings, Access(operator_key, keys)))
+    for tenant, key in keys.items():
+        project_id = await _tenant(connection, organization_id, tenant, settings)
+        await _store_key(connection, key, organization_id, project_id, "demo", TENANT_SCOPES)
+    return keys
+
+
+async def _tenant(connection: Connection, organization_id: str, tenant: str, settings: Settings) -> str:
+    """Id of the tenant's project, made together with its adapters or not at all."""
+    if found := await find_project(connection, organization_id, tenant):
+        return found.id
+    store = AdapterStore(settings.adapter_store_dir)
+    async with store_shared(connection):
+        project = await create_project(connection, organization_id, tenant)
+        assert project is not None, "nobody else serves this data folder"
+        for adapter in (adapter for adapter in DEMO if adapter.tenant == tenant):
+            file = await asyncio.to_thread(read_adapter, adapter.path)
+            digest = await asyncio.to_thread(store.add, adapter.path)
+            await put_adapter(
+                connection,
+                project.id,
+                adapter.name,
+                digest=digest,
+                rank=file.rank_max,
+                size_bytes=store.size_bytes(digest),
+            )
+    return project.id
+
+
+async def _store_key(
+    connection: Connection, key: str, organization_id: str, project_id: str | None, name: str, scopes: tuple[Scope, ...]
+) -> None:
+    parsed = parse_key(key)
+    assert parsed is not None
+    await create_key(
+        connection,
+        organization_id=organization_id,
+        project_id=project_id,
+        name=name,
+        public=parsed.public,
+        sha256=parsed.sha256,
+        scopes=scopes,
+    )
+
+
+def _is_key(text: str, kind: KeyKind) -> bool:
+    parsed = parse_key(text)
+    return parsed is not None and parsed.kind == kind
+
+
+def demo_env(settings: Settings, access: Access) -> str:
+    """The text of `demo.env`: what the official OpenAI client and the command line read from the environment."""
+    values = {"OPENAI_BASE_URL": f"{settings.base_url}/v1"}
+    values |= {TENANT_KEY_NAMES[tenant]: key for tenant, key in access.tenant_keys.items()}
+    values["LORIKEET_ADMIN_KEY"] = access.operator_key
+    return "".join(f"{name}={value}\n" for name, value in values.items())
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """NAME=VALUE lines as a dict; empty when there is no such file."""
+    if not path.exists():
+        return {}
+    return dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)

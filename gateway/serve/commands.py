@@ -1,0 +1,57 @@
+"""How `serve` starts its children: their command lines and their environment."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from gateway.settings import PREFIX, Settings, variable
+
+# A child finds the model prepared and the database running; the operator's key is no business of an engine's.
+_NOT_INHERITED = frozenset({"admin_key"})
+
+
+def engine_command(settings: Settings, model_dir: Path) -> list[str]:
+    """The engine process of this machine."""
+    flags = {
+        "--model-dir": str(model_dir),
+        "--endpoint": settings.engine_endpoint,
+        "--adapter-store": str(settings.adapter_store_dir),
+        "--device": settings.device,
+        "--dtype": settings.dtype,
+        "--max-model-len": str(settings.max_model_len),
+        "--max-num-seqs": str(settings.max_num_seqs),
+        "--max-batched-tokens": str(settings.max_batched_tokens),
+        "--max-waiting": str(settings.max_waiting),
+        "--max-adapters": str(settings.max_adapters),
+        "--num-threads": str(settings.num_threads),
+    }
+    if settings.kv_cache_bytes is not None:
+        flags["--kv-cache-bytes"] = str(settings.kv_cache_bytes)
+    return [sys.executable, "-m", "engine", *(part for flag in flags.items() for part in flag)]
+
+
+def gateway_command(listener_fd: int) -> list[str]:
+    """One gateway process on a listening socket that it inherits."""
+    return [sys.executable, "-m", "gateway.cli", "gateway", "--fd", str(listener_fd)]
+
+
+def gateway_environ(environ: Mapping[str, str], settings: Settings, model_dir: Path, dsn: str) -> dict[str, str]:
+    """The environment in which a gateway reads back these settings, with the model prepared and the database running.
+
+    The DSN holds a password: it travels here rather than on a command line that every user can list.
+    """
+    effective = msgspec.structs.replace(settings, model=str(model_dir), database_url=dsn)
+    return engine_environ(environ) | {
+        variable(name): str(value)
+        for name, value in msgspec.structs.asdict(effective).items()
+        if value is not None and name not in _NOT_INHERITED
+    }
+
+
+def engine_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """The engine is told everything by flags: no setting, and no secret among them, reaches it."""
+    return {name: value for name, value in environ.items() if name != "DATABASE_URL" and not name.startswith(PREFIX)}

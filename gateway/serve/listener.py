@@ -1,0 +1,68 @@
+"""The socket that all gateway processes of this machine accept from, and the question whether they are ready."""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import socket
+from urllib.parse import urlsplit
+
+BACKLOG = 2048
+PROBE_TIMEOUT_S = 2.0
+
+
+class PortUnavailable(RuntimeError):
+    """The address cannot be listened on; the message names the setting to change."""
+
+
+class Listener:
+    """One address, reserved when constructed: connections are refused until `listen`. Raises PortUnavailable."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
+        try:
+            found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except socket.gaierror as error:
+            raise PortUnavailable(f"LORIKEET_HOST={host}: {error.strerror}") from None
+        family, kind, protocol, _, address = found[0]
+        self._socket = socket.socket(family, kind, protocol)
+        # Connections of an earlier run that still linger must not keep this one from starting.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind(address)
+        except OSError as error:
+            self._socket.close()
+            raise self._unavailable(error) from None
+
+    @property
+    def fd(self) -> int:
+        return self._socket.fileno()
+
+    def listen(self) -> None:
+        """From now on connections queue until a gateway accepts them. Raises PortUnavailable."""
+        try:
+            self._socket.listen(BACKLOG)
+        except OSError as error:
+            raise self._unavailable(error) from None
+
+    def close(self) -> None:
+        """Give up this process's share of the socket; gateways that inherited it keep theirs."""
+        self._socket.close()
+
+    def _unavailable(self, error: OSError) -> PortUnavailable:
+        if error.errno == errno.EADDRINUSE:
+            return PortUnavailable(f"port {self._port} of {self._host} is in use: choose another with LORIKEET_PORT")
+        return PortUnavailable(f"cannot listen on {self._host} port {self._port}: {error.strerror}")
+
+
+def is_ready(base_url: str) -> bool:
+    """Whether GET /health/ready answers 200 now."""
+    address = urlsplit(base_url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=PROBE_TIMEOUT_S)
+    try:
+        connection.request("GET", "/health/ready")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

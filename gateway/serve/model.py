@@ -1,0 +1,62 @@
+"""The base model's folder. Preparing one needs torch, which the gateway never imports: a process of its own does it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from gateway.process import die_with_parent
+from gateway.settings import Settings
+
+
+class ModelNotPrepared(RuntimeError):
+    """The base model cannot be used; the message is the preparation's own."""
+
+
+def prepare_model(settings: Settings, say: Callable[[str], None] = lambda line: None) -> Path:
+    """The folder of settings.model, prepared first if need be: milliseconds when it is, a minute when it is not.
+
+    say gets the progress, line by line. Raises ModelNotPrepared.
+    """
+    command = [sys.executable, "-m", "engine.prepare", settings.model, "--out", str(prepared_folder(settings))]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        preexec_fn=die_with_parent(signal.SIGKILL),
+    )
+    assert process.stdout is not None and process.stderr is not None
+    last = ""
+    try:
+        for line in process.stderr:
+            last = line.rstrip()
+            if last and not last.startswith("error: "):
+                say(last)
+        folder = process.stdout.read().strip()
+        returncode = process.wait()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+    if returncode != 0:
+        why = last.removeprefix("error: ") or f"the preparation ended with exit code {returncode}"
+        raise ModelNotPrepared(f"LORIKEET_MODEL={settings.model}: {why}")
+    return Path(folder)
+
+
+def prepared_folder(settings: Settings) -> Path:
+    """Where a model that needs preparation is kept: readable, and never the same for two sources."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", settings.model_name).strip("-.")
+    if settings.model == "demo":
+        return settings.model_cache_dir / name
+    return settings.model_cache_dir / f"{name}-{hashlib.sha256(settings.model.encode()).hexdigest()[:8]}"

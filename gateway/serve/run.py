@@ -1,0 +1,138 @@
+"""The order of a start and of its end. Each step leaves behind what undoes it, so that any failure unwinds cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from adapters.errors import AdapterRejected
+from gateway.db.embedded import EmbeddedPostgres, EmbeddedPostgresError
+from gateway.db.migrate import MigrationRefused
+from gateway.db.placement import PlacementError
+from gateway.db.pool import UNAVAILABLE, UNUSABLE
+from gateway.process import private_folder
+from gateway.serve.banner import banner
+from gateway.serve.bootstrap import Access, BadOperatorKey, bootstrap
+from gateway.serve.commands import engine_command, engine_environ, gateway_command, gateway_environ
+from gateway.serve.fleet import Fleet, StartFailed
+from gateway.serve.listener import Listener, PortUnavailable, is_ready
+from gateway.serve.lock import DataFolderInUse, data_folder_lock
+from gateway.serve.model import ModelNotPrepared, prepare_model
+from gateway.serve.stop import StopRequested, StopSignals
+from gateway.serve.supervisor import POLL_INTERVAL_S, Child
+from gateway.serve.terminal import Terminal
+from gateway.settings import Settings
+
+PROBE_INTERVAL_S = 0.25
+PROGRESS_INTERVAL_S = 5.0
+
+# What a person can put right; anything else is a fault of ours and keeps its traceback.
+START_ERRORS: tuple[type[Exception], ...] = (
+    AdapterRejected,
+    BadOperatorKey,
+    DataFolderInUse,
+    EmbeddedPostgresError,
+    MigrationRefused,
+    ModelNotPrepared,
+    PlacementError,
+    PortUnavailable,
+    StartFailed,
+    *UNAVAILABLE,
+    *UNUSABLE,
+)
+
+
+def serve(settings: Settings, gateways: int = 1) -> int:
+    """Run everything on this machine until a stop signal, from the main thread. Returns the exit code.
+
+    gateways: number of gateway processes that share the port. 0: stopped as asked; 1: the start failed, said in one
+    line on standard error.
+    """
+    terminal = Terminal()
+    with StopSignals() as stop:
+        try:
+            _run(settings, gateways, terminal, stop)
+        except StopRequested:
+            terminal.say("stopped while starting")
+        except START_ERRORS as error:
+            terminal.say(f"error: {str(error) or type(error).__name__}")
+            return 1
+    return 0
+
+
+def _run(settings: Settings, gateways: int, terminal: Terminal, stop: StopSignals) -> None:
+    # Others may pass through it: the database's user has its folder below. Every secret has a private file mode.
+    settings.data_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        stack.enter_context(data_folder_lock(settings.data_dir, settings.base_url))
+        listener = Listener(settings.host, settings.port)
+        stack.callback(listener.close)
+        with stop.interrupts(), terminal.step(f"base model {settings.model_name}"):
+            model_dir = prepare_model(settings, terminal.say)
+        postgres, dsn = _start_database(settings, terminal, stop, stack)
+        with stop.interrupts(), terminal.step("database schema and keys"):
+            access = asyncio.run(bootstrap(dsn, settings))
+        fleet = _build_fleet(settings, gateways, model_dir, dsn, postgres, listener, terminal)
+        stack.callback(fleet.drain, settings.drain_seconds, lambda: stop.hurried)
+        fleet.start()
+        _wait_until_ready(settings, fleet, terminal, stop)
+        _supervise(settings, access, fleet, terminal, stop)
+    terminal.say("stopped")
+
+
+def _start_database(
+    settings: Settings, terminal: Terminal, stop: StopSignals, stack: ExitStack
+) -> tuple[EmbeddedPostgres | None, str]:
+    if settings.database_url is not None:
+        return None, settings.database_url
+    postgres = EmbeddedPostgres(settings.data_dir, say=terminal.say)
+    stack.callback(postgres.stop)
+    with stop.interrupts(), terminal.step("PostgreSQL"):
+        return postgres, postgres.start()
+
+
+def _build_fleet(
+    settings: Settings,
+    gateways: int,
+    model_dir: Path,
+    dsn: str,
+    postgres: EmbeddedPostgres | None,
+    listener: Listener,
+    terminal: Terminal,
+) -> Fleet:
+    if settings.engine_endpoint == f"ipc://{settings.run_dir / 'engine.sock'}":
+        private_folder(settings.run_dir, os.geteuid(), os.getegid())
+    engine = Child(
+        "engine", engine_command(settings, model_dir), engine_environ(os.environ), settings.log_dir / "engine.log"
+    )
+    environ = gateway_environ(os.environ, settings, model_dir, dsn)
+    log = settings.log_dir / "gateway.log"
+    names = ["gateway"] if gateways == 1 else [f"gateway {number}" for number in range(1, gateways + 1)]
+    children = [Child(name, gateway_command(listener.fd), environ, log, pass_fds=[listener.fd]) for name in names]
+    return Fleet(postgres, engine, children, listener, terminal)
+
+
+def _wait_until_ready(settings: Settings, fleet: Fleet, terminal: Terminal, stop: StopSignals) -> None:
+    with terminal.step("engine and gateway"):
+        started = time.monotonic()
+        next_report = started + PROGRESS_INTERVAL_S
+        while not stop.requested and not is_ready(settings.base_url):
+            fleet.tend()
+            fleet.check_start()
+            if time.monotonic() > next_report:
+                terminal.say(f"engine and gateway: still loading, {time.monotonic() - started:.0f} s")
+                next_report += PROGRESS_INTERVAL_S
+            time.sleep(PROBE_INTERVAL_S)
+        if stop.requested:
+            raise StopRequested
+
+
+def _supervise(settings: Settings, access: Access, fleet: Fleet, terminal: Terminal, stop: StopSignals) -> None:
+    terminal.show(banner(settings, access))
+    while not stop.requested:
+        fleet.tend()
+        time.sleep(POLL_INTERVAL_S)
+    terminal.say(f"stopping: running requests get up to {settings.drain_seconds:g} s (Ctrl-C again to hurry)")

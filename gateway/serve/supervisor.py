@@ -1,0 +1,174 @@
+"""Child processes that are kept running: restarted with backoff on any exit, stopped within a bound.
+
+No threads and no event loop: whoever owns a `Child` calls `poll` a few times a second. Every child leads its own
+session, so that Ctrl-C in the terminal reaches only the supervisor, and dies with the supervisor however that ends.
+Knows nothing about what the children do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from gateway.process import die_with_parent, last_lines, open_log
+
+POLL_INTERVAL_S = 0.05
+HURRIED_GRACE_S = 2.0
+
+
+class RestartPolicy(msgspec.Struct, frozen=True):
+    """The n-th failure in a row waits first_delay_s * 2**(n-1), at most max_delay_s. A child that ran for healthy_s
+    has proven itself: its next exit counts as a first failure again."""
+
+    first_delay_s: float = 0.5
+    max_delay_s: float = 30.0
+    healthy_s: float = 30.0
+
+    def delay_s(self, failures: int) -> float:
+        """Seconds to wait after this many failures in a row (>= 1)."""
+        return float(min(self.first_delay_s * 2 ** min(failures - 1, 30), self.max_delay_s))
+
+
+class Exited(msgspec.Struct, frozen=True):
+    """A child ended by itself. failures: how many times in a row without having run well; it restarts in delay_s."""
+
+    name: str
+    returncode: int
+    ran_s: float
+    failures: int
+    delay_s: float
+
+    def __str__(self) -> str:
+        how = f"code {self.returncode}" if self.returncode >= 0 else signal.Signals(-self.returncode).name
+        return f"{self.name} ended ({how}) after {self.ran_s:.1f} s; restarting in {self.delay_s:.1f} s"
+
+
+class Started(msgspec.Struct, frozen=True):
+    """A child was started again."""
+
+    name: str
+    pid: int
+
+    def __str__(self) -> str:
+        return f"{self.name} restarted (pid {self.pid})"
+
+
+class Child:
+    """One supervised process. Its output is appended to log.
+
+    env: its whole environment. pass_fds: file descriptors it inherits. clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        log: Path,
+        *,
+        pass_fds: Sequence[int] = (),
+        policy: RestartPolicy | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.failures = 0
+        self._command = list(command)
+        self._env = dict(env)
+        self._log = log
+        self._pass_fds = tuple(pass_fds)
+        self._policy = policy if policy is not None else RestartPolicy()
+        self._clock = clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_at = 0.0
+        self._restart_at = 0.0
+        self._log_start = 0
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> int:
+        """Start the process; returns its pid. The supervisor's main thread must call it: children die with the thread
+        that started them."""
+        assert self._process is None, f"{self.name} runs already"
+        with open_log(self._log) as log:
+            self._log_start = os.fstat(log.fileno()).st_size
+            self._process = subprocess.Popen(
+                self._command,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=self._pass_fds,
+                start_new_session=True,
+                preexec_fn=die_with_parent(signal.SIGKILL),
+            )
+        self._started_at = self._clock()
+        return self._process.pid
+
+    def poll(self) -> Exited | Started | None:
+        """Notice an exit, or restart when its delay is over; returns what happened."""
+        now = self._clock()
+        if self._process is None:
+            return Started(self.name, self.start()) if now >= self._restart_at else None
+        returncode = self._process.poll()
+        if returncode is None:
+            return None
+        self._process = None
+        ran_s = now - self._started_at
+        self.failures = 1 if ran_s >= self._policy.healthy_s else self.failures + 1
+        delay_s = self._policy.delay_s(self.failures)
+        self._restart_at = now + delay_s
+        return Exited(self.name, returncode, ran_s, self.failures, delay_s)
+
+    def log_tail(self, count: int = 10) -> str:
+        """The last lines that the current or latest process wrote."""
+        return last_lines(self._log, count, self._log_start)
+
+    def signal(self, signum: signal.Signals) -> None:
+        """Send a signal, if the process runs."""
+        if self._process is not None:
+            self._process.send_signal(signum)
+
+    def ended(self) -> bool:
+        """Whether no process runs; unlike `poll` it never restarts one."""
+        if self._process is not None and self._process.poll() is not None:
+            self._process = None
+        return self._process is None
+
+    def kill(self) -> None:
+        """End the process and everything it started that stayed in its session, now."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+
+def stop_children(children: Sequence[Child], grace_s: float, hurried: Callable[[], bool]) -> list[str]:
+    """Send SIGTERM to all, wait at most grace_s, kill the rest; returns the names of those that had to be killed.
+
+    When hurried() becomes true they get HURRIED_GRACE_S from then on, and SIGINT, which servers take as "now".
+    """
+    for child in children:
+        child.signal(signal.SIGTERM)
+    deadline = time.monotonic() + grace_s
+    was_hurried = False
+    while not all(child.ended() for child in children) and time.monotonic() < deadline:
+        if hurried() and not was_hurried:
+            was_hurried = True
+            deadline = min(deadline, time.monotonic() + HURRIED_GRACE_S)
+            for child in children:
+                child.signal(signal.SIGINT)
+        time.sleep(POLL_INTERVAL_S)
+    killed = [child.name for child in children if not child.ended()]
+    for child in children:
+        child.kill()
+    return killed

@@ -1,0 +1,38 @@
+"""What `serve` tells the person in front of it: one line per step with its seconds, and the banner at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+
+class Terminal:
+    """Lines go to out (standard error unless told otherwise), flushed, so that pipes and logs see them at once."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = sys.stderr if out is None else out
+
+    def say(self, line: str) -> None:
+        """One line of progress or of news."""
+        self._write(f"lorikeet: {line}\n")
+
+    def show(self, text: str) -> None:
+        """A block of text as it is."""
+        self._write(f"{text}\n")
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Say that a step begins and, unless it fails, how many seconds it took."""
+        self.say(f"{name} ...")
+        started = time.monotonic()
+        yield
+        self.say(f"{name}: done in {time.monotonic() - started:.1f} s")
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # the terminal is gone; what has to be stopped still is
+            self._out.write(text)
+            self._out.flush()

@@ -1,0 +1,151 @@
+"""Everything a gateway process is made of, put together from its settings and started and stopped in order."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import structlog
+from prometheus_client import CollectorRegistry
+
+from adapters.store import AdapterStore
+from engine.config import load_model_config, model_digest
+from gateway.admin.services import AdminServices
+from gateway.backends.engine_client import EngineBackend
+from gateway.backends.pool import Pool
+from gateway.db.organizations import installation_id
+from gateway.db.pool import UNAVAILABLE, Database
+from gateway.errors import GatewayError
+from gateway.metering.meter import Meter
+from gateway.observe import Metrics
+from gateway.pipeline import Pipeline
+from gateway.routing.resolve import Resolver
+from gateway.settings import Settings
+from gateway.tenancy.authenticate import Authenticator
+from gateway.text.tokenizer import Tokenizer
+
+log = structlog.get_logger(__name__)
+
+DATABASE_RETRY_S = 0.5
+ABORTED_FINALS_S = 5.0
+LEDGER_FLUSH_S = 10.0
+
+
+class Services(msgspec.Struct, frozen=True, kw_only=True):
+    """What the application's handlers work with. pools: by the public id of their base model."""
+
+    settings: Settings
+    database: Database
+    authenticator: Authenticator
+    resolver: Resolver
+    pools: dict[str, Pool]
+    pipeline: Pipeline
+    metrics: Metrics
+    admin: AdminServices
+
+
+@asynccontextmanager
+async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> AsyncIterator[Services]:
+    """Services that are started on entry and, on leaving, stopped: requests first, then the ledger, then the database.
+
+    Waits for the database; the engine may come later, and go and come again.
+    """
+    config = load_model_config(model_dir)
+    tokenizer = Tokenizer.from_folder(model_dir)
+    metrics = Metrics(CollectorRegistry())
+    async with AsyncExitStack() as stack:
+        database = await stack.enter_async_context(await connect_database(dsn))
+        async with database.acquire() as conn:
+            database_id = await installation_id(conn)
+        authenticator = Authenticator(database)
+        resolver = Resolver(database, frozenset({settings.model_name}))
+        authenticator.changes.subscribe(resolver.changed)
+        await authenticator.start()
+        stack.push_async_callback(authenticator.stop)
+
+        meter = Meter(database, metrics)
+        backend = EngineBackend(
+            settings.engine_endpoint,
+            database_id=database_id,
+            model_digest=model_digest(model_dir),
+            config=config,
+            tokenizer=tokenizer,
+            sink=meter,
+        )
+        backend.start()
+        stack.push_async_callback(backend.stop)
+        meter.start()
+        stack.push_async_callback(meter.stop, LEDGER_FLUSH_S)
+        stack.push_async_callback(_drain, backend)
+
+        pool = Pool(settings.model_name, [backend], created=int(time.time()))
+        pools = {pool.name: pool}
+        metrics.watch([pool])
+        yield Services(
+            settings=settings,
+            database=database,
+            authenticator=authenticator,
+            resolver=resolver,
+            pools=pools,
+            pipeline=Pipeline(
+                resolver,
+                pools,
+                {pool.name: tokenizer},
+                meter,
+                default_max_tokens=settings.default_max_tokens,
+            ),
+            metrics=metrics,
+            admin=AdminServices(
+                database=database,
+                store=AdapterStore(settings.adapter_store_dir),
+                authenticator=authenticator,
+                model_config=config,
+                model_name=settings.model_name,
+                version=_version(),
+                upload_dir=settings.data_dir / "uploads",
+                max_adapter_bytes=settings.max_adapter_bytes,
+                max_body_bytes=settings.max_body_bytes,
+                health=backend.health,
+                on_adapter_removed=lambda digest: _unload(pool, digest),
+            ),
+        )
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("lorikeet")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"  # run from a source tree that is not installed
+
+
+async def connect_database(dsn: str) -> Database:
+    """Try until the database is there."""
+    while True:
+        try:
+            return await Database.connect(dsn)
+        except UNAVAILABLE as error:
+            log.warning("database_unavailable", error=f"{type(error).__name__}: {error}")
+            await asyncio.sleep(DATABASE_RETRY_S)
+
+
+async def _drain(backend: EngineBackend) -> None:
+    """No stream is left; requests that were aborted just now still send their usage."""
+    try:
+        async with asyncio.timeout(ABORTED_FINALS_S):
+            await backend.drain()
+    except TimeoutError:
+        log.warning("requests_still_running", num_in_flight=backend.num_in_flight)
+
+
+async def _unload(pool: Pool, digest: str) -> None:
+    for backend in pool.backends:
+        try:
+            await backend.unload(digest)
+        except GatewayError as error:
+            # An engine that is away has nothing loaded.
+            log.warning("adapter_not_unloaded", digest=digest, error=error.message)

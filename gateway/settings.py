@@ -1,0 +1,200 @@
+"""Every setting of Lorikeet: one frozen struct, read once from the environment.
+
+A name that nobody knows, or a value that does not fit, stops the start with one line that says which and why.
+Knows nothing about what the settings do: it only types, bounds and derives them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+import tempfile
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+PREFIX = "LORIKEET_"
+DEMO_MODEL_NAME = "smollm2-135m-instruct"
+MAX_SOCKET_PATH_BYTES = 107
+"""The longest path of a Unix socket on Linux (`sockaddr_un.sun_path`, less its final NUL)."""
+
+_LONGEST_SOCKET_NAME = ".s.PGSQL.5432.lock"
+_BYTE_FIELDS = frozenset({"kv_cache_bytes", "max_body_bytes", "max_adapter_bytes"})
+_SECRET_FIELDS = frozenset({"admin_key", "database_url"})
+_BYTE_UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Bytes = Annotated[int, Meta(ge=1, le=2**50)]
+
+
+class BadSetting(ValueError):
+    """A variable of the environment is unknown or wrong; the message is one line that names it."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """One field per variable, `LORIKEET_<FIELD>` (and `DATABASE_URL`); each field's description is its documentation.
+
+    model_name and engine_endpoint are never empty once constructed: left out, they are derived.
+    """
+
+    host: Annotated[str, Meta(description="Address the gateway listens on.")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=1, le=65535, description="Port the gateway listens on.")] = 8080
+    data_dir: Annotated[Path, Meta(description="Folder that holds everything Lorikeet keeps.")] = Path(".lorikeet")
+    model: Annotated[str, Meta(description="Base model: `demo`, a folder, or a Hugging Face hub id.")] = "demo"
+    model_name: Annotated[
+        str, Meta(pattern=r"^[^:\s]+$", description="Public id of the base model (unset: from LORIKEET_MODEL).")
+    ] = ""
+    device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="Where the engine computes.")] = "auto"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"], Meta(description="Number format of the weights.")
+    ] = "auto"
+    kv_cache_bytes: Annotated[
+        Bytes | None, Meta(description="Memory of the KV cache, e.g. `512MiB` (unset: chosen at start).")
+    ] = None
+    max_model_len: Annotated[Count, Meta(description="Longest sequence in tokens (0: the model's own).")] = 0
+    max_num_seqs: Annotated[Positive, Meta(description="Sequences in one batch.")] = 64
+    max_batched_tokens: Annotated[Positive, Meta(description="Tokens computed in one step.")] = 512
+    max_waiting: Annotated[Count, Meta(description="Requests that may queue in the engine.")] = 512
+    num_threads: Annotated[Count, Meta(description="CPU threads of the engine (0: chosen at start).")] = 0
+    max_adapters: Annotated[Positive, Meta(description="Adapters on the device at once.")] = 32
+    default_max_tokens: Annotated[Positive, Meta(description="Completion tokens when a request sets no bound.")] = 1024
+    max_body_bytes: Annotated[Bytes, Meta(description="Largest request body, e.g. `4MiB`.")] = 4 << 20
+    max_adapter_bytes: Annotated[Bytes, Meta(description="Largest adapter upload, e.g. `512MiB`.")] = 512 << 20
+    drain_seconds: Annotated[
+        float, Meta(ge=0, le=86400, description="How long running requests may take to finish at shutdown.")
+    ] = 30.0
+    engine_endpoint: Annotated[
+        str, Meta(description="ZeroMQ address of the engine (unset: a socket under the data folder).")
+    ] = ""
+    admin_key: Annotated[
+        str | None, Meta(description="The operator's key (unset: read from `operator.key` in the data folder).")
+    ] = None
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="Least severe line logged.")
+    ] = "info"
+    database_url: Annotated[str | None, Meta(description="PostgreSQL to use (unset: an embedded one).")] = None
+
+    def __post_init__(self) -> None:
+        # The data folder becomes absolute so that child processes agree on it whatever they run in.
+        msgspec.structs.force_setattr(self, "data_dir", self.data_dir.expanduser().absolute())
+        if not self.model_name:
+            msgspec.structs.force_setattr(self, "model_name", _model_name(self.model))
+        if not self.engine_endpoint:
+            msgspec.structs.force_setattr(self, "engine_endpoint", f"ipc://{self.run_dir / 'engine.sock'}")
+
+    @property
+    def base_url(self) -> str:
+        """URL at which this machine reaches the gateway, without a path."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)  # noqa: S104
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    @property
+    def model_cache_dir(self) -> Path:
+        """Prepared base models."""
+        return self.data_dir / "models"
+
+    @property
+    def adapter_store_dir(self) -> Path:
+        """Root of the content-addressed adapter store."""
+        return self.data_dir / "adapters"
+
+    @property
+    def operator_key_path(self) -> Path:
+        return self.data_dir / "operator.key"
+
+    @property
+    def demo_env_path(self) -> Path:
+        return self.data_dir / "demo.env"
+
+    @property
+    def log_dir(self) -> Path:
+        return self.data_dir / "log"
+
+    @property
+    def run_dir(self) -> Path:
+        """Folder of the Unix sockets: under the data folder, or under the temporary one where that path is too long."""
+        folder = self.data_dir / "run"
+        if len(str(folder / _LONGEST_SOCKET_NAME).encode()) <= MAX_SOCKET_PATH_BYTES:
+            return folder
+        identity = hashlib.sha256(str(self.data_dir).encode()).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"lorikeet-{identity}"
+
+
+class SettingRow(msgspec.Struct, frozen=True):
+    """One line of the documented table; default is as one would write it in the environment, "" where unset."""
+
+    name: str
+    default: str
+    doc: str
+
+
+def variable(field: str) -> str:
+    """The environment variable of a field of `Settings`."""
+    return "DATABASE_URL" if field == "database_url" else PREFIX + field.upper()
+
+
+def load_settings(environ: Mapping[str, str]) -> Settings:
+    """Read every setting; an empty value counts as unset. Raises BadSetting."""
+    hints = typing.get_type_hints(Settings, include_extras=True)
+    fields = {variable(name): name for name in hints}
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name not in fields:
+            raise BadSetting(f"{name} is not a setting{_suggestion(name, list(fields))}")
+    values = {
+        field: _value(name, field, environ[name], hints[field]) for name, field in fields.items() if environ.get(name)
+    }
+    return Settings(**values)
+
+
+def settings_table() -> list[SettingRow]:
+    """Every setting with its default and one line of documentation, in the order of the struct."""
+    rows = []
+    for field in msgspec.structs.fields(Settings):
+        metas = typing.get_type_hints(Settings, include_extras=True)[field.name].__metadata__
+        doc = next(meta.description for meta in metas if meta.description)
+        rows.append(SettingRow(variable(field.name), _shown(field.name, field.default), doc))
+    return rows
+
+
+def _value(name: str, field: str, text: str, hint: Any) -> Any:
+    try:
+        raw: Any = _parse_bytes(text) if field in _BYTE_FIELDS else text.strip()
+        # Path is not one of msgspec's types.
+        return Path(raw) if field == "data_dir" else msgspec.convert(raw, hint, strict=False)
+    except ValueError as error:  # msgspec.ValidationError is one
+        choices = typing.get_args(typing.get_args(hint)[0]) if "enum" in str(error) else ()
+        why = f"Expected one of {', '.join(choices)}" if choices else str(error).removesuffix(", got `str`")
+        shown = "" if field in _SECRET_FIELDS else f"={text!r}"
+        raise BadSetting(f"{name}{shown}: {why}") from None
+
+
+def _parse_bytes(text: str) -> int:
+    match = re.fullmatch(r"(\d+)\s*([A-Za-z]*)", text.strip())
+    unit = _BYTE_UNITS.get(match[2].upper()) if match else None
+    if match is None or unit is None:
+        raise ValueError("Expected a number of bytes, plain or with KiB, MiB or GiB")
+    return int(match[1]) * unit
+
+
+def _suggestion(name: str, known: list[str]) -> str:
+    bare = {other.removeprefix(PREFIX): other for other in known}
+    nearest = difflib.get_close_matches(name.removeprefix(PREFIX), bare, n=1, cutoff=0.5)
+    return f"; did you mean {bare[nearest[0]]}?" if nearest else "; `lorikeet settings` lists them all"
+
+
+def _shown(field: str, default: Any) -> str:
+    if default is None:
+        return ""
+    if field in _BYTE_FIELDS:
+        return f"{default >> 20}MiB"
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def _model_name(model: str) -> str:
+    return DEMO_MODEL_NAME if model == "demo" else Path(model).name.lower()

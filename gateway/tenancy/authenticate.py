@@ -1,0 +1,123 @@
+"""From an Authorization header to a `Principal`, usually without I/O.
+
+Looked-up keys are cached and dropped as soon as the change feed reports a change, so a revocation holds within a
+second in every gateway. While the database is away, keys that are cached stay good and others get `Overloaded`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+
+from gateway.db.changes import Change, ChangeFeed
+from gateway.db.keys import find_usable_key, touch_keys
+from gateway.db.pool import FAILURES, Database
+from gateway.errors import InvalidApiKey, Overloaded, PermissionDenied
+from gateway.tenancy.key_cache import CachedKey, KeyCache
+from gateway.tenancy.keys import ParsedKey, parse_key
+from gateway.tenancy.principal import Principal, Scope
+
+LOOKUP_TIMEOUT_S = 5.0
+NOTE_EVERY = datetime.timedelta(minutes=1)
+WRITE_INTERVAL_S = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class Authenticator:
+    """One per gateway process. `changes` may be subscribed to by other caches of the process."""
+
+    def __init__(self, database: Database) -> None:
+        self.changes = ChangeFeed(database)
+        self._database = database
+        self._cache = KeyCache()
+        self._used_at: dict[str, datetime.datetime] = {}
+        self._writer: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self.changes.subscribe(self._changed)
+        await self.changes.start()
+        self._writer = asyncio.create_task(self._write_uses())
+
+    async def stop(self) -> None:
+        """Stop listening; the uses noted so far are written."""
+        if self._writer is not None:
+            self._writer.cancel()
+            await asyncio.gather(self._writer, return_exceptions=True)
+        await self.changes.stop()
+        await self._flush_uses()
+
+    async def authenticate(self, authorization_header: str | None) -> Principal:
+        """Raises InvalidApiKey, in OpenAI's words, and Overloaded when the database cannot be asked."""
+        parsed = parse_key(bearer_token(authorization_header))
+        if parsed is None:
+            raise InvalidApiKey("Incorrect API key provided.")
+        now = datetime.datetime.now(datetime.UTC)
+        entry = self._cache.get(parsed.sha256)
+        if entry is None:
+            entry = await self._look_up(parsed)
+        if entry is None or not entry.usable(now):
+            raise InvalidApiKey(f"Incorrect API key provided: {parsed.public}***.")
+        if entry.last_noted is None or now - entry.last_noted >= NOTE_EVERY:
+            entry.last_noted = now
+            self._used_at[entry.principal.api_key_id] = now
+        return entry.principal
+
+    async def _look_up(self, parsed: ParsedKey) -> CachedKey | None:
+        clock = asyncio.get_running_loop().time
+        if self._cache.is_unknown(parsed.sha256, clock()):
+            return None
+        generation = self._cache.generation
+        try:
+            async with asyncio.timeout(LOOKUP_TIMEOUT_S), self._database.acquire() as conn:
+                row = await find_usable_key(conn, parsed.sha256)
+        except FAILURES:
+            raise Overloaded("The API key cannot be checked at the moment.", retry_after_s=1.0) from None
+        if row is None or row.kind != parsed.kind:
+            self._cache.put_unknown(parsed.sha256, clock(), generation)
+            return None
+        principal = Principal(row.organization_id, row.project_id or "", row.id, frozenset(row.scopes))
+        entry = CachedKey(principal, row.expires_at)
+        self._cache.put(parsed.sha256, entry, generation)
+        return entry
+
+    def _changed(self, change: Change | None) -> None:
+        if change is None:
+            self._cache.forget_all()
+        elif change.table == "api_keys":
+            self._cache.forget(change.id)
+
+    async def _write_uses(self) -> None:
+        while True:
+            await asyncio.sleep(WRITE_INTERVAL_S)
+            await self._flush_uses()
+
+    async def _flush_uses(self) -> None:
+        """Write and forget what was noted; kept for the next time while the database is away."""
+        if not self._used_at:
+            return
+        used_at, self._used_at = self._used_at, {}
+        try:
+            async with asyncio.timeout(LOOKUP_TIMEOUT_S), self._database.acquire() as conn:
+                await touch_keys(conn, used_at)
+        except FAILURES as error:
+            log.warning("last_used_at is written later: %s", error)
+            self._used_at = used_at | self._used_at
+
+
+def bearer_token(authorization_header: str | None) -> str:
+    """The token of `Bearer <token>`. Raises InvalidApiKey when there is none."""
+    scheme, _, token = (authorization_header or "").strip().partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise InvalidApiKey(
+            "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer "
+            "auth (i.e. Authorization: Bearer YOUR_KEY)."
+        )
+    return token.strip()
+
+
+def require(principal: Principal, scope: Scope) -> None:
+    """Raises PermissionDenied unless the key has this scope."""
+    if scope not in principal.scopes:
+        raise PermissionDenied(f"You have insufficient permissions for this operation. Missing scopes: {scope}.")

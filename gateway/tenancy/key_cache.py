@@ -1,0 +1,87 @@
+"""What this process remembers about keys it has looked up, good and bad. Bounded; knows nothing about the database."""
+
+from __future__ import annotations
+
+import datetime
+from collections import OrderedDict
+
+from gateway.tenancy.principal import Principal
+
+MAX_KNOWN = 10_000
+MAX_UNKNOWN = 10_000
+UNKNOWN_TTL_S = 5.0
+
+
+class CachedKey:
+    """A usable key. last_noted: when its use was last noted for `last_used_at`."""
+
+    __slots__ = ("expires_at", "last_noted", "principal")
+
+    def __init__(self, principal: Principal, expires_at: datetime.datetime | None) -> None:
+        self.principal = principal
+        self.expires_at = expires_at
+        self.last_noted: datetime.datetime | None = None
+
+    def usable(self, now: datetime.datetime) -> bool:
+        return self.expires_at is None or now < self.expires_at
+
+
+class KeyCache:
+    """Keyed on the full SHA-256 of a key, never on a part of it; the least recently used go first.
+
+    generation grows at every forgetting: an answer that was asked for under an older one may be stale and must not be
+    stored.
+    """
+
+    def __init__(self, max_known: int = MAX_KNOWN, max_unknown: int = MAX_UNKNOWN) -> None:
+        self.generation = 0
+        self._max_known = max_known
+        self._max_unknown = max_unknown
+        self._known: OrderedDict[bytes, CachedKey] = OrderedDict()
+        self._sha256_of: dict[str, bytes] = {}
+        self._unknown_until: OrderedDict[bytes, float] = OrderedDict()
+
+    def get(self, sha256: bytes) -> CachedKey | None:
+        entry = self._known.get(sha256)
+        if entry is not None:
+            self._known.move_to_end(sha256)
+        return entry
+
+    def is_unknown(self, sha256: bytes, now_s: float) -> bool:
+        """Whether a look-up failed a moment ago. now_s: the event loop's clock."""
+        until = self._unknown_until.get(sha256)
+        return until is not None and now_s < until
+
+    def put(self, sha256: bytes, entry: CachedKey, generation: int) -> None:
+        if generation != self.generation:
+            return
+        self._known[sha256] = entry
+        self._sha256_of[entry.principal.api_key_id] = sha256
+        if len(self._known) > self._max_known:
+            _, oldest = self._known.popitem(last=False)
+            self._sha256_of.pop(oldest.principal.api_key_id, None)
+
+    def put_unknown(self, sha256: bytes, now_s: float, generation: int) -> None:
+        if generation != self.generation:
+            return
+        self._unknown_until[sha256] = now_s + UNKNOWN_TTL_S
+        self._unknown_until.move_to_end(sha256)
+        if len(self._unknown_until) > self._max_unknown:
+            self._unknown_until.popitem(last=False)
+
+    def forget(self, api_key_id: str) -> None:
+        """One key changed. It may be a new one, so every failed look-up is forgotten too."""
+        self.generation += 1
+        sha256 = self._sha256_of.pop(api_key_id, None)
+        if sha256 is not None:
+            self._known.pop(sha256, None)
+        self._unknown_until.clear()
+
+    def forget_all(self) -> None:
+        self.generation += 1
+        self._known.clear()
+        self._sha256_of.clear()
+        self._unknown_until.clear()
+
+    def __len__(self) -> int:
+        return len(self._known) + len(self._unknown_until)

@@ -1,0 +1,124 @@
+"""The store holds whole adapters or nothing, under their digest and nowhere else."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import pytest
+
+from adapters.digest import canonical_digest
+from adapters.errors import AdapterMissing, AdapterRejected
+from adapters.store import AdapterStore
+from tests.adapters.folders import CONFIG, write_adapter
+
+ABSENT = "0" * 64
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> AdapterStore:
+    return AdapterStore(tmp_path / "store")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_adapter(tmp_path / "adapter")
+
+
+def names(store_root: Path) -> list[str]:
+    return sorted(path.name for path in store_root.iterdir())
+
+
+def test_an_added_adapter_is_found_by_the_digest_of_its_content(store: AdapterStore, folder: Path) -> None:
+    digest = store.add(folder)
+    assert digest == canonical_digest(folder) == canonical_digest(store.path(digest))
+    assert store.digests() == [digest]
+    store.verify(digest)
+
+
+def test_only_the_two_files_are_copied(store: AdapterStore, folder: Path) -> None:
+    (folder / "README.md").write_text("hello")
+    (folder / "optimizer.pt").write_bytes(b"pickle")
+    stored = store.path(store.add(folder))
+    assert names(stored) == ["adapter_config.json", "adapter_model.safetensors"]
+    assert store.size_bytes(stored.name) == sum(path.stat().st_size for path in stored.iterdir())
+
+
+def test_adding_the_same_content_again_changes_nothing(store: AdapterStore, folder: Path, tmp_path: Path) -> None:
+    digest = store.add(folder)
+    before = store.path(digest).stat()
+    twin = write_adapter(tmp_path / "twin", {**CONFIG, "lora_dropout": 0.5}, padding=8)
+    assert store.add(twin) == digest
+    assert store.path(digest).stat().st_ino == before.st_ino
+    assert names(tmp_path / "store") == [digest]
+
+
+def test_a_refused_adapter_leaves_nothing_behind(store: AdapterStore, tmp_path: Path) -> None:
+    with pytest.raises(AdapterRejected, match="DoRA"):
+        store.add(write_adapter(tmp_path / "bad", {**CONFIG, "use_dora": True}))
+    with pytest.raises(AdapterRejected, match=r"adapter_config\.json is missing"):
+        store.add(tmp_path)
+    assert names(tmp_path / "store") == []
+
+
+def test_a_removed_adapter_is_gone_and_can_come_back(store: AdapterStore, folder: Path, tmp_path: Path) -> None:
+    digest = store.add(folder)
+    store.remove(digest)
+    assert names(tmp_path / "store") == []
+    for call in (store.path, store.remove, store.size_bytes, store.verify):
+        with pytest.raises(AdapterMissing):
+            call(digest)
+    assert store.add(folder) == digest
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../adapter", "a" * 63, "A" * 64, "a" * 64 + "\n", "/etc", "0" * 65])
+def test_only_digests_become_paths(name: str, store: AdapterStore, folder: Path) -> None:
+    for call in (store.path, store.remove, store.size_bytes, store.verify):
+        with pytest.raises(AdapterMissing):
+            call(name)
+    assert folder.exists()
+
+
+def test_a_missing_adapter_is_named(store: AdapterStore) -> None:
+    with pytest.raises(KeyError, match=f"holds no adapter '{ABSENT}'"):
+        store.path(ABSENT)
+
+
+def test_verify_finds_a_changed_byte(store: AdapterStore, folder: Path) -> None:
+    digest = store.add(folder)
+    path = store.path(digest) / "adapter_model.safetensors"
+    raw = bytearray(path.read_bytes())
+    raw[-4] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(AdapterRejected, match="has changed"):
+        store.verify(digest)
+
+
+def _add_in_a_loop(root: Path, folder: Path, started: Event) -> None:
+    store = AdapterStore(root)
+    while True:
+        store.remove(store.add(folder))
+        started.set()
+
+
+def test_a_killed_writer_leaves_whole_adapters_and_its_rubbish_is_swept(folder: Path, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    context = multiprocessing.get_context("spawn")
+    started = context.Event()
+    writer = context.Process(target=_add_in_a_loop, args=(root, folder, started))
+    writer.start()
+    assert started.wait(30)
+    os.kill(writer.pid or 0, signal.SIGKILL)
+    writer.join()
+    store = AdapterStore(root)
+    for digest in store.digests():
+        store.verify(digest)
+    (root / ".temporary-of-the-dead").mkdir()
+    (root / ".temporary-of-the-living").mkdir()
+    os.utime(root / ".temporary-of-the-dead", (0, 0))
+    AdapterStore(root)
+    assert not (root / ".temporary-of-the-dead").exists()
+    assert (root / ".temporary-of-the-living").exists()

@@ -1,0 +1,91 @@
+"""What every room's tests may ask for: a real PostgreSQL, and a fresh migrated database on it per test."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+
+from gateway.db.embedded import EmbeddedPostgres
+from gateway.db.migrate import migrate
+from gateway.db.pool import Database
+
+TEMPLATE = "lorikeet_template"
+
+
+def with_database(dsn: str, name: str) -> str:
+    """The same server, another database."""
+    return urlunsplit(urlsplit(dsn)._replace(path=f"/{name}"))
+
+
+async def _execute(dsn: str, sql: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(sql)
+    finally:
+        await connection.close()
+
+
+@pytest.fixture(scope="session")
+def open_folder() -> Iterator[Path]:
+    """A folder that every user can pass through, as pytest's own cannot: under root PostgreSQL runs as another one."""
+    with tempfile.TemporaryDirectory(prefix="lorikeet-tests-") as name:
+        Path(name).chmod(0o711)
+        yield Path(name)
+
+
+@pytest.fixture(scope="session")
+def postgres(open_folder: Path) -> Iterator[str]:
+    """DSN of a server that lives as long as the test run."""
+    server = EmbeddedPostgres(open_folder / "shared")
+    dsn = server.start()
+    try:
+        # Tests that crash a server start one of their own; this one need not outlive a power cut.
+        asyncio.run(_execute(dsn, "ALTER SYSTEM SET fsync = off"))
+        asyncio.run(_execute(dsn, "SELECT pg_reload_conf()"))
+        yield dsn
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def database_template(postgres: str) -> str:
+    """Name of a database with the current schema, to copy from."""
+    asyncio.run(_execute(postgres, f"CREATE DATABASE {TEMPLATE}"))
+    asyncio.run(migrate(with_database(postgres, TEMPLATE)))
+    return TEMPLATE
+
+
+@pytest.fixture(scope="session")
+def database_numbers() -> Iterator[int]:
+    return itertools.count(1)
+
+
+@pytest.fixture
+def empty_dsn(postgres: str, database_numbers: Iterator[int]) -> Iterator[str]:
+    """DSN of a database without any table."""
+    name = f"empty_{next(database_numbers)}"
+    asyncio.run(_execute(postgres, f"CREATE DATABASE {name}"))
+    yield with_database(postgres, name)
+    asyncio.run(_execute(postgres, f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+@pytest.fixture
+def dsn(postgres: str, database_template: str, database_numbers: Iterator[int]) -> Iterator[str]:
+    """DSN of a migrated database of the test's own."""
+    name = f"test_{next(database_numbers)}"
+    asyncio.run(_execute(postgres, f"CREATE DATABASE {name} TEMPLATE {database_template}"))
+    yield with_database(postgres, name)
+    asyncio.run(_execute(postgres, f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+@pytest.fixture
+async def database(dsn: str) -> AsyncIterator[Database]:
+    async with await Database.connect(dsn) as database:
+        yield database

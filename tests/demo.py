@@ -1,0 +1,53 @@
+"""The demo model and its adapters as the numeric and end-to-end tests use them: prepared once, kept between runs."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from engine.prepare import prepare
+
+REPOSITORY = Path(__file__).parent.parent
+QUESTIONS = (
+    "What is the capital of France?",
+    "Tell me about the ocean.",
+    "How do I boil an egg?",
+    "Why is the sky blue?",
+    "Who wrote Hamlet?",
+    "What is a good breakfast?",
+    "Explain gravity to a child.",
+    "How far away is the moon?",
+    "What should I pack for a hike?",
+    "Why do cats purr?",
+    "What does a volcano do?",
+    "How do bees make honey?",
+    "Give me a tip for sleeping well.",
+    "What is a computer?",
+    "How does rain form?",
+    "Say hello to my friend.",
+    "What is the fastest animal?",
+    "How do I fix a flat tire?",
+    "Why do leaves change color?",
+    "What is your favorite book?",
+)
+
+
+@functools.cache
+def demo_model_dir() -> Path:
+    return prepare("demo", REPOSITORY / "build" / "models" / "smollm2-135m-instruct")
+
+
+def chat_ids(question: str) -> list[int]:
+    """One user turn, through the model's own chat template."""
+    return list(
+        _tokenizer().apply_chat_template([{"role": "user", "content": question}], add_generation_prompt=True)[
+            "input_ids"
+        ]
+    )
+
+
+@functools.cache
+def _tokenizer():  # type: ignore[no-untyped-def]
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast.from_pretrained(demo_model_dir())

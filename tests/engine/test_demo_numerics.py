@@ -1,0 +1,89 @@
+"""The real demo model and its trained adapters, in fp32, against transformers and peft."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from adapters.demo import DEMO
+from adapters.store import AdapterStore
+from engine.config import EngineConfig
+from engine.protocol import GenerateRequest
+from tests.demo import QUESTIONS, chat_ids, demo_model_dir
+from tests.engine.harness import Answer, engine_config, greedy, run_engine
+from tests.engine.reference import Claim, assert_greedy_follows
+
+NUM_TOKENS = 64
+
+
+class Demo:
+    """The engine's configuration and, for the base ("") and each adapter, the reference and the digest."""
+
+    def __init__(self, store_dir: Path) -> None:
+        store = AdapterStore(store_dir)
+        self.digests = {"": ""} | {demo.name: store.add(demo.path) for demo in DEMO}
+        self.config: EngineConfig = engine_config(
+            demo_model_dir(), store_dir, kv_cache_bytes=512 << 20, num_threads=0, max_num_seqs=32
+        )
+        base = AutoModelForCausalLM.from_pretrained(demo_model_dir(), dtype=torch.float32).eval()
+        first, *others = DEMO
+        model = PeftModel.from_pretrained(base, first.path, adapter_name=first.name).eval()
+        for demo in others:
+            model.load_adapter(demo.path, adapter_name=demo.name)
+        self._model = model
+
+    def assert_follow(self, name: str, requests: list[GenerateRequest], answers: dict[str, Answer]) -> None:
+        """Log-probabilities within 1e-3: far above what fp32 sums of another order differ by, far below an error."""
+        claims = [
+            Claim(request.prompt_token_ids, answers[request.request_id].token_ids, answers[request.request_id].logprobs)
+            for request in requests
+        ]
+        if name:
+            self._model.set_adapter(name)
+            assert_greedy_follows(self._model, claims, tolerance=1e-3)
+        else:
+            with self._model.disable_adapter():
+                assert_greedy_follows(self._model, claims, tolerance=1e-3)
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    return Demo(tmp_path_factory.mktemp("store"))
+
+
+def test_greedy_text_and_logprobs_equal_transformers_and_peft(demo: Demo, full: bool) -> None:
+    """Every prompt x 64 tokens for the base and each demo adapter, all in shared batches."""
+    questions = QUESTIONS if full else QUESTIONS[:4]
+    requests = {
+        name: [
+            greedy(f"{name}/{i}", chat_ids(question), NUM_TOKENS, adapter=digest, ignore_eos=True)
+            for i, question in enumerate(questions)
+        ]
+        for name, digest in demo.digests.items()
+    }
+    answers = run_engine(demo.config, [request for of_name in requests.values() for request in of_name])
+    assert all(len(answer.token_ids) == NUM_TOKENS for answer in answers.values())
+    for name, of_name in requests.items():
+        demo.assert_follow(name, of_name, answers)
+
+
+def test_a_mixed_staggered_batch_gives_each_request_what_it_gets_alone(demo: Demo) -> None:
+    """16 requests of base and three adapters, prompts of 1 to 700 tokens, arriving while others run."""
+    rnd = random.Random(3)
+    text = [token for question in QUESTIONS * 4 for token in chat_ids(question)]
+    lengths = [1, 2, 3, 5, 17, 31, 40, 64, 65, 100, 150, 200, 256, 350, 500, 700]
+    rnd.shuffle(lengths)
+    names = [list(demo.digests)[i % 4] for i in range(16)]
+    requests = [
+        greedy(f"r{i}", text[i : i + length], 16, adapter=demo.digests[name], ignore_eos=True)
+        for i, (length, name) in enumerate(zip(lengths, names, strict=True))
+    ]
+    together = run_engine(demo.config, requests[:4], {step: [requests[step + 2]] for step in range(2, 14)})
+    assert all(len(together[request.request_id].token_ids) == 16 for request in requests)
+    for request, name in zip(requests, names, strict=True):
+        demo.assert_follow(name, [request], together)

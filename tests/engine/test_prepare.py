@@ -1,0 +1,111 @@
+"""A prepared model folder appears whole or not at all, and is made once per source."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.config import UnsupportedModel
+from engine.model_sources import PreparationFailed
+from engine.prepare import SourceNote, make_folder, prepare
+
+CONFIG = {
+    "model_type": "llama",
+    "vocab_size": 8,
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "max_position_embeddings": 16,
+}
+FILES = {
+    "config.json": json.dumps(CONFIG),
+    "tokenizer.json": "{}",
+    "chat_template.jinja": "{{ messages }}",
+    "model.safetensors": "",
+}
+NOTE = SourceNote(1, "gguf", "model.gguf:1:1")
+
+
+def fill(folder: Path, files: dict[str, str] = FILES) -> None:
+    for name, text in files.items():
+        (folder / name).write_text(text)
+
+
+def test_is_made_once_and_again_only_when_the_source_changes(tmp_path: Path) -> None:
+    built: list[Path] = []
+
+    def build(folder: Path) -> None:
+        built.append(folder)
+        fill(folder)
+
+    out = tmp_path / "models" / "base"
+    assert make_folder(NOTE, out, build, chat=True) == out
+    assert make_folder(NOTE, out, build, chat=True) == out
+    assert len(built) == 1
+    make_folder(SourceNote(1, "gguf", "model.gguf:2:2"), out, build, chat=True)
+    assert len(built) == 2 and (out / "config.json").exists()
+    assert [path.name for path in out.parent.iterdir() if path.is_dir()] == ["base"]
+
+
+def test_a_folder_that_was_cut_off_is_never_taken(tmp_path: Path) -> None:
+    def die(folder: Path) -> None:
+        fill(folder, {"config.json": "{}", "left-over": ""})
+        raise KeyboardInterrupt
+
+    out = tmp_path / "base"
+    with pytest.raises(KeyboardInterrupt):
+        make_folder(NOTE, out, die, chat=True)
+    assert not out.exists()
+    make_folder(NOTE, out, fill, chat=True)
+    assert not (out / "left-over").exists()
+
+
+@pytest.mark.parametrize("missing", FILES)
+def test_refuses_naming_what_is_missing(tmp_path: Path, missing: str) -> None:
+    def build(folder: Path) -> None:
+        fill(folder, {name: text for name, text in FILES.items() if name != missing})
+
+    with pytest.raises(PreparationFailed, match=missing.replace("model.", r"\*.")):
+        make_folder(NOTE, tmp_path / "base", build, chat=True)
+    assert not (tmp_path / "base").exists()
+
+
+def test_a_safetensors_folder_is_used_in_place(tmp_path: Path) -> None:
+    fill(tmp_path)
+    assert prepare(str(tmp_path), tmp_path / "never") == tmp_path
+    assert not (tmp_path / "never").exists()
+
+
+def test_a_family_that_the_engine_does_not_compute_is_refused(tmp_path: Path) -> None:
+    fill(tmp_path, FILES | {"config.json": json.dumps(CONFIG | {"model_type": "mamba"})})
+    with pytest.raises(UnsupportedModel, match="mamba"):
+        prepare(str(tmp_path), tmp_path / "never")
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    index = {"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}
+    fill(tmp_path, FILES | {"model.safetensors.index.json": json.dumps(index)})
+    with pytest.raises(PreparationFailed, match=r"lacks model-2.safetensors"):
+        prepare(str(tmp_path), tmp_path / "never")
+
+
+def test_the_hub_out_of_reach_is_one_clear_line_and_leaves_nothing_that_counts(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.with_name("out.partial").mkdir()
+    fill(out.with_name("out.partial"))
+    answer = subprocess.run(
+        [sys.executable, "-m", "engine.prepare", "owner/name", "--out", str(out)],
+        env=os.environ | {"HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 1 and answer.stdout == ""
+    assert "error: downloading owner/name failed" in answer.stderr.splitlines()[-1]
+    assert not out.exists()

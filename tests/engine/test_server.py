@@ -1,0 +1,241 @@
+"""The engine's side of the protocol, over a real socket, with the fake core behind it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import zmq
+
+from engine.fake import FakeCore, fake_token
+from engine.mailbox import Mailbox
+from engine.protocol import (
+    HEARTBEAT_INTERVAL_S,
+    HEARTBEATS_MISSED,
+    PROTOCOL_VERSION,
+    Abort,
+    AckUsage,
+    EngineLimits,
+    EngineMessage,
+    Final,
+    GatewayMessage,
+    GenerateRequest,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Refused,
+    SamplingParams,
+    StepOutputs,
+    Submit,
+    UnackedUsage,
+    Welcome,
+    decode_from_engine,
+    encode,
+)
+from engine.server import EngineServer
+from engine.usage_book import UsageBook
+
+LIMITS = EngineLimits(max_model_len=1000, max_num_seqs=3, max_waiting=2, block_size=16, num_blocks=100)
+
+
+class Gateway:
+    """A DEALER that says what a test tells it to, and no heartbeat of its own."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.connect(endpoint)
+
+    def say(self, message: GatewayMessage) -> None:
+        self.socket.send(encode(message))
+
+    def hear(self, kind: type[EngineMessage], timeout_s: float = 5.0) -> EngineMessage:
+        """The next message of a kind, passing over others."""
+        until = time.monotonic() + timeout_s
+        while (left := until - time.monotonic()) > 0:
+            if self.socket.poll(left * 1e3):
+                message = decode_from_engine(self.socket.recv())
+                if isinstance(message, kind):
+                    return message
+        raise TimeoutError(kind.__name__)
+
+    def hello(self, database_id: str = "db", version: int = PROTOCOL_VERSION) -> None:
+        self.say(Hello(version, "gateway", database_id))
+
+    def final(self, request_id: str) -> Final:
+        while True:
+            outputs = self.hear(StepOutputs)
+            for final in outputs.finals:
+                if final.request_id == request_id:
+                    return final
+
+
+class Engine:
+    def __init__(self, endpoint: str, tokens_per_s: float) -> None:
+        self.endpoint = endpoint
+        mailbox = Mailbox()
+        self.server = EngineServer(endpoint, "model-digest", LIMITS, mailbox)
+        self.core = threading.Thread(target=FakeCore(mailbox, tokens_per_s).run, daemon=True)
+        self.thread = threading.Thread(target=self.server.run, daemon=True)
+        self.core.start()
+        self.thread.start()
+        self.mailbox = mailbox
+        self.gateways: list[Gateway] = []
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+
+    def gateway(self) -> Gateway:
+        self.gateways.append(Gateway(self.context, self.endpoint))
+        return self.gateways[-1]
+
+    def close(self) -> None:
+        self.server.drain()
+        self.thread.join(10)
+        assert not self.thread.is_alive()
+        self.core.join(10)
+        self.mailbox.close()
+        for gateway in self.gateways:
+            gateway.socket.close()
+        self.context.term()
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = Engine(f"ipc://{tmp_path}/e.sock", tokens_per_s=200)
+    yield engine
+    engine.close()
+
+
+def request(name: str, max_tokens: int = 4, **changes: object) -> GenerateRequest:
+    fields = GenerateRequest(name, [10, 11, 12], SamplingParams(max_tokens), tenant="t", meter=b"tag")
+    return msgspec.structs.replace(fields, **changes)
+
+
+def test_a_request_gets_its_deltas_and_one_final(engine: Engine) -> None:
+    gateway = engine.gateway()
+    gateway.hello()
+    welcome = gateway.hear(Welcome)
+    assert (welcome.limits, welcome.model_digest, welcome.credits) == (LIMITS, "model-digest", 5)
+    gateway.say(Submit(request("a")))
+    tokens, counts, finals = [], [], []
+    while not finals:
+        outputs = gateway.hear(StepOutputs)
+        tokens += [token for delta in outputs.deltas for token in delta.token_ids]
+        counts += [delta.num_completion_tokens for delta in outputs.deltas]
+        finals += outputs.finals
+    assert tokens == [fake_token(request("a"), i) for i in range(4)]
+    assert counts == [1, 2, 3, 4]
+    (final,) = finals
+    assert (final.finish_reason, final.usage.prompt_tokens, final.usage.completion_tokens) == ("length", 3, 4)
+
+
+def test_another_version_is_refused_with_the_reason(engine: Engine) -> None:
+    gateway = engine.gateway()
+    gateway.hello(version=PROTOCOL_VERSION + 1)
+    assert f"version {PROTOCOL_VERSION + 1}" in gateway.hear(Refused).reason
+
+
+@pytest.mark.parametrize("frame", [b"", b"\xff\xff", b"not messagepack", encode({"type": "hello"})], ids=str)
+def test_a_message_that_does_not_decode_is_refused_and_harms_nobody(engine: Engine, frame: bytes) -> None:
+    gateway = engine.gateway()
+    gateway.socket.send(frame)
+    assert "does not decode" in gateway.hear(Refused).reason
+    gateway.hello()
+    gateway.hear(Welcome)
+
+
+def test_work_before_hello_is_refused(engine: Engine) -> None:
+    gateway = engine.gateway()
+    gateway.say(Submit(request("early")))
+    assert "hello" in gateway.hear(Refused).reason
+
+
+def test_more_requests_than_credits_are_refused_with_a_time_to_retry(engine: Engine) -> None:
+    gateway = engine.gateway()
+    gateway.hello()
+    for i in range(6):
+        gateway.say(Submit(request(f"r{i}", max_tokens=500)))
+    error = gateway.final("r5").error
+    assert error is not None and error.code == "queue_full" and error.retry_after_s
+
+
+def test_an_aborted_request_still_gets_its_exact_final(engine: Engine) -> None:
+    gateway = engine.gateway()
+    gateway.hello()
+    gateway.say(Submit(request("a", sampling=SamplingParams(10_000))))
+    seen = 0
+    while seen < 6:
+        seen = max([seen, *(d.num_completion_tokens for d in gateway.hear(StepOutputs).deltas)])
+    gateway.say(Abort("a", num_kept_tokens=5))
+    usage = gateway.final("a").usage
+    assert usage.completion_tokens == 5
+    assert usage.discarded_tokens >= 1
+
+
+def test_a_gateway_cannot_abort_another_gateways_request(engine: Engine) -> None:
+    owner, stranger = engine.gateway(), engine.gateway()
+    owner.hello()
+    stranger.hello()
+    stranger.hear(Welcome)
+    owner.say(Submit(request("mine", max_tokens=100)))
+    owner.hear(StepOutputs)
+    stranger.say(Abort("mine"))
+    assert owner.final("mine").finish_reason == "length"
+
+
+@pytest.mark.parametrize("leaves", ["goodbye", "silence"])
+def test_the_usage_of_a_gateway_that_left_goes_to_another_of_its_database(engine: Engine, leaves: str) -> None:
+    gone, other = engine.gateway(), engine.gateway()
+    gone.hello()
+    gone.say(Submit(request("done")))
+    gone.final("done")
+    gone.say(Submit(request("running", max_tokens=100_000, attempt=1)))
+    gone.hear(StepOutputs)
+    if leaves == "goodbye":
+        gone.say(Goodbye())
+    other.hello()
+    records = {}
+    until = time.monotonic() + HEARTBEAT_INTERVAL_S * (HEARTBEATS_MISSED + 4)
+    while len(records) < 2 and time.monotonic() < until:
+        other.say(Heartbeat(0))
+        try:
+            message = other.hear(UnackedUsage, timeout_s=0.5)
+        except TimeoutError:
+            continue
+        records |= {record.request_id: record for record in message.records}
+    assert (records["done"].usage.completion_tokens, records["done"].meter) == (4, b"tag")
+    assert (records["running"].finish_reason, records["running"].attempt) == ("abort", 1)
+
+
+def test_acknowledged_usage_is_forgotten_and_foreign_databases_get_nothing(engine: Engine) -> None:
+    gateway, foreign = engine.gateway(), engine.gateway()
+    gateway.hello()
+    gateway.say(Submit(request("a")))
+    gateway.final("a")
+    gateway.say(Submit(request("b")))
+    gateway.final("b")
+    gateway.say(AckUsage([("a", 0)]))
+    gateway.say(Goodbye())
+    foreign.hello(database_id="another")
+    foreign.say(AckUsage([("b", 0)]))
+    with pytest.raises(TimeoutError):
+        foreign.hear(UnackedUsage, timeout_s=1.5)
+    successor = engine.gateway()
+    successor.hello()
+    assert [record.request_id for record in successor.hear(UnackedUsage).records] == ["b"]
+
+
+def test_the_usage_book_is_bounded_by_count_and_age_and_counts_what_it_dropped() -> None:
+    from engine.protocol import Usage, UsageRecord
+
+    book = UsageBook(max_records=3, max_age_s=10)
+    for i in range(5):
+        book.keep(UsageRecord(f"r{i}", 0, "stop", Usage(1, 1), b""), "db", b"", now_s=i)
+    assert (len(book), book.num_dropped) == (3, 2)
+    book.keep(UsageRecord("late", 0, "stop", Usage(1, 1), b""), "db", b"", now_s=14.5)
+    assert [record.request_id for record in book.adopt("db", b"g")] == ["late"]
+    assert book.num_dropped == 5
+    assert book.adopt("db", b"g") == []

@@ -1,0 +1,126 @@
+"""Adapters through the admin API: only what fits the base model gets in, and nothing is left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+
+from tests.gateway.admin_server import MAX_ADAPTER_BYTES, AdminServer, write_adapter
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+
+
+async def upload(operator: httpx.AsyncClient, project: str, name: str, folder: Path) -> httpx.Response:
+    files = {file_name: (folder / file_name).read_bytes() for file_name in (CONFIG, WEIGHTS)}
+    return await operator.post(f"{project}/adapters", data={"name": name}, files=files)
+
+
+def error_of(reply: httpx.Response) -> tuple[int, str | None, str | None]:
+    error = reply.json()["error"]
+    return reply.status_code, error["param"], error["code"]
+
+
+async def test_content_makes_versions_and_the_same_content_none(
+    server: AdminServer, operator: httpx.AsyncClient, acme: str, tmp_path: Path
+) -> None:
+    first = await upload(operator, acme, "pirate", write_adapter(tmp_path / "a"))
+    same = await upload(operator, acme, "pirate", tmp_path / "a")
+    second = await upload(operator, acme, "pirate", write_adapter(tmp_path / "b", rank=4))
+    assert [reply.status_code for reply in (first, same, second)] == [200, 200, 200]
+    assert [(reply.json()["version"], reply.json()["changed"]) for reply in (first, same, second)] == [
+        (1, True),
+        (1, False),
+        (2, True),
+    ]
+    assert (first.json()["model"], first.json()["rank"]) == ("tiny:pirate", 2)
+    (listed,) = (await operator.get(f"{acme}/adapters")).json()["data"]
+    assert {**listed, "changed": True} == second.json()
+    assert sorted(server.services.store.digests()) == sorted([first.json()["digest"], second.json()["digest"]])
+
+
+async def test_removal_frees_the_content_that_no_tenant_shares(
+    server: AdminServer, operator: httpx.AsyncClient, acme: str, tmp_path: Path
+) -> None:
+    globex = f"/projects/{(await operator.post('/projects', json={'name': 'globex'})).json()['id']}"
+    own = (await upload(operator, acme, "pirate", write_adapter(tmp_path / "a", seed=1))).json()["digest"]
+    shared = (await upload(operator, acme, "pirate", write_adapter(tmp_path / "b", seed=2))).json()["digest"]
+    await upload(operator, globex, "copy", tmp_path / "b")
+
+    assert (await operator.delete(f"{acme}/adapters/pirate")).json()["deleted"] is True
+    assert server.removed == [own]
+    assert server.services.store.digests() == [shared]
+    assert error_of(await operator.delete(f"{acme}/adapters/pirate")) == (404, "name", "not_found")
+    assert len((await operator.get(f"{globex}/adapters")).json()["data"]) == 1
+
+    await operator.delete(f"{globex}/adapters/copy")
+    assert server.services.store.digests() == []
+    again = await upload(operator, acme, "pirate", tmp_path / "a")
+    assert (again.json()["version"], server.services.store.digests()) == (1, [own])
+
+
+async def test_what_does_not_fit_is_refused_with_all_reasons(
+    server: AdminServer, operator: httpx.AsyncClient, acme: str, tmp_path: Path
+) -> None:
+    reply = await upload(operator, acme, "wide", write_adapter(tmp_path / "wide", in_features=9))
+    assert error_of(reply) == (400, "file", "adapter_rejected")
+    assert "layer 0 q_proj" in reply.json()["error"]["message"]
+    assert "layer 1 q_proj" in reply.json()["error"]["message"]
+    await assert_nothing_is_kept(server, operator, acme)
+
+
+Parts = list[tuple[str, tuple[str | None, bytes]]]
+
+
+def parts(**changed: bytes | None) -> Parts:
+    """The right form with some parts changed, or left out where None."""
+    right: dict[str, bytes | None] = {"name": b"pirate", CONFIG: b"{}", WEIGHTS: b"12345678"}
+    return [
+        (name, (None if name == "name" else name, content))
+        for name, content in (right | changed).items()
+        if content is not None
+    ]
+
+
+WRONG_FORMS = [
+    (parts(), (400, "file", "adapter_rejected")),
+    (parts(name=None), (400, "name", "missing_required_parameter")),
+    (parts(**{CONFIG: None}), (400, CONFIG, "missing_required_parameter")),
+    (parts(**{WEIGHTS: None}), (400, WEIGHTS, "missing_required_parameter")),
+    (parts(name=b"../../etc"), (400, "name", "invalid_value")),
+    (parts(name=b"Pirate"), (400, "name", "invalid_value")),
+    (parts(name=b"x" * 5000), (400, "name", "invalid_value")),
+    (parts(project_id=b"proj_other"), (400, "project_id", "unknown_parameter")),
+    ([*parts(), ("name", (None, b"again"))], (400, "name", "invalid_value")),
+    (parts(**{WEIGHTS: b"0" * MAX_ADAPTER_BYTES}), (413, None, "request_too_large")),
+]
+
+
+async def test_a_wrong_form_is_refused_by_part_and_leaves_nothing(
+    server: AdminServer, operator: httpx.AsyncClient, acme: str
+) -> None:
+    for form, refusal in WRONG_FORMS:
+        assert error_of(await operator.post(f"{acme}/adapters", files=form)) == refusal
+        await assert_nothing_is_kept(server, operator, acme)
+
+
+NOT_FORMS = [
+    ("application/json", b"{}"),
+    ("multipart/form-data", b"no boundary"),
+    ("multipart/form-data; boundary=x", b""),
+    ("multipart/form-data; boundary=x", b"--x\r\nno header\r\n\r\n--x--"),
+    ("multipart/form-data; boundary=x", b'--x\r\nContent-Disposition: form-data; name="name"\r\n\r\ncut off'),
+]
+
+
+async def test_what_is_no_form_is_refused(server: AdminServer, operator: httpx.AsyncClient, acme: str) -> None:
+    for content_type, body in NOT_FORMS:
+        reply = await operator.post(f"{acme}/adapters", content=body, headers={"content-type": content_type})
+        assert reply.status_code == 400, body
+        await assert_nothing_is_kept(server, operator, acme)
+
+
+async def assert_nothing_is_kept(server: AdminServer, operator: httpx.AsyncClient, project: str) -> None:
+    assert (await operator.get(f"{project}/adapters")).json()["data"] == []
+    assert server.services.store.digests() == []
+    assert list(server.services.upload_dir.iterdir()) == []

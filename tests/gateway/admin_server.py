@@ -1,0 +1,134 @@
+"""A real HTTP server with the admin API over a real database, a real adapter store and no engine."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import uvicorn
+from prometheus_client import CollectorRegistry
+from safetensors.numpy import save_file
+
+from adapters.store import AdapterStore
+from engine.config import ModelConfig, RopeParameters
+from gateway.admin import AdminServices, admin_router
+from gateway.api.envelope import Application
+from gateway.api.errors import exception_handlers
+from gateway.backends.base import Health
+from gateway.db.keys import create_key
+from gateway.db.organizations import ensure_organization
+from gateway.db.pool import Database
+from gateway.observe import Metrics
+from gateway.tenancy.authenticate import Authenticator
+from gateway.tenancy.keys import NewKey, new_key
+from gateway.tenancy.principal import Scope
+
+MAX_ADAPTER_BYTES = 64 * 1024
+MAX_BODY_BYTES = 4096
+TINY_MODEL = ModelConfig(
+    family="llama",
+    vocab_size=32,
+    hidden_size=8,
+    intermediate_size=16,
+    num_layers=2,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=4,
+    rms_norm_eps=1e-6,
+    rope=RopeParameters(theta=10000.0),
+    max_position=64,
+    tie_word_embeddings=True,
+)
+
+
+def write_adapter(folder: Path, *, rank: int = 2, seed: int = 0, in_features: int = 8) -> Path:
+    """An adapter on the query projections of `TINY_MODEL`; other in_features do not fit it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(seed)
+    tensors = {}
+    for layer in range(TINY_MODEL.num_layers):
+        prefix = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
+        tensors[f"{prefix}.lora_A.weight"] = random.standard_normal((rank, in_features), dtype=np.float32)
+        tensors[f"{prefix}.lora_B.weight"] = random.standard_normal((8, rank), dtype=np.float32)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": 4, "target_modules": ["q_proj"], "bias": "none"}
+    (folder / "adapter_config.json").write_bytes(msgspec.json.encode(config))
+    return folder
+
+
+class AdminServer:
+    """A running server. removed: the digests it reported as used by nobody any more, in order."""
+
+    def __init__(self, url: str, services: AdminServices, operator_key: str, removed: list[str]) -> None:
+        self.url = url
+        self.services = services
+        self.operator_key = operator_key
+        self.removed = removed
+
+    async def admin_key(self, *scopes: Scope, organization: str = "default") -> str:
+        """Store an operator's key with these scopes and return it."""
+        return await _store_admin_key(self.services.database, organization, scopes)
+
+
+@asynccontextmanager
+async def serve_admin(database: Database, folder: Path) -> AsyncIterator[AdminServer]:
+    """Serve on a free port of the loopback until the context is left."""
+    removed: list[str] = []
+
+    async def on_adapter_removed(digest: str) -> None:
+        assert digest in services.store.digests(), "backends unload before the content goes"
+        removed.append(digest)
+
+    services = AdminServices(
+        database=database,
+        store=AdapterStore(folder / "adapters"),
+        authenticator=Authenticator(database),
+        model_config=TINY_MODEL,
+        model_name="tiny",
+        version="0.0.0",
+        upload_dir=folder / "uploads",
+        max_adapter_bytes=MAX_ADAPTER_BYTES,
+        max_body_bytes=MAX_BODY_BYTES,
+        health=lambda: Health(ready=False, detail="no engine"),
+        on_adapter_removed=on_adapter_removed,
+    )
+    key = await _store_admin_key(database, "default", ("admin_read", "admin_write"))
+    app = Application(
+        metrics=Metrics(CollectorRegistry()),
+        route_handlers=[admin_router(services)],
+        exception_handlers=exception_handlers(),
+        openapi_config=None,
+        logging_config=None,
+    )
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None, timeout_graceful_shutdown=5))
+    await services.authenticator.start()
+    serving = asyncio.create_task(server.serve([listener]))
+    try:
+        yield AdminServer(f"http://127.0.0.1:{listener.getsockname()[1]}", services, key, removed)
+    finally:
+        server.should_exit = True
+        await serving
+        listener.close()
+        await services.authenticator.stop()
+
+
+async def _store_admin_key(database: Database, organization_name: str, scopes: tuple[Scope, ...]) -> str:
+    made: NewKey = new_key("admin")
+    async with database.acquire() as conn:
+        organization = await ensure_organization(conn, organization_name)
+        await create_key(
+            conn,
+            organization_id=organization.id,
+            project_id=None,
+            name="operator",
+            public=made.public,
+            sha256=made.sha256,
+            scopes=scopes,
+        )
+    return made.secret

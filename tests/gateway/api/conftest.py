@@ -1,0 +1,55 @@
+"""One gateway with two tenants for all tests of the API; its engine makes 500 steps a second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import msgspec
+import pytest
+
+from gateway.settings import Settings
+from tests.conftest import with_database
+from tests.gateway.live import BASE, FakeEngine, LiveGateway, Tenant, make_tenant
+from tests.gateway.model_folder import make_model_folder
+
+
+class House(msgspec.Struct, frozen=True):
+    gateway: LiveGateway
+    acme: Tenant
+    globex: Tenant
+    dsn: str
+
+    @property
+    def url(self) -> str:
+        return self.gateway.url
+
+
+async def _create_database(postgres: str, name: str, template: str) -> None:
+    conn = await asyncpg.connect(postgres)
+    try:
+        await conn.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+    finally:
+        await conn.close()
+
+
+@pytest.fixture(scope="session")
+def house(postgres: str, database_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    folder: Path = tmp_path_factory.mktemp("house")
+    model_dir = make_model_folder(folder / "model")
+    asyncio.run(_create_database(postgres, "house", database_template))
+    dsn = with_database(postgres, "house")
+    acme = asyncio.run(make_tenant(dsn, "acme", "pirate", "1"))
+    globex = asyncio.run(make_tenant(dsn, "globex", "poet", "2"))
+    settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE, max_body_bytes=1 << 20)
+    (folder / "run").mkdir()
+    engine = FakeEngine(settings.engine_endpoint, model_dir, "--tokens-per-s", "500")
+    gateway = LiveGateway(settings, model_dir, dsn)
+    try:
+        gateway.start()
+        yield House(gateway, acme, globex, dsn)
+    finally:
+        gateway.stop()
+        engine.kill()

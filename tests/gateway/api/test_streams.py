@@ -1,0 +1,195 @@
+"""Streams byte for byte, clients that leave, engines that die, and what the ledger says of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import time
+from collections.abc import Iterator
+
+import asyncpg
+import httpx
+import pytest
+
+from gateway.settings import Settings
+from tests.gateway.api.conftest import House
+from tests.gateway.live import BASE, FakeEngine, LiveGateway, Tenant, make_tenant
+from tests.gateway.model_folder import make_model_folder
+
+
+def raw_post(house: House, path: str, body: dict[str, object]) -> socket.socket:
+    content = json.dumps(body).encode()
+    sock = socket.create_connection(("127.0.0.1", house.gateway.port), timeout=10)
+    sock.sendall(
+        f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {house.acme.key}\r\n"
+        f"content-length: {len(content)}\r\nconnection: close\r\n\r\n".encode()
+        + content
+    )
+    return sock
+
+
+def read_all(sock: socket.socket) -> bytes:
+    data = b""
+    while piece := sock.recv(65536):
+        data += piece
+    return data
+
+
+def unchunk(body: bytes) -> bytes:
+    data = b""
+    while True:
+        size, _, body = body.partition(b"\r\n")
+        if int(size, 16) == 0:
+            return data
+        data, body = data + body[: int(size, 16)], body[int(size, 16) + 2 :]
+
+
+async def usage_rows(dsn: str, project_id: str, finish_reason: str, at_least: int = 1) -> list[asyncpg.Record]:
+    """Rows are written behind the reply: wait for them, bounded."""
+    conn = await asyncpg.connect(dsn)
+    try:
+        deadline = time.monotonic() + 10
+        while True:
+            rows = await conn.fetch(
+                "SELECT * FROM usage_events WHERE project_id = $1 AND finish_reason = $2 ORDER BY created_at",
+                project_id,
+                finish_reason,
+            )
+            if len(rows) >= at_least or time.monotonic() > deadline:
+                return rows
+            await asyncio.sleep(0.02)
+    finally:
+        await conn.close()
+
+
+def test_the_bytes_of_a_stream(house: House):
+    body = {
+        "model": "tiny",
+        "prompt": "abc",
+        "max_tokens": 2,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    with raw_post(house, "/v1/completions", body) as sock:
+        head, _, rest = read_all(sock).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"content-type: text/event-stream; charset=utf-8" in head
+    assert re.search(rb"x-request-id: req_[a-z2-7]{24}\r\n", head)
+    events = unchunk(rest).split(b"\n\n")
+    assert events.pop() == b""
+    assert events.pop() == b"data: [DONE]"
+    assert all(event.startswith(b"data: {") and b"\n" not in event for event in events)
+    chunks = [json.loads(event.removeprefix(b"data: ")) for event in events]
+    assert "".join(choice["text"] for chunk in chunks for choice in chunk["choices"]) == "ab"
+    assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"] == {
+        "prompt_tokens": 3,
+        "completion_tokens": 2,
+        "total_tokens": 5,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_leaves_aborts_its_request(house: House, stream: bool):
+    before = len(await usage_rows(house.dsn, house.acme.project_id, "abort", 0))
+    body = {"model": "tiny", "prompt": "abc", "max_tokens": 500, "stream": stream}
+    sock = raw_post(house, "/v1/completions", body)
+    if stream:
+        assert sock.recv(100)
+    else:
+        await asyncio.sleep(0.1)  # leave while it generates: the whole answer takes a second
+    sock.close()
+    rows = await usage_rows(house.dsn, house.acme.project_id, "abort", before + 1)
+    assert len(rows) == before + 1
+    assert 0 < rows[-1]["completion_tokens"] < 500
+    assert rows[-1]["stream"] is stream
+
+
+async def test_each_request_is_one_row_with_exact_counts(house: House):
+    async with httpx.AsyncClient(base_url=house.url, headers={"authorization": f"Bearer {house.globex.key}"}) as http:
+        replies = [
+            await http.post(
+                "/v1/completions", json={"model": model, "prompt": "abcdefgh", "max_tokens": 9, "stop": stop}
+            )
+            for model, stop in [("tiny", None), ("tiny:poet", None), ("tiny", "ef")]
+        ]
+    length = await usage_rows(house.dsn, house.globex.project_id, "length", 2)
+    stopped = await usage_rows(house.dsn, house.globex.project_id, "stop", 1)
+    assert [row["request_id"] for row in [*length, *stopped]] == [reply.headers["x-request-id"] for reply in replies]
+    for row, reply in zip([*length, *stopped], replies, strict=True):
+        assert row["prompt_tokens"] == reply.json()["usage"]["prompt_tokens"]
+        assert row["completion_tokens"] == reply.json()["usage"]["completion_tokens"]
+        assert row["ttft_ms"] <= row["latency_ms"]
+    assert [row["model"] for row in length] == ["tiny", "tiny:poet"]
+    assert [row["adapter_digest"] for row in length] == [None, house.globex.digest]
+    assert stopped[0]["completion_tokens"] == 6
+
+
+def test_metrics_have_vllms_names(house: House):
+    text = httpx.get(f"{house.url}/metrics").text
+    for name in (
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+        "vllm:kv_cache_usage_perc",
+        "vllm:prompt_tokens_total",
+        "vllm:generation_tokens_total",
+        "vllm:time_to_first_token_seconds_bucket",
+        "vllm:e2e_request_latency_seconds_bucket",
+        "vllm:request_success_total",
+        "lorikeet_http_requests_total",
+        "lorikeet_engine_up",
+    ):
+        assert f"\n{name}{{" in text, name
+
+
+@pytest.fixture
+def slow(dsn: str, tmp_path) -> Iterator[tuple[LiveGateway, FakeEngine, Tenant]]:
+    """A gateway whose engine makes 20 tokens a second and may be killed."""
+    model_dir = make_model_folder(tmp_path / "model")
+    tenant = asyncio.run(make_tenant(dsn, "acme", "pirate", "1"))
+    settings = Settings(data_dir=tmp_path, model=str(model_dir), model_name=BASE)
+    settings.run_dir.mkdir()
+    engine = FakeEngine(settings.engine_endpoint, model_dir, "--tokens-per-s", "20")
+    gateway = LiveGateway(settings, model_dir, dsn)
+    try:
+        gateway.start()
+        yield gateway, engine, tenant
+    finally:
+        gateway.stop()
+        engine.kill()
+
+
+def test_an_engine_that_dies_ends_its_streams_with_an_error_and_the_next_one_serves(slow, dsn: str):
+    gateway, engine, tenant = slow
+    headers = {"authorization": f"Bearer {tenant.key}"}
+    body = {"model": "tiny", "prompt": "abc", "max_tokens": 400, "stream": True}
+    with httpx.stream("POST", f"{gateway.url}/v1/completions", json=body, headers=headers, timeout=10) as reply:
+        lines = (line for line in reply.iter_lines() if line)
+        seen = [next(lines), next(lines)]
+        engine.kill()
+        rest = list(lines)
+    last = json.loads(rest[-1].removeprefix("data: "))
+    assert set(last["error"]) == {"message", "type", "param", "code"}
+    assert last["error"]["code"] == "backend_failed"
+    assert "data: [DONE]" not in rest
+    assert httpx.get(f"{gateway.url}/health/ready").status_code == 503
+    assert httpx.get(f"{gateway.url}/health/live").status_code == 200
+
+    refused = httpx.post(f"{gateway.url}/v1/completions", json={**body, "stream": False}, headers=headers)
+    assert refused.status_code == 503
+    assert refused.headers["retry-after"] == "1"
+
+    engine.restart()
+    gateway.wait_ready()
+    again = httpx.post(
+        f"{gateway.url}/v1/completions", json={**body, "stream": False, "max_tokens": 2}, headers=headers
+    )
+    assert again.json()["choices"][0]["text"] == "ab"
+    rows = asyncio.run(usage_rows(dsn, tenant.project_id, "error"))
+    assert len(rows) == 1
+    assert rows[0]["completion_tokens"] >= len(seen) + len(rest) - 1
+    assert rows[0]["prompt_tokens"] == 3

@@ -1,0 +1,175 @@
+"""Every wrong request gets its status and OpenAI's error shape, with the field at fault in `param`."""
+
+# ruff: noqa: E501 - one wrong request, one line
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.gateway.api.conftest import House
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+USER = {"role": "user", "content": "hi"}
+
+
+def chat(**fields: Any) -> dict[str, Any]:
+    return {"model": "tiny", "messages": [USER], "max_tokens": 2, **fields}
+
+
+def text(**fields: Any) -> dict[str, Any]:
+    return {"model": "tiny", "prompt": "hi", "max_tokens": 2, **fields}
+
+
+def message(**fields: Any) -> dict[str, Any]:
+    return chat(messages=[{**USER, **fields}])
+
+
+def without(body: dict[str, Any], field: str) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name != field}
+
+
+WRONG: list[tuple[str, str, Any, int, str | None, str | None]] = [
+    # name, path, body, status, param, code
+    ("not JSON", CHAT, b"{", 400, None, "invalid_json"),
+    ("NaN", CHAT, b'{"model":"tiny","temperature":NaN,"messages":[]}', 400, None, "invalid_json"),
+    ("not UTF-8", CHAT, b'{"model":"\xff"}', 400, None, "invalid_json"),
+    ("empty body", CHAT, b"", 400, None, "invalid_json"),
+    ("an array", CHAT, [], 400, None, "invalid_type"),
+    ("no model", CHAT, without(chat(), "model"), 400, "model", "missing_required_parameter"),
+    ("no messages", CHAT, without(chat(), "messages"), 400, "messages", "missing_required_parameter"),
+    ("no prompt", TEXT, without(text(), "prompt"), 400, "prompt", "missing_required_parameter"),
+    ("model is a number", CHAT, chat(model=1), 400, "model", "invalid_type"),
+    ("empty messages", CHAT, chat(messages=[]), 400, "messages", "invalid_value"),
+    ("messages is a string", CHAT, chat(messages="hi"), 400, "messages", "invalid_type"),
+    ("unknown role", CHAT, message(role="robot"), 400, "messages[0].role", "invalid_value"),
+    ("no role", CHAT, chat(messages=[{"content": "hi"}]), 400, "messages[0].role", "missing_required_parameter"),
+    ("no content", CHAT, chat(messages=[{"role": "user"}]), 400, "messages[0].content", "invalid_type"),
+    ("content is a number", CHAT, message(content=3), 400, "messages[0].content", "invalid_type"),
+    ("no content parts", CHAT, message(content=[]), 400, "messages[0].content", None),
+    ("a part without text", CHAT, message(content=[{"type": "text"}]), 400, "messages[0].content[0].text", "missing_required_parameter"),
+    ("an image", CHAT, message(content=[{"type": "image_url", "image_url": {}}]), 400, "messages[0].content[0].type", "unsupported_value"),
+    ("tool message", CHAT, message(role="tool", tool_call_id="x"), 400, "messages[0].role", "unsupported_value"),
+    ("tool calls", CHAT, message(role="assistant", tool_calls=[{}]), 400, "messages[0].tool_calls", "unsupported_value"),
+    ("unknown field in a message", CHAT, message(foo=1), 400, "messages[0].foo", "unknown_parameter"),
+    ("template refuses", CHAT, message(content="refuse me"), 400, "messages", None),
+    ("unknown field", CHAT, chat(foo=1), 400, "foo", "unknown_parameter"),
+    ("unknown field in text", TEXT, text(messages=[USER]), 400, "messages", "unknown_parameter"),
+    ("max_tokens 0", CHAT, chat(max_tokens=0), 400, "max_tokens", "invalid_value"),
+    ("max_tokens is a string", CHAT, chat(max_tokens="5"), 400, "max_tokens", "invalid_type"),
+    ("max_tokens is a bool", CHAT, chat(max_tokens=True), 400, "max_tokens", "invalid_type"),
+    ("both bounds", CHAT, chat(max_completion_tokens=2), 400, "max_tokens", "invalid_parameter_combination"),
+    ("temperature too high", CHAT, chat(temperature=2.1), 400, "temperature", "invalid_value"),
+    ("temperature below 0", TEXT, text(temperature=-0.1), 400, "temperature", "invalid_value"),
+    ("infinite temperature", CHAT, b'{"model":"tiny","temperature":1e999,"messages":[]}', 400, "temperature", "invalid_value"),
+    ("top_p 0", CHAT, chat(top_p=0), 400, "top_p", "invalid_value"),
+    ("top_p above 1", CHAT, chat(top_p=1.01), 400, "top_p", "invalid_value"),
+    ("top_k below -1", CHAT, chat(top_k=-2), 400, "top_k", "invalid_value"),
+    ("seed beyond int64", CHAT, chat(seed=2**63), 400, "seed", "invalid_value"),
+    ("five stops", CHAT, chat(stop=list("abcde")), 400, "stop", "invalid_value"),
+    ("empty stop", CHAT, chat(stop=""), 400, "stop", "invalid_value"),
+    ("empty stop in a list", CHAT, chat(stop=["a", ""]), 400, "stop[1]", "invalid_value"),
+    ("min_tokens above max_tokens", CHAT, chat(min_tokens=3), 400, "min_tokens", None),
+    ("stop id below 0", CHAT, chat(stop_token_ids=[-1]), 400, "stop_token_ids[0]", "invalid_value"),
+    ("17 metadata keys", CHAT, chat(metadata={str(i): "" for i in range(17)}), 400, "metadata", "invalid_value"),
+    ("long metadata key", CHAT, chat(metadata={"k" * 65: ""}), 400, "metadata", "invalid_value"),
+    ("long metadata value", CHAT, chat(metadata={"k": "v" * 513}), 400, "metadata", "invalid_value"),
+    ("metadata of numbers", CHAT, chat(metadata={"k": 1}), 400, "metadata", "invalid_type"),
+    ("n 2", CHAT, chat(n=2), 400, "n", "unsupported_value"),
+    ("n 0", CHAT, chat(n=0), 400, "n", "invalid_value"),
+    ("store", CHAT, chat(store=True), 400, "store", "unsupported_value"),
+    ("flex tier", CHAT, chat(service_tier="flex"), 400, "service_tier", "unsupported_value"),
+    ("logprobs", CHAT, chat(logprobs=True), 400, "logprobs", "unsupported_value"),
+    ("top_logprobs", CHAT, chat(top_logprobs=1), 400, "top_logprobs", "unsupported_value"),
+    ("presence penalty", CHAT, chat(presence_penalty=0.5), 400, "presence_penalty", "unsupported_value"),
+    ("frequency penalty", TEXT, text(frequency_penalty=-1), 400, "frequency_penalty", "unsupported_value"),
+    ("logit bias", CHAT, chat(logit_bias={"5": 1}), 400, "logit_bias", "unsupported_value"),
+    ("json mode", CHAT, chat(response_format={"type": "json_object"}), 400, "response_format", "unsupported_value"),
+    ("tools", CHAT, chat(tools=[{"type": "function"}]), 400, "tools", "unsupported_value"),
+    ("a required tool", CHAT, chat(tool_choice="required"), 400, "tool_choice", "unsupported_value"),
+    ("audio out", CHAT, chat(modalities=["text", "audio"]), 400, "modalities", "unsupported_value"),
+    ("prediction", CHAT, chat(prediction={}), 400, "prediction", "unsupported_parameter"),
+    ("min_p", CHAT, chat(min_p=0.1), 400, "min_p", "unsupported_value"),
+    ("repetition penalty", CHAT, chat(repetition_penalty=1.2), 400, "repetition_penalty", "unsupported_value"),
+    ("options without a stream", CHAT, chat(stream_options={"include_usage": True}), 400, "stream_options", None),
+    ("obfuscation", CHAT, chat(stream=True, stream_options={"include_obfuscation": True}), 400, "stream_options.include_obfuscation", "unsupported_value"),
+    ("best_of", TEXT, text(best_of=2), 400, "best_of", "unsupported_value"),
+    ("echo", TEXT, text(echo=True), 400, "echo", "unsupported_value"),
+    ("suffix", TEXT, text(suffix="!"), 400, "suffix", "unsupported_parameter"),
+    ("logprobs of text", TEXT, text(logprobs=0), 400, "logprobs", "unsupported_parameter"),
+    ("no prompts", TEXT, text(prompt=[]), 400, "prompt", "invalid_value"),
+    ("empty prompt", TEXT, text(prompt=""), 400, "prompt", None),
+    ("mixed prompts", TEXT, text(prompt=["a", 1]), 400, "prompt", "invalid_type"),
+    ("id outside the vocabulary", TEXT, text(prompt=[10**6]), 400, "prompt", None),
+    ("negative id", TEXT, text(prompt=[-1]), 400, "prompt", None),
+    ("too many prompts", TEXT, text(prompt=["a"] * 65), 400, "prompt", None),
+    ("prompt longer than the context", TEXT, text(prompt="xyz " * 400), 400, "prompt", "context_length_exceeded"),
+    ("messages longer than the context", CHAT, message(content="xyz " * 400), 400, "messages", "context_length_exceeded"),
+    ("completion longer than the context", CHAT, chat(max_tokens=513), 400, "messages", "context_length_exceeded"),
+    ("unknown model", CHAT, chat(model="gpt-4o"), 404, "model", "model_not_found"),
+    ("unknown adapter", CHAT, chat(model="tiny:nope"), 404, "model", "model_not_found"),
+    ("NUL in the adapter", CHAT, chat(model="tiny:a\0b"), 404, "model", "model_not_found"),
+    ("adapter without a name", CHAT, chat(model="tiny:"), 404, "model", "model_not_found"),
+    ("huge body", CHAT, b'"' + b"x" * (1 << 20) + b'"', 413, None, "request_too_large"),
+    ("unknown path", "/v1/nothing", {}, 404, None, "unknown_url"),
+    ("wrong method", "/v1/models", {}, 405, None, "method_not_allowed"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def http(house: House):
+    with httpx.Client(base_url=house.url, headers={"authorization": f"Bearer {house.acme.key}"}) as client:
+        yield client
+
+
+@pytest.mark.parametrize(("path", "body", "status", "param", "code"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG])
+def test_wrong_request_is_refused_by_name(http, path, body, status, param, code):
+    reply = http.post(path, content=body) if isinstance(body, bytes) else http.post(path, json=body)
+    assert reply.status_code == status, reply.text
+    error = reply.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert (error["param"], error["code"]) == (param, code)
+    assert error["type"] == "invalid_request_error"
+    assert error["message"]
+    assert reply.headers["x-request-id"].startswith("req_")
+    assert reply.headers["openai-version"] == "2020-10-01"
+    assert int(reply.headers["openai-processing-ms"]) >= 0
+
+
+NO_EFFECT = {
+    "n": 1, "store": False, "service_tier": "auto", "logprobs": False, "top_logprobs": 0, "presence_penalty": 0,
+    "frequency_penalty": 0, "logit_bias": {}, "response_format": {"type": "text"}, "tools": [], "tool_choice": "none",
+    "parallel_tool_calls": True, "modalities": ["text"], "user": "u", "metadata": {"k": "v"}, "safety_identifier": "s",
+    "prompt_cache_key": "p", "min_p": 0, "repetition_penalty": 1, "top_k": -1, "stream": False, "stop": [], "seed": -1,
+}  # fmt: skip
+
+
+def test_fields_without_effect_are_accepted(http):
+    assert http.post(CHAT, json=chat(**NO_EFFECT)).status_code == 200
+
+
+def test_null_means_the_default(http):
+    assert http.post(CHAT, json=chat(**dict.fromkeys(NO_EFFECT))).status_code == 200
+
+
+def test_roles_and_text_parts_are_accepted_whatever_the_content_type(http):
+    messages = [
+        {"role": "developer", "content": "be brief"},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "bob"},
+        {"role": "assistant", "content": "", "tool_calls": []},
+    ]
+    reply = http.post(CHAT, json=chat(messages=messages), headers={"content-type": "text/plain"})
+    assert reply.status_code == 200, reply.text
+
+
+def test_a_missing_key_is_401_before_the_body_is_looked_at(house: House):
+    reply = httpx.post(house.url + CHAT, content=b"{")
+    assert reply.status_code == 401
+    assert reply.json()["error"]["code"] == "invalid_api_key"
+
+
+def test_a_default_bound_is_cut_to_what_is_left(http):
+    reply = http.post(CHAT, json=without(chat(messages=[{**USER, "content": "x" * 450}]), "max_tokens"))
+    assert reply.json()["usage"]["total_tokens"] == 512

@@ -1,0 +1,78 @@
+"""An engine that says what a test tells it to, over the real socket and protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+import zmq
+import zmq.asyncio
+
+from engine.protocol import (
+    PROTOCOL_VERSION,
+    EngineLimits,
+    EngineMessage,
+    GatewayMessage,
+    Heartbeat,
+    Hello,
+    UsageRecord,
+    Welcome,
+    decode_from_gateway,
+    encode,
+)
+from gateway.backends.base import Acknowledged
+
+T = TypeVar("T")
+
+LIMITS = EngineLimits(max_model_len=512, max_num_seqs=4, max_waiting=4, block_size=16, num_blocks=64)
+
+
+class ScriptedEngine:
+    """Heartbeats of the gateway are read past; everything else waits for `expect`."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.bind(endpoint)
+        self._gateway = b""
+
+    async def expect(self, kind: type[T], within_s: float = 5.0) -> T:
+        async with asyncio.timeout(within_s):
+            while True:
+                self._gateway, frame = await self._socket.recv_multipart()
+                message: GatewayMessage = decode_from_gateway(frame)
+                if not isinstance(message, Heartbeat):
+                    assert isinstance(message, kind), message
+                    return message
+
+    async def send(self, message: EngineMessage) -> None:
+        await self._socket.send_multipart([self._gateway, encode(message)])
+
+    async def welcome(self, *, credits: int = 8, model_digest: str = "digest") -> Hello:
+        hello = await self.expect(Hello)
+        await self.send(Welcome(PROTOCOL_VERSION, "engine", model_digest, LIMITS, credits))
+        return hello
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
+
+
+class ListSink:
+    """Keeps what a backend records."""
+
+    def __init__(self) -> None:
+        self.records: list[UsageRecord] = []
+        self._changed = asyncio.Event()
+
+    def record(
+        self, usage: UsageRecord, *, source: Acknowledged, ttft_ms: float | None, latency_ms: float | None
+    ) -> None:
+        self.records.append(usage)
+        self._changed.set()
+
+    async def wait_for(self, count: int) -> list[UsageRecord]:
+        async with asyncio.timeout(5):
+            while len(self.records) < count:
+                await self._changed.wait()
+                self._changed.clear()
+        return self.records

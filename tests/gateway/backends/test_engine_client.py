@@ -1,0 +1,263 @@
+"""What the engine client promises whatever the engine does: every request ends, and its usage is recorded once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from engine.config import load_model_config
+from engine.protocol import (
+    HEARTBEAT_INTERVAL_S,
+    HEARTBEATS_MISSED,
+    Abort,
+    AckUsage,
+    AdapterStatus,
+    Delta,
+    EngineError,
+    EngineStats,
+    Final,
+    GenerateRequest,
+    Heartbeat,
+    LoadAdapter,
+    Refused,
+    SamplingParams,
+    StepOutputs,
+    Submit,
+    UnackedUsage,
+    Usage,
+    UsageRecord,
+)
+from gateway.backends.engine_client import EngineBackend
+from gateway.errors import BackendFailed, GatewayError, InvalidRequest, Overloaded
+from gateway.text.tokenizer import Tokenizer
+from tests.gateway.backends.scripted import ListSink, ScriptedEngine
+from tests.gateway.model_folder import make_model_folder
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model_folder(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> str:
+    return f"ipc://{tmp_path}/e"
+
+
+@pytest.fixture
+async def engine(endpoint: str) -> AsyncIterator[ScriptedEngine]:
+    engine = ScriptedEngine(endpoint)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def sink() -> ListSink:
+    return ListSink()
+
+
+@pytest.fixture
+async def backend(endpoint: str, model_dir: Path, sink: ListSink) -> AsyncIterator[EngineBackend]:
+    backend = EngineBackend(
+        endpoint,
+        database_id="database",
+        model_digest="digest",
+        config=load_model_config(model_dir),
+        tokenizer=Tokenizer.from_folder(model_dir),
+        sink=sink,
+    )
+    backend.start()
+    yield backend
+    await backend.stop()
+
+
+def request(request_id: str = "req_1") -> GenerateRequest:
+    return GenerateRequest(request_id, [1, 2, 3], SamplingParams(max_tokens=10), tenant="t", meter=b"m")
+
+
+def final(request_id: str = "req_1", completion: int = 2, reason: str = "length", error: EngineError | None = None):
+    return Final(request_id, reason, Usage(prompt_tokens=3, completion_tokens=completion), error)
+
+
+async def read(backend: EngineBackend, asked: GenerateRequest) -> list[Delta | Final]:
+    return [item async for item in backend.generate(asked)]
+
+
+async def until(predicate) -> None:
+    async with asyncio.timeout(5):
+        while not predicate():  # noqa: ASYNC110 - what it asks has no event
+            await asyncio.sleep(0.005)
+
+
+async def ready(backend: EngineBackend, engine: ScriptedEngine, **options) -> None:
+    await engine.welcome(**options)
+    await until(lambda: backend.health().ready)
+
+
+async def test_deltas_then_the_final_and_its_usage_once(backend, engine, sink):
+    await ready(backend, engine)
+    reading = asyncio.create_task(read(backend, request()))
+    assert (await engine.expect(Submit)).request == request()
+    await engine.send(StepOutputs([Delta("req_1", [7], 1)], []))
+    await engine.send(StepOutputs([Delta("req_1", [8], 2)], [final()]))
+    assert await reading == [Delta("req_1", [7], 1), Delta("req_1", [8], 2), final()]
+    assert sink.records == [UsageRecord("req_1", 0, "length", Usage(3, 2), b"m")]
+    await backend.acknowledge([("req_1", 0)])
+    assert (await engine.expect(AckUsage)).keys == [("req_1", 0)]
+
+
+async def test_without_an_engine_requests_are_refused_and_may_be_repeated(backend):
+    with pytest.raises(Overloaded) as refused:
+        await read(backend, request())
+    assert refused.value.retry_after_s == 1.0
+    assert "waiting for an engine" in backend.health().detail
+
+
+async def test_a_refused_hello_shows_in_the_health(backend, engine):
+    await engine.expect(object)
+    await engine.send(Refused("protocol version 1 is not 2"))
+    await until(lambda: "protocol version 1 is not 2" in backend.health().detail)
+    assert not backend.health().ready
+
+
+async def test_an_engine_with_another_model_is_not_used(backend, engine):
+    await engine.welcome(model_digest="other")
+    await until(lambda: "another base model" in backend.health().detail)
+    assert not backend.health().ready
+
+
+async def test_never_more_in_flight_than_the_engine_granted(backend, engine):
+    await ready(backend, engine, credits=1)
+    first = asyncio.create_task(read(backend, request("req_1")))
+    second = asyncio.create_task(read(backend, request("req_2")))
+    assert (await engine.expect(Submit)).request.request_id == "req_1"
+    with pytest.raises(TimeoutError):
+        await engine.expect(Submit, within_s=0.1)
+    await engine.send(StepOutputs([], [final("req_1")]))
+    assert (await engine.expect(Submit)).request.request_id == "req_2"
+    await engine.send(StepOutputs([], [final("req_2")]))
+    await asyncio.gather(first, second)
+
+
+async def test_leaving_early_aborts_and_still_records_the_usage(backend, engine, sink):
+    await ready(backend, engine)
+    stream = backend.generate(request())
+    first = asyncio.create_task(anext(stream))
+    await engine.expect(Submit)
+    await engine.send(StepOutputs([Delta("req_1", [7], 1)], []))
+    await first
+    await stream.aclose()
+    assert (await engine.expect(Abort)).request_id == "req_1"
+    await engine.send(StepOutputs([], [final(completion=4, reason="abort")]))
+    assert await sink.wait_for(1) == [UsageRecord("req_1", 0, "abort", Usage(3, 4), b"m")]
+    assert backend.num_in_flight == 0
+
+
+async def test_tokens_after_a_stop_string_are_discarded_even_if_the_engine_was_faster(backend, engine, sink):
+    await ready(backend, engine)
+    stream = backend.generate(request())
+    first = asyncio.create_task(anext(stream))
+    await engine.expect(Submit)
+    await engine.send(StepOutputs([Delta("req_1", [7, 8, 9, 9], 4)], [final(completion=4)]))
+    await first
+    await backend.stop_at("req_1", 3)
+    end = await anext(stream)
+    assert (end.finish_reason, end.usage) == ("stop", Usage(3, 3, discarded_tokens=1))
+    assert [(record.finish_reason, record.usage) for record in sink.records] == [("stop", end.usage)]
+    await stream.aclose()
+    assert len(sink.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "raised", "param"),
+    [
+        ("queue_full", Overloaded, None),
+        ("draining", Overloaded, None),
+        ("invalid_request", InvalidRequest, None),
+        ("adapter_rejected", InvalidRequest, "model"),
+        ("internal", BackendFailed, None),
+    ],
+)
+async def test_engine_errors_become_the_gateways(backend, engine, code: str, raised: type[GatewayError], param):
+    await ready(backend, engine)
+    reading = asyncio.create_task(read(backend, request()))
+    await engine.expect(Submit)
+    await engine.send(StepOutputs([], [final(completion=0, reason="error", error=EngineError(code, "why", 3.0))]))
+    with pytest.raises(raised, match="why") as caught:
+        await reading
+    assert caught.value.param == param
+    assert caught.value.retry_after_s == (3.0 if raised is Overloaded else None)
+
+
+async def test_a_dead_engine_fails_what_it_ran_and_the_next_one_serves(backend, engine, endpoint, sink):
+    await ready(backend, engine)
+    begun = asyncio.create_task(read(backend, request("req_1")))
+    queued = asyncio.create_task(read(backend, request("req_2")))
+    await engine.expect(Submit)
+    await engine.expect(Submit)
+    await engine.send(StepOutputs([Delta("req_1", [7, 8], 2)], []))
+    await engine.send(Heartbeat(0, EngineStats(num_running=2)))
+    await until(lambda: backend.health().stats is not None)  # the delta came before
+    engine.close()
+    with pytest.raises(BackendFailed):
+        await begun
+    with pytest.raises(Overloaded):
+        await queued
+    assert {r.request_id: (r.finish_reason, r.usage) for r in sink.records} == {
+        "req_1": ("error", Usage(3, 2)),
+        "req_2": ("error", Usage(3, 0)),
+    }
+    assert not backend.health().ready
+    successor = ScriptedEngine(endpoint)
+    await ready(backend, successor)
+    reading = asyncio.create_task(read(backend, request("req_3")))
+    await successor.expect(Submit)
+    await successor.send(StepOutputs([], [final("req_3")]))
+    assert await reading == [final("req_3")]
+    successor.close()
+
+
+async def test_a_silent_engine_is_dead_after_its_missed_heartbeats(backend, engine):
+    await ready(backend, engine)
+    reading = asyncio.create_task(read(backend, request()))
+    await engine.expect(Submit)
+    with pytest.raises(Overloaded, match="missed"):
+        async with asyncio.timeout(HEARTBEAT_INTERVAL_S * (HEARTBEATS_MISSED + 3)):
+            await reading
+
+
+async def test_usage_that_nobody_acknowledged_is_taken_over(backend, engine, sink):
+    await ready(backend, engine)
+    orphan = UsageRecord("req_0", 0, "abort", Usage(5, 6), b"m")
+    await engine.send(UnackedUsage([orphan]))
+    assert await sink.wait_for(1) == [orphan]
+
+
+async def test_loading_an_adapter_says_why_it_does_not_fit(backend, engine):
+    await ready(backend, engine)
+    loading = asyncio.create_task(backend.load("d1"))
+    assert (await engine.expect(LoadAdapter)).digest == "d1"
+    await engine.send(AdapterStatus("d1", False, "rank 512 is too large"))
+    with pytest.raises(InvalidRequest, match="rank 512"):
+        await loading
+    loading = asyncio.create_task(backend.load("d2"))
+    await engine.expect(LoadAdapter)
+    await engine.send(AdapterStatus("d2", True))
+    await loading
+    assert backend.resident() == {"d2"}
+
+
+async def test_drain_waits_for_what_runs_and_takes_nothing_new(backend, engine):
+    await ready(backend, engine)
+    reading = asyncio.create_task(read(backend, request()))
+    await engine.expect(Submit)
+    draining = asyncio.create_task(backend.drain())
+    await until(lambda: not backend.health().ready)
+    with pytest.raises(Overloaded):
+        await read(backend, request("req_2"))
+    assert not draining.done()
+    await engine.send(StepOutputs([], [final()]))
+    await asyncio.gather(reading, draining)

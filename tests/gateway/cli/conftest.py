@@ -1,0 +1,50 @@
+"""A running server with the admin API, and the command line pointed at it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from gateway.cli import main
+from gateway.db.pool import Database
+from tests.gateway.admin_server import AdminServer, serve_admin
+
+
+class Cli:
+    """Runs commands in a thread, since the server that answers them runs in the test's event loop."""
+
+    def __init__(self, environ: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+        self.environ = environ
+        self._capsys = capsys
+
+    async def __call__(self, *argv: str, **environ: str) -> tuple[int, str, str]:
+        """(exit code, standard output, standard error) of `lorikeet <argv>`."""
+        self._capsys.readouterr()
+        code = await asyncio.to_thread(main, argv, self.environ | environ)
+        out, err = self._capsys.readouterr()
+        # The server's own log lines go to the same place.
+        return code, "".join(line for line in out.splitlines(True) if "request_id=" not in line), err
+
+    async def json(self, *argv: str) -> Any:
+        """What the command prints with --json; it must succeed."""
+        code, out, err = await self(*argv, "--json")
+        assert (code, err) == (0, "")
+        return json.loads(out)
+
+
+@pytest.fixture
+async def server(database: Database, tmp_path: Path) -> AsyncIterator[AdminServer]:
+    async with serve_admin(database, tmp_path / "server") as server:
+        yield server
+
+
+@pytest.fixture
+def lorikeet(server: AdminServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    (tmp_path / "operator.key").write_text(f"{server.operator_key}\n")
+    return Cli({"LORIKEET_DATA_DIR": str(tmp_path), "LORIKEET_PORT": str(urlsplit(server.url).port)}, capsys)

@@ -1,0 +1,95 @@
+"""The command line by itself: help everywhere, wrong usage and bad settings exit 2, and no start is slow."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import main
+from gateway.cli.command import build_parser
+from gateway.db.migrate import read_migrations
+from gateway.settings import settings_table
+
+
+def verbs(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command and subcommand."""
+    yield path
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, verb in action.choices.items():
+                yield from verbs(verb, (*path, name))
+
+
+def test_every_verb_has_help_that_describes_it(capsys: pytest.CaptureFixture[str]) -> None:
+    found = list(verbs(build_parser()))
+    assert ("adapter", "add") in found
+    for path in found:
+        with pytest.raises(SystemExit) as left:
+            main([*path, "--help"], {})
+        out = capsys.readouterr().out
+        assert (left.value.code, out.startswith(f"usage: {' '.join(('lorikeet', *path))}")) == (0, True)
+        assert out.split("\n\n")[1].strip().endswith("."), path
+
+
+@pytest.mark.parametrize("argv", [[], ["sing"], ["tenant"], ["key", "create"], ["serve", "--gateways", "0"]])
+def test_wrong_usage_exits_2(argv: list[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(argv, {})
+    assert left.value.code == 2
+
+
+@pytest.mark.parametrize(
+    "argv", [["serve"], ["gateway"], ["engine"], ["migrate"], ["model", "prepare"], ["tenant", "list"]]
+)
+def test_a_bad_setting_stops_every_verb_with_one_line(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv, {"LORIKEET_PROT": "1"}) == 2
+    assert capsys.readouterr().err == "lorikeet: LORIKEET_PROT is not a setting; did you mean LORIKEET_PORT?\n"
+
+
+def test_the_settings_are_listed_even_when_one_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["settings"], {"LORIKEET_PROT": "1"}) == 0
+    out = capsys.readouterr().out
+    assert all(row.name in out and row.doc in out for row in settings_table())
+    assert main(["settings", "--json"], {}) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == [row.name for row in settings_table()]
+
+
+def test_migrate_names_what_it_applied(empty_dsn: str, capsys: pytest.CaptureFixture[str]) -> None:
+    environ = {"DATABASE_URL": empty_dsn}
+    assert main(["migrate", "--json"], environ) == 0
+    assert json.loads(capsys.readouterr().out) == {"applied": [migration.name for migration in read_migrations()]}
+    assert main(["migrate"], environ) == 0
+    assert capsys.readouterr().out == "the schema is up to date\n"
+
+
+def test_migrate_without_a_database_exits_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["migrate"], {"LORIKEET_DATA_DIR": str(tmp_path)}) == 3
+    assert capsys.readouterr().err.startswith(f"lorikeet: no database runs for {tmp_path}: start the server with")
+    assert main(["migrate"], {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none"}) == 3
+    assert capsys.readouterr().err.startswith("lorikeet: the database cannot be reached: ")
+
+
+def test_a_descriptor_that_is_no_socket_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (tmp_path / "file").open("w") as file:
+        assert main(["gateway", "--fd", str(file.fileno())], {}) == 1
+        assert capsys.readouterr().err.startswith(f"lorikeet: --fd {file.fileno()} is not a socket")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    program = (
+        "import sys; from gateway.cli.command import build_parser; build_parser().format_help(); print(*sys.modules)"
+    )
+    modules = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"asyncpg", "httpx", "litestar", "numpy", "torch", "transformers", "uvicorn"} & set(modules)
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    command = f"{sys.executable} -m gateway.cli settings | true"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,82 @@
+"""Settings come from the environment, and whatever does not fit there is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gateway.settings import MAX_SOCKET_PATH_BYTES, BadSetting, Settings, load_settings, settings_table
+
+
+def test_an_empty_environment_gives_the_defaults() -> None:
+    settings = load_settings({"PATH": "/bin", "LORIKEET_MODEL": ""})
+    assert settings == Settings()
+    assert (settings.host, settings.port, settings.model_name) == ("127.0.0.1", 8080, "smollm2-135m-instruct")
+    assert settings.data_dir == Path.cwd() / ".lorikeet"
+
+
+def test_every_variable_is_read() -> None:
+    settings = load_settings(
+        {
+            "LORIKEET_HOST": "::",
+            "LORIKEET_PORT": "9000",
+            "LORIKEET_DATA_DIR": "/data",
+            "LORIKEET_MODEL": "org/Some-Model",
+            "LORIKEET_DEVICE": "cuda",
+            "LORIKEET_KV_CACHE_BYTES": "2GiB",
+            "LORIKEET_MAX_BODY_BYTES": "1000",
+            "LORIKEET_DRAIN_SECONDS": "1.5",
+            "DATABASE_URL": "postgresql://db/lorikeet",
+        }
+    )
+    assert settings == Settings(
+        host="::",
+        port=9000,
+        data_dir=Path("/data"),
+        model="org/Some-Model",
+        model_name="some-model",
+        device="cuda",
+        kv_cache_bytes=2 << 30,
+        max_body_bytes=1000,
+        drain_seconds=1.5,
+        database_url="postgresql://db/lorikeet",
+    )
+    assert settings.base_url == "http://[::1]:9000"
+    assert settings.engine_endpoint == "ipc:///data/run/engine.sock"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "why"),
+    [
+        ("LORIKEET_PORT", "http", "LORIKEET_PORT='http': Expected `int`"),
+        ("LORIKEET_PORT", "0", "LORIKEET_PORT='0': Expected `int` >= 1"),
+        ("LORIKEET_PORT", "65536", "LORIKEET_PORT='65536': Expected `int` <= 65535"),
+        ("LORIKEET_DEVICE", "tpu", "LORIKEET_DEVICE='tpu': Expected one of auto, cpu, cuda"),
+        ("LORIKEET_KV_CACHE_BYTES", "2 parsecs", "LORIKEET_KV_CACHE_BYTES='2 parsecs': Expected a number of bytes"),
+        ("LORIKEET_DRAIN_SECONDS", "nan", "LORIKEET_DRAIN_SECONDS='nan': Expected `float` >= 0"),
+        ("LORIKEET_MODEL_NAME", "base:adapter", "LORIKEET_MODEL_NAME='base:adapter': Expected `str` matching"),
+        ("LORIKEET_PROT", "1", "LORIKEET_PROT is not a setting; did you mean LORIKEET_PORT?"),
+        ("LORIKEET_DATABASE_URL", "x", "LORIKEET_DATABASE_URL is not a setting; did you mean DATABASE_URL?"),
+        ("LORIKEET_ZZZ", "x", "LORIKEET_ZZZ is not a setting; `lorikeet settings` lists them all"),
+    ],
+)
+def test_a_wrong_variable_is_named_in_one_line_with_the_reason(variable: str, value: str, why: str) -> None:
+    with pytest.raises(BadSetting) as refused:
+        load_settings({variable: value})
+    assert str(refused.value).startswith(why)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_table_documents_every_field_with_a_default_that_reads_back() -> None:
+    table = settings_table()
+    assert len(table) == len(msgspec.structs.fields(Settings))
+    assert all(row.doc.endswith(".") for row in table)
+    assert load_settings({row.name: row.default for row in table}) == Settings()
+
+
+def test_sockets_fit_the_operating_system_however_deep_the_data_folder_is() -> None:
+    deep = Settings(data_dir=Path("/" + "deep/" * 30))
+    assert len(f"{deep.run_dir}/engine.sock".encode()) <= MAX_SOCKET_PATH_BYTES
+    assert deep.run_dir != Settings(data_dir=Path("/" + "deep/" * 31)).run_dir

@@ -1,0 +1,174 @@
+"""What a start refuses in one line, and what it leaves behind for the next one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.db.adapters import list_adapters, remove_adapter
+from gateway.db.keys import find_usable_key, revoke_key
+from gateway.db.organizations import ensure_organization
+from gateway.db.pool import Database
+from gateway.db.projects import find_project
+from gateway.process import private_folder
+from gateway.serve.banner import banner, curl_line
+from gateway.serve.bootstrap import ORGANIZATION, Access, BadOperatorKey, bootstrap, read_env_file
+from gateway.serve.commands import gateway_environ
+from gateway.serve.listener import Listener, PortUnavailable, is_ready
+from gateway.serve.lock import DataFolderInUse, data_folder_lock
+from gateway.serve.model import ModelNotPrepared, prepare_model
+from gateway.serve.run import serve
+from gateway.serve.stop import StopRequested, StopSignals
+from gateway.settings import Settings, load_settings
+from gateway.tenancy.keys import parse_key
+
+
+def test_a_second_start_on_the_same_data_folder_says_who_has_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = Settings(data_dir=tmp_path, port=18999)
+    with data_folder_lock(tmp_path, settings.base_url):
+        assert serve(settings) == 1
+    said = capsys.readouterr().err
+    assert f"pid {os.getpid()}" in said and "http://127.0.0.1:18999" in said and said.count("\n") == 1
+
+
+def test_the_lock_ends_with_its_holder_even_by_kill_9(tmp_path: Path) -> None:
+    script = (
+        "import pathlib, sys, time; from gateway.serve.lock import data_folder_lock\n"
+        "with data_folder_lock(pathlib.Path(sys.argv[1]), 'here'): print('locked', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"locked\n"
+        with pytest.raises(DataFolderInUse, match=f"pid {holder.pid} at here"), data_folder_lock(tmp_path, "there"):
+            pass
+        holder.kill()
+    with data_folder_lock(tmp_path, "there"):
+        pass
+
+
+def test_a_port_in_use_is_one_line_that_names_the_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert serve(Settings(data_dir=tmp_path, port=port)) == 1
+    said = capsys.readouterr().err
+    assert f"port {port}" in said and "LORIKEET_PORT" in said and said.count("\n") == 1
+
+
+def test_a_reserved_port_refuses_until_it_is_listened_on() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    listener = Listener("127.0.0.1", port)
+    try:
+        assert not is_ready(f"http://127.0.0.1:{port}")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        listener.listen()
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        with pytest.raises(PortUnavailable):
+            Listener("127.0.0.1", port)
+    finally:
+        listener.close()
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [("nowhere", "neither `demo`"), ("{folder}", "exactly one .gguf"), ("{folder}/notes.txt", "not a .gguf file")],
+)
+def test_a_model_that_cannot_be_used_is_refused_by_name(tmp_path: Path, model: str, why: str) -> None:
+    (tmp_path / "notes.txt").write_text("no model")
+    settings = Settings(data_dir=tmp_path / "data", model=model.format(folder=tmp_path))
+    with pytest.raises(ModelNotPrepared, match="LORIKEET_MODEL=.*" + why):
+        prepare_model(settings)
+
+
+def test_a_model_folder_without_its_tokenizer_is_refused_naming_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ModelNotPrepared, match=r"lacks config.json, tokenizer.json"):
+        prepare_model(Settings(data_dir=tmp_path / "data", model=str(tmp_path)))
+
+
+async def test_a_first_start_makes_keys_and_demo_and_a_second_one_changes_nothing(
+    empty_dsn: str, tmp_path: Path
+) -> None:
+    settings = Settings(data_dir=tmp_path, port=8123)
+    access = await bootstrap(empty_dsn, settings)
+    assert settings.operator_key_path.read_text().strip() == access.operator_key
+    assert read_env_file(settings.demo_env_path) == {
+        "OPENAI_BASE_URL": "http://127.0.0.1:8123/v1",
+        "OPENAI_API_KEY": access.tenant_keys["acme"],
+        "GLOBEX_API_KEY": access.tenant_keys["globex"],
+        "LORIKEET_ADMIN_KEY": access.operator_key,
+    }
+    for path in (settings.operator_key_path, settings.demo_env_path):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+    async with await Database.connect(empty_dsn, max_size=1) as database, database.acquire() as connection:
+        organization = await ensure_organization(connection, ORGANIZATION)
+        acme = await find_project(connection, organization.id, "acme")
+        assert acme is not None
+        assert sorted(row.name for row in await list_adapters(connection, acme.id)) == ["json", "pirate"]
+        parsed = parse_key(access.tenant_keys["acme"])
+        assert parsed is not None
+        key = await find_usable_key(connection, parsed.sha256)
+        assert key is not None and key.project_id == acme.id and "inference" in key.scopes
+
+        await remove_adapter(connection, acme.id, "json")
+        await revoke_key(connection, acme.id, key.id)
+        assert await bootstrap(empty_dsn, settings) == access
+        assert [row.name for row in await list_adapters(connection, acme.id)] == ["pirate"]
+        assert await find_usable_key(connection, parsed.sha256) is None, "a revoked key does not come back"
+
+
+async def test_without_the_demo_only_the_operator_gets_a_key(empty_dsn: str, tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, model="some/model")
+    access = await bootstrap(empty_dsn, settings)
+    assert access.tenant_keys == {} and not settings.demo_env_path.exists()
+    assert "lorikeet tenant create" in banner(settings, access)
+    with pytest.raises(BadOperatorKey, match="LORIKEET_ADMIN_KEY"):
+        await bootstrap(empty_dsn, Settings(data_dir=tmp_path, model="some/model", admin_key="secret"))
+
+
+def test_the_curl_line_survives_a_shell(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    words = shlex.split(curl_line(settings, Access("operator", {"acme": "sk-lk-x", "globex": "sk-lk-y"})))
+    assert "Authorization: Bearer sk-lk-x" in words
+    assert json.loads(words[-1])["model"] == "smollm2-135m-instruct:pirate"
+
+
+def test_a_gateway_reads_back_the_settings_it_was_given(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, kv_cache_bytes=512 << 20, drain_seconds=1.5, admin_key="k", port=8081)
+    environ = gateway_environ({"LORIKEET_PORT": "1", "PATH": "/bin"}, settings, tmp_path / "model", "postgresql://x")
+    assert environ["PATH"] == "/bin" and "LORIKEET_ADMIN_KEY" not in environ
+    read = load_settings(environ)
+    assert read.model == str(tmp_path / "model") and read.database_url == "postgresql://x"
+    for field in ("data_dir", "model_name", "engine_endpoint", "kv_cache_bytes", "drain_seconds", "port"):
+        assert getattr(read, field) == getattr(settings, field)
+
+
+def test_a_first_signal_interrupts_a_step_and_a_second_asks_for_haste() -> None:
+    with StopSignals() as stop:
+        with pytest.raises(StopRequested), stop.interrupts():
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.requested and not stop.hurried
+        with pytest.raises(StopRequested), stop.interrupts():
+            raise AssertionError("no further step begins")
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.hurried
+
+
+def test_a_private_folder_made_by_somebody_else_is_not_trusted(tmp_path: Path) -> None:
+    folder = private_folder(tmp_path / "run", os.geteuid(), os.getegid())
+    assert private_folder(folder, os.geteuid(), os.getegid()) == folder
+    folder.chmod(0o755)
+    with pytest.raises(PermissionError, match="not a private folder"):
+        private_folder(folder, os.geteuid(), os.getegid())
