@@ -89,3 +89,13 @@ def dsn(postgres: str, database_template: str, database_numbers: Iterator[int]) 
 async def database(dsn: str) -> AsyncIterator[Database]:
     async with await Database.connect(dsn) as database:
         yield database
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="the sizes that are run by hand before a release")
+
+
+@pytest.fixture(scope="session")
+def full(request: pytest.FixtureRequest) -> bool:
+    """Whether to run a test at its full size rather than at the size every commit can afford."""
+    return bool(request.config.getoption("--full"))

@@ -70,6 +70,7 @@ class EngineLink:
         self._engine_id: str | None = None
         self._heard_at_s = 0.0
         self._linger_ms = 0
+        self._stopping = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -83,9 +84,10 @@ class EngineLink:
         with contextlib.suppress(EngineGone):
             self.send(Goodbye())
             self._linger_ms = GOODBYE_LINGER_MS
+        self._stopping = True
         self._task.cancel()
         await asyncio.wait([self._task])
-        self._context.term()
+        await asyncio.to_thread(self._context.term)  # waits for the goodbye to leave
 
     def send(self, message: GatewayMessage) -> None:
         """Hand a message to the socket without waiting. Raises EngineGone when no engine is there to read it."""
@@ -103,7 +105,8 @@ class EngineLink:
             raise EngineGone(str(error))
 
     async def _keep_connected(self) -> None:
-        while True:
+        # A flag too: a task group that is cancelled just as one of its tasks fails raises the failure alone.
+        while not self._stopping:
             pause_s = RECONNECT_S
             try:
                 await self._session()
@@ -111,7 +114,8 @@ class EngineLink:
                 self.detail, pause_s = str(refusal.exceptions[0]), REFUSED_RETRY_S
             except* (EngineGone, zmq.ZMQError) as gone:
                 self.detail = str(gone.exceptions[0])
-            await asyncio.sleep(pause_s)
+            if not self._stopping:
+                await asyncio.sleep(pause_s)
 
     async def _session(self) -> None:
         """One socket's life. A new one has a new identity, so nothing of the old conversation can reach the new."""

@@ -97,7 +97,7 @@ async def ready(backend: EngineBackend, engine: ScriptedEngine, **options) -> No
     await until(lambda: backend.health().ready)
 
 
-async def test_deltas_then_the_final_and_its_usage_once(backend, engine, sink):
+async def test_deltas_then_the_final_and_its_usage_once(engine, backend, sink):
     await ready(backend, engine)
     reading = asyncio.create_task(read(backend, request()))
     assert (await engine.expect(Submit)).request == request()
@@ -116,20 +116,20 @@ async def test_without_an_engine_requests_are_refused_and_may_be_repeated(backen
     assert "waiting for an engine" in backend.health().detail
 
 
-async def test_a_refused_hello_shows_in_the_health(backend, engine):
+async def test_a_refused_hello_shows_in_the_health(engine, backend):
     await engine.expect(object)
     await engine.send(Refused("protocol version 1 is not 2"))
     await until(lambda: "protocol version 1 is not 2" in backend.health().detail)
     assert not backend.health().ready
 
 
-async def test_an_engine_with_another_model_is_not_used(backend, engine):
+async def test_an_engine_with_another_model_is_not_used(engine, backend):
     await engine.welcome(model_digest="other")
     await until(lambda: "another base model" in backend.health().detail)
     assert not backend.health().ready
 
 
-async def test_never_more_in_flight_than_the_engine_granted(backend, engine):
+async def test_never_more_in_flight_than_the_engine_granted(engine, backend):
     await ready(backend, engine, credits=1)
     first = asyncio.create_task(read(backend, request("req_1")))
     second = asyncio.create_task(read(backend, request("req_2")))
@@ -142,7 +142,7 @@ async def test_never_more_in_flight_than_the_engine_granted(backend, engine):
     await asyncio.gather(first, second)
 
 
-async def test_leaving_early_aborts_and_still_records_the_usage(backend, engine, sink):
+async def test_leaving_early_aborts_and_still_records_the_usage(engine, backend, sink):
     await ready(backend, engine)
     stream = backend.generate(request())
     first = asyncio.create_task(anext(stream))
@@ -156,7 +156,7 @@ async def test_leaving_early_aborts_and_still_records_the_usage(backend, engine,
     assert backend.num_in_flight == 0
 
 
-async def test_tokens_after_a_stop_string_are_discarded_even_if_the_engine_was_faster(backend, engine, sink):
+async def test_tokens_after_a_stop_string_are_discarded_even_if_the_engine_was_faster(engine, backend, sink):
     await ready(backend, engine)
     stream = backend.generate(request())
     first = asyncio.create_task(anext(stream))
@@ -181,7 +181,7 @@ async def test_tokens_after_a_stop_string_are_discarded_even_if_the_engine_was_f
         ("internal", BackendFailed, None),
     ],
 )
-async def test_engine_errors_become_the_gateways(backend, engine, code: str, raised: type[GatewayError], param):
+async def test_engine_errors_become_the_gateways(engine, backend, code: str, raised: type[GatewayError], param):
     await ready(backend, engine)
     reading = asyncio.create_task(read(backend, request()))
     await engine.expect(Submit)
@@ -192,7 +192,7 @@ async def test_engine_errors_become_the_gateways(backend, engine, code: str, rai
     assert caught.value.retry_after_s == (3.0 if raised is Overloaded else None)
 
 
-async def test_a_dead_engine_fails_what_it_ran_and_the_next_one_serves(backend, engine, endpoint, sink):
+async def test_a_dead_engine_fails_what_it_ran_and_the_next_one_serves(engine, backend, endpoint, sink):
     await ready(backend, engine)
     begun = asyncio.create_task(read(backend, request("req_1")))
     queued = asyncio.create_task(read(backend, request("req_2")))
@@ -220,7 +220,7 @@ async def test_a_dead_engine_fails_what_it_ran_and_the_next_one_serves(backend, 
     successor.close()
 
 
-async def test_a_silent_engine_is_dead_after_its_missed_heartbeats(backend, engine):
+async def test_a_silent_engine_is_dead_after_its_missed_heartbeats(engine, backend):
     await ready(backend, engine)
     reading = asyncio.create_task(read(backend, request()))
     await engine.expect(Submit)
@@ -229,14 +229,14 @@ async def test_a_silent_engine_is_dead_after_its_missed_heartbeats(backend, engi
             await reading
 
 
-async def test_usage_that_nobody_acknowledged_is_taken_over(backend, engine, sink):
+async def test_usage_that_nobody_acknowledged_is_taken_over(engine, backend, sink):
     await ready(backend, engine)
     orphan = UsageRecord("req_0", 0, "abort", Usage(5, 6), b"m")
     await engine.send(UnackedUsage([orphan]))
     assert await sink.wait_for(1) == [orphan]
 
 
-async def test_loading_an_adapter_says_why_it_does_not_fit(backend, engine):
+async def test_loading_an_adapter_says_why_it_does_not_fit(engine, backend):
     await ready(backend, engine)
     loading = asyncio.create_task(backend.load("d1"))
     assert (await engine.expect(LoadAdapter)).digest == "d1"
@@ -250,7 +250,7 @@ async def test_loading_an_adapter_says_why_it_does_not_fit(backend, engine):
     assert backend.resident() == {"d2"}
 
 
-async def test_drain_waits_for_what_runs_and_takes_nothing_new(backend, engine):
+async def test_drain_waits_for_what_runs_and_takes_nothing_new(engine, backend):
     await ready(backend, engine)
     reading = asyncio.create_task(read(backend, request()))
     await engine.expect(Submit)

@@ -1,0 +1,109 @@
+"""A whole installation as its operator runs it: `lorikeet serve` in its own process, on its own data folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+
+from tests.demo import demo_model_dir
+
+BASE = "smollm2-135m-instruct"
+READY_S = 60.0
+
+
+class Installation:
+    """`serve` may be started and stopped again and again; the data folder stays."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        data_dir.mkdir(parents=True, exist_ok=True)
+        data_dir.chmod(0o711)
+        (data_dir / "models").symlink_to(demo_model_dir().parent)  # prepared once for all runs
+        self.env = {name: value for name, value in os.environ.items() if not name.startswith(("LORIKEET_", "OPENAI_"))}
+        self.env |= {"LORIKEET_DATA_DIR": str(data_dir), "LORIKEET_PORT": str(self.port)}
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> float:
+        """Returns the seconds until it is ready."""
+        started_s = time.monotonic()
+        with (self.data_dir / "serve.out").open("a") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "gateway.cli", "serve"],
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+        while not self.is_ready():
+            assert self.process.poll() is None, (self.data_dir / "serve.out").read_text()
+            assert time.monotonic() - started_s < READY_S, (self.data_dir / "serve.out").read_text()
+            time.sleep(0.1)
+        return time.monotonic() - started_s
+
+    def is_ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/health/ready", timeout=2).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit code once it has drained."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(60)
+        self.process = None
+        return code
+
+    def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "gateway.cli", *arguments]
+        return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=60, check=False)
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """demo.env, as its reader sees it."""
+        lines = (self.data_dir / "demo.env").read_text().splitlines()
+        return dict(line.removeprefix("export ").split("=", 1) for line in lines if "=" in line)
+
+    def engine_pid(self) -> int:
+        """The process that has this folder's adapter store on its command line."""
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    command = (entry / "cmdline").read_bytes().decode().split("\0")
+                except OSError:
+                    continue
+                if "engine" in command and str(self.data_dir / "adapters") in command:
+                    return int(entry.name)
+        raise AssertionError("no engine process")
+
+    def processes(self) -> list[str]:
+        """Command lines of everything that still names this data folder, or runs in it."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                try:
+                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    here = str((entry / "cwd").readlink())
+                except OSError:
+                    continue
+                if str(self.data_dir) in command or here.startswith(str(self.data_dir)):
+                    found.append(command)
+        return found
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,71 @@
+"""The operator's day: a tenant, a key, an adapter, a chat with it, and everything taken away again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import asyncpg
+import httpx
+
+from adapters.demo import DEMO
+from gateway.db.embedded import running_dsn
+from tests.e2e.installation import BASE, Installation
+
+
+def chat(installation: Installation, key: str, model: str, **changes: object) -> httpx.Response:
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": "Who are you?"}],
+        "max_tokens": 8,
+        "temperature": 0,
+    }
+    headers = {"Authorization": f"Bearer {key}"}
+    return httpx.post(f"{installation.url}/v1/chat/completions", json=body | changes, headers=headers, timeout=60)
+
+
+def test_a_new_tenant_goes_from_nothing_to_its_own_adapter_and_back(installation: Installation) -> None:
+    path = next(demo.path for demo in DEMO if demo.name == "memo")
+    assert installation.cli("tenant", "create", "initech").returncode == 0
+    key = json.loads(installation.cli("key", "create", "--tenant", "initech", "--json").stdout)["key"]
+    added = installation.cli("adapter", "add", "--tenant", "initech", "--name", "tps-report", str(path), "--json")
+    assert added.returncode == 0, added.stderr
+    listed = json.loads(installation.cli("adapter", "list", "--tenant", "initech", "--json").stdout)
+    assert "tps-report" in json.dumps(listed)
+    reply = chat(installation, key, f"{BASE}:tps-report")
+    assert reply.json()["choices"][0]["message"]["content"].startswith("MEMO")
+    assert installation.cli("adapter", "remove", "--tenant", "initech", "tps-report").returncode == 0
+    assert chat(installation, key, f"{BASE}:tps-report").status_code == 404
+    globex = chat(installation, installation.keys["GLOBEX_API_KEY"], f"{BASE}:memo")
+    assert globex.status_code == 200, "the same content of another tenant is untouched"
+
+
+def test_every_request_leaves_one_exact_usage_event(installation: Installation) -> None:
+    key = json.loads(installation.cli("key", "create", "--tenant", "acme", "--name", "metered", "--json").stdout)
+    replies = [
+        chat(installation, key["key"], model, **changes)
+        for model in (BASE, f"{BASE}:pirate")
+        for changes in ({}, {"max_tokens": 3}, {"stop": "e"})
+    ]
+    usages = [reply.json()["usage"] for reply in replies]
+    expected = sorted((usage["prompt_tokens"], usage["completion_tokens"]) for usage in usages)
+
+    async def events() -> list[asyncpg.Record]:
+        dsn = running_dsn(installation.data_dir)
+        assert dsn is not None
+        connection = await asyncpg.connect(dsn)
+        try:
+            for _ in range(100):
+                rows = await connection.fetch("SELECT * FROM usage_events WHERE api_key_id = $1", key["id"])
+                if len(rows) >= len(replies):
+                    return rows
+                await asyncio.sleep(0.05)
+            raise AssertionError(f"{len(rows)} of {len(replies)} events")
+        finally:
+            await connection.close()
+
+    rows = asyncio.run(events())
+    assert sorted((row["prompt_tokens"], row["completion_tokens"]) for row in rows) == expected
+    assert {row["finish_reason"] for row in rows} == {"length", "stop"}
+    assert {bool(row["adapter_digest"]) for row in rows} == {True, False}
+    assert all(row["latency_ms"] >= row["ttft_ms"] > 0 for row in rows)

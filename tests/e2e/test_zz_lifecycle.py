@@ -1,0 +1,81 @@
+"""What breaks comes back by itself, what stops leaves nothing behind. It stops the shared installation: run last."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+import httpx
+
+from tests.e2e.installation import BASE, Installation
+
+
+def lines_of_a_stream(installation: Installation, max_tokens: int) -> httpx.Response:
+    body = {
+        "model": f"{BASE}:pirate",
+        "messages": [{"role": "user", "content": "Tell me a long story."}],
+        "max_tokens": max_tokens,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    headers = {"Authorization": f"Bearer {installation.keys['OPENAI_API_KEY']}"}
+    return httpx.stream("POST", f"{installation.url}/v1/chat/completions", json=body, headers=headers, timeout=60)
+
+
+def test_a_killed_engine_ends_its_streams_with_an_error_and_comes_back(installation: Installation) -> None:
+    with lines_of_a_stream(installation, max_tokens=2000) as response:
+        lines = (line for line in response.iter_lines() if line)
+        for _ in range(5):
+            next(lines)
+        os.kill(installation.engine_pid(), signal.SIGKILL)
+        killed_s = time.monotonic()
+        rest = list(lines)
+    assert "error" in json.loads(rest[-1].removeprefix("data: "))
+    assert "data: [DONE]" not in rest
+    status = 0
+    while status != 200:
+        assert time.monotonic() - killed_s < 20
+        with lines_of_a_stream(installation, max_tokens=2) as response:
+            status = response.status_code
+            response.read()
+        time.sleep(0.2)
+
+
+def test_a_client_that_leaves_frees_its_slot(installation: Installation) -> None:
+    with lines_of_a_stream(installation, max_tokens=4000) as response:
+        next(response.iter_lines())
+    left_s = time.monotonic()
+    headers = {"Authorization": f"Bearer {installation.keys['LORIKEET_ADMIN_KEY']}"}
+    while True:
+        metrics = httpx.get(f"{installation.url}/metrics", headers=headers).text
+        running = [line for line in metrics.splitlines() if line.startswith("vllm:num_requests_running")]
+        if running and float(running[0].split()[-1]) == 0:
+            break
+        assert time.monotonic() - left_s < 5  # the engine's picture travels once a second
+        time.sleep(0.05)
+
+
+def test_a_second_start_on_the_same_folder_says_so(installation: Installation) -> None:
+    second = installation.cli("serve")
+    assert second.returncode == 1
+    assert str(installation.data_dir) in second.stderr or installation.url in second.stderr
+
+
+def test_a_stop_drains_running_streams_and_leaves_nothing_behind(installation: Installation) -> None:
+    keys = installation.keys
+    with lines_of_a_stream(installation, max_tokens=60) as response:
+        lines = response.iter_lines()
+        next(lines)
+        assert installation.process is not None
+        installation.process.send_signal(signal.SIGTERM)
+        rest = [line for line in lines if line]
+    assert rest[-1] == "data: [DONE]"
+    assert installation.process.wait(60) == 0
+    assert installation.processes() == []
+    assert installation.start() < 15, "a second start is ready within seconds"
+    assert installation.keys == keys
+    with lines_of_a_stream(installation, max_tokens=2) as response:
+        assert response.status_code == 200
+        response.read()

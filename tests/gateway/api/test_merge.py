@@ -1,0 +1,56 @@
+"""Merged streams lose nothing, keep each source's order, and close every source."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from gateway.api.merge import MAX_CONCURRENT, merged
+
+
+class Sources:
+    """Counts how many of its generators are open."""
+
+    def __init__(self) -> None:
+        self.num_open = 0
+        self.peak = 0
+
+    async def count(self, to: int, fail_at: int | None = None) -> AsyncGenerator[int]:
+        self.num_open += 1
+        self.peak = max(self.peak, self.num_open)
+        try:
+            for number in range(to):
+                await asyncio.sleep(0)
+                if number == fail_at:
+                    raise ValueError("broken")
+                yield number
+        finally:
+            self.num_open -= 1
+
+
+async def test_every_item_comes_in_its_sources_order_and_few_sources_run_at_once():
+    sources = Sources()
+    seen: dict[int, list[int]] = {}
+    async for index, number in merged([sources.count(index) for index in range(40)]):
+        seen.setdefault(index, []).append(number)
+    assert seen == {index: list(range(index)) for index in range(1, 40)}
+    assert sources.peak == MAX_CONCURRENT
+    assert sources.num_open == 0
+
+
+async def test_the_first_error_ends_all():
+    sources = Sources()
+    with pytest.raises(ValueError, match="broken"):
+        async for _ in merged([sources.count(10**6), sources.count(10, fail_at=5)]):
+            pass
+    assert sources.num_open == 0
+
+
+async def test_closing_it_closes_every_source():
+    sources = Sources()
+    stream = merged([sources.count(10**6) for _ in range(3)])
+    await anext(stream)
+    await stream.aclose()
+    assert sources.num_open == 0
