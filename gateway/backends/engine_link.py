@@ -110,10 +110,15 @@ class EngineLink:
             pause_s = RECONNECT_S
             try:
                 await self._session()
-            except* _RefusedHello as refusal:
-                self.detail, pause_s = str(refusal.exceptions[0]), REFUSED_RETRY_S
-            except* (EngineGone, zmq.ZMQError) as gone:
-                self.detail = str(gone.exceptions[0])
+            except* _RefusedHello:
+                pause_s = REFUSED_RETRY_S
+            except* EngineGone:
+                pass
+            except* zmq.ZMQError as unusable:
+                self.detail = f"{self._endpoint}: {unusable.exceptions[0]}"
+            except* Exception as failures:
+                self.detail = "the conversation with the engine failed in this gateway"
+                log.error("engine_link_failed", endpoint=self._endpoint, exc_info=failures)
             if not self._stopping:
                 await asyncio.sleep(pause_s)
 
@@ -121,7 +126,7 @@ class EngineLink:
         """One socket's life. A new one has a new identity, so nothing of the old conversation can reach the new."""
         assert self._context is not None
         socket = self._context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.IDENTITY, uuid.uuid4().bytes)
+        socket.setsockopt(zmq.IDENTITY, uuid.uuid4().hex.encode())
         socket.setsockopt(zmq.SNDHWM, SEND_HIGH_WATER_MARK)
         socket.setsockopt(zmq.RCVHWM, 0)  # what the engine may owe us is bounded by our credits
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
@@ -134,6 +139,9 @@ class EngineLink:
                 await self._greet(socket)
                 tasks.create_task(self._beat(socket))
                 tasks.create_task(self._receive(socket))
+        except* EngineGone as gone:
+            self.detail = str(gone.exceptions[0])
+            raise
         finally:
             self._socket = None
             socket.disable_monitor()
@@ -170,9 +178,9 @@ class EngineLink:
             message = _decode(await socket.recv())
             self._heard_at_s = loop.time()
             if isinstance(message, Refused):
-                self._lose(f"the engine ended the session: {message.reason}")
+                raise EngineGone(f"the engine ended the session: {message.reason}")
             if isinstance(message, Welcome):
-                self._lose("the engine greeted twice")
+                raise EngineGone("the engine greeted twice")
             if not isinstance(message, Heartbeat) or message.stats is not None:
                 self._listener.received(message)
 
@@ -184,16 +192,12 @@ class EngineLink:
             sequence += 1
             await asyncio.sleep(HEARTBEAT_INTERVAL_S)
             if loop.time() - self._heard_at_s > DEAD_AFTER_S:
-                self._lose(f"the engine missed {HEARTBEATS_MISSED} heartbeats")
+                raise EngineGone(f"the engine missed {HEARTBEATS_MISSED} heartbeats")
 
     async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
         """A closed connection is known at once, long before heartbeats are missed."""
         await monitor.recv_multipart()
-        self._lose("the engine closed the connection")
-
-    def _lose(self, reason: str) -> None:
-        self.detail = reason
-        raise EngineGone(reason)
+        raise EngineGone("the engine closed the connection")
 
 
 class _RefusedHello(EngineGone):

@@ -99,13 +99,15 @@ class Meter:
                 backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
                 continue
             except Exception as error:
-                # One event that the ledger refuses must not hold up the others: find it, one at a time.
+                # An event that the ledger refuses must not hold up the others: go on one at a time, and it goes last.
                 if limit == 1:
-                    refused = self._waiting.popleft()
-                    log.error("usage_refused", request_id=refused.event.request_id, error=repr(error))
-                limit = MAX_BATCH if limit == 1 else 1
+                    log.error("usage_refused", request_id=batch[0].event.request_id, error=repr(error))
+                    self._waiting.rotate(-1)
+                    await asyncio.sleep(backoff_s)
+                    backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
+                limit = 1
                 continue
-            backoff_s, limit = FIRST_BACKOFF_S, MAX_BATCH
+            backoff_s, limit = FIRST_BACKOFF_S, min(2 * limit, MAX_BATCH)
             for _ in batch:
                 self._waiting.popleft()
             self._metrics.usage_written.inc(len(batch))
