@@ -30,14 +30,14 @@ class BatchBuilder:
         tokens = [token for c in chunks for token in c.sequence.token_ids[c.first : c.first + c.num_tokens]]
         positions = np.concatenate([np.arange(c.first, c.first + c.num_tokens, dtype=np.int64) for c in chunks])
         slots = np.concatenate([self._slots(c, c.first) for c in chunks])
-        decode_slots, decode_hidden = self._decodes(plan.decodes)
+        decode_blocks, decode_hidden = self._decodes(plan.decodes)
         ends = np.cumsum([c.num_tokens for c in chunks], dtype=np.int64)
         return Batch(
             token_ids=self._put(np.array(tokens, dtype=np.int64)),
             positions=self._put(positions),
             slots=self._put(slots),
             num_decodes=len(plan.decodes),
-            decode_slots=decode_slots,
+            decode_blocks=decode_blocks,
             decode_hidden=decode_hidden,
             prefills=self._prefills(plan.prefills, first_row=len(plan.decodes)),
             sampling_rows=self._put(ends[[c.samples for c in chunks]] - 1),
@@ -51,18 +51,19 @@ class BatchBuilder:
         return table[positions // self._block_size] * self._block_size + positions % self._block_size
 
     def _decodes(self, decodes: Many[Chunk]) -> tuple[Tensor, Tensor]:
-        """Slots and mask of every decode's context, padded to the longest with slot 0."""
+        """Blocks and mask of every decode's context, padded to the longest with block 0."""
         lengths = np.array([chunk.first + 1 for chunk in decodes], dtype=np.int64)
-        longest = int(lengths.max(initial=0))
-        slots = np.zeros((len(decodes), longest), dtype=np.int64)
+        num_blocks = -(-int(lengths.max(initial=0)) // self._block_size)
+        blocks = np.zeros((len(decodes), num_blocks), dtype=np.int64)
         for row, chunk in enumerate(decodes):
-            slots[row, : lengths[row]] = self._slots(chunk, 0)
-        columns = np.arange(longest)
+            table = chunk.sequence.block_table[:num_blocks]
+            blocks[row, : len(table)] = table
+        columns = np.arange(num_blocks * self._block_size)
         seen = columns < lengths[:, None]
         if self._window is not None:
             seen &= columns >= lengths[:, None] - self._window
         hidden = np.where(seen, 0.0, -np.inf).astype(np.float32)[:, None]
-        return self._put(slots.reshape(-1)), torch.from_numpy(hidden).to(self._device, self._dtype)
+        return self._put(blocks), torch.from_numpy(hidden).to(self._device, self._dtype)
 
     def _prefills(self, prefills: Many[Chunk], first_row: int) -> list[PrefillRows]:
         rows = []

@@ -15,28 +15,27 @@ from safetensors import safe_open
 from torch import Tensor
 
 from engine.config import ModelConfig, UnsupportedModel
+from engine.layers.linear import Linear
 
 
 class LayerWeights(msgspec.Struct, frozen=True):
-    """One decoder layer. H hidden, Q = heads * D, K = kv_heads * D, I intermediate; matrices are [out, in]."""
+    """One decoder layer. H hidden, Q = heads * D, K = kv_heads * D, I intermediate."""
 
     input_norm: Tensor  # [H]
-    qkv: Tensor  # [Q + 2K, H]
-    qkv_bias: Tensor | None  # [Q + 2K]
+    qkv: Linear  # H -> Q + 2K
     q_norm: Tensor | None  # [D]
     k_norm: Tensor | None  # [D]
-    o: Tensor  # [H, Q]
-    o_bias: Tensor | None  # [H]
+    o: Linear  # Q -> H
     post_norm: Tensor  # [H]
-    gate_up: Tensor  # [2I, H]
-    down: Tensor  # [H, I]
+    gate_up: Linear  # H -> 2I
+    down: Linear  # I -> H
 
 
 class ModelWeights(msgspec.Struct, frozen=True):
     embed: Tensor  # [V, H]
     layers: list[LayerWeights]
     norm: Tensor  # [H]
-    lm_head: Tensor  # [V, H]; the embedding itself where they are tied
+    lm_head: Linear  # H -> V; of the embedding where they are tied
 
 
 class _Checkpoint:
@@ -81,7 +80,7 @@ def load_weights(model_dir: str | Path, config: ModelConfig, dtype: torch.dtype,
         unknown = [name for name in checkpoint.unread() if not (tied and name == "lm_head.weight")]
         if unknown:
             raise UnsupportedModel(f"the checkpoint has tensors the config does not explain: {', '.join(unknown[:5])}")
-    return ModelWeights(embed, layers, norm, lm_head)
+    return ModelWeights(embed, layers, norm, Linear(lm_head))
 
 
 def _layer(checkpoint: _Checkpoint, config: ModelConfig, index: int) -> LayerWeights:
@@ -100,13 +99,14 @@ def _layer(checkpoint: _Checkpoint, config: ModelConfig, index: int) -> LayerWei
     qkv = ("q_proj", "k_proj", "v_proj")
     return LayerWeights(
         input_norm=vector("input_layernorm", hidden),
-        qkv=torch.cat([matrix("self_attn", name) for name in qkv]),
-        qkv_bias=torch.cat([bias(name) for name in qkv]) if config.qkv_bias else None,
+        qkv=Linear(
+            torch.cat([matrix("self_attn", name) for name in qkv]),
+            torch.cat([bias(name) for name in qkv]) if config.qkv_bias else None,
+        ),
         q_norm=vector("self_attn.q_norm", config.head_dim) if config.qk_norm else None,
         k_norm=vector("self_attn.k_norm", config.head_dim) if config.qk_norm else None,
-        o=matrix("self_attn", "o_proj"),
-        o_bias=bias("o_proj") if config.o_bias else None,
+        o=Linear(matrix("self_attn", "o_proj"), bias("o_proj") if config.o_bias else None),
         post_norm=vector("post_attention_layernorm", hidden),
-        gate_up=torch.cat([matrix("mlp", "gate_proj"), matrix("mlp", "up_proj")]),
-        down=matrix("mlp", "down_proj"),
+        gate_up=Linear(torch.cat([matrix("mlp", "gate_proj"), matrix("mlp", "up_proj")])),
+        down=Linear(matrix("mlp", "down_proj")),
     )

@@ -26,16 +26,18 @@ def attention_reference(q: Tensor, cache: Tensor, slots: Tensor, position: int, 
     return torch.einsum("hj,hjd->hd", scores.softmax(-1), values).to(q.dtype)
 
 
-def decode_attention(q: Tensor, cache: Tensor, slots: Tensor, hidden: Tensor) -> Tensor:
+def decode_attention(q: Tensor, cache: Tensor, blocks: Tensor, hidden: Tensor) -> Tensor:
     """One query for each of N sequences.
 
-    q [N, H, D]; cache [2, KVH, S, D]; slots [N * L] int64, L padded to the longest context (padding points anywhere);
-    hidden [N, 1, L]: 0 where a query may look, -inf where it may not, in q's dtype. Returns [N, H * D].
+    q [N, H, D]; cache [2, KVH, S, D]; blocks [N, B] int64: each sequence's blocks, padded with any; hidden [N, 1, L],
+    L = B * block_size: 0 where a query may look, -inf where it may not, in q's dtype. Returns [N, H * D].
     """
     num_seqs, num_heads, head_dim = q.shape
     num_kv_heads = cache.shape[1]
+    block_size = hidden.shape[-1] // blocks.shape[1]
     grouped = q.view(num_seqs, num_kv_heads, -1, head_dim).transpose(0, 1) * head_dim**-0.5  # [KVH, N, G, D]
-    keys, values = cache.index_select(2, slots).view(2, num_kv_heads, num_seqs, -1, head_dim)
+    by_block = cache.view(2, num_kv_heads, -1, block_size * head_dim)  # whole blocks: few long copies
+    keys, values = by_block.index_select(2, blocks.flatten()).view(2, num_kv_heads, num_seqs, -1, head_dim)
     scores = torch.matmul(grouped, keys.transpose(-1, -2)) + hidden  # [KVH, N, G, L]
     out = torch.matmul(scores.softmax(-1), values)
     return out.transpose(0, 1).reshape(num_seqs, num_heads * head_dim)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import msgspec
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
 from engine.config import ModelConfig
 from engine.layers.lora import DOWN, GATE_UP, OUT, QKV, StepLora
@@ -34,14 +33,14 @@ class PrefillRows(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """One step's input on the device. N rows, of which the first num_decodes are decodes of context up to L."""
+    """One step's input on the device. N rows, of which the first num_decodes are decodes."""
 
     token_ids: Tensor  # [N] int64
     positions: Tensor  # [N] int64
     slots: Tensor  # [N] int64, where each row's key and value go
     num_decodes: int
-    decode_slots: Tensor  # [num_decodes * L] int64
-    decode_hidden: Tensor  # [num_decodes, 1, L] 0 or -inf, in the model's dtype
+    decode_blocks: Tensor  # [num_decodes, B] int64
+    decode_hidden: Tensor  # [num_decodes, 1, L] 0 or -inf, in the model's dtype, L = B * block_size
     prefills: Sequence[PrefillRows]
     sampling_rows: Tensor  # [S] int64, rows whose logits are wanted
     lora: StepLora | None
@@ -69,14 +68,14 @@ class Decoder:
             x = x + self._attend(index, layer, rms_norm(x, layer.input_norm, eps), rotary, batch, cache)
             x = x + self._feed_forward(index, layer, rms_norm(x, layer.post_norm, eps), batch.lora)
         wanted = rms_norm(x[batch.sampling_rows], self.weights.norm, eps)
-        return linear(wanted, self.weights.lm_head).float()
+        return self.weights.lm_head(wanted).float()
 
     def _attend(
         self, index: int, layer: LayerWeights, x: Tensor, rotary: tuple[Tensor, Tensor], batch: Batch, cache: Tensor
     ) -> Tensor:
         config, lora = self.config, batch.lora
         sizes = [config.num_heads * config.head_dim, *[config.num_kv_heads * config.head_dim] * 2]
-        qkv = linear(x, layer.qkv, layer.qkv_bias)
+        qkv = layer.qkv(x)
         if lora is not None:
             lora.add_(index, QKV, x, torch.split(qkv, sizes, -1))
         q, k, v = (part.view(x.shape[0], -1, config.head_dim) for part in torch.split(qkv, sizes, -1))
@@ -87,7 +86,7 @@ class Decoder:
         rope_(k, *rotary)
         write_kv(cache, k, v, batch.slots)
         attended = self._attention(q, cache, batch)
-        out = linear(attended, layer.o, layer.o_bias)
+        out = layer.o(attended)
         if lora is not None:
             lora.add_(index, OUT, attended, (out,))
         return out
@@ -98,17 +97,17 @@ class Decoder:
             prefill_attention(q[rows.first : rows.last], cache, rows.slots, rows.visible) for rows in batch.prefills
         ]
         if batch.num_decodes:
-            decodes = decode_attention(q[: batch.num_decodes], cache, batch.decode_slots, batch.decode_hidden)
+            decodes = decode_attention(q[: batch.num_decodes], cache, batch.decode_blocks, batch.decode_hidden)
             parts.insert(0, decodes)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     @staticmethod
     def _feed_forward(index: int, layer: LayerWeights, x: Tensor, lora: StepLora | None) -> Tensor:
-        gate_up = linear(x, layer.gate_up)
+        gate_up = layer.gate_up(x)
         if lora is not None:
             lora.add_(index, GATE_UP, x, gate_up.chunk(2, -1))
         activated = silu_mul(gate_up)
-        out = linear(activated, layer.down)
+        out = layer.down(activated)
         if lora is not None:
             lora.add_(index, DOWN, activated, (out,))
         return out

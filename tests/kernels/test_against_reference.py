@@ -71,16 +71,15 @@ ATTENTION = [(1, 1, 16), (4, 4, 64), (9, 3, 64), (8, 1, 80), (16, 2, 128)]
 @pytest.mark.parametrize("window", [None, 5])
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), ATTENTION)
 def test_decode_attention(heads: int, kv_heads: int, dim: int, window: int | None, dtype: torch.dtype) -> None:
-    lengths = [1, 7, 33, 16]
-    cache = torch.randn(2, kv_heads, 160, dim, dtype=dtype)
-    order = torch.randperm(160)
-    slots = torch.zeros(4, max(lengths), dtype=torch.int64)
-    hidden = torch.full((4, 1, max(lengths)), -torch.inf, dtype=dtype)
+    lengths, block_size = [1, 7, 33, 16], 8
+    cache = torch.randn(2, kv_heads, 20 * block_size, dim, dtype=dtype)
+    blocks = torch.randperm(20).view(4, 5)
+    slots = (blocks[:, :, None] * block_size + torch.arange(block_size)).flatten(1)
+    hidden = torch.full((4, 1, 5 * block_size), -torch.inf, dtype=dtype)
     for row, length in enumerate(lengths):
-        slots[row, :length] = order[row * 40 : row * 40 + length]
         hidden[row, 0, max(0, length - (window or length)) : length] = 0
     q = torch.randn(4, heads, dim, dtype=dtype)
-    ours = decode_attention(q, cache, slots.flatten(), hidden).view(4, heads, dim)
+    ours = decode_attention(q, cache, blocks, hidden).view(4, heads, dim)
     for row, length in enumerate(lengths):
         assert_near(ours[row], attention_reference(q[row], cache, slots[row], length - 1, window))
 
