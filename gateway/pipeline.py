@@ -13,10 +13,10 @@ from engine.protocol import Final, FinishReason, GenerateRequest, SamplingParams
 from gateway.backends.base import Message, PreparedPrompt
 from gateway.backends.pool import Pool
 from gateway.errors import BackendFailed, InvalidRequest, Overloaded
-from gateway.metering.event import MeterTag, encode_tag
 from gateway.metering.meter import Meter
+from gateway.metering.tag import MeterTag, encode_tag
+from gateway.principal import Principal
 from gateway.routing.resolve import Resolver, Route
-from gateway.tenancy.principal import Principal
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.tokenizer import Tokenizer
 

@@ -16,8 +16,8 @@ from gateway.admin.projects import ProjectController
 from gateway.admin.services import AdminServices
 from gateway.admin.status import status
 from gateway.errors import NotFound, PermissionDenied
+from gateway.principal import Principal
 from gateway.tenancy.authenticate import Authenticator, require
-from gateway.tenancy.principal import Principal
 
 PATH = "/v1/organization"
 

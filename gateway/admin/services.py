@@ -13,8 +13,8 @@ from adapters.store import AdapterStore
 from engine.config import ModelConfig
 from gateway.backends.base import Health
 from gateway.db.pool import Database
+from gateway.principal import Principal
 from gateway.tenancy.authenticate import Authenticator
-from gateway.tenancy.principal import Principal
 
 
 class AdminServices(msgspec.Struct, frozen=True, kw_only=True):

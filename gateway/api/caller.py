@@ -9,8 +9,8 @@ from litestar.di import NamedDependency, Provide
 from litestar.params import SkipValidation
 
 from gateway.api.envelope import call_of
+from gateway.principal import Principal
 from gateway.tenancy.authenticate import Authenticator, require
-from gateway.tenancy.principal import Principal
 
 Caller = NamedDependency[SkipValidation[Principal]]
 """The parameter `caller` of a handler: a principal that may use models."""

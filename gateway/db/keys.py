@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from gateway.db.ids import new_id
-from gateway.tenancy.principal import Scope
+from gateway.principal import Scope
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection

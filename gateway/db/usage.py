@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gateway.metering.event import UsageEvent
+import msgspec
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
+
+
+class UsageEvent(msgspec.Struct, frozen=True):
+    """One row of the ledger. Times in ms; ttft_ms is None when no token came or its gateway died."""
+
+    request_id: str
+    attempt: int
+    organization_id: str
+    project_id: str
+    api_key_id: str
+    endpoint: str
+    model: str
+    adapter_id: str | None
+    adapter_version: int | None
+    adapter_digest: str | None
+    stream: bool
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    discarded_tokens: int
+    finish_reason: str
+    queue_ms: float
+    prefill_ms: float
+    decode_ms: float
+    ttft_ms: float | None
+    latency_ms: float | None
+    adapter_load_bytes: int
+    created_at: datetime.datetime
+    finished_at: datetime.datetime
+
 
 _INSERT = """
     INSERT INTO usage_events (

@@ -15,8 +15,8 @@ import structlog
 from engine.protocol import UsageRecord
 from gateway.backends.base import Acknowledged
 from gateway.db.pool import UNAVAILABLE, Database
-from gateway.db.usage import insert_usage_events
-from gateway.metering.event import UsageEvent, decode_tag
+from gateway.db.usage import UsageEvent, insert_usage_events
+from gateway.metering.tag import decode_tag
 from gateway.observe import Metrics
 
 log = structlog.get_logger(__name__)

@@ -22,10 +22,10 @@ from gateway.db.migrate import migrate
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
 from gateway.db.projects import create_project, find_project
+from gateway.principal import Scope
 from gateway.process import write_private
 from gateway.settings import Settings
 from gateway.tenancy.keys import KeyKind, new_key, parse_key
-from gateway.tenancy.principal import Scope
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection

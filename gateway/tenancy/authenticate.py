@@ -14,9 +14,9 @@ from gateway.db.changes import Change, ChangeFeed
 from gateway.db.keys import find_usable_key, touch_keys
 from gateway.db.pool import FAILURES, Database
 from gateway.errors import InvalidApiKey, Overloaded, PermissionDenied
+from gateway.principal import Principal, Scope
 from gateway.tenancy.key_cache import CachedKey, KeyCache
 from gateway.tenancy.keys import ParsedKey, parse_key
-from gateway.tenancy.principal import Principal, Scope
 
 LOOKUP_TIMEOUT_S = 5.0
 NOTE_EVERY = datetime.timedelta(minutes=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections import OrderedDict
 
-from gateway.tenancy.principal import Principal
+from gateway.principal import Principal
 
 MAX_KNOWN = 10_000
 MAX_UNKNOWN = 10_000

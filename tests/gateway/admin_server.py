@@ -24,9 +24,9 @@ from gateway.db.keys import create_key
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
 from gateway.observe import Metrics
+from gateway.principal import Scope
 from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.keys import NewKey, new_key
-from gateway.tenancy.principal import Scope
 
 MAX_ADAPTER_BYTES = 64 * 1024
 MAX_BODY_BYTES = 4096

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.db import adapters, keys, organizations, projects, usage
 from gateway.db.pool import Database
-from gateway.metering.event import UsageEvent
+from gateway.db.usage import UsageEvent
 from gateway.tenancy.keys import new_key
 
 DIGEST_A = "a" * 64

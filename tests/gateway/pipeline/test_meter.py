@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 from engine.protocol import Usage, UsageRecord
 from gateway.db.pool import Database
 from gateway.db.usage import list_usage_events
-from gateway.metering.event import MeterTag, encode_tag
 from gateway.metering.meter import Meter
+from gateway.metering.tag import MeterTag, encode_tag
 from gateway.observe import Metrics
 from tests.conftest import with_database
 

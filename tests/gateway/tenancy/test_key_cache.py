@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
+from gateway.principal import Principal
 from gateway.tenancy.key_cache import UNKNOWN_TTL_S, CachedKey, KeyCache
-from gateway.tenancy.principal import Principal
 
 
 def digest(number: int) -> bytes:

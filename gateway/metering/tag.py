@@ -1,0 +1,25 @@
+"""The tag that travels through the engine with a request, so that any gateway can write its usage event."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class MeterTag(msgspec.Struct, frozen=True):
+    """Everything of an event that the engine does not know. It travels as opaque bytes in `GenerateRequest.meter`,
+    so that whichever gateway receives the usage can write the event. created_at_ns: Unix time in ns."""
+
+    organization_id: str
+    project_id: str
+    api_key_id: str
+    endpoint: str
+    model: str
+    adapter_id: str | None
+    adapter_version: int | None
+    adapter_digest: str | None
+    created_at_ns: int
+    stream: bool
+
+
+encode_tag = msgspec.msgpack.Encoder().encode
+decode_tag = msgspec.msgpack.Decoder(MeterTag).decode
