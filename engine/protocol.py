@@ -23,7 +23,7 @@ import msgspec
 
 PROTOCOL_VERSION = 1
 HEARTBEAT_INTERVAL_S = 1.0
-HEARTBEATS_MISSED = 5
+HEARTBEATS_MISSED = 3
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 FinishReason = Literal["stop", "length", "abort", "error"]

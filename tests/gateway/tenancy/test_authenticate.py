@@ -19,7 +19,10 @@ from gateway.tenancy.authenticate import Authenticator, require
 from gateway.tenancy.keys import NewKey, new_key
 
 REVOKED_WITHIN_S = 1.0
-TERMINATE_LISTENERS = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = $1"
+# Other gateways of the test run listen too, each on its own database.
+LISTENERS = "FROM pg_stat_activity WHERE application_name = $1 AND datname = $2"
+FIND_LISTENERS = f"SELECT pid {LISTENERS}"
+TERMINATE_LISTENERS = f"SELECT pg_terminate_backend(pid, 5000) {LISTENERS}"
 
 
 class Tenant:
@@ -116,8 +119,9 @@ async def test_a_revocation_holds_within_a_second_while_nothing_can_listen(
     server = await asyncpg.connect(postgres)
     try:
         # Connections that are open stay; the listener, once terminated, cannot come back.
-        await server.execute(f"ALTER DATABASE {urlsplit(dsn).path[1:]} ALLOW_CONNECTIONS false")
-        terminated = await server.fetch(TERMINATE_LISTENERS, LISTENER_NAME)
+        name = urlsplit(dsn).path[1:]
+        await server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        terminated = await server.fetch(TERMINATE_LISTENERS, LISTENER_NAME, name)
     finally:
         await server.close()
     assert len(terminated) == 1
@@ -125,15 +129,17 @@ async def test_a_revocation_holds_within_a_second_while_nothing_can_listen(
     assert await seconds_until_refused(authenticator, key) < REVOKED_WITHIN_S
 
 
-async def test_listening_resumes_after_its_connection_was_killed(authenticator: Authenticator, tenant: Tenant) -> None:
+async def test_listening_resumes_after_its_connection_was_killed(
+    authenticator: Authenticator, tenant: Tenant, dsn: str
+) -> None:
+    name = urlsplit(dsn).path[1:]
     async with tenant.database.acquire() as conn:
-        listeners = "SELECT pid FROM pg_stat_activity WHERE application_name = $1"
-        (first,) = [row["pid"] for row in await conn.fetch(listeners, LISTENER_NAME)]
-        await conn.fetch(TERMINATE_LISTENERS, LISTENER_NAME)
+        (first,) = [row["pid"] for row in await conn.fetch(FIND_LISTENERS, LISTENER_NAME, name)]
+        await conn.fetch(TERMINATE_LISTENERS, LISTENER_NAME, name)
         async with asyncio.timeout(5):
             pids = [first]
             while pids in ([], [first]):
-                pids = [row["pid"] for row in await conn.fetch(listeners, LISTENER_NAME)]
+                pids = [row["pid"] for row in await conn.fetch(FIND_LISTENERS, LISTENER_NAME, name)]
 
 
 async def test_a_key_works_at_once_even_if_it_was_tried_before_it_existed(
