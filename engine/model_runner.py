@@ -58,9 +58,8 @@ class ModelRunner:
         if not rows and not segments:
             return None
         stack = self._stack_for(rows) if rows else None
-        indexes = [stack.index[adapter.digest] for adapter in rows] if stack is not None else []
-        row_adapter = torch.tensor(indexes, dtype=torch.int64, device=self._decoder.device)
-        return StepLora(stack, row_adapter, segments)
+        indexes = tuple(stack.index[adapter.digest] for adapter in rows) if stack is not None else ()
+        return StepLora(stack, indexes, segments, self._decoder.device)
 
     def _adapter_of(self, sequence: Sequence) -> LoadedAdapter | None:
         return None if sequence.adapter_slot is None else self._adapter_in(sequence.adapter_slot)

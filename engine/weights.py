@@ -15,7 +15,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from engine.config import ModelConfig, UnsupportedModel
-from engine.layers.linear import Linear
+from kernels.linear import Linear
 
 
 class LayerWeights(msgspec.Struct, frozen=True):

@@ -4,9 +4,10 @@ Semantics, for token n with adapter g of rank r_g (no adapter: nothing is added)
     out[n] += scaling_g * (x[n] @ A_g^T) @ B_g^T            A_g [r_g, in], B_g [out, r_g]
 
 Shrink is x @ A^T, expand is h @ B^T. Rows of one adapter that lie together (a prefill chunk) take two plain products.
-Rows of many adapters (decode) take two products as well: over the ranks of all adapters of the batch side by side,
-with a mask between them that leaves each row its own ranks, scaled. On a CPU the weights' bytes decide, and so they
-are read once; true ranks are concatenated, never padded.
+Rows of many adapters (decode) take two products as well, for all projections that share their input: the A's of all
+adapters and projections below each other, the B's as blocks on a diagonal, and a mask between that leaves each row its
+own ranks, scaled. True ranks are concatenated, never padded. The zeros of the blocks cost less than more products:
+on a CPU a product of this size is mostly the cost of its call.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from kernels.linear import Linear
 
 
 def lora_reference(x: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:
@@ -37,16 +40,26 @@ def rank_mask(ranks: Sequence[int], scalings: Sequence[float], row_adapter: Tens
     return (owner[None] == row_adapter[:, None]) * column_scaling
 
 
-def add_mixed_lora_(outs: Sequence[Tensor], x: Tensor, a: Tensor, bs: Sequence[Tensor], mask: Tensor) -> None:
+def stack_shrink(parts: Sequence[Tensor]) -> Linear:
+    """A's [r, in] of all adapters and projections, in the order of the mask's columns -> in to R = sum(r)."""
+    return Linear(torch.cat(tuple(parts)))
+
+
+def stack_expand(parts: Sequence[tuple[int, Tensor]], out_features: int) -> Linear:
+    """B's [out_p, r] with the first output each one writes, in the order of the mask's columns -> R to out_features."""
+    first_b = parts[0][1]
+    diagonal = first_b.new_zeros(out_features, sum(b.shape[1] for _, b in parts))
+    column = 0
+    for row, b in parts:
+        diagonal[row : row + b.shape[0], column : column + b.shape[1]] = b
+        column += b.shape[1]
+    return Linear(diagonal)
+
+
+def add_mixed_lora_(out: Tensor, x: Tensor, shrink: Linear, expand: Linear, mask: Tensor) -> None:
     """Add to each row its own adapter's delta, for all projections that share the input x.
 
-    outs: P tensors [N, out_p], in place. x [N, in]. a [R, in]: for each projection the A's of all adapters, R being the
-    sum of all their ranks. bs: P tensors [R_p, out_p], the B^T's of all adapters. mask [N, R] as `rank_mask` gives it,
-    projection by projection. A projection that no adapter of the batch targets has R_p = 0.
+    out [N, out], the projections side by side, in place; x [N, in]; shrink and expand as stacked above; mask [N, R] as
+    `rank_mask` gives it, projection by projection.
     """
-    shrunk = (torch.mm(x, a.T) * mask).to(x.dtype)
-    first = 0
-    for out, b in zip(outs, bs, strict=True):
-        if b.shape[0]:
-            out.addmm_(shrunk[:, first : first + b.shape[0]], b)
-            first += b.shape[0]
+    out.copy_(expand.add((shrink(x) * mask).to(x.dtype), out))

@@ -77,7 +77,7 @@ class Decoder:
         sizes = [config.num_heads * config.head_dim, *[config.num_kv_heads * config.head_dim] * 2]
         qkv = layer.qkv(x)
         if lora is not None:
-            lora.add_(index, QKV, x, torch.split(qkv, sizes, -1))
+            lora.add_(index, QKV, x, qkv, sizes)
         q, k, v = (part.view(x.shape[0], -1, config.head_dim) for part in torch.split(qkv, sizes, -1))
         if layer.q_norm is not None and layer.k_norm is not None:
             q = rms_norm(q, layer.q_norm, config.rms_norm_eps)
@@ -88,7 +88,7 @@ class Decoder:
         attended = self._attention(q, cache, batch)
         out = layer.o(attended)
         if lora is not None:
-            lora.add_(index, OUT, attended, (out,))
+            lora.add_(index, OUT, attended, out, out.shape[1:])
         return out
 
     @staticmethod
@@ -105,9 +105,9 @@ class Decoder:
     def _feed_forward(index: int, layer: LayerWeights, x: Tensor, lora: StepLora | None) -> Tensor:
         gate_up = layer.gate_up(x)
         if lora is not None:
-            lora.add_(index, GATE_UP, x, gate_up.chunk(2, -1))
+            lora.add_(index, GATE_UP, x, gate_up, (gate_up.shape[1] // 2,) * 2)
         activated = silu_mul(gate_up)
         out = layer.down(activated)
         if lora is not None:
-            lora.add_(index, DOWN, activated, (out,))
+            lora.add_(index, DOWN, activated, out, out.shape[1:])
         return out

@@ -9,7 +9,8 @@ from torch import Tensor
 from kernels.activation import silu_mul, silu_mul_reference
 from kernels.attention import attention_reference, decode_attention, prefill_attention
 from kernels.kv_cache import write_kv, write_kv_reference
-from kernels.lora import add_lora_, add_mixed_lora_, lora_reference, rank_mask
+from kernels.linear import Linear
+from kernels.lora import add_lora_, add_mixed_lora_, lora_reference, rank_mask, stack_expand, stack_shrink
 from kernels.norm import rms_norm, rms_norm_reference
 from kernels.rope import rope_, rope_reference
 
@@ -122,15 +123,16 @@ def test_mixed_lora_gives_each_row_its_own_adapter(popularity: str, tokens: int,
         "identical": torch.full((tokens,), 3),
     }[popularity]
     x, base = torch.randn(tokens, width, dtype=dtype), [torch.randn(tokens, out, dtype=dtype) for out in outs]
-    ours = [tensor.clone() for tensor in base]
-    a = torch.cat([adapter[p][0] for p in range(2) for adapter in adapters])
-    bs = [torch.cat([adapter[p][1].T for adapter in adapters]) for p in range(2)]
+    ours = torch.cat(base, 1)
+    present = [(p, g) for p in range(2) for g in range(5) if ranks[g][p]]
+    shrink = stack_shrink([adapters[g][p][0] for p, g in present])
+    expand = stack_expand([(sum(outs[:p]), adapters[g][p][1]) for p, g in present], sum(outs))
     mask = torch.cat([rank_mask([rs[p] for rs in ranks], scalings, rows) for p in range(2)], 1)
-    add_mixed_lora_(ours, x, a, bs, mask)
+    add_mixed_lora_(ours, x, shrink, expand, mask)
     for row, adapter in enumerate(rows.tolist()):
-        for p in range(2):
+        for p, part in enumerate(ours[row].split(outs)):
             delta = lora_reference(x[row : row + 1], *adapters[adapter][p], scalings[adapter])
-            assert_near(ours[p][row], base[p][row] + delta[0])
+            assert_near(part, base[p][row] + delta[0])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -141,3 +143,16 @@ def test_lora_of_one_adapter(rank: int, dtype: torch.dtype) -> None:
     expected = out + lora_reference(x, a, b, 1.5)
     add_lora_(out, x, a, b, 1.5)
     assert_near(out, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("rows", [1, 7, 129])
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear(bias: bool, rows: int, dtype: torch.dtype) -> None:
+    x, weight, y = torch.randn(rows, 48, dtype=dtype), torch.randn(40, 48, dtype=dtype) / 7, torch.randn(rows, 40)
+    vector = torch.randn(40, dtype=dtype) if bias else None
+    expected = x.float() @ weight.float().T
+    linear = Linear(weight, vector)
+    assert_near(linear(x), (expected + (vector.float() if vector is not None else 0)).to(dtype))
+    if vector is None:
+        assert_near(linear.add(x, y.to(dtype)), (expected + y.to(dtype).float()).to(dtype))

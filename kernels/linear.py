@@ -1,4 +1,8 @@
-"""A frozen matrix and its bias, in the layout the device multiplies fastest.
+"""Multiplying by a frozen matrix, kept in the layout that the device multiplies fastest.
+
+Semantics:
+    linear(x)[n, o]     = sum_i x[n, i] * weight[o, i] + bias[o]
+    linear.add(x, y)    = y + linear(x)                              rounded once
 
 On a CPU in bfloat16 oneDNN multiplies blocked weights about twice as fast as plain ones at decode sizes, so they are
 reordered once; everywhere else the plain matrix is used.
@@ -13,7 +17,7 @@ ROWS_HINT = 32  # of the input, for oneDNN's choice of blocks: measured the same
 
 
 class Linear:
-    """x [N, in] -> x @ weight.T + bias [N, out], for a weight [out, in] that is not kept when it is reordered."""
+    """weight [out, in], not kept when it is reordered; bias [out] or None."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._bias = bias
@@ -23,10 +27,19 @@ class Linear:
         self._weight = weight
 
     def __call__(self, x: Tensor) -> Tensor:
+        """x [N, in] -> [N, out]."""
         if self._reordered:
             out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
             return out
         return torch.nn.functional.linear(x, self._weight, self._bias)
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        """x [N, in], y [N, out] -> [N, out]. Only without a bias."""
+        assert self._bias is None
+        if self._reordered:
+            out: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, y, self._weight, None, "add")
+            return out
+        return torch.addmm(y, x, self._weight.T)
 
 
 def _onednn_multiplies_bf16() -> bool:
