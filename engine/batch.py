@@ -19,10 +19,9 @@ Ints = NDArray[np.int64]
 class BatchBuilder:
     """Knows the cache's block size and where tensors go; holds nothing of a step."""
 
-    def __init__(self, block_size: int, window: int | None, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, block_size: int, window: int | None, device: torch.device) -> None:
         self._block_size = block_size
         self._window = window
-        self._dtype = dtype
         self._device = device
 
     def build(self, plan: Plan, lora: StepLora | None) -> Batch:
@@ -59,11 +58,10 @@ class BatchBuilder:
             table = chunk.sequence.block_table[:num_blocks]
             blocks[row, : len(table)] = table
         columns = np.arange(num_blocks * self._block_size)
-        seen = columns < lengths[:, None]
+        hidden = columns >= lengths[:, None]
         if self._window is not None:
-            seen &= columns >= lengths[:, None] - self._window
-        hidden = np.where(seen, 0.0, -np.inf).astype(np.float32)[:, None]
-        return self._put(blocks), torch.from_numpy(hidden).to(self._device, self._dtype)
+            hidden |= columns < lengths[:, None] - self._window
+        return self._put(blocks), torch.from_numpy(hidden[:, None]).to(self._device)
 
     def _prefills(self, prefills: Many[Chunk], first_row: int) -> list[PrefillRows]:
         rows = []

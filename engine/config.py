@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +20,11 @@ class UnsupportedModel(ValueError):
 
 
 class RopeParameters(msgspec.Struct, frozen=True):
-    """Rotary embedding of one model (Su et al. 2021). kind: default, linear, llama3 or dynamic/yarn where supported."""
+    """Rotary embedding of one model (Su et al., 2021).
+
+    kind: default; linear (positions divided by factor); llama3 (low frequencies divided, Llama 3.1); yarn (Peng et al.,
+    2023). attention_factor: what cos and sin are multiplied by.
+    """
 
     theta: float
     kind: str = "default"
@@ -27,6 +32,10 @@ class RopeParameters(msgspec.Struct, frozen=True):
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position: int = 0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention_factor: float = 1.0
 
 
 class ModelConfig(msgspec.Struct, frozen=True):
@@ -137,28 +146,53 @@ def _rope(raw: dict[str, Any]) -> RopeParameters:
     """Both spellings: `rope_parameters` (transformers 5) and `rope_theta` with `rope_scaling` (transformers 4)."""
     scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    if kind not in ("default", "linear", "llama3"):
-        raise UnsupportedModel(f"config.json: rope type is {kind!r}; supported: default, linear, llama3")
+    if kind not in ("default", "linear", "llama3", "yarn"):
+        raise UnsupportedModel(f"config.json: rope type is {kind!r}; supported: default, linear, llama3, yarn")
     if scaling.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0)) != 1.0:
         raise UnsupportedModel("config.json: partial_rotary_factor other than 1.0 is not supported")
+    original = scaling.get("original_max_position_embeddings") or raw["max_position_embeddings"]
+    factor = float(scaling.get("factor") or raw["max_position_embeddings"] / original)
     return RopeParameters(
         theta=float(scaling.get("rope_theta") or raw.get("rope_theta") or 10000.0),
         kind=kind,
-        factor=float(scaling.get("factor", 1.0)),
+        factor=factor,
         low_freq_factor=float(scaling.get("low_freq_factor", 1.0)),
         high_freq_factor=float(scaling.get("high_freq_factor", 4.0)),
-        original_max_position=int(scaling.get("original_max_position_embeddings", 0)),
+        original_max_position=int(original),
+        beta_fast=float(scaling.get("beta_fast") or 32.0),
+        beta_slow=float(scaling.get("beta_slow") or 1.0),
+        truncate=bool(scaling.get("truncate", True)),
+        attention_factor=_yarn_attention_factor(scaling, factor) if kind == "yarn" else 1.0,
     )
 
 
+def _yarn_attention_factor(scaling: dict[str, Any], factor: float) -> float:
+    """Given, or by YaRN's temperature 0.1 ln(factor) + 1, which DeepSeek's two mscale keys generalise."""
+    if scaling.get("attention_factor") is not None:
+        return float(scaling["attention_factor"])
+
+    def temperature(mscale: float) -> float:
+        return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    if scaling.get("mscale") and scaling.get("mscale_all_dim"):
+        return temperature(scaling["mscale"]) / temperature(scaling["mscale_all_dim"])
+    return temperature(1.0)
+
+
 def _sliding_window(family: str, raw: dict[str, Any]) -> int | None:
+    """Tokens each position sees, the same in every layer. Raises UnsupportedModel where layers differ."""
     window = raw.get("sliding_window")
-    if window is None or not (raw.get("use_sliding_window", family == "mistral")):
+    if window is None or not raw.get("use_sliding_window", family == "mistral"):
         return None
-    layer_types = raw.get("layer_types")
-    if layer_types and len(set(layer_types)) > 1:
-        raise UnsupportedModel("config.json: layer_types mixes full and sliding attention")
-    return int(window)
+    num_layers = raw["num_hidden_layers"]
+    default = ["sliding_attention"] * num_layers
+    if family in ("qwen2", "qwen3"):  # the first max_window_layers layers see everything
+        full = min(raw.get("max_window_layers", num_layers), num_layers)
+        default = ["full_attention"] * full + ["sliding_attention"] * (num_layers - full)
+    kinds = set(raw.get("layer_types") or default)
+    if len(kinds) > 1:
+        raise UnsupportedModel("config.json: layer_types (or max_window_layers) mixes full and sliding attention")
+    return int(window) if kinds == {"sliding_attention"} else None
 
 
 def _eos_token_ids(raw: dict[str, Any], folder: Path) -> tuple[int, ...]:

@@ -76,9 +76,7 @@ class EngineCore:
             case GenerateRequest():
                 self._add(command)
             case Abort(request_id, num_kept_tokens):
-                final = self._scheduler.abort(request_id, num_kept_tokens)
-                if final is not None:
-                    self._mailbox.post(StepOutputs(finals=[final]))
+                self._abort(request_id, num_kept_tokens)
             case LoadAdapter(digest):
                 if self._adapters.request(digest):
                     self._mailbox.post(AdapterStatus(digest, True))
@@ -96,20 +94,34 @@ class EngineCore:
         sequence = Sequence(request, list(request.prompt_token_ids), seed, time.monotonic())
         error = self._scheduler.add(sequence)
         if error is not None:
-            usage = Usage(prompt_tokens=sequence.num_prompt_tokens, completion_tokens=0)
+            usage = Usage(prompt_tokens=0, completion_tokens=0)  # nothing of it was computed
             self._mailbox.post(StepOutputs(finals=[Final(request.request_id, "error", usage, error)]))
+
+    def _abort(self, request_id: str, num_kept_tokens: int | None) -> None:
+        sequence = self._scheduler.find(request_id)
+        if sequence is None:
+            return
+        final = self._scheduler.abort(request_id, num_kept_tokens)
+        assert final is not None
+        self._mailbox.post(StepOutputs(finals=[final]))
+        digest = sequence.request.adapter
+        if digest and not self._scheduler.waiting_for(digest):
+            self._adapters.withdraw(digest)
 
     def _take_arrivals(self) -> None:
         for arrival in self._adapters.arrivals():
             waiting = self._scheduler.waiting_for(arrival.digest)
             if arrival.adapter is not None and waiting:
                 waiting[0].adapter_load_bytes = arrival.adapter.num_bytes
-            if arrival.error is not None:
-                error = EngineError("adapter_rejected", arrival.error)
-                self._mailbox.post(StepOutputs(finals=[self._scheduler.fail(s, error) for s in waiting]))
+            if arrival.error is not None and waiting:
+                finals = [self._scheduler.fail(sequence, arrival.error) for sequence in waiting]
+                self._mailbox.post(StepOutputs(finals=finals))
+            elif not waiting:
+                self._adapters.withdraw(arrival.digest)
             if arrival.digest in self._wanted:
                 self._wanted.discard(arrival.digest)
-                self._mailbox.post(AdapterStatus(arrival.digest, arrival.error is None, arrival.error))
+                message = None if arrival.error is None else arrival.error.message
+                self._mailbox.post(AdapterStatus(arrival.digest, arrival.error is None, message))
 
     def _step(self) -> bool:
         """False when there was nothing to compute."""
@@ -126,8 +138,8 @@ class EngineCore:
         outputs = self._scheduler.commit(plan, sampled)
         self._num_steps += 1
         self._num_prompt_tokens += sum(chunk.num_tokens for chunk in plan.prefills)
-        self._num_generated_tokens += sum(result is not None for result in sampled)
-        if outputs.deltas:
+        self._num_generated_tokens += len(outputs.deltas)
+        if outputs.deltas or outputs.finals:
             self._mailbox.post(outputs)
         return True
 

@@ -60,6 +60,10 @@ class Mailbox:
 
     def post(self, event: Event) -> None:
         self._outbox.put(event)
+        self.wake()
+
+    def wake(self) -> None:
+        """Make wake_fd readable. Safe in a signal handler."""
         with contextlib.suppress(BlockingIOError):  # a full pipe already wakes
             self._wake_writer.send(b"\0")
 

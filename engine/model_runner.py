@@ -30,11 +30,11 @@ class ModelRunner:
         model = decoder.config
         self._decoder = decoder
         self._adapter_in = adapter_in
-        self._batches = BatchBuilder(config.block_size, model.sliding_window, decoder.dtype, decoder.device)
+        self._batches = BatchBuilder(config.block_size, model.sliding_window, decoder.device)
         self._sampler = Sampler(model.eos_token_ids)
         self._stack: AdapterStack | None = None
         shape = (2, model.num_kv_heads, num_blocks * config.block_size, model.head_dim)
-        # Zeros, not garbage: padded context rows are read, and a NaN times a zero weight is a NaN.
+        # Zeros, not garbage: padded context is read at weight 0, and 0 * NaN is a NaN (see kernels.kv_cache).
         self._caches = [torch.zeros(shape, dtype=decoder.dtype, device=decoder.device) for _ in range(model.num_layers)]
 
     @torch.inference_mode()

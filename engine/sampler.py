@@ -12,6 +12,8 @@ from engine.scheduler import Sampled
 from engine.sequence import Sequence
 from kernels.sampling import num_candidates, sample, uniform
 
+GREEDY_BELOW = 1e-5  # a temperature that would overflow fp32 means the most likely token
+
 
 class Sampler:
     """Stateless between steps: a draw depends on the sequence's seed and its position alone."""
@@ -23,13 +25,18 @@ class Sampler:
         """logits [S, V] fp32, one row per sequence. Log-probabilities are of the unmodified distribution."""
         logprobs = self._logprobs_source(logits, sequences)
         self._ban_early_stops(logits, sequences)
-        token_ids = logits.argmax(-1)
-        random = [row for row, s in enumerate(sequences) if s.request.sampling.temperature > 0]
+        best, token_ids = logits.max(-1)
+        finite = torch.isfinite(best).tolist()  # a NaN anywhere in a row is its maximum
+        random = [
+            row for row, s in enumerate(sequences) if finite[row] and s.request.sampling.temperature > GREEDY_BELOW
+        ]
         if random:
             token_ids[random] = self._draw(logits[random], [sequences[row] for row in random])
         chosen = token_ids.tolist()
         return [
-            Sampled(token, None if logprobs is None else _token_logprobs(logprobs[row], token, sequences[row]))
+            Sampled(
+                token, finite[row], None if logprobs is None else _token_logprobs(logprobs[row], token, sequences[row])
+            )
             for row, token in enumerate(chosen)
         ]
 

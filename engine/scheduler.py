@@ -29,9 +29,10 @@ class AdapterSlots(Protocol):
 
 
 class Sampled(msgspec.Struct, frozen=True):
-    """The token a step chose for one chunk."""
+    """The token a step chose for one chunk. finite: False when its logits were no numbers to choose by."""
 
     token_id: int
+    finite: bool = True
     logprobs: TokenLogprobs | None = None
 
 
@@ -47,6 +48,7 @@ class Scheduler:
         max_batched_tokens: int,
         max_waiting: int,
         max_model_len: int,
+        vocab_size: int,
         eos_token_ids: tuple[int, ...],
         clock: Callable[[], float],
     ) -> None:
@@ -56,6 +58,7 @@ class Scheduler:
         self._max_batched_tokens = max_batched_tokens
         self._max_waiting = max_waiting
         self._max_model_len = max_model_len
+        self._vocab_size = vocab_size
         self._eos = frozenset(eos_token_ids)
         self._clock = clock
         self._waiting: deque[Sequence] = deque()
@@ -71,16 +74,28 @@ class Scheduler:
     def num_waiting(self) -> int:
         return len(self._waiting)
 
+    @property
+    def num_adapter_users(self) -> int:
+        """Running sequences that hold an adapter slot."""
+        return sum(sequence.adapter_slot is not None for sequence in self._running)
+
     def add(self, sequence: Sequence) -> EngineError | None:
         """Queue a sequence; the error says why it can't be, and then nothing is kept of it."""
-        total = sequence.num_prompt_tokens + sequence.request.sampling.max_tokens
+        sampling = sequence.request.sampling
+        total = sequence.num_prompt_tokens + sampling.max_tokens
         if not 0 < sequence.num_prompt_tokens < total <= self._max_model_len:
             return EngineError("invalid_request", f"prompt and max_tokens make {total} of {self._max_model_len} tokens")
-        if len(self._waiting) >= self._max_waiting:
-            return EngineError("queue_full", f"{self._max_waiting} requests are waiting", retry_after_s=1.0)
+        named = (*sequence.token_ids, *sampling.stop_token_ids)
+        if not 0 <= min(named) <= max(named) < self._vocab_size:
+            return EngineError("invalid_request", f"token ids must be in 0..{self._vocab_size - 1}")
+        if len(self._by_id) >= self._max_num_seqs + self._max_waiting:
+            return EngineError("queue_full", f"{len(self._by_id)} requests run or wait", retry_after_s=1.0)
         self._by_id[sequence.request_id] = sequence
         self._waiting.append(sequence)
         return None
+
+    def find(self, request_id: str) -> Sequence | None:
+        return self._by_id.get(request_id)
 
     def schedule(self) -> Plan:
         """The next step. Blocks for it are already handed out."""
@@ -156,14 +171,16 @@ class Scheduler:
         while self._waiting and left > 0 and len(self._running) < self._max_num_seqs:
             sequence = self._waiting.popleft()
             num_tokens = min(sequence.num_uncomputed, left)
+            slot = self._adapters.acquire(sequence.request.adapter) if sequence.request.adapter else None
+            if sequence.request.adapter and slot is None:
+                skipped.append(sequence)
+                continue
             if not self._has_room_to_start(sequence, num_tokens):
+                if slot is not None:
+                    self._adapters.release(slot)
                 skipped.append(sequence)
                 break
-            if sequence.request.adapter:
-                sequence.adapter_slot = self._adapters.acquire(sequence.request.adapter)
-                if sequence.adapter_slot is None:
-                    skipped.append(sequence)
-                    continue
+            sequence.adapter_slot = slot
             self._blocks.grow(sequence, num_tokens)
             sequence.status = Status.RUNNING
             sequence.started_s = sequence.started_s or self._clock()
@@ -193,6 +210,10 @@ class Scheduler:
 
     def _append(self, sequence: Sequence, result: Sampled, outputs: StepOutputs) -> None:
         sampling = sequence.request.sampling
+        if not result.finite:
+            error = EngineError("internal", "the model's output is not a number: the adapter or the weights overflow")
+            outputs.finals.append(self.fail(sequence, error))
+            return
         sequence.token_ids.append(result.token_id)
         sequence.first_token_s = sequence.first_token_s or self._clock()
         count = sequence.num_completion_tokens
@@ -221,7 +242,7 @@ class Scheduler:
         started_s = sequence.started_s or now_s
         first_token_s = sequence.first_token_s or now_s
         return Usage(
-            prompt_tokens=sequence.num_prompt_tokens,
+            prompt_tokens=sequence.num_prompt_tokens if sequence.started_s else 0,  # else nothing was computed
             completion_tokens=kept,
             discarded_tokens=count - kept,
             queue_ms=(started_s - sequence.arrived_s) * 1e3,

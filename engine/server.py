@@ -54,6 +54,7 @@ log = logging.getLogger(__name__)
 SEND_HIGH_WATER_MARK = 1000
 MAX_OUTBOX_MESSAGES = 4096
 FLUSH_ON_CLOSE_MS = 2000
+ACKNOWLEDGE_ON_CLOSE_S = 5.0
 
 
 class Session(msgspec.Struct):
@@ -89,6 +90,7 @@ class EngineServer:
         self._in_flight: dict[str, InFlight] = {}
         self._usage = UsageBook()
         self._stats = EngineStats()
+        self._drain_requested = False
         self._draining = False
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
@@ -102,26 +104,36 @@ class EngineServer:
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._mailbox.wake_fd, zmq.POLLIN)
         next_beat_s = time.monotonic()
-        ended = False
-        while not ended:
+        ended_s: float | None = None
+        while ended_s is None or self._has_usage_to_hand_over(time.monotonic() - ended_s):
             wait_s = max(0.0, next_beat_s - time.monotonic())
             if any(session.outbox for session in self._sessions.values()):
                 wait_s = min(wait_s, 0.01)
             poller.poll(math.ceil(wait_s * 1e3))
             self._receive()
+            if self._drain_requested and not self._draining:
+                self._draining = True  # after this no request follows the command
+                self._mailbox.command(Drain())
             for event in self._mailbox.take_events():
-                ended = self._publish(event) or ended
+                if self._publish(event):
+                    ended_s = time.monotonic()
             self._flush_outboxes()
             if time.monotonic() >= next_beat_s:
                 next_beat_s = time.monotonic() + HEARTBEAT_INTERVAL_S
                 self._beat()
+        if len(self._usage):
+            log.warning("%d usage records were never acknowledged and end with this process", len(self._usage))
         self._socket.close(linger=FLUSH_ON_CLOSE_MS)
         self._context.term()
 
     def drain(self) -> None:
         """Refuse new requests from now on. Safe to call from a signal handler or another thread."""
-        self._draining = True
-        self._mailbox.command(Drain())
+        self._drain_requested = True
+        self._mailbox.wake()
+
+    def _has_usage_to_hand_over(self, waited_s: float) -> bool:
+        """After the last step: whether a connected gateway may still acknowledge something."""
+        return bool(len(self._usage) and self._sessions) and waited_s < ACKNOWLEDGE_ON_CLOSE_S
 
     # what gateways say
 
@@ -136,7 +148,7 @@ class EngineServer:
                 continue
             try:
                 message = decode_from_gateway(frame)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 log.warning("dropped a message that does not decode: %s", error)
                 self._send(gateway, Refused(f"message does not decode: {error}"))
                 continue
@@ -185,7 +197,7 @@ class EngineServer:
         elif request.request_id in self._in_flight:
             error = EngineError("invalid_request", f"request_id {request.request_id} is already running")
         if error is not None:
-            usage = Usage(prompt_tokens=len(request.prompt_token_ids), completion_tokens=0)
+            usage = Usage(prompt_tokens=0, completion_tokens=0)
             return self._send(gateway, StepOutputs(finals=[Final(request.request_id, "error", usage, error)]))
         session.num_in_flight += 1
         self._in_flight[request.request_id] = InFlight(gateway, session.database_id, request.attempt, request.meter)

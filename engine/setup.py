@@ -62,6 +62,7 @@ def build_core(config: EngineConfig, mailbox: Mailbox) -> tuple[EngineCore, Engi
         max_batched_tokens=config.max_batched_tokens,
         max_waiting=config.max_waiting,
         max_model_len=max_model_len,
+        vocab_size=model.vocab_size,
         eos_token_ids=model.eos_token_ids,
         clock=time.monotonic,
     )

@@ -38,7 +38,7 @@ def decode_attention(q: Tensor, cache: Tensor, blocks: Tensor, hidden: Tensor) -
     grouped = q.view(num_seqs, num_kv_heads, -1, head_dim).transpose(0, 1) * head_dim**-0.5  # [KVH, N, G, D]
     by_block = cache.view(2, num_kv_heads, -1, block_size * head_dim)  # whole blocks: few long copies
     keys, values = by_block.index_select(2, blocks.flatten()).view(2, num_kv_heads, num_seqs, -1, head_dim)
-    scores = torch.matmul(grouped, keys.transpose(-1, -2)) + hidden  # [KVH, N, G, L]
+    scores = torch.matmul(grouped, keys.transpose(-1, -2)).masked_fill_(hidden, -torch.inf)  # [KVH, N, G, L]
     out = torch.matmul(scores.softmax(-1), values)
     return out.transpose(0, 1).reshape(num_seqs, num_heads * head_dim)
 

@@ -5,21 +5,24 @@ sequence owns gather into contiguous memory per head. A slot is block * block_si
 
 Semantics:
     cache[0, :, slots[n]] = k[n]        cache[1, :, slots[n]] = v[n]
+    NaN becomes 0 and an infinity the largest number: a block is read, at weight 0, by whoever owns it next, and
+    0 * NaN is not 0.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
 def write_kv_reference(cache: Tensor, k: Tensor, v: Tensor, slots: Tensor) -> None:
     """cache [2, KVH, S, D], k and v [N, KVH, D], slots [N] int64: one token after another."""
     for n, slot in enumerate(slots.tolist()):
-        cache[0, :, slot] = k[n]
-        cache[1, :, slot] = v[n]
+        cache[0, :, slot] = torch.nan_to_num(k[n])
+        cache[1, :, slot] = torch.nan_to_num(v[n])
 
 
 def write_kv(cache: Tensor, k: Tensor, v: Tensor, slots: Tensor) -> None:
     """cache [2, KVH, S, D] is written in place; k and v [N, KVH, D], slots [N] int64, all different."""
-    cache[0].index_copy_(1, slots, k.transpose(0, 1))
-    cache[1].index_copy_(1, slots, v.transpose(0, 1))
+    cache[0].index_copy_(1, slots, torch.nan_to_num(k).transpose(0, 1))
+    cache[1].index_copy_(1, slots, torch.nan_to_num(v).transpose(0, 1))

@@ -60,6 +60,7 @@ def add_mixed_lora_(out: Tensor, x: Tensor, shrink: Linear, expand: Linear, mask
     """Add to each row its own adapter's delta, for all projections that share the input x.
 
     out [N, out], the projections side by side, in place; x [N, in]; shrink and expand as stacked above; mask [N, R] as
-    `rank_mask` gives it, projection by projection.
+    `rank_mask` gives it, projection by projection. A row's overflow under another's adapter leaves no trace in it.
     """
-    out.copy_(expand.add((shrink(x) * mask).to(x.dtype), out))
+    shrunk = torch.nan_to_num(shrink(x)) * mask
+    out.copy_(expand.add(shrunk.to(x.dtype), out))

@@ -74,6 +74,7 @@ def _draw_ranked(ranked: Tensor, order: Tensor, mass: Tensor, min_p: Tensor, u: 
     """Draw from the most likely tokens up to a mass: ranked [N, C] descending, order [N, C] their ids -> ids [N]."""
     before = ranked.cumsum(-1) - ranked
     keep = (before < mass[:, None]) & (ranked >= min_p[:, None] * ranked[:, :1])
+    keep[:, 0] = True
     return order.gather(1, _pick(ranked * keep, u)[:, None])[:, 0]
 
 

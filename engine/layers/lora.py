@@ -114,7 +114,7 @@ def _stack_group(
 
 
 class StepLora:
-    """One step's adapters. rows: the first decode rows, as indexes into the stack; segments: (adapter, first, last row)."""
+    """One step's adapters. rows: the first decode rows, as stack indexes; segments: (adapter, first row, last row)."""
 
     def __init__(
         self,

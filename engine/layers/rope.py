@@ -1,4 +1,4 @@
-"""The angles of rotary position embedding for a model: plain, linearly scaled, or Llama 3's scaling by frequency."""
+"""The angles of rotary position embedding for a model: plain, linearly scaled, Llama 3's scaling, or YaRN."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ def inverse_frequencies(rope: RopeParameters, head_dim: int) -> Tensor:
         return plain / rope.factor
     if rope.kind == "llama3":
         return _llama3(plain, rope)
+    if rope.kind == "yarn":
+        return _yarn(plain, rope)
     return plain
 
 
@@ -34,6 +36,23 @@ def _llama3(plain: Tensor, rope: RopeParameters) -> Tensor:
     return torch.where((wavelength <= longest) & (wavelength >= shortest), between, stretched)
 
 
+def _yarn(plain: Tensor, rope: RopeParameters) -> Tensor:
+    """Dimensions that turn often within the original context are kept, those that turn rarely stretched by `factor`,
+    with a ramp between (Peng et al., 2023, section 3.2)."""
+    half = plain.shape[0]
+
+    def dimension(num_turns: float) -> float:
+        ratio = rope.original_max_position / (num_turns * 2 * math.pi)
+        return half * math.log(ratio) / math.log(rope.theta)
+
+    low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, 2 * half - 1)
+    ramp = ((torch.arange(half).float() - low) / max(high - low, 0.001)).clamp(0, 1)
+    return plain / rope.factor * ramp + plain * (1 - ramp)
+
+
 class RotaryTable:
     """cos and sin of every position up to max_position, each [max_position, 1, head_dim / 2]."""
 
@@ -41,8 +60,8 @@ class RotaryTable:
         self, rope: RopeParameters, head_dim: int, max_position: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         angles = torch.outer(torch.arange(max_position).float(), inverse_frequencies(rope, head_dim))[:, None]
-        self.cos = angles.cos().to(device, dtype)
-        self.sin = angles.sin().to(device, dtype)
+        self.cos = (angles.cos() * rope.attention_factor).to(device, dtype)
+        self.sin = (angles.sin() * rope.attention_factor).to(device, dtype)
 
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """positions [N] int64 -> cos and sin, each [N, 1, head_dim / 2]."""

@@ -40,7 +40,7 @@ class Batch(msgspec.Struct, frozen=True):
     slots: Tensor  # [N] int64, where each row's key and value go
     num_decodes: int
     decode_blocks: Tensor  # [num_decodes, B] int64
-    decode_hidden: Tensor  # [num_decodes, 1, L] 0 or -inf, in the model's dtype, L = B * block_size
+    decode_hidden: Tensor  # [num_decodes, 1, L] bool, L = B * block_size
     prefills: Sequence[PrefillRows]
     sampling_rows: Tensor  # [S] int64, rows whose logits are wanted
     lora: StepLora | None

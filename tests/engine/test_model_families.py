@@ -44,6 +44,7 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+YARN_ROPE = {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 8.0, "original_max_position_embeddings": 64}
 FAMILIES: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
     "llama": (LlamaConfig, LlamaForCausalLM, {"tie_word_embeddings": True}),
     "llama-biases": (LlamaConfig, LlamaForCausalLM, {"attention_bias": True}),
@@ -57,7 +58,23 @@ FAMILIES: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
     "mistral-window": (MistralConfig, MistralForCausalLM, {"sliding_window": 24}),
     "mistral": (MistralConfig, MistralForCausalLM, {"sliding_window": None}),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM, {"tie_word_embeddings": True}),
+    "qwen2-yarn": (Qwen2Config, Qwen2ForCausalLM, {"rope_parameters": YARN_ROPE}),
+    "qwen2-windows-off": (
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 3},
+    ),
+    "qwen2-windows-everywhere": (
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 0},
+    ),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16}),
+    "qwen3-yarn-untruncated": (
+        Qwen3Config,
+        Qwen3ForCausalLM,
+        {"head_dim": 16, "rope_parameters": YARN_ROPE | {"truncate": False, "attention_factor": 1.3}},
+    ),
 }
 
 
@@ -92,7 +109,9 @@ def test_family_equals_transformers(name: str, tmp_path: Path) -> None:
         ({"model_type": "gpt2"}, "model_type"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"mlp_bias": True}, "mlp_bias"),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}}, "rope type"),
+        ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "rope type"),
+        ({"model_type": "qwen2", "sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}, "mixes"),
+        ({"model_type": "mistral", "sliding_window": 8, "layer_types": ["full_attention", "x"]}, "mixes"),
     ],
 )
 def test_what_the_decoder_would_compute_wrongly_is_refused_by_key(

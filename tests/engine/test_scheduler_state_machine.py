@@ -6,14 +6,19 @@ whole prefix as read back through the block table: one foreign or stale block ch
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Many
+from concurrent.futures import Executor, Future
 from hashlib import blake2b
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from engine.adapter_pool import AdapterPool
 from engine.block_manager import BlockManager
+from engine.layers.lora import LoadedAdapter
 from engine.protocol import GenerateRequest, SamplingParams, StepOutputs
 from engine.scheduler import Sampled, Scheduler
 from engine.sequence import Plan, Sequence
@@ -64,40 +69,27 @@ class HashingRunner:
         return results
 
 
-class Slots:
-    """Two adapters fit. One that is asked for is there a step later, in the place of one that nobody uses."""
+class LoadsAtOnce(Executor):
+    """Runs what is submitted before it returns; the pool still learns of it at its next look."""
 
-    def __init__(self) -> None:
-        self.users: dict[str, int] = {}
-        self.loading: list[str] = []
-
-    def acquire(self, digest: str) -> int | None:
-        if digest not in self.users:
-            self.loading += [] if digest in self.loading else [digest]
-            return None
-        self.users[digest] += 1
-        return int(digest)
-
-    def release(self, slot: int) -> None:
-        assert self.users[str(slot)] > 0
-        self.users[str(slot)] -= 1
-
-    def place(self) -> None:
-        while self.loading:
-            idle = [held for held, count in self.users.items() if not count]
-            if len(self.users) == 2 and not idle:
-                return
-            if len(self.users) == 2:
-                del self.users[idle[0]]
-            self.users[self.loading.pop(0)] = 0
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(function(*args, **kwargs))
+        return future
 
 
 class SchedulerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.slots = Slots()
-        self.blocks = BlockManager(NUM_BLOCKS, BLOCK_SIZE)
         self.now_s = 0.0
+        self.slots = AdapterPool(
+            lambda digest: LoadedAdapter(digest, {}, num_bytes=1),
+            max_adapters=2,
+            wake=lambda: None,
+            clock=lambda: self.now_s,
+            executor=LoadsAtOnce(),
+        )
+        self.blocks = BlockManager(NUM_BLOCKS, BLOCK_SIZE)
         self.scheduler = Scheduler(
             self.blocks,
             self.slots,
@@ -105,6 +97,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_batched_tokens=9,
             max_waiting=6,
             max_model_len=NUM_BLOCKS * BLOCK_SIZE,
+            vocab_size=VOCAB,
             eos_token_ids=(EOS,),
             clock=lambda: self.now_s,
         )
@@ -119,7 +112,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         min_share=st.sampled_from((0.0, 0.5, 1.0)),
         stop=st.sampled_from(((), (3, 11), (20,))),
         ignore_eos=st.booleans(),
-        adapter=st.sampled_from(("", "0", "1", "2")),
+        adapter=st.sampled_from(("", "0", "1", "2", "3")),
     )
     def arrive(
         self,
@@ -137,15 +130,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         request = GenerateRequest(name, prompt, sampling, tenant="t", adapter=adapter)
         error = self.scheduler.add(Sequence(request, list(prompt), seed=0, arrived_s=self.now_s))
         if error is not None:
-            assert error.code == "queue_full" and self.scheduler.num_waiting >= 6 and error.retry_after_s
+            assert error.code == "queue_full" and len(self.shown) == 5 + 6 and error.retry_after_s
             return
         self.requests[name] = request
         self.shown[name], self.counted[name] = [], 0
 
     @rule()
     def step(self) -> None:
-        self.now_s += 1
-        self.slots.place()
+        self.now_s += 0.1
+        for arrival in self.slots.arrivals():
+            if not self.scheduler.waiting_for(arrival.digest):
+                self.slots.withdraw(arrival.digest)
         plan = self.scheduler.schedule()
         assert plan.num_tokens <= 9
         assert all(chunk.num_tokens == 1 for chunk in plan.decodes)
@@ -163,12 +158,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert final.usage.completion_tokens == (produced if keep is None else min(keep, produced))
         assert final.usage.completion_tokens + final.usage.discarded_tokens == produced
         assert self.scheduler.abort(name, None) is None
+        adapter = self.requests[name].adapter
+        if adapter and not self.scheduler.waiting_for(adapter):
+            self.slots.withdraw(adapter)
         del self.shown[name]
 
     @invariant()
     def whole(self) -> None:
         self.scheduler.check_integrity()
-        assert sum(self.slots.users.values()) <= self.scheduler.num_running
+        self.slots.check_integrity(self.scheduler.num_adapter_users)
 
     def teardown(self) -> None:
         """Whoever is left finishes: nobody waits forever."""
@@ -179,7 +177,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.scheduler.check_integrity()
         assert not self.shown
         assert self.blocks.num_free == NUM_BLOCKS
-        assert not any(self.slots.users.values())
+        self.slots.check_integrity(num_users=0)
 
     def _take(self, outputs: StepOutputs) -> None:
         for delta in outputs.deltas:

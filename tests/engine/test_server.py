@@ -92,6 +92,8 @@ class Engine:
         return self.gateways[-1]
 
     def close(self) -> None:
+        for gateway in self.gateways:
+            gateway.say(Goodbye())  # else the engine waits for them to acknowledge their usage
         self.server.drain()
         self.thread.join(10)
         assert not self.thread.is_alive()
@@ -138,7 +140,10 @@ def test_another_version_is_refused_with_the_reason(engine: Engine) -> None:
     assert f"version {PROTOCOL_VERSION + 1}" in gateway.hear(Refused).reason
 
 
-@pytest.mark.parametrize("frame", [b"", b"\xff\xff", b"not messagepack", encode({"type": "hello"})], ids=str)
+BAD_UTF8 = encode(Hello(PROTOCOL_VERSION, "gateway", "db")).replace(b"gateway", b"gate\xff\xfey")
+
+
+@pytest.mark.parametrize("frame", [b"", b"\xff\xff", b"not messagepack", encode({"type": "hello"}), BAD_UTF8], ids=str)
 def test_a_message_that_does_not_decode_is_refused_and_harms_nobody(engine: Engine, frame: bytes) -> None:
     gateway = engine.gateway()
     gateway.socket.send(frame)

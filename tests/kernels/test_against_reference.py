@@ -76,9 +76,10 @@ def test_decode_attention(heads: int, kv_heads: int, dim: int, window: int | Non
     cache = torch.randn(2, kv_heads, 20 * block_size, dim, dtype=dtype)
     blocks = torch.randperm(20).view(4, 5)
     slots = (blocks[:, :, None] * block_size + torch.arange(block_size)).flatten(1)
-    hidden = torch.full((4, 1, 5 * block_size), -torch.inf, dtype=dtype)
+    hidden = torch.ones(4, 1, 5 * block_size, dtype=torch.bool)
     for row, length in enumerate(lengths):
-        hidden[row, 0, max(0, length - (window or length)) : length] = 0
+        hidden[row, 0, max(0, length - (window or length)) : length] = False
+        cache[0, :, slots[row, length:]] = torch.finfo(dtype).max  # what another left behind may overflow
     q = torch.randn(4, heads, dim, dtype=dtype)
     ours = decode_attention(q, cache, blocks, hidden).view(4, heads, dim)
     for row, length in enumerate(lengths):
