@@ -70,12 +70,6 @@ class Conflict(GatewayError):
     code = "conflict"
 
 
-class RateLimited(GatewayError):
-    status = 429
-    type = "rate_limit_error"
-    code = "rate_limit_exceeded"
-
-
 class Overloaded(GatewayError):
     """No engine can take the request now; it may be sent again."""
 

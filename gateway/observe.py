@@ -6,25 +6,46 @@ Knows what is counted, not when: others call it. Each `Metrics` has a registry o
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from gateway.backends.pool import Pool
 from gateway.db.usage import UsageEvent
 
+SHARED_METRICS_DIR = "PROMETHEUS_MULTIPROC_DIR"
+"""The environment variable that makes prometheus_client keep every value in a file of its process, in this folder. It
+has to be set before prometheus_client is imported."""
+
 _FIRST_TOKEN_BUCKETS_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40)
 _LATENCY_BUCKETS_S = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 60, 120, 240, 480)
 
 
-class Metrics:
-    """Counters of one gateway process. model_name labels are base models: adapters are too many for a label."""
+def empty_shared_metrics(folder: Path) -> None:
+    """For whoever starts the processes that count together, before the first of them."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700, parents=True)
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
+
+class Metrics:
+    """Counters of this gateway process. model_name labels are base models: adapters are too many for a label.
+
+    shared: the folder that SHARED_METRICS_DIR named when the process began. All that count there render one sum.
+    """
+
+    def __init__(self, rendered: CollectorRegistry, shared: Path | None = None) -> None:
+        self._rendered = rendered
+        registry = rendered
+        if shared is not None:
+            _forget_dead(shared)
+            MultiProcessCollector(rendered, str(shared))  # type: ignore[no-untyped-call]
+            registry = CollectorRegistry()
         model = ["model_name"]
         self._prompt_tokens = Counter("vllm:prompt_tokens", "Prompt tokens processed.", model, registry=registry)
         self._generation_tokens = Counter("vllm:generation_tokens", "Tokens generated.", model, registry=registry)
@@ -50,12 +71,15 @@ class Metrics:
         )
         self.usage_written = Counter("lorikeet_usage_events_written", "Usage events in the ledger.", registry=registry)
         self.usage_waiting = Gauge(
-            "lorikeet_usage_events_waiting", "Usage events yet to be written.", registry=registry
+            "lorikeet_usage_events_waiting",
+            "Usage events yet to be written.",
+            registry=registry,
+            multiprocess_mode="livesum",
         )
 
     def watch(self, pools: Sequence[Pool]) -> None:
         """Export the engines' own numbers, as of their last heartbeat."""
-        self._registry.register(_EngineCollector(pools))
+        self._rendered.register(_EngineCollector(pools))
 
     def count_usage(self, event: UsageEvent) -> None:
         base = event.model.partition(":")[0]
@@ -73,7 +97,14 @@ class Metrics:
 
     def render(self) -> bytes:
         """The text exposition format."""
-        return generate_latest(self._registry)
+        return generate_latest(self._rendered)
+
+
+def _forget_dead(shared: Path) -> None:
+    """What a process that ended counted still counts, but nothing waits in it any more."""
+    for file in shared.glob("gauge_live*_*.db"):
+        if not Path("/proc", file.stem.rpartition("_")[2]).exists():
+            file.unlink(missing_ok=True)
 
 
 class _EngineCollector(Collector):

@@ -92,7 +92,9 @@ class Pipeline:
         route = await self._resolver.resolve(principal.project_id, request.model)
         pool = self._pools[route.base]
         prompt = await _tokenize(pool, request)
-        max_tokens = self._bound(pool.any.capabilities.max_model_len, prompt.num_tokens, request)
+        capabilities = pool.any.capabilities
+        _check_stop_ids(capabilities.vocab_size, request)
+        max_tokens = self._bound(capabilities.max_model_len, prompt.num_tokens, request)
         if not self._meter.has_room:
             raise Overloaded("Usage cannot be recorded at the moment.", retry_after_s=5.0)
         generate = GenerateRequest(
@@ -163,6 +165,16 @@ def _completion(final: Final, *, stopped: bool) -> Completion:
     if reason not in ("stop", "length"):
         raise BackendFailed("The engine ended the request early.")
     return Completion(reason, final.usage)
+
+
+def _check_stop_ids(vocab_size: int, request: TextRequest) -> None:
+    for index, token_id in enumerate(request.stop_token_ids):
+        if not 0 <= token_id < vocab_size:
+            raise InvalidRequest(
+                f"Invalid 'stop_token_ids[{index}]': token ids must be in 0..{vocab_size - 1}.",
+                param="stop_token_ids",
+                code="invalid_value",
+            )
 
 
 async def _tokenize(pool: Pool, request: TextRequest) -> PreparedPrompt:

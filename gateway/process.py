@@ -5,8 +5,10 @@ Knows nothing about which programs run.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import stat
 from collections.abc import Callable
@@ -41,11 +43,27 @@ def open_log(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab", buffering=0)
 
 
+def bound_logs(folder: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
+    """Begin every log past max_bytes anew, its lines in `<name>.1`, while processes go on appending to it.
+
+    What they write in between is lost: a bound matters more than a line.
+    """
+    for path in folder.glob("*.log"):
+        with contextlib.suppress(OSError):  # somebody removed it, or the disk is full
+            if path.stat().st_size > max_bytes:
+                try:
+                    shutil.copy(path, path.with_name(f"{path.name}.1"))
+                finally:
+                    os.truncate(path, 0)
+
+
 def last_lines(path: Path, count: int, since_byte: int = 0) -> str:
     """The last lines of a log, of what was written after since_byte; "" when there is nothing."""
     try:
         with path.open("rb") as file:
-            file.seek(max(since_byte, path.stat().st_size - 64 * 1024))
+            size = path.stat().st_size
+            start = since_byte if since_byte <= size else 0  # begun anew since
+            file.seek(max(start, size - 64 * 1024))
             lines = file.read().decode(errors="replace").splitlines()
     except FileNotFoundError:
         return ""

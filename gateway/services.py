@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,15 +15,15 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from adapters.store import AdapterStore
-from engine.config import load_model_config, model_digest
+from engine.config import ModelConfig, load_model_config, model_digest
 from gateway.admin.services import AdminServices
 from gateway.backends.engine_client import EngineBackend
 from gateway.backends.pool import Pool
 from gateway.db.organizations import installation_id
-from gateway.db.pool import UNAVAILABLE, Database
+from gateway.db.pool import UNAVAILABLE, UNUSABLE, Database
 from gateway.errors import GatewayError
 from gateway.metering.meter import Meter
-from gateway.observe import Metrics
+from gateway.observe import SHARED_METRICS_DIR, Metrics
 from gateway.pipeline import Pipeline
 from gateway.routing.resolve import Resolver
 from gateway.settings import Settings
@@ -53,39 +54,29 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> AsyncIterator[Services]:
     """Services that are started on entry and, on leaving, stopped: requests first, then the ledger, then the database.
 
-    Waits for the database; the engine may come later, and go and come again.
+    Waits for the database; the engine may come later, and go and come again. Raises one of `UNUSABLE`.
     """
     config = load_model_config(model_dir)
     tokenizer = Tokenizer.from_folder(model_dir)
-    metrics = Metrics(CollectorRegistry())
+    shared = os.environ.get(SHARED_METRICS_DIR)
+    metrics = Metrics(CollectorRegistry(), Path(shared) if shared else None)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(await connect_database(dsn))
-        async with database.acquire() as conn:
-            database_id = await installation_id(conn)
         authenticator = Authenticator(database)
         resolver = Resolver(database, frozenset({settings.model_name}))
         authenticator.changes.subscribe(resolver.changed)
-        await authenticator.start()
-        stack.push_async_callback(authenticator.stop)
-
         meter = Meter(database, metrics)
         backend = EngineBackend(
             settings.engine_endpoint,
-            database_id=database_id,
+            database_id=await _database_id(database),
             model_digest=model_digest(model_dir),
             config=config,
             tokenizer=tokenizer,
             sink=meter,
         )
-        backend.start()
-        stack.push_async_callback(backend.stop)
-        meter.start()
-        stack.push_async_callback(meter.stop, LEDGER_FLUSH_S)
-        stack.push_async_callback(_drain, backend)
-
-        pool = Pool(settings.model_name, [backend], created=int(time.time()))
-        pools = {pool.name: pool}
-        metrics.watch([pool])
+        await _start(stack, authenticator, meter, backend)
+        pools = {settings.model_name: Pool(settings.model_name, [backend], created=int(time.time()))}
+        metrics.watch(list(pools.values()))
         yield Services(
             settings=settings,
             database=database,
@@ -95,25 +86,47 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             pipeline=Pipeline(
                 resolver,
                 pools,
-                {pool.name: tokenizer},
+                {settings.model_name: tokenizer},
                 meter,
                 default_max_tokens=settings.default_max_tokens,
             ),
             metrics=metrics,
-            admin=AdminServices(
-                database=database,
-                store=AdapterStore(settings.adapter_store_dir),
-                authenticator=authenticator,
-                model_config=config,
-                model_name=settings.model_name,
-                version=_version(),
-                upload_dir=settings.data_dir / "uploads",
-                max_adapter_bytes=settings.max_adapter_bytes,
-                max_body_bytes=settings.max_body_bytes,
-                health=backend.health,
-                on_adapter_removed=lambda digest: _unload(pool, digest),
-            ),
+            admin=_admin_services(settings, config, database, authenticator, backend),
         )
+
+
+async def _start(stack: AsyncExitStack, authenticator: Authenticator, meter: Meter, backend: EngineBackend) -> None:
+    """Start each, and leave to the stack to stop them in the opposite order."""
+    await authenticator.start()
+    stack.push_async_callback(authenticator.stop)
+    backend.start()
+    stack.push_async_callback(backend.stop)
+    meter.start()
+    stack.push_async_callback(meter.stop, LEDGER_FLUSH_S)
+    stack.push_async_callback(_drain, backend)
+
+
+def _admin_services(
+    settings: Settings, config: ModelConfig, database: Database, authenticator: Authenticator, backend: EngineBackend
+) -> AdminServices:
+    return AdminServices(
+        database=database,
+        store=AdapterStore(settings.adapter_store_dir),
+        authenticator=authenticator,
+        model_config=config,
+        model_name=settings.model_name,
+        version=_version(),
+        upload_dir=settings.data_dir / "uploads",
+        max_adapter_bytes=settings.max_adapter_bytes,
+        max_body_bytes=settings.max_body_bytes,
+        health=backend.health,
+        on_adapter_removed=lambda digest: _unload(backend, digest),
+    )
+
+
+async def _database_id(database: Database) -> str:
+    async with database.acquire() as conn:
+        return await installation_id(conn)
 
 
 def _version() -> str:
@@ -124,10 +137,12 @@ def _version() -> str:
 
 
 async def connect_database(dsn: str) -> Database:
-    """Try until the database is there."""
+    """Try until the database is there. Raises one of `UNUSABLE`, which trying again would not change."""
     while True:
         try:
             return await Database.connect(dsn)
+        except UNUSABLE:
+            raise
         except UNAVAILABLE as error:
             log.warning("database_unavailable", error=f"{type(error).__name__}: {error}")
             await asyncio.sleep(DATABASE_RETRY_S)
@@ -142,10 +157,9 @@ async def _drain(backend: EngineBackend) -> None:
         log.warning("requests_still_running", num_in_flight=backend.num_in_flight)
 
 
-async def _unload(pool: Pool, digest: str) -> None:
-    for backend in pool.backends:
-        try:
-            await backend.unload(digest)
-        except GatewayError as error:
-            # An engine that is away has nothing loaded.
-            log.warning("adapter_not_unloaded", digest=digest, error=error.message)
+async def _unload(backend: EngineBackend, digest: str) -> None:
+    try:
+        await backend.unload(digest)
+    except GatewayError as error:
+        # An engine that is away has nothing loaded.
+        log.warning("adapter_not_unloaded", digest=digest, error=error.message)

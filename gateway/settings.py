@@ -14,6 +14,7 @@ import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -22,6 +23,9 @@ PREFIX = "LORIKEET_"
 DEMO_MODEL_NAME = "smollm2-135m-instruct"
 MAX_SOCKET_PATH_BYTES = 107
 """The longest path of a Unix socket on Linux (`sockaddr_un.sun_path`, less its final NUL)."""
+
+MODEL_NAME_PATTERN = r"^[^:\s]+$"
+ENGINE_ENDPOINT = re.compile(r"ipc://.+|tcp://(localhost|127(\.\d{1,3}){3}|\[::1\]):\d{1,5}")
 
 _LONGEST_SOCKET_NAME = ".s.PGSQL.5432.lock"
 _BYTE_FIELDS = frozenset({"kv_cache_bytes", "max_body_bytes", "max_adapter_bytes"})
@@ -48,7 +52,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: Annotated[Path, Meta(description="Folder that holds everything Lorikeet keeps.")] = Path(".lorikeet")
     model: Annotated[str, Meta(description="Base model: `demo`, a folder, or a Hugging Face hub id.")] = "demo"
     model_name: Annotated[
-        str, Meta(pattern=r"^[^:\s]+$", description="Public id of the base model (unset: from LORIKEET_MODEL).")
+        str, Meta(pattern=MODEL_NAME_PATTERN, description="Public id of the base model (unset: from LORIKEET_MODEL).")
     ] = ""
     device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="Where the engine computes.")] = "auto"
     dtype: Annotated[
@@ -60,7 +64,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: Annotated[Count, Meta(description="Longest sequence in tokens (0: the model's own).")] = 0
     max_num_seqs: Annotated[Positive, Meta(description="Sequences in one batch.")] = 64
     max_batched_tokens: Annotated[Positive, Meta(description="Tokens computed in one step.")] = 512
-    max_waiting: Annotated[Count, Meta(description="Requests that may queue in the engine.")] = 512
+    max_waiting: Annotated[Positive, Meta(description="Requests that may queue in the engine.")] = 512
     num_threads: Annotated[Count, Meta(description="CPU threads of the engine (0: chosen at start).")] = 0
     max_adapters: Annotated[Positive, Meta(description="Adapters on the device at once.")] = 32
     default_max_tokens: Annotated[Positive, Meta(description="Completion tokens when a request sets no bound.")] = 1024
@@ -117,6 +121,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.data_dir / "log"
 
     @property
+    def metrics_dir(self) -> Path:
+        """Where the gateways of one `serve` count together."""
+        return self.run_dir / "metrics"
+
+    @property
     def run_dir(self) -> Path:
         """Folder of the Unix sockets: under the data folder, or under the temporary one where that path is too long."""
         folder = self.data_dir / "run"
@@ -149,7 +158,12 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
     values = {
         field: _value(name, field, environ[name], hints[field]) for name, field in fields.items() if environ.get(name)
     }
-    return Settings(**values)
+    settings = Settings(**values)
+    _check_model_name(settings)
+    _check_engine_endpoint(settings.engine_endpoint)
+    if settings.database_url is not None:
+        _check_database_url(settings.database_url)
+    return settings
 
 
 def settings_table() -> list[SettingRow]:
@@ -172,6 +186,37 @@ def _value(name: str, field: str, text: str, hint: Any) -> Any:
         why = f"Expected one of {', '.join(choices)}" if choices else str(error).removesuffix(", got `str`")
         shown = "" if field in _SECRET_FIELDS else f"={text!r}"
         raise BadSetting(f"{name}{shown}: {why}") from None
+
+
+def _check_model_name(settings: Settings) -> None:
+    if re.fullmatch(MODEL_NAME_PATTERN, settings.model_name) is None:
+        raise BadSetting(
+            f"LORIKEET_MODEL={settings.model!r}: its name {settings.model_name!r} cannot be a model's id "
+            "(no colon, no space, not empty); choose one with LORIKEET_MODEL_NAME"
+        )
+
+
+def _check_engine_endpoint(endpoint: str) -> None:
+    if ENGINE_ENDPOINT.fullmatch(endpoint) is None:
+        raise BadSetting(
+            f"LORIKEET_ENGINE_ENDPOINT={endpoint!r}: Expected ipc://PATH, or tcp://HOST:PORT with localhost, 127.x.x.x "
+            "or [::1]; only engines on this machine are supported until the transport is encrypted"
+        )
+
+
+def _check_database_url(url: str) -> None:
+    """The form only, and never the text: it holds a password."""
+    try:
+        parts = urlsplit(url)
+        hosts = parts.netloc.rpartition("@")[2].split(",")
+        well_formed = parts.scheme in ("postgres", "postgresql") and all(urlsplit(f"//{it}").port != 0 for it in hosts)
+    except ValueError:  # a port that is no number, or brackets that do not close
+        well_formed = False
+    if not well_formed:
+        raise BadSetting(
+            "DATABASE_URL: Expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with special characters "
+            "percent-encoded"
+        )
 
 
 def _parse_bytes(text: str) -> int:

@@ -10,7 +10,17 @@ import msgspec
 import structlog
 from litestar import Litestar
 from litestar.enums import ScopeType
-from litestar.types import HTTPScope, LifeSpanReceive, LifeSpanScope, LifeSpanSend, Message, Receive, Scope, Send
+from litestar.types import (
+    HTTPScope,
+    LifeSpanReceive,
+    LifeSpanScope,
+    LifeSpanSend,
+    Message,
+    Receive,
+    ReceiveMessage,
+    Scope,
+    Send,
+)
 
 from gateway.db.ids import new_id
 from gateway.observe import Metrics
@@ -21,7 +31,8 @@ _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 class Call(msgspec.Struct):
-    """One HTTP request, for the log. tenant and model are set by whoever finds them out; error is a code."""
+    """One HTTP request, for the log. tenant and model are set by whoever finds them out; error is a code;
+    client_gone: the server said that the client disconnected."""
 
     request_id: str
     started_ns: int
@@ -29,6 +40,7 @@ class Call(msgspec.Struct):
     tenant: str = ""
     model: str = ""
     error: str | None = None
+    client_gone: bool = False
 
     @property
     def elapsed_ms(self) -> float:
@@ -62,6 +74,11 @@ class Application(Litestar):
         call = Call(new_id("req"), time.perf_counter_ns())
         scope.setdefault("state", {})["call"] = call
 
+        async def watched_receive() -> ReceiveMessage:
+            message = await receive()
+            call.client_gone = call.client_gone or message["type"] == "http.disconnect"
+            return message
+
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 call.status = message["status"]
@@ -69,7 +86,7 @@ class Application(Litestar):
             await send(message)
 
         try:
-            await super().__call__(scope, receive, send_with_headers)
+            await super().__call__(scope, watched_receive, send_with_headers)
         finally:
             route = str(scope.get("path_template") or "unknown")
             self._metrics.count_http(scope["method"], route, call.status)

@@ -11,6 +11,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from litestar.types import ExceptionHandlersMap
 
+from gateway.api.disconnect import ClientGone
 from gateway.api.envelope import call_of
 from gateway.db.pool import UNAVAILABLE
 from gateway.errors import BodyTooLarge, GatewayError, InvalidRequest, NotFound, Overloaded
@@ -64,6 +65,8 @@ def _gateway_error(request: Request[Any, Any, Any], error: GatewayError) -> Resp
 def _http_exception(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
     """What the framework refuses by itself: unknown paths, wrong methods, bodies over the cap, bad parameters."""
     status, where = error.status_code, f"{request.method} {request.url.path}"
+    if call_of(request.scope).client_gone:  # while its body was read, which the framework calls a fault of the server
+        return _gateway_error(request, ClientGone("The client disconnected."))
     if status >= 500:
         return _unexpected(request, error)
     known: dict[int, GatewayError] = {

@@ -38,8 +38,8 @@ def health(database: Database, pools: Sequence[Pool], metrics: Metrics) -> list[
         """200 once the database answers and every pool has a ready backend, else 503; says what is missing."""
         database_detail = await _database_detail(database)
         details = {pool.name: _pool_detail(pool) for pool in pools}
-        is_ready = all(detail == "ready" for detail in (database_detail, *details.values()))
-        body = Readiness("ready" if is_ready else "not ready", database_detail, details)
+        is_ready = database_detail is None and all(pool.ready for pool in pools)
+        body = Readiness("ready" if is_ready else "not ready", database_detail or "ready", details)
         return json_response(body, status=200 if is_ready else 503)
 
     @get("/metrics")
@@ -53,10 +53,11 @@ def _pool_detail(pool: Pool) -> str:
     return "ready" if pool.ready else "; ".join(backend.health().detail for backend in pool.backends)
 
 
-async def _database_detail(database: Database) -> str:
+async def _database_detail(database: Database) -> str | None:
+    """Why the database cannot be used; None when it can."""
     try:
         async with asyncio.timeout(DATABASE_TIMEOUT_S), database.acquire() as conn:
             await installation_id(conn)
     except UNAVAILABLE as error:
         return f"does not answer ({type(error).__name__})"
-    return "ready"
+    return None

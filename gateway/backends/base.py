@@ -16,7 +16,7 @@ Message = dict[str, Any]
 
 
 class Capabilities(msgspec.Struct, frozen=True):
-    """What a backend can do; what it cannot is refused before it is asked."""
+    """What a backend can do; what it cannot is refused before it is asked. Token ids are in 0..vocab_size - 1."""
 
     exact_counts: bool
     token_ids: bool
@@ -26,6 +26,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     grammar: bool
     abort: bool
     max_model_len: int
+    vocab_size: int
 
 
 class PreparedPrompt(msgspec.Struct, frozen=True):

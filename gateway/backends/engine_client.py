@@ -47,7 +47,8 @@ SAMPLING = frozenset({"temperature", "top_p", "top_k", "seed", "min_tokens", "st
 
 class _Stream(msgspec.Struct, eq=False):
     """One request on the engine. num_completion_tokens: the last cumulative count seen; num_kept_tokens: set by
-    stop_at; abandoned: nobody reads it any more. Times are the loop's, in seconds."""
+    stop_at; abandoned: nobody reads it any more; lost: the engine is gone, its final is made up here. Times are the
+    loop's, in seconds."""
 
     request: GenerateRequest
     submitted_s: float
@@ -56,6 +57,7 @@ class _Stream(msgspec.Struct, eq=False):
     num_completion_tokens: int = 0
     num_kept_tokens: int | None = None
     abandoned: bool = False
+    lost: bool = False
     items: deque[Delta | Final] = msgspec.field(default_factory=deque)
     waiter: asyncio.Future[None] | None = None
 
@@ -69,6 +71,14 @@ class _Stream(msgspec.Struct, eq=False):
             self.waiter = asyncio.get_running_loop().create_future()
             await self.waiter
         return self.items.popleft()
+
+
+class _NoEngine:
+    """The source of what a gateway made up for an engine that is gone. The engine's own record, should it come, stays
+    unacknowledged until it is written itself."""
+
+    async def acknowledge(self, keys: list[tuple[str, int]]) -> None:
+        pass
 
 
 class EngineBackend:
@@ -96,6 +106,7 @@ class EngineBackend:
         self._streams: dict[str, _Stream] = {}
         self._credits = Credits()
         self._adapter_waiters: dict[str, list[asyncio.Future[AdapterStatus]]] = {}
+        self._no_engine = _NoEngine()
 
     def start(self) -> None:
         """Begin to connect; the engine may come later."""
@@ -119,6 +130,7 @@ class EngineBackend:
             grammar=False,
             abort=True,
             max_model_len=length,
+            vocab_size=self._config.vocab_size,
         )
 
     @property
@@ -213,14 +225,16 @@ class EngineBackend:
                     self._sink.record(record, source=self, ttft_ms=None, latency_ms=None)
 
     def disconnected(self, reason: str) -> None:
-        """Every open request ends here, with what this gateway knows to be made for it."""
+        """Every open request ends here, with what this gateway saw of it: nothing, unless a token came."""
         self._connected = False
         self._stats = None
         self._resident = frozenset()
         for stream in list(self._streams.values()):
             if stream.final_s is None:
+                stream.lost = True
                 seen = stream.num_completion_tokens
-                usage = Usage(prompt_tokens=len(stream.request.prompt_token_ids), completion_tokens=seen)
+                num_prompt_tokens = len(stream.request.prompt_token_ids) if seen else 0
+                usage = Usage(prompt_tokens=num_prompt_tokens, completion_tokens=seen)
                 error = EngineError("internal", reason)
                 if seen == 0:  # nothing of the answer exists yet: it may be asked for again
                     error = EngineError("queue_full", reason, retry_after_s=RETRY_AFTER_S)
@@ -268,7 +282,7 @@ class EngineBackend:
         record = UsageRecord(final.request_id, stream.request.attempt, reason, usage, stream.request.meter)
         self._sink.record(
             record,
-            source=self,
+            source=self._no_engine if stream.lost else self,
             ttft_ms=_elapsed_ms(stream.submitted_s, stream.first_token_s),
             latency_ms=_elapsed_ms(stream.submitted_s, stream.final_s),
         )

@@ -87,6 +87,7 @@ class EngineLink:
         self._stopping = True
         self._task.cancel()
         await asyncio.wait([self._task])
+        self.detail = "stopped"
         await asyncio.to_thread(self._context.term)  # waits for the goodbye to leave
 
     def send(self, message: GatewayMessage) -> None:
@@ -207,6 +208,6 @@ class _RefusedHello(EngineGone):
 def _decode(frame: bytes) -> EngineMessage:
     try:
         message: EngineMessage = decode_from_engine(frame)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise EngineGone(f"the engine sent a message that does not decode: {error}") from None
     return message

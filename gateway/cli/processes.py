@@ -77,8 +77,12 @@ def _gateway(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     settings = load_settings(environ)
     sockets = None if arguments.fd is None else [_listening_socket(arguments.fd)]
     from gateway.app import run_gateway
+    from gateway.db.pool import UNUSABLE, in_words
 
-    run_gateway(settings, model_dir=_prepared(settings), dsn=_database_dsn(settings), sockets=sockets)
+    try:
+        run_gateway(settings, model_dir=_prepared(settings), dsn=_database_dsn(settings), sockets=sockets)
+    except UNUSABLE as error:
+        raise CommandFailed(in_words(error)) from None
     return 0
 
 
@@ -100,16 +104,16 @@ def _migrate(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     import asyncio
 
     from gateway.db.migrate import MigrationRefused, migrate
-    from gateway.db.pool import UNAVAILABLE, UNUSABLE
+    from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words
 
     try:
         applied = asyncio.run(migrate(dsn))
     except MigrationRefused as error:
         raise CommandFailed(str(error)) from None
     except UNUSABLE as error:
-        raise CommandFailed(f"the database refused: {error}") from None
+        raise CommandFailed(in_words(error)) from None
     except UNAVAILABLE as error:
-        raise ServerUnreachable(f"the database cannot be reached: {str(error) or type(error).__name__}") from None
+        raise ServerUnreachable(in_words(error)) from None
     if arguments.json:
         print_json({"applied": applied})
     else:

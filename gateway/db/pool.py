@@ -32,11 +32,23 @@ UNUSABLE: tuple[type[Exception], ...] = (
     asyncpg.InvalidAuthorizationSpecificationError,  # a wrong password is one
     asyncpg.InvalidCatalogNameError,
     asyncpg.InsufficientPrivilegeError,
+    asyncpg.UndefinedTableError,
+    asyncpg.exceptions.ClientConfigurationError,  # an InterfaceError, but waiting does not mend it
 )
-"""What a first connection raises when DATABASE_URL names a database that this user cannot use."""
+"""What a first connection and its first query raise when DATABASE_URL names a database that cannot be used as it is."""
 
 FAILURES: tuple[type[Exception], ...] = (*UNAVAILABLE, asyncpg.PostgresError)
 """Everything a query that is right may raise, a full disk and a demoted primary included."""
+
+
+def in_words(error: Exception) -> str:
+    """One line about an error of `UNUSABLE` or `UNAVAILABLE`, for whoever set DATABASE_URL."""
+    why = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, asyncpg.UndefinedTableError):
+        return f"the database has no tables of Lorikeet ({why}): run `lorikeet migrate`"
+    if isinstance(error, UNUSABLE):
+        return f"the database cannot be used: {why}"
+    return f"the database cannot be reached: {why}"
 
 
 class Database:
@@ -48,7 +60,7 @@ class Database:
 
     @classmethod
     async def connect(cls, dsn: str, min_size: int = 1, max_size: int = 8) -> Self:
-        """Open the pool; raises one of `UNAVAILABLE` when the database cannot be reached."""
+        """Open the pool; raises one of `UNUSABLE`, or of `UNAVAILABLE` when the database cannot be reached."""
         pool = await asyncpg.create_pool(
             dsn,
             min_size=min_size,

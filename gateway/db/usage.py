@@ -1,4 +1,8 @@
-"""The ledger of usage events: append only, each (request, attempt) once."""
+"""The ledger of usage events: one row per (request, attempt), and a final row is never changed.
+
+A row that ended in "error" may be what a gateway saw before it lost its engine: the engine's own count, should it come,
+replaces it.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +45,8 @@ class UsageEvent(msgspec.Struct, frozen=True):
     finished_at: datetime.datetime
 
 
-_INSERT = """
-    INSERT INTO usage_events (
+_WRITE = """
+    INSERT INTO usage_events AS known (
         request_id, attempt, organization_id, project_id, api_key_id, endpoint, model,
         adapter_id, adapter_version, adapter_digest, stream,
         prompt_tokens, cached_tokens, completion_tokens, discarded_tokens, finish_reason,
@@ -53,17 +57,35 @@ _INSERT = """
         $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::text[],
         $17::float8[], $18::float8[], $19::float8[], $20::float8[], $21::float8[], $22::bigint[],
         $23::timestamptz[], $24::timestamptz[])
-    ON CONFLICT (request_id, attempt) DO NOTHING
-    RETURNING 1
+    ON CONFLICT (request_id, attempt) DO UPDATE SET
+        prompt_tokens = greatest(known.prompt_tokens, excluded.prompt_tokens),
+        cached_tokens = excluded.cached_tokens,
+        completion_tokens = greatest(known.completion_tokens, excluded.completion_tokens),
+        discarded_tokens = excluded.discarded_tokens,
+        finish_reason = excluded.finish_reason,
+        queue_ms = excluded.queue_ms,
+        prefill_ms = excluded.prefill_ms,
+        decode_ms = excluded.decode_ms,
+        adapter_load_bytes = excluded.adapter_load_bytes
+    WHERE known.finish_reason = 'error' AND (
+        excluded.finish_reason <> 'error'
+        OR excluded.prompt_tokens > known.prompt_tokens
+        OR excluded.completion_tokens > known.completion_tokens)
+    RETURNING request_id, attempt, xmax = 0 AS is_new  -- xmax is the transaction that replaced the row before it
 """
 
 
-async def insert_usage_events(conn: Connection, events: Sequence[UsageEvent]) -> int:
-    """Append events in one statement; returns how many were new."""
+async def write_usage_events(conn: Connection, events: Sequence[UsageEvent]) -> set[tuple[str, int]]:
+    """Write events, no (request_id, attempt) twice, in one statement; returns those that had no row yet.
+
+    Of two events of one attempt the ledger keeps the one that did not end in "error", with the larger counts: no client
+    has seen more than its row says.
+    """
     if not events:
-        return 0
+        return set()
     columns = [[getattr(event, field) for event in events] for field in UsageEvent.__struct_fields__]
-    return len(await conn.fetch(_INSERT, *columns))
+    rows = await conn.fetch(_WRITE, *columns)
+    return {(row["request_id"], row["attempt"]) for row in rows if row["is_new"]}
 
 
 _LIST = """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections import deque
+from itertools import islice
 
 import msgspec
 import structlog
@@ -15,7 +15,7 @@ import structlog
 from engine.protocol import UsageRecord
 from gateway.backends.base import Acknowledged
 from gateway.db.pool import UNAVAILABLE, Database
-from gateway.db.usage import UsageEvent, insert_usage_events
+from gateway.db.usage import UsageEvent, write_usage_events
 from gateway.metering.tag import decode_tag
 from gateway.observe import Metrics
 
@@ -32,6 +32,16 @@ class _Waiting(msgspec.Struct, frozen=True):
     event: UsageEvent
     source: Acknowledged
 
+    @property
+    def attempt(self) -> tuple[str, int]:
+        """The key of its row."""
+        return self.event.request_id, self.event.attempt
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """What one source tells again is the same; another one may know better."""
+        return *self.attempt, id(self.source)
+
 
 class Meter:
     """The gateway's `UsageSink`. Works between `start` and `stop`.
@@ -43,7 +53,7 @@ class Meter:
         self._database = database
         self._metrics = metrics
         self._max_waiting = max_waiting
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: dict[tuple[str, int, int], _Waiting] = {}  # in the order in which they are written
         self._wake = asyncio.Event()
         self._stopping = False
         self._writer: asyncio.Task[None] | None = None
@@ -58,12 +68,12 @@ class Meter:
     ) -> None:
         try:
             event = _event(usage, ttft_ms, latency_ms)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             # Not acknowledged, so the engine keeps it and whoever can read it still may.
             log.error("usage_without_meter_tag", request_id=usage.request_id, error=str(error))
             return
-        self._metrics.count_usage(event)
-        self._waiting.append(_Waiting(event, source))
+        waiting = _Waiting(event, source)
+        self._waiting.setdefault(waiting.key, waiting)
         self._metrics.usage_waiting.set(len(self._waiting))
         self._wake.set()
 
@@ -89,10 +99,10 @@ class Meter:
                 await self._wake.wait()
                 self._wake.clear()
                 continue
-            batch = [self._waiting[index] for index in range(min(len(self._waiting), limit))]
+            batch = self._next_batch(limit)
             try:
                 async with asyncio.timeout(INSERT_TIMEOUT_S), self._database.acquire() as conn:
-                    await insert_usage_events(conn, [waiting.event for waiting in batch])
+                    new = await write_usage_events(conn, [waiting.event for waiting in batch])
             except UNAVAILABLE as error:
                 log.warning("ledger_unavailable", error=repr(error), num_waiting=len(self._waiting))
                 await asyncio.sleep(backoff_s)
@@ -102,17 +112,29 @@ class Meter:
                 # An event that the ledger refuses must not hold up the others: go on one at a time, and it goes last.
                 if limit == 1:
                     log.error("usage_refused", request_id=batch[0].event.request_id, error=repr(error))
-                    self._waiting.rotate(-1)
+                    self._waiting[batch[0].key] = self._waiting.pop(batch[0].key)
                     await asyncio.sleep(backoff_s)
                     backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
                 limit = 1
                 continue
             backoff_s, limit = FIRST_BACKOFF_S, min(2 * limit, MAX_BATCH)
-            for _ in batch:
-                self._waiting.popleft()
-            self._metrics.usage_written.inc(len(batch))
-            self._metrics.usage_waiting.set(len(self._waiting))
+            self._written(batch, new)
             await _acknowledge(batch)
+
+    def _next_batch(self, limit: int) -> list[_Waiting]:
+        """The first ones, each attempt once."""
+        batch: dict[tuple[str, int], _Waiting] = {}
+        for waiting in islice(self._waiting.values(), limit):
+            batch.setdefault(waiting.attempt, waiting)
+        return list(batch.values())
+
+    def _written(self, batch: list[_Waiting], new: set[tuple[str, int]]) -> None:
+        for waiting in batch:
+            del self._waiting[waiting.key]
+            if waiting.attempt in new:
+                self._metrics.count_usage(waiting.event)
+        self._metrics.usage_written.inc(len(new))
+        self._metrics.usage_waiting.set(len(self._waiting))
 
 
 async def _acknowledge(batch: list[_Waiting]) -> None:
@@ -120,11 +142,11 @@ async def _acknowledge(batch: list[_Waiting]) -> None:
     for waiting in batch:
         by_source.setdefault(id(waiting.source), []).append(waiting)
     for written in by_source.values():
-        await written[0].source.acknowledge([(each.event.request_id, each.event.attempt) for each in written])
+        await written[0].source.acknowledge([waiting.attempt for waiting in written])
 
 
 def _event(record: UsageRecord, ttft_ms: float | None, latency_ms: float | None) -> UsageEvent:
-    """Raises msgspec.DecodeError when the record carries no tag of ours."""
+    """Raises msgspec.DecodeError or UnicodeDecodeError when the record carries no tag of ours."""
     tag = decode_tag(record.meter)
     usage = record.usage
     return UsageEvent(

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
+
+UnixNs = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class MeterTag(msgspec.Struct, frozen=True):
@@ -17,7 +22,7 @@ class MeterTag(msgspec.Struct, frozen=True):
     adapter_id: str | None
     adapter_version: int | None
     adapter_digest: str | None
-    created_at_ns: int
+    created_at_ns: UnixNs
     stream: bool
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from gateway.observe import SHARED_METRICS_DIR
 from gateway.settings import PREFIX, Settings, variable
 
 # A child finds the model prepared and the database running; the operator's key is no business of an engine's.
@@ -45,11 +46,12 @@ def gateway_environ(environ: Mapping[str, str], settings: Settings, model_dir: P
     The DSN holds a password: it travels here rather than on a command line that every user can list.
     """
     effective = msgspec.structs.replace(settings, model=str(model_dir), database_url=dsn)
-    return engine_environ(environ) | {
+    variables = {
         variable(name): str(value)
         for name, value in msgspec.structs.asdict(effective).items()
         if value is not None and name not in _NOT_INHERITED
     }
+    return engine_environ(environ) | variables | {SHARED_METRICS_DIR: str(settings.metrics_dir)}
 
 
 def engine_environ(environ: Mapping[str, str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from gateway.db.embedded import EmbeddedPostgres
 from gateway.serve.listener import Listener
+from gateway.serve.stop import StopSignals
 from gateway.serve.supervisor import Child, Exited, stop_children
 from gateway.serve.terminal import Terminal
 
@@ -46,11 +47,15 @@ class Fleet:
         for child in (self._engine, *self._gateways):
             child.start()
 
-    def tend(self) -> None:
-        """Restart what ended and is due; to be called a few times a second. Raises EmbeddedPostgresError."""
+    def tend(self, stop: StopSignals) -> None:
+        """Restart what ended and is due; to be called a few times a second.
+
+        Raises EmbeddedPostgresError, and StopRequested instead of waiting for a database that replays its log.
+        """
         if self._postgres is not None and not self._postgres.alive():
             self._terminal.say("PostgreSQL ended; restarting it")
-            self._postgres.start()
+            with stop.interrupts():
+                self._postgres.start()
         for child in (self._engine, *self._gateways):
             event = child.poll()
             if event is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from contextlib import ExitStack
@@ -12,8 +13,9 @@ from adapters.errors import AdapterRejected
 from gateway.db.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from gateway.db.migrate import MigrationRefused
 from gateway.db.placement import PlacementError
-from gateway.db.pool import UNAVAILABLE, UNUSABLE
-from gateway.process import private_folder
+from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words
+from gateway.observe import empty_shared_metrics
+from gateway.process import bound_logs, private_folder
 from gateway.serve.banner import banner
 from gateway.serve.bootstrap import Access, BadOperatorKey, bootstrap
 from gateway.serve.commands import engine_command, engine_environ, gateway_command, gateway_environ
@@ -41,7 +43,6 @@ START_ERRORS: tuple[type[Exception], ...] = (
     PortUnavailable,
     StartFailed,
     *UNAVAILABLE,
-    *UNUSABLE,
 )
 
 
@@ -57,6 +58,9 @@ def serve(settings: Settings, gateways: int = 1) -> int:
             _run(settings, gateways, terminal, stop)
         except StopRequested:
             terminal.say("stopped while starting")
+        except UNUSABLE as error:
+            terminal.say(f"error: {in_words(error)}")
+            return 1
         except START_ERRORS as error:
             terminal.say(f"error: {str(error) or type(error).__name__}")
             return 1
@@ -103,8 +107,8 @@ def _build_fleet(
     listener: Listener,
     terminal: Terminal,
 ) -> Fleet:
-    if settings.engine_endpoint == f"ipc://{settings.run_dir / 'engine.sock'}":
-        private_folder(settings.run_dir, os.geteuid(), os.getegid())
+    private_folder(settings.run_dir, os.geteuid(), os.getegid())
+    empty_shared_metrics(settings.metrics_dir)
     engine = Child(
         "engine", engine_command(settings, model_dir), engine_environ(os.environ), settings.log_dir / "engine.log"
     )
@@ -120,7 +124,7 @@ def _wait_until_ready(settings: Settings, fleet: Fleet, terminal: Terminal, stop
         started = time.monotonic()
         next_report = started + PROGRESS_INTERVAL_S
         while not stop.requested and not is_ready(settings.base_url):
-            fleet.tend()
+            fleet.tend(stop)
             fleet.check_start()
             if time.monotonic() > next_report:
                 terminal.say(f"engine and gateway: still loading, {time.monotonic() - started:.0f} s")
@@ -132,7 +136,9 @@ def _wait_until_ready(settings: Settings, fleet: Fleet, terminal: Terminal, stop
 
 def _supervise(settings: Settings, access: Access, fleet: Fleet, terminal: Terminal, stop: StopSignals) -> None:
     terminal.show(banner(settings, access))
-    while not stop.requested:
-        fleet.tend()
-        time.sleep(POLL_INTERVAL_S)
+    with contextlib.suppress(StopRequested):
+        while not stop.requested:
+            fleet.tend(stop)
+            bound_logs(settings.log_dir)
+            time.sleep(POLL_INTERVAL_S)
     terminal.say(f"stopping: running requests get up to {settings.drain_seconds:g} s (Ctrl-C again to hurry)")

@@ -28,6 +28,15 @@ def client(installation: Installation, key: str, strict: bool = True) -> OpenAI:
     )
 
 
+def async_client(installation: Installation, key: str, strict: bool = True) -> AsyncOpenAI:
+    return AsyncOpenAI(
+        base_url=f"{installation.url}/v1",
+        api_key=installation.keys[key],
+        max_retries=0,
+        _strict_response_validation=strict,
+    )
+
+
 @pytest.mark.parametrize(("key", "model", "begins"), MODELS)
 def test_chat(installation: Installation, key: str, model: str, begins: str) -> None:
     with client(installation, key) as openai:
@@ -56,12 +65,7 @@ def test_chat(installation: Installation, key: str, model: str, begins: str) -> 
 
 @pytest.mark.parametrize(("key", "model", "begins"), MODELS)
 async def test_chat_async(installation: Installation, key: str, model: str, begins: str) -> None:
-    async with AsyncOpenAI(
-        base_url=f"{installation.url}/v1",
-        api_key=installation.keys[key],
-        max_retries=0,
-        _strict_response_validation=True,
-    ) as openai:
+    async with async_client(installation, key) as openai:
         reply = await openai.chat.completions.create(model=model, messages=QUESTION, temperature=0, max_tokens=16)
         stream = await openai.chat.completions.create(
             model=model, messages=QUESTION, temperature=0, max_tokens=16, stream=True
@@ -83,6 +87,20 @@ def test_completions(installation: Installation, key: str, model: str, begins: s
         chunks = list(stream)
     assert reply.usage is not None and reply.usage.completion_tokens == 12
     assert {choice.index for chunk in chunks for choice in chunk.choices} == {0, 1}
+
+
+@pytest.mark.parametrize(("key", "model", "begins"), MODELS)
+async def test_completions_async(installation: Installation, key: str, model: str, begins: str) -> None:
+    asked = {"model": model, "prompt": "Once upon a time", "temperature": 0}
+    async with async_client(installation, key) as openai:
+        reply = await openai.completions.create(**asked, max_tokens=12)
+    async with async_client(installation, key, strict=False) as openai:
+        stream = await openai.completions.create(**asked, max_tokens=6, stream=True)
+        chunks = [chunk async for chunk in stream]
+    assert reply.usage is not None and reply.usage.completion_tokens == 12
+    streamed = "".join(choice.text for chunk in chunks for choice in chunk.choices)
+    assert streamed and reply.choices[0].text.startswith(streamed)
+    assert chunks[-1].choices[0].finish_reason == "length"
 
 
 def test_each_tenant_lists_the_base_and_its_own_adapters(installation: Installation) -> None:

@@ -21,7 +21,7 @@ from gateway.db.adapters import put_adapter
 from gateway.db.keys import create_key
 from gateway.db.organizations import ensure_organization
 from gateway.db.projects import create_project
-from gateway.services import running_services
+from gateway.services import Services, running_services
 from gateway.settings import Settings
 from gateway.tenancy.keys import new_key
 
@@ -86,6 +86,7 @@ class LiveGateway:
         self._dsn = dsn
         self._socket = socket.create_server(("127.0.0.1", 0))
         self._server: uvicorn.Server | None = None
+        self._services: Services | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.url = f"http://127.0.0.1:{self.port}"
@@ -93,6 +94,12 @@ class LiveGateway:
     @property
     def port(self) -> int:
         return int(self._socket.getsockname()[1])
+
+    @property
+    def num_in_flight(self) -> int:
+        """Requests that its engine was given and has not ended."""
+        assert self._services is not None
+        return sum(backend.num_in_flight for pool in self._services.pools.values() for backend in pool.backends)
 
     def start(self) -> None:
         self._thread.start()
@@ -126,6 +133,7 @@ class LiveGateway:
 
     async def _serve(self) -> None:
         async with running_services(self._settings, model_dir=self._model_dir, dsn=self._dsn) as services:
+            self._services = services
             config = uvicorn.Config(
                 build_app(services), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=5
             )

@@ -10,11 +10,14 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from gateway.db.adapters import list_adapters, remove_adapter
+from gateway.db.embedded import EmbeddedPostgres
 from gateway.db.keys import find_usable_key, revoke_key
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
@@ -23,11 +26,14 @@ from gateway.process import private_folder
 from gateway.serve.banner import banner, curl_line
 from gateway.serve.bootstrap import ORGANIZATION, Access, BadOperatorKey, bootstrap, read_env_file
 from gateway.serve.commands import gateway_environ
+from gateway.serve.fleet import Fleet
 from gateway.serve.listener import Listener, PortUnavailable, is_ready
 from gateway.serve.lock import DataFolderInUse, data_folder_lock
 from gateway.serve.model import ModelNotPrepared, prepare_model
 from gateway.serve.run import serve
 from gateway.serve.stop import StopRequested, StopSignals
+from gateway.serve.supervisor import Child
+from gateway.serve.terminal import Terminal
 from gateway.settings import Settings, load_settings
 from gateway.tenancy.keys import parse_key
 
@@ -164,6 +170,30 @@ def test_a_first_signal_interrupts_a_step_and_a_second_asks_for_haste() -> None:
             raise AssertionError("no further step begins")
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.hurried
+
+
+class SlowPostgres(EmbeddedPostgres):
+    """A database that died and whose next start replays its log for a minute."""
+
+    def alive(self) -> bool:
+        return False
+
+    def start(self) -> str:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        time.sleep(60)
+        raise AssertionError("nothing interrupted the start")
+
+
+def test_a_stop_does_not_wait_for_a_database_that_starts_again(tmp_path: Path) -> None:
+    listener = Listener("127.0.0.1", 0)
+    engine = Child("engine", [sys.executable, "-c", "pass"], {}, tmp_path / "log")
+    fleet = Fleet(SlowPostgres(tmp_path), engine, [], listener, Terminal())
+    try:
+        with StopSignals() as stop, pytest.raises(StopRequested):
+            fleet.tend(stop)
+    finally:
+        listener.close()
+    assert engine.pid is None
 
 
 def test_a_private_folder_made_by_somebody_else_is_not_trusted(tmp_path: Path) -> None:

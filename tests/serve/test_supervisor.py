@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import pytest
 
+from gateway.process import bound_logs
 from gateway.serve.supervisor import Child, Exited, RestartPolicy, Started, stop_children
 
 T = TypeVar("T")
@@ -29,6 +30,14 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 print("up", flush=True)
 time.sleep(60)
+"""
+
+
+TALKER = """
+import time
+while True:
+    print("x" * 99, flush=True)
+    time.sleep(0.005)
 """
 
 
@@ -96,6 +105,21 @@ def test_log_tail_holds_what_the_latest_process_wrote_and_nothing_older(tmp_path
     wait_for(again.ended)
     assert again.log_tail() == "second\nthird"
     assert log.read_text() == "first\nsecond\nthird\n"
+
+
+def test_a_log_stays_bounded_while_its_process_writes_on(tmp_path: Path) -> None:
+    log = tmp_path / "child.log"
+    child = Child("child", python(TALKER), {}, log)
+    child.start()
+    try:
+        wait_for(lambda: log.stat().st_size > 2000)
+        bound_logs(tmp_path, max_bytes=2000)
+        assert (tmp_path / "child.log.1").stat().st_size > 2000
+        assert wait_for(child.log_tail).startswith("xxx"), "the tail goes on after the cut"
+        bound_logs(tmp_path, max_bytes=1 << 20)
+        assert log.stat().st_size > 0, "one within its bound is left alone"
+    finally:
+        child.kill()
 
 
 def test_a_child_gets_its_environment_and_descriptors_and_a_session_of_its_own(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ WRONG: list[tuple[str, str, Any, int, str | None, str | None]] = [
     ("empty stop in a list", CHAT, chat(stop=["a", ""]), 400, "stop[1]", "invalid_value"),
     ("min_tokens above max_tokens", CHAT, chat(min_tokens=3), 400, "min_tokens", None),
     ("stop id below 0", CHAT, chat(stop_token_ids=[-1]), 400, "stop_token_ids[0]", "invalid_value"),
+    ("stop id beyond the vocabulary", TEXT, text(stop_token_ids=[0, 10**6]), 400, "stop_token_ids", "invalid_value"),
     ("17 metadata keys", CHAT, chat(metadata={str(i): "" for i in range(17)}), 400, "metadata", "invalid_value"),
     ("long metadata key", CHAT, chat(metadata={"k" * 65: ""}), 400, "metadata", "invalid_value"),
     ("long metadata value", CHAT, chat(metadata={"k": "v" * 513}), 400, "metadata", "invalid_value"),

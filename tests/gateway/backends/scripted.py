@@ -46,7 +46,11 @@ class ScriptedEngine:
                     return message
 
     async def send(self, message: EngineMessage) -> None:
-        await self._socket.send_multipart([self._gateway, encode(message)])
+        await self.send_frame(encode(message))
+
+    async def send_frame(self, frame: bytes) -> None:
+        """Bytes that may be no message at all."""
+        await self._socket.send_multipart([self._gateway, frame])
 
     async def welcome(self, *, credits: int = 8, model_digest: str = "digest") -> Hello:
         hello = await self.expect(Hello)
@@ -62,12 +66,14 @@ class ListSink:
 
     def __init__(self) -> None:
         self.records: list[UsageRecord] = []
+        self.sources: list[Acknowledged] = []
         self._changed = asyncio.Event()
 
     def record(
         self, usage: UsageRecord, *, source: Acknowledged, ttft_ms: float | None, latency_ms: float | None
     ) -> None:
         self.records.append(usage)
+        self.sources.append(source)
         self._changed.set()
 
     async def wait_for(self, count: int) -> list[UsageRecord]:

@@ -29,6 +29,7 @@ from engine.protocol import (
     UnackedUsage,
     Usage,
     UsageRecord,
+    encode,
 )
 from gateway.backends.engine_client import EngineBackend
 from gateway.errors import BackendFailed, GatewayError, InvalidRequest, Overloaded
@@ -208,8 +209,10 @@ async def test_a_dead_engine_fails_what_it_ran_and_the_next_one_serves(engine, b
         await queued
     assert {r.request_id: (r.finish_reason, r.usage) for r in sink.records} == {
         "req_1": ("error", Usage(3, 2)),
-        "req_2": ("error", Usage(3, 0)),
+        "req_2": ("error", Usage(0, 0)),
     }
+    # What the engine itself knows of them stays its own to tell.
+    assert [source is backend for source in sink.sources] == [False, False]
     assert not backend.health().ready
     successor = ScriptedEngine(endpoint)
     await ready(backend, successor)
@@ -234,6 +237,24 @@ async def test_usage_that_nobody_acknowledged_is_taken_over(engine, backend, sin
     orphan = UsageRecord("req_0", 0, "abort", Usage(5, 6), b"m")
     await engine.send(UnackedUsage([orphan]))
     assert await sink.wait_for(1) == [orphan]
+
+
+async def test_a_message_that_does_not_decode_ends_the_session_and_the_next_one_serves(engine, backend):
+    await ready(backend, engine)
+    for garbage in (b"?", encode(Refused("reason")).replace(b"reason", b"\xff" * 6)):
+        reading = asyncio.create_task(read(backend, request()))
+        await engine.expect(Submit)
+        await engine.send_frame(garbage)
+        with pytest.raises(Overloaded, match="does not decode"):
+            await reading
+        await ready(backend, engine)
+
+
+async def test_a_backend_that_was_stopped_says_so(engine, backend):
+    await ready(backend, engine)
+    await backend.stop()
+    assert not backend.health().ready
+    assert backend.health().detail == "stopped"
 
 
 async def test_loading_an_adapter_says_why_it_does_not_fit(engine, backend):

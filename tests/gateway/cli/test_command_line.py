@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -15,6 +18,7 @@ from gateway.cli import main
 from gateway.cli.command import build_parser
 from gateway.db.migrate import read_migrations
 from gateway.settings import settings_table
+from tests.gateway.model_folder import make_model_folder
 
 
 def verbs(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -73,6 +77,35 @@ def test_migrate_without_a_database_exits_3(tmp_path: Path, capsys: pytest.Captu
     assert capsys.readouterr().err.startswith(f"lorikeet: no database runs for {tmp_path}: start the server with")
     assert main(["migrate"], {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none"}) == 3
     assert capsys.readouterr().err.startswith("lorikeet: the database cannot be reached: ")
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_model_folder(tmp_path_factory.mktemp("model"))
+    (folder / "model.safetensors").write_bytes(b"")
+    return folder
+
+
+@pytest.mark.parametrize("verb", ["gateway", "serve", "migrate"])
+def test_a_database_that_refuses_is_one_line_and_exit_1(
+    verb: str, empty_dsn: str, model_dir: Path, tmp_path: Path
+) -> None:
+    wrong = {
+        "no tables of Lorikeet": empty_dsn,
+        "password authentication failed": re.sub(r":[^:@]+@", ":wrong@", empty_dsn),
+        'database "nowhere" does not exist': urlsplit(empty_dsn)._replace(path="/nowhere").geturl(),
+        "`sslmode` parameter must be one of": f"{empty_dsn}&sslmode=perhaps",
+    }
+    for why, dsn in wrong.items():
+        if verb != "gateway" and dsn == empty_dsn:
+            continue  # these two make the tables
+        environ = {"DATABASE_URL": dsn, "LORIKEET_MODEL": str(model_dir), "LORIKEET_DATA_DIR": str(tmp_path)}
+        command = [sys.executable, "-m", "gateway.cli", verb]
+        done = subprocess.run(
+            command, env=os.environ | environ, capture_output=True, text=True, timeout=60, check=False
+        )
+        *_, last = done.stderr.splitlines()
+        assert (done.returncode, why in last, "Traceback" in done.stderr) == (1, True, False), done.stderr
 
 
 def test_a_descriptor_that_is_no_socket_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -185,9 +185,10 @@ async def test_usage_is_kept_exactly_and_once_per_attempt(database: Database, te
     events = [usage_event("req_1", tenants.acme), usage_event("req_1", tenants.acme, attempt=1)]
     theirs = usage_event("req_2", tenants.globex)
     async with database.acquire() as conn:
-        assert await usage.insert_usage_events(conn, []) == 0
-        assert await usage.insert_usage_events(conn, [*events, theirs]) == 3
-        assert await usage.insert_usage_events(conn, [events[0], usage_event("req_3", tenants.acme)]) == 1
+        assert await usage.write_usage_events(conn, []) == set()
+        assert await usage.write_usage_events(conn, [*events, theirs]) == {("req_1", 0), ("req_1", 1), ("req_2", 0)}
+        again = [events[0], usage_event("req_3", tenants.acme)]
+        assert await usage.write_usage_events(conn, again) == {("req_3", 0)}
         assert await usage.list_usage_events(conn, tenants.acme, limit=2) == events
         assert await usage.list_usage_events(conn, tenants.globex, limit=10) == [theirs]
 

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from engine.protocol import Usage, UsageRecord
+from engine.protocol import FinishReason, Usage, UsageRecord
 from gateway.db.pool import Database
-from gateway.db.usage import list_usage_events
+from gateway.db.usage import UsageEvent, list_usage_events
 from gateway.metering.meter import Meter
 from gateway.metering.tag import MeterTag, encode_tag
 from gateway.observe import Metrics
@@ -40,25 +40,45 @@ class Source:
                 self.changed.clear()
 
 
-def record(request_id: str, tag: MeterTag = TAG, **usage: int) -> UsageRecord:
+def record(request_id: str, finish_reason: FinishReason = "stop", **usage: int) -> UsageRecord:
     return UsageRecord(
-        request_id, 0, "stop", Usage(**{"prompt_tokens": 3, "completion_tokens": 4, **usage}), encode_tag(tag)
+        request_id, 0, finish_reason, Usage(**{"prompt_tokens": 3, "completion_tokens": 4, **usage}), encode_tag(TAG)
+    )
+
+
+def counted(registry: CollectorRegistry) -> tuple[float | None, ...]:
+    """Prompt tokens, completion tokens and rows as Prometheus sees them."""
+    label = {"model_name": "tiny"}
+    return (
+        registry.get_sample_value("vllm:prompt_tokens_total", label),
+        registry.get_sample_value("vllm:generation_tokens_total", label),
+        registry.get_sample_value("lorikeet_usage_events_written_total"),
     )
 
 
 @pytest.fixture
-async def meter(database: Database) -> AsyncIterator[Meter]:
-    meter = Meter(database, Metrics(CollectorRegistry()), max_waiting=3)
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+async def meter(database: Database, registry: CollectorRegistry) -> AsyncIterator[Meter]:
+    meter = Meter(database, Metrics(registry), max_waiting=3)
     meter.start()
     yield meter
     await meter.stop(5)
 
 
-async def test_events_are_written_once_and_acknowledged(meter: Meter, database: Database):
+async def rows(database: Database) -> list[UsageEvent]:
+    async with database.acquire() as conn:
+        return await list_usage_events(conn, "proj", 10)
+
+
+async def test_events_are_written_once_and_acknowledged_as_often_as_told(meter: Meter, database: Database):
     source = Source()
-    for request_id in ("req_1", "req_2", "req_1"):
+    for count, request_id in enumerate(("req_1", "req_2", "req_1"), start=1):
         meter.record(record(request_id), source=source, ttft_ms=1.5, latency_ms=2.5)
-    await source.wait_for(3)
+        await source.wait_for(count)
     async with database.acquire() as conn:
         events = await list_usage_events(conn, "proj", 10)
     assert [event.request_id for event in events] == ["req_1", "req_2"]
@@ -101,9 +121,63 @@ async def test_one_event_that_the_ledger_refuses_does_not_hold_up_the_others(dat
     assert sorted(source.acknowledged) == [("req_1", 0), ("req_3", 0)]
 
 
-async def test_usage_of_an_unknown_kind_stays_with_its_engine(meter: Meter):
+@pytest.mark.parametrize("order", ["the gateway's first", "the engine's first", "both at once"])
+@pytest.mark.parametrize("engine_says", ["abort", "error"])
+async def test_the_engines_own_count_replaces_what_a_gateway_saw_before_it_lost_the_engine(
+    meter: Meter, database: Database, registry: CollectorRegistry, order: str, engine_says: FinishReason
+):
+    gateway, engine = Source(), Source()
+    seen = (record("req_1", "error", completion_tokens=2), gateway, 1.5)
+    exact = (record("req_1", engine_says, completion_tokens=5, cached_tokens=1), engine, None)
+    for usage, source, ttft_ms in [exact, seen] if order == "the engine's first" else [seen, exact]:
+        meter.record(usage, source=source, ttft_ms=ttft_ms, latency_ms=None)
+        if order != "both at once":
+            await source.wait_for(1)
+    await engine.wait_for(1)
+    await gateway.wait_for(1)
+    (row,) = await rows(database)
+    assert (row.finish_reason, row.prompt_tokens, row.completion_tokens, row.cached_tokens) == (engine_says, 3, 5, 1)
+    assert row.ttft_ms == (None if order == "the engine's first" else 1.5)
+    # Prometheus only adds up: what it counted first stays, and nothing is counted twice.
+    assert counted(registry) == (3, 5 if order == "the engine's first" else 2, 1)
+
+
+async def test_no_row_says_less_than_a_client_has_seen(meter: Meter, database: Database):
+    gateway, engine = Source(), Source()
+    meter.record(record("req_1", "error", completion_tokens=6), source=gateway, ttft_ms=1.5, latency_ms=None)
+    await gateway.wait_for(1)
+    meter.record(record("req_1", "abort", completion_tokens=5), source=engine, ttft_ms=None, latency_ms=None)
+    await engine.wait_for(1)
+    (row,) = await rows(database)
+    assert (row.finish_reason, row.completion_tokens) == ("abort", 6)
+
+
+async def test_an_attempt_that_never_ran_is_a_row_without_tokens(meter: Meter, database: Database):
     source = Source()
-    meter.record(msgspec.structs.replace(record("req_1"), meter=b"?"), source=source, ttft_ms=None, latency_ms=None)
+    refused = record("req_1", "error", prompt_tokens=0, completion_tokens=0)
+    meter.record(refused, source=source, ttft_ms=None, latency_ms=None)
+    await source.wait_for(1)
+    (row,) = await rows(database)
+    assert (row.finish_reason, row.prompt_tokens, row.completion_tokens) == ("error", 0, 0)
+
+
+async def test_what_an_engine_tells_again_takes_no_second_place(database: Database):
+    meter, source = Meter(database, Metrics(CollectorRegistry()), max_waiting=2), Source()
+    for _ in range(3):
+        meter.record(record("req_1"), source=source, ttft_ms=None, latency_ms=None)
+    assert meter.has_room
+    meter.start()
+    await meter.stop(5)
+    assert source.acknowledged == [("req_1", 0)]
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [b"?", encode_tag(msgspec.structs.replace(TAG, created_at_ns=-1)), encode_tag(TAG).replace(b"proj", b"\xff" * 4)],
+)
+async def test_usage_of_an_unknown_kind_stays_with_its_engine(meter: Meter, tag: bytes):
+    source = Source()
+    meter.record(msgspec.structs.replace(record("req_1"), meter=tag), source=source, ttft_ms=None, latency_ms=None)
     meter.record(record("req_2"), source=source, ttft_ms=None, latency_ms=None)
     await source.wait_for(1)
     assert source.acknowledged == [("req_2", 0)]

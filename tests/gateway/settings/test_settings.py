@@ -57,6 +57,9 @@ def test_every_variable_is_read() -> None:
         ("LORIKEET_KV_CACHE_BYTES", "2 parsecs", "LORIKEET_KV_CACHE_BYTES='2 parsecs': Expected a number of bytes"),
         ("LORIKEET_DRAIN_SECONDS", "nan", "LORIKEET_DRAIN_SECONDS='nan': Expected `float` >= 0"),
         ("LORIKEET_MODEL_NAME", "base:adapter", "LORIKEET_MODEL_NAME='base:adapter': Expected `str` matching"),
+        ("LORIKEET_MODEL", "/models/my model", "LORIKEET_MODEL='/models/my model': its name 'my model' cannot be"),
+        ("LORIKEET_MODEL", "/", "LORIKEET_MODEL='/': its name '' cannot be a model's id"),
+        ("LORIKEET_MAX_WAITING", "0", "LORIKEET_MAX_WAITING='0': Expected `int` >= 1"),
         ("LORIKEET_PROT", "1", "LORIKEET_PROT is not a setting; did you mean LORIKEET_PORT?"),
         ("LORIKEET_DATABASE_URL", "x", "LORIKEET_DATABASE_URL is not a setting; did you mean DATABASE_URL?"),
         ("LORIKEET_ZZZ", "x", "LORIKEET_ZZZ is not a setting; `lorikeet settings` lists them all"),
@@ -67,6 +70,65 @@ def test_a_wrong_variable_is_named_in_one_line_with_the_reason(variable: str, va
         load_settings({variable: value})
     assert str(refused.value).startswith(why)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "ipc:///a folder/engine.sock",
+        "tcp://127.0.0.1:5555",
+        "tcp://127.9.9.9:5555",
+        "tcp://[::1]:1",
+        "tcp://localhost:1",
+    ],
+)
+def test_an_engine_on_this_machine_may_be_anywhere(endpoint: str) -> None:
+    assert load_settings({"LORIKEET_ENGINE_ENDPOINT": endpoint}).engine_endpoint == endpoint
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "tcp://10.0.0.1:5555",
+        "tcp://0.0.0.0:5555",
+        "tcp://*:5555",
+        "tcp://engine.local:5555",
+        "tcp://localhost.example.com:5555",
+        "tcp://[::]:5555",
+        "tcp://127.0.0.1:0;10.0.0.1:5555",
+        "tcp://127.0.0.1",
+        "udp://127.0.0.1:5555",
+        "ipc://",
+        "engine.sock",
+    ],
+)
+def test_an_engine_elsewhere_is_refused_as_its_messages_would_travel_in_the_clear(endpoint: str) -> None:
+    with pytest.raises(BadSetting, match=r"^LORIKEET_ENGINE_ENDPOINT=.*only engines on this machine are supported"):
+        load_settings({"LORIKEET_ENGINE_ENDPOINT": endpoint})
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "db",
+        "mysql://u:secret@h/d",
+        "postgresql://u:secret@h:port/d",
+        "postgres://u:sec/ret@h/d",
+        "postgres://u@h:99999/d",
+    ],
+)
+def test_a_malformed_database_url_is_refused_without_showing_it(url: str) -> None:
+    with pytest.raises(BadSetting) as refused:
+        load_settings({"DATABASE_URL": url})
+    assert str(refused.value).startswith("DATABASE_URL: Expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE")
+    assert "sec" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["postgres://u:p%2F@[::1]:1/d", "postgresql:///d?host=/run", "postgresql://a:1,b:2/d", "postgresql://"]
+)
+def test_every_form_of_a_database_url_is_taken(url: str) -> None:
+    assert load_settings({"DATABASE_URL": url}).database_url == url
 
 
 def test_the_table_documents_every_field_with_a_default_that_reads_back() -> None:
