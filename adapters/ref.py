@@ -1,26 +1,12 @@
-"""What names an adapter: whose it is, what its owner calls it, which version, and the content it stands for.
-
-Knows nothing of files or databases.
-"""
+"""What an adapter may be called by its owner. What it is, its digest says (`adapters.digest`)."""
 
 from __future__ import annotations
 
 import re
 
-import msgspec
-
 MAX_NAME_CHARS = 64
 
 _NAME = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{MAX_NAME_CHARS - 1}}}")
-
-
-class AdapterRef(msgspec.Struct, frozen=True):
-    """One version of one tenant's adapter. digest: its canonical digest, the key in the adapter store."""
-
-    tenant: str
-    name: str
-    version: int
-    digest: str
 
 
 def check_adapter_name(name: str) -> None:
