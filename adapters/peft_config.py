@@ -50,7 +50,6 @@ _WITHOUT_EFFECT = frozenset(
         "exclude_modules",
         "inference_mode",
         "layers_pattern",
-        "layers_to_transform",
         "loftq_config",
         "lora_dropout",
         "lora_ga_config",
@@ -59,7 +58,6 @@ _WITHOUT_EFFECT = frozenset(
         "qalora_group_size",
         "revision",
         "runtime_config",
-        "target_modules",
     }
 )
 # Initializations that leave the base weights as they are; the others (PiSSA, OLoRA, LoftQ, ...) change them.
@@ -79,6 +77,23 @@ class LoraConfig(msgspec.Struct, frozen=True):
     task_type: str | None = None
     bias: str = "none"
     init_lora_weights: bool | str | None = True
+    target_modules: list[str] | str | None = None
+    layers_to_transform: list[int] | int | None = None
+
+    def contradiction(self, layer: int, module: str) -> str | None:
+        """Why PEFT would not load a tensor of this module, such as `model.layers.0.self_attn.q_proj`; None if it would.
+
+        A target_modules that is a regular expression is a stranger's program, and not run.
+        """
+        layers = self.layers_to_transform
+        if layers is not None and layer not in ([layers] if isinstance(layers, int) else layers):
+            return "layers_to_transform leaves this layer out"
+        if isinstance(self.target_modules, list):
+            parts = module.split(".")
+            suffixes = {".".join(parts[first:]) for first in range(len(parts))}
+            if not suffixes & set(self.target_modules):
+                return "target_modules does not name it"
+        return None
 
 
 class RankAndScaling:

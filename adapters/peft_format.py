@@ -62,7 +62,8 @@ def read_adapter(folder: Path) -> AdapterFile:
     Raises AdapterRejected with all mismatches of the first stage that has any: the configuration, the tensors'
     header, their names and shapes, their values.
     """
-    ranks = RankAndScaling(read_config(folder / CONFIG_NAME))
+    config = read_config(folder / CONFIG_NAME)
+    ranks = RankAndScaling(config)
     header = read_header(folder / WEIGHTS_NAME)
     pairs, reasons = _pair_tensors(header)
     ranks.check_cost(len(pairs))
@@ -70,7 +71,8 @@ def read_adapter(folder: Path) -> AdapterFile:
     for (layer, projection), pair in sorted(pairs.items()):
         path = f"model.layers.{layer}.{_BLOCK_OF_PROJECTION[projection]}.{projection}"
         rank, scaling = ranks.of(path)
-        errors = _pair_errors(pair, rank)
+        contradiction = config.contradiction(layer, path)
+        errors = [contradiction] if contradiction else _pair_errors(pair, rank)
         reasons += [f"{path}: {error}" for error in errors]
         if not errors:
             modules.append(AdapterModule(layer, projection, rank, scaling, pair["A"], pair["B"]))

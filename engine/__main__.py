@@ -40,9 +40,12 @@ def main() -> int:
 
     try:
         core, server = build_engine(config)
-    except (SetupError, UnsupportedModel, zmq.ZMQError) as error:
+    except (SetupError, UnsupportedModel) as error:
         sys.stderr.write(f"engine: {error}\n")
-        return 1
+        return os.EX_CONFIG
+    except zmq.ZMQError as error:
+        sys.stderr.write(f"engine: can't listen on {config.endpoint}: {error}\n")
+        return os.EX_CONFIG
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.drain())
     stepping = threading.Thread(target=_step_or_die, args=(core.run,), name="engine-core", daemon=True)

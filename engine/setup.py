@@ -44,7 +44,7 @@ def build_core(config: EngineConfig, mailbox: Mailbox) -> tuple[EngineCore, Engi
     device = resolve_device(config.device)
     dtype = resolve_dtype(config.dtype, device)
     if device.type == "cpu":
-        torch.set_num_threads(config.num_threads or len(os.sched_getaffinity(0)))
+        torch.set_num_threads(num_threads(config.num_threads))
     model = load_model_config(config.model_dir)
     log.info("loading %s in %s on %s", config.model_dir, dtype, device)
     weights = load_weights(config.model_dir, model, dtype, device)
@@ -72,6 +72,14 @@ def build_core(config: EngineConfig, mailbox: Mailbox) -> tuple[EngineCore, Engi
     return EngineCore(mailbox, scheduler, blocks, pool, runner), limits
 
 
+def num_threads(asked: int) -> int:
+    """0: every processor this process may use. More than there are only get in each other's way."""
+    available = len(os.sched_getaffinity(0))
+    if asked > available:
+        raise SetupError(f"LORIKEET_NUM_THREADS is {asked}, but only {available} processors can be used")
+    return asked or available
+
+
 def resolve_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -97,10 +105,24 @@ def num_kv_blocks(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, 
     elif budget is None:
         budget = CPU_KV_CACHE_BYTES
     block_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_dim * dtype.itemsize * config.block_size
+    available = _available_bytes(device)
+    if available is not None and budget > available:
+        raise SetupError(f"LORIKEET_KV_CACHE_BYTES is {budget}, but only {available} bytes of memory are free")
     num_blocks = budget // block_bytes
     if num_blocks < 2:
         raise SetupError(f"LORIKEET_KV_CACHE_BYTES is {budget}; one block of this model takes {block_bytes} bytes")
     return num_blocks
+
+
+def _available_bytes(device: torch.device) -> int | None:
+    """Memory that can still be taken; None where the system does not say."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
 def _cpu_multiplies_bf16() -> bool:

@@ -22,7 +22,7 @@ TARGETS = {
     "up_proj": (HIDDEN, INTERMEDIATE),
     "down_proj": (INTERMEDIATE, HIDDEN),
 }
-CONFIG: dict[str, Any] = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"], "bias": "none"}
+CONFIG: dict[str, Any] = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": list(TARGETS), "bias": "none"}
 
 
 def tensor_name(layer: int, module: str, side: str) -> str:

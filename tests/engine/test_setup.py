@@ -1,0 +1,53 @@
+"""An engine that can't start as configured says what to change, and ends at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.setup import SetupError, build_core
+from tests.engine.harness import engine_config
+from tests.engine.test_model_families import save_tiny
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        ({"kv_cache_bytes": 1}, "LORIKEET_KV_CACHE_BYTES"),
+        ({"kv_cache_bytes": 2**49}, "LORIKEET_KV_CACHE_BYTES"),
+        ({"num_threads": 99_999}, "LORIKEET_NUM_THREADS"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_named(change: dict[str, object], names: str, tmp_path: Path) -> None:
+    from engine.mailbox import Mailbox
+
+    save_tiny("llama", tmp_path / "model")
+    mailbox = Mailbox()
+    with pytest.raises(SetupError, match=names):
+        build_core(engine_config(tmp_path / "model", tmp_path / "store", **change), mailbox)
+    mailbox.close()
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "model", "says"),
+    [("nonsense", "model", "nonsense"), ("ipc:///tmp/unused.sock", "nowhere", "config.json does not exist")],
+)
+def test_the_process_ends_with_one_line_and_a_code_of_its_own(
+    endpoint: str, model: str, says: str, tmp_path: Path
+) -> None:
+    save_tiny("llama", tmp_path / "model")
+    command = [sys.executable, "-m", "engine", "--endpoint", endpoint, "--model-dir", str(tmp_path / model)]
+    ended = subprocess.run(
+        [*command, "--adapter-store", str(tmp_path / "store"), "--device", "cpu"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == os.EX_CONFIG
+    assert says in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr
