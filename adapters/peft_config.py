@@ -87,12 +87,12 @@ class LoraConfig(msgspec.Struct, frozen=True):
         """
         layers = self.layers_to_transform
         if layers is not None and layer not in ([layers] if isinstance(layers, int) else layers):
-            return "layers_to_transform leaves this layer out"
+            return f"{CONFIG_NAME}: layers_to_transform leaves this layer out"
         if isinstance(self.target_modules, list):
             parts = module.split(".")
             suffixes = {".".join(parts[first:]) for first in range(len(parts))}
             if not suffixes & set(self.target_modules):
-                return "target_modules does not name it"
+                return f"{CONFIG_NAME}: target_modules does not name it"
         return None
 
 

@@ -10,6 +10,7 @@ import fnmatch
 import importlib
 import importlib.metadata
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -97,7 +98,6 @@ def convert_gguf(file: Path, out: Path) -> None:
 
 def download(hub_id: str, out: Path) -> None:
     """Fetch what the engine needs of a hub model, going on from what is there. Raises PreparationFailed."""
-    import httpx
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
     from huggingface_hub.utils.tqdm import disable_progress_bars
@@ -107,8 +107,12 @@ def download(hub_id: str, out: Path) -> None:
         model = HfApi().model_info(hub_id)
         with _progress_of_folder(f"downloading {hub_id} from the Hugging Face hub", out):
             snapshot_download(hub_id, revision=model.sha, local_dir=out, allow_patterns=HUB_PATTERNS)
-    except (HfHubHTTPError, HFValidationError, OSError, httpx.HTTPError) as error:
-        raise PreparationFailed(f"downloading {hub_id} failed: {_first_line(error)}") from None
+    except Exception as error:
+        if _is_unreachable(error):
+            raise PreparationFailed("the Hugging Face hub cannot be reached") from None
+        if isinstance(error, (HfHubHTTPError, HFValidationError, OSError)):
+            raise PreparationFailed(f"downloading {hub_id} failed: {_first_line(error)}") from None
+        raise
     # Cut off from the hub, snapshot_download is content with whatever part of the model the folder has.
     names = [file.rfilename for file in model.siblings or []]
     wanted = [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in HUB_PATTERNS)]
@@ -134,6 +138,20 @@ def _progress_of_folder(what: str, folder: Path) -> Iterator[None]:
     finally:
         done.set()
         reporter.join()
+
+
+def _is_unreachable(error: BaseException | None) -> bool:
+    """Whether a failed connection is at the bottom of it.
+
+    By name for the HTTP library's errors: which library that is depends on the version of huggingface_hub.
+    """
+    while error is not None:
+        if isinstance(error, (socket.gaierror, ConnectionRefusedError, ConnectionResetError, TimeoutError)):
+            return True
+        if any(kind.__name__ == "TransportError" for kind in type(error).__mro__):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _size(path: Path) -> int:

@@ -81,6 +81,7 @@ def make_folder(note: SourceNote, out: Path, build: Callable[[Path], None], *, c
     out.parent.mkdir(parents=True, exist_ok=True)
     with (out.parent / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        _remove_interrupted(out.parent)
         if _read_note(out) == note:
             return out
         partial = out.with_name(f"{out.name}.partial")
@@ -96,6 +97,14 @@ def make_folder(note: SourceNote, out: Path, build: Callable[[Path], None], *, c
             shutil.rmtree(out)
         partial.rename(out)
     return out
+
+
+def _remove_interrupted(folder: Path) -> None:
+    """Remove what interrupted preparations left behind, except downloads, which can go on. The lock must be held."""
+    for partial in folder.glob("*.partial"):
+        note = _read_note(partial)
+        if note is None or note.kind != "hub":
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def _read_note(folder: Path) -> SourceNote | None:
@@ -167,7 +176,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         folder = prepare(arguments.source, arguments.out)
-    except (PreparationFailed, UnsupportedModel) as error:
+    except (PreparationFailed, UnsupportedModel, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
     sys.stdout.write(f"{folder}\n")

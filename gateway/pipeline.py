@@ -31,7 +31,8 @@ class Conversation(msgspec.Struct, frozen=True):
 
 
 class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One completion that a client asks for. max_tokens None: as many as usual; stop: strings that end the text."""
+    """One completion that a client asks for. max_tokens None: as many as usual; max_tokens_field: what the client calls
+    it; stop: strings that end the text."""
 
     request_id: str
     endpoint: str
@@ -39,6 +40,7 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt: Conversation | str | list[int]
     stream: bool
     max_tokens: int | None = None
+    max_tokens_field: str = "max_tokens"
     min_tokens: int = 0
     temperature: float = 1.0
     top_p: float = 1.0
@@ -143,11 +145,11 @@ class Pipeline:
         """The most tokens to generate, such that prompt and completion fit the context."""
         left = context - num_prompt_tokens
         if left < 1 or (request.max_tokens or 0) > left:
-            asked = f" and {request.max_tokens} for the completion" if request.max_tokens else ""
+            asked = f" and asks for {request.max_tokens} more in the completion" if request.max_tokens else ""
             raise InvalidRequest(
                 f"This model's maximum context length is {context} tokens. However, your request has "
                 f"{num_prompt_tokens} tokens in the {request.prompt_field}{asked}.",
-                param=request.prompt_field,
+                param=request.prompt_field if left < 1 else request.max_tokens_field,
                 code="context_length_exceeded",
             )
         max_tokens = request.max_tokens or min(max(self._default_max_tokens, request.min_tokens), left)

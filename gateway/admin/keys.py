@@ -10,7 +10,7 @@ from litestar import Controller, Request, delete, get, post
 from litestar.params import FromPath
 
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
-from gateway.admin.projects import Name, existing_project
+from gateway.admin.projects import Name, check_name, existing_project
 from gateway.admin.services import Caller, Services
 from gateway.api.fields import decode
 from gateway.db import keys
@@ -82,6 +82,7 @@ class KeyController(Controller):
         caller: Caller,
     ) -> CreatedKey:
         wanted = decode(_create_decoder, await request.body() or b"{}")
+        check_name(wanted.name)
         made = new_key("project")
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -12,13 +13,16 @@ from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
 from gateway.admin.services import Caller, Services
 from gateway.api.fields import decode
 from gateway.db import projects
-from gateway.errors import Conflict, NotFound
+from gateway.errors import Conflict, InvalidRequest, NotFound
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-Name = Annotated[str, msgspec.Meta(pattern=r"^(?=\S)[^\x00-\x1f\x7f]{1,64}(?<=\S)\Z")]
-"""1 to 64 characters, no control characters, no space at either end."""
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+"""Goes through `check_name` as well."""
+
+UNPRINTABLE = ("Cc", "Cf", "Zl", "Zp")
+"""Unicode categories: control characters, invisible ones such as those that turn text around, line separators."""
 
 
 class CreateProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,6 +61,7 @@ class ProjectController(Controller):
     @post(status_code=200)
     async def create_project(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Project:
         wanted = decode(_create_decoder, await request.body())
+        check_name(wanted.name)
         async with services.database.acquire() as conn:
             row = await projects.create_project(conn, caller.organization_id, wanted.name)
         if row is None:
@@ -67,6 +72,17 @@ class ProjectController(Controller):
     async def get_project(self, project_id: FromPath[str], services: Services, caller: Caller) -> Project:
         async with services.database.acquire() as conn:
             return _wire(await existing_project(conn, caller.organization_id, project_id))
+
+
+def check_name(name: str) -> None:
+    """Raises InvalidRequest for a name that does not look like what it is."""
+    if name != name.strip():
+        reason = "it must not begin or end with a space"
+    elif any(unicodedata.category(character) in UNPRINTABLE for character in name):
+        reason = "it must not hold control characters or invisible ones"
+    else:
+        return
+    raise InvalidRequest(f"Invalid value for 'name': {reason}.", param="name", code="invalid_value")
 
 
 async def existing_project(conn: Connection, organization_id: str, project_id: str) -> projects.ProjectRow:

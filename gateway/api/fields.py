@@ -36,6 +36,8 @@ LogitBias = dict[str, Annotated[float, Meta(ge=-100, le=100)]]
 
 _PATH = re.compile(r" - at (?:`(?:key|value)` in )?`\$\.?(?P<path>.*)`$")
 _MISSING = re.compile(r"^Object missing required field `(?P<field>.*)`")
+_LONE_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])")
+"""Found only where decoding failed: the decoder then says that the body was cut off."""
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>.*)`")
 
 
@@ -56,7 +58,10 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     except msgspec.ValidationError as error:
         raise _explain(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"The body of the request is not valid JSON: {error}", code="invalid_json") from None
+        reason = "half of a surrogate pair is not text" if _LONE_SURROGATE.search(body) else error
+        raise InvalidRequest(
+            f"The body of the request is not valid JSON in UTF-8: {reason}", code="invalid_json"
+        ) from None
 
 
 def refuse_unsupported(request: msgspec.Struct, no_effect: dict[str, tuple[Any, ...]]) -> None:

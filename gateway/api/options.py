@@ -18,6 +18,7 @@ def text_request(
 ) -> TextRequest:
     """Null and absent mean the default."""
     stop = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
+    modern = isinstance(request, ChatCompletionRequest) and request.max_completion_tokens is not None
     return TextRequest(
         request_id=request_id,
         endpoint=endpoint,
@@ -25,6 +26,7 @@ def text_request(
         prompt=prompt,
         stream=bool(request.stream),
         max_tokens=max_tokens,
+        max_tokens_field="max_completion_tokens" if modern else "max_tokens",
         min_tokens=request.min_tokens or 0,
         temperature=1.0 if request.temperature is None else request.temperature,
         top_p=1.0 if request.top_p is None else request.top_p,

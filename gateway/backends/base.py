@@ -37,9 +37,12 @@ class PreparedPrompt(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
+    """detail: why it is not ready, in words that anybody may read. endpoint: where it is, for operators alone."""
+
     ready: bool
     detail: str
     stats: EngineStats | None = None
+    endpoint: str = ""
 
 
 class UsageSink(Protocol):

@@ -187,7 +187,7 @@ class EngineBackend:
 
     def health(self) -> Health:
         ready = self._connected and not self._draining
-        return Health(ready, "draining" if self._draining else self._link.detail, self._stats)
+        return Health(ready, "draining" if self._draining else self._link.detail, self._stats, self._link.endpoint)
 
     async def acknowledge(self, keys: list[tuple[str, int]]) -> None:
         # Without an engine there is nobody to tell: one that comes back hands its records over again.

@@ -57,11 +57,14 @@ class EngineListener(Protocol):
 
 
 class EngineLink:
-    """Keeps one gateway connected to one engine from `start` to `stop`. detail: the state of it in words."""
+    """Keeps one gateway connected to one engine from `start` to `stop`.
+
+    detail: the state of it in words, which clients may see: never with the endpoint in it.
+    """
 
     def __init__(self, endpoint: str, *, database_id: str, model_digest: str, listener: EngineListener) -> None:
         self.detail = "not started"
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._database_id = database_id
         self._model_digest = model_digest
         self._listener = listener
@@ -116,10 +119,11 @@ class EngineLink:
             except* EngineGone:
                 pass
             except* zmq.ZMQError as unusable:
-                self.detail = f"{self._endpoint}: {unusable.exceptions[0]}"
+                self.detail = "the engine's endpoint cannot be used"
+                log.error("engine_endpoint_unusable", endpoint=self.endpoint, error=str(unusable.exceptions[0]))
             except* Exception as failures:
                 self.detail = "the conversation with the engine failed in this gateway"
-                log.error("engine_link_failed", endpoint=self._endpoint, exc_info=failures)
+                log.error("engine_link_failed", endpoint=self.endpoint, exc_info=failures)
             if not self._stopping:
                 await asyncio.sleep(pause_s)
 
@@ -134,7 +138,7 @@ class EngineLink:
         monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._socket = socket
         try:
-            socket.connect(self._endpoint)
+            socket.connect(self.endpoint)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watch(monitor))
                 await self._greet(socket)
@@ -150,17 +154,17 @@ class EngineLink:
             socket.close(linger=self._linger_ms)
             if self._engine_id is not None:
                 self._engine_id = None
-                log.warning("engine_disconnected", endpoint=self._endpoint)
+                log.warning("engine_disconnected", endpoint=self.endpoint)
                 self._listener.disconnected(self.detail)
 
     async def _greet(self, socket: zmq.asyncio.Socket) -> None:
-        self.detail = f"waiting for an engine at {self._endpoint}"
+        self.detail = "waiting for an engine"
         self._put(socket, Hello(PROTOCOL_VERSION, uuid.uuid4().hex, self._database_id))
         try:
             async with asyncio.timeout(DEAD_AFTER_S):
                 answer = _decode(await socket.recv())
         except TimeoutError:
-            raise EngineGone(f"no engine answers at {self._endpoint}") from None
+            raise EngineGone("no engine answers") from None
         if isinstance(answer, Refused):
             raise _RefusedHello(f"the engine refuses this gateway: {answer.reason}")
         if not isinstance(answer, Welcome):
@@ -170,7 +174,7 @@ class EngineLink:
         self._engine_id = answer.engine_id
         self._heard_at_s = asyncio.get_running_loop().time()
         self.detail = "ready"
-        log.info("engine_connected", endpoint=self._endpoint, engine_id=answer.engine_id, credits=answer.credits)
+        log.info("engine_connected", endpoint=self.endpoint, engine_id=answer.engine_id, credits=answer.credits)
         self._listener.connected(answer)
 
     async def _receive(self, socket: zmq.asyncio.Socket) -> None:

@@ -1,5 +1,21 @@
-"""The `lorikeet` command: starts the parts of a server, and manages a running one through its admin API."""
+"""The `lorikeet` command: starts the parts of a server, and manages a running one through its admin API.
 
-from gateway.cli.command import main
+Importing this package loads next to nothing, so that an interrupt in the first moments already meets `main`.
+"""
 
-__all__ = ["main"]
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+EXIT_INTERRUPTED = 130
+"""What a shell reports for a command that Ctrl-C ended: 128 + SIGINT."""
+
+
+def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
+    """Run one command; returns its exit code. Raises SystemExit for `--help` and wrong usage, as argparse does."""
+    try:
+        from gateway.cli.command import main as run_command
+
+        return run_command(argv, environ)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED

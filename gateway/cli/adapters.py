@@ -62,11 +62,17 @@ def _add(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _upload(client: AdminClient, path: str, name: str, folder: Path) -> dict[str, Any]:
+    from adapters.errors import AdapterRejected
+    from adapters.safe_file import open_regular
+
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist"
+        raise CommandFailed(f"{folder} {what}: PATH is the folder that holds {' and '.join(FILE_NAMES)}")
     with ExitStack() as stack:
         try:
-            files = {file_name: stack.enter_context((folder / file_name).open("rb")) for file_name in FILE_NAMES}
-        except OSError as error:
-            raise CommandFailed(f"{error.filename}: {error.strerror}") from None
+            files = {file_name: stack.enter_context(open_regular(folder / file_name)) for file_name in FILE_NAMES}
+        except AdapterRejected as error:
+            raise CommandFailed(f"{folder}: {error.reasons[0]}") from None
         return client.post(path, data={"name": name}, files=files)
 
 

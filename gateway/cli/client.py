@@ -9,7 +9,7 @@ from typing import Any, Self
 import httpx
 
 from gateway.cli.errors import CommandFailed, ServerUnreachable
-from gateway.settings import Settings, load_settings
+from gateway.settings import Settings, load_settings, variable
 
 ADMIN_PATH = "/v1/organization"
 CONNECT_TIMEOUT_S = 5.0
@@ -28,12 +28,12 @@ class Refused(CommandFailed):
 class AdminClient:
     """A context manager. Every method raises ServerUnreachable, or Refused with the server's own words."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, url: str, key: str) -> None:
+        self._url = url
         # Proxies of the environment are left alone: the key is for this server only.
         self._http = httpx.Client(
-            base_url=settings.base_url,
-            headers={"authorization": f"Bearer {operator_key(settings)}"},
+            base_url=url,
+            headers={"authorization": f"Bearer {key}"},
             timeout=httpx.Timeout(REPLY_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             trust_env=False,
         )
@@ -41,7 +41,9 @@ class AdminClient:
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Self:
         """For the server of the data folder in force. Raises BadSetting."""
-        return cls(load_settings(environ))
+        settings = load_settings(environ)
+        url = server_url(settings, environ)
+        return cls(url, operator_key(settings))
 
     def get(self, path: str, **params: Any) -> dict[str, Any]:
         return self._request("GET", path, params=params)
@@ -72,19 +74,22 @@ class AdminClient:
         return f"/projects/{found[0]['id']}"
 
     def _request(self, method: str, path: str, **options: Any) -> dict[str, Any]:
-        url = self._settings.base_url
         try:
             reply = self._http.request(method, ADMIN_PATH + path, **options)
         except httpx.ConnectError:
-            raise ServerUnreachable(f"no server answers at {url}; start it with `lorikeet serve`") from None
+            raise ServerUnreachable(f"no server answers at {self._url}; start it with `lorikeet serve`") from None
         except httpx.TransportError as error:
-            raise ServerUnreachable(f"the server at {url} went away: {str(error) or type(error).__name__}") from None
+            raise ServerUnreachable(
+                f"the server at {self._url} went away: {str(error) or type(error).__name__}"
+            ) from None
         body = _json_object(reply)
         if reply.is_success and body is not None:
             return body
         refusal = body.get("error") if body else None
         if not isinstance(refusal, dict) or "message" not in refusal:
-            raise CommandFailed(f"{url} is not a Lorikeet server: it answered {reply.status_code} without our words")
+            raise CommandFailed(
+                f"{self._url} is not a Lorikeet server: it answered {reply.status_code} without our words"
+            )
         raise Refused(str(refusal["message"]), refusal.get("code"))
 
     def __enter__(self) -> Self:
@@ -94,6 +99,27 @@ class AdminClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._http.close()
+
+
+def server_url(settings: Settings, environ: Mapping[str, str]) -> str:
+    """What LORIKEET_HOST and LORIKEET_PORT say if either is set, else where the data folder's `serve` runs.
+
+    Raises ServerUnreachable without either: a guess could hand the operator's key to a stranger.
+    """
+    if any(environ.get(variable(field)) for field in ("host", "port")):
+        return settings.base_url
+    from gateway.serve.lock import running_url
+
+    try:
+        url = running_url(settings.data_dir)
+    except OSError as error:
+        raise CommandFailed(f"where the server runs cannot be read: {error}") from None
+    if url is None:
+        raise ServerUnreachable(
+            f"no server runs for {settings.data_dir}: start it with `lorikeet serve`, or set LORIKEET_DATA_DIR, "
+            "or LORIKEET_HOST and LORIKEET_PORT for a `lorikeet gateway` that runs by itself"
+        )
+    return url
 
 
 def operator_key(settings: Settings) -> str:

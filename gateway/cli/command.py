@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from gateway.cli import adapters, keys, processes, tenants
-from gateway.cli.errors import EXIT_OK, EXIT_USAGE, CommandFailed, one_line
+from gateway.cli.errors import EXIT_OK, EXIT_USAGE, CommandFailed, is_text, one_line
 from gateway.settings import BadSetting
 
 _EPILOG = """\
@@ -23,7 +23,11 @@ exit codes: 0 done, 1 refused or failed, 2 wrong usage or a bad setting, 3 the s
 
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
     """Run one command; returns its exit code. Raises SystemExit for `--help` and wrong usage, as argparse does."""
-    arguments = build_parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    for word in words:
+        if not is_text(word):
+            return _complain(f"the argument {word!a} is not UTF-8 text", EXIT_USAGE)
+    arguments = build_parser().parse_args(words)
     try:
         code: int = arguments.run(arguments, os.environ if environ is None else environ)
         sys.stdout.flush()
@@ -45,10 +49,24 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action=_Version, help="show the version and exit")
     verbs = parser.add_subparsers(metavar="COMMAND", required=True)
     for room in (processes, tenants, keys, adapters):
         room.register(verbs)
     return parser
+
+
+class _Version(argparse.Action):
+    """Looks the version up only when asked."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, dest=argparse.SUPPRESS, default=argparse.SUPPRESS, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"lorikeet {version('lorikeet')}")
+        parser.exit()
 
 
 def _complain(message: str, exit_code: int) -> int:

@@ -23,3 +23,8 @@ class ServerUnreachable(CommandFailed):
 def one_line(message: str) -> str:
     """The message on one line, whatever it was made of."""
     return " ".join(message.split())
+
+
+def is_text(word: str) -> bool:
+    """Whether Python could decode it: bytes that are not UTF-8 come in as lone surrogates."""
+    return not any("\ud800" <= character <= "\udfff" for character in word)

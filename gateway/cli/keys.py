@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -45,6 +46,8 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         print_json({"key": created["value"], "id": created["id"], "name": created["name"], "tenant": arguments.tenant})
     else:
         print(created["value"])
+        # Not on stdout, where scripts take the key from.
+        print(f"lorikeet: key {created['id']}; `lorikeet key revoke {created['id']}` ends it", file=sys.stderr)
     return 0
 
 

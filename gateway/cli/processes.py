@@ -17,6 +17,9 @@ from gateway.settings import Settings, load_settings, settings_table
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
 
+MAX_GATEWAYS = 64
+"""More on one machine only compete for its processors and for the database's connections."""
+
 
 def register(verbs: Verbs) -> None:
     serve = verbs.add_parser(
@@ -26,7 +29,11 @@ def register(verbs: Verbs) -> None:
         "Ctrl-C or SIGTERM lets running requests finish, then stops it all.",
     )
     serve.add_argument(
-        "--gateways", type=_positive, default=1, metavar="N", help="gateway processes on the port (default: 1)"
+        "--gateways",
+        type=_num_gateways,
+        default=1,
+        metavar="N",
+        help=f"gateway processes on the port, 1 to {MAX_GATEWAYS} (default: 1)",
     )
     serve.set_defaults(run=_serve)
     gateway = verbs.add_parser(
@@ -141,11 +148,13 @@ def _settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 def _prepared(settings: Settings) -> Path:
     """The base model's folder; progress goes to stderr."""
+    from gateway.serve.lock import DataFolderUnusable, make_data_folder
     from gateway.serve.model import ModelNotPrepared, prepare_model
 
     try:
+        make_data_folder(settings.data_dir)
         return prepare_model(settings, lambda line: print(line, file=sys.stderr))
-    except ModelNotPrepared as error:
+    except (DataFolderUnusable, ModelNotPrepared) as error:
         raise CommandFailed(str(error)) from None
 
 
@@ -169,8 +178,11 @@ def _listening_socket(descriptor: int) -> socket.socket:
         raise CommandFailed(f"--fd {descriptor} is not a socket: {error.strerror}") from None
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
+def _num_gateways(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if not 1 <= number <= MAX_GATEWAYS:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {MAX_GATEWAYS}, not {text!r}")
     return number

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 
 from gateway.db.embedded import EmbeddedPostgres
 from gateway.serve.listener import Listener
-from gateway.serve.stop import StopSignals
+from gateway.serve.stop import StopRequested, StopSignals
 from gateway.serve.supervisor import Child, Exited, stop_children
 from gateway.serve.terminal import Terminal
 
@@ -21,7 +22,9 @@ FAILURES_TO_GIVE_UP = 5
 
 
 class StartFailed(RuntimeError):
-    """A child fails again and again before the first request could be served; the message holds its last log lines."""
+    """A child cannot run with this configuration, or fails again and again before the first request could be served.
+
+    The message is the child's own, or holds its last log lines."""
 
 
 class Fleet:
@@ -41,35 +44,34 @@ class Fleet:
         self._listener = listener
         self._terminal = terminal
 
-    def start(self) -> None:
-        """Start the engine and the gateways; returns at once. Raises PortUnavailable."""
+    def start(self, stop: StopSignals) -> None:
+        """Start the engine and the gateways without waiting for them. Raises PortUnavailable and StopRequested."""
         self._listener.listen()
         for child in (self._engine, *self._gateways):
+            if stop.requested:
+                raise StopRequested
             child.start()
 
-    def tend(self, stop: StopSignals) -> None:
+    def tend(self, stop: StopSignals, *, starting: bool = False) -> None:
         """Restart what ended and is due; to be called a few times a second.
 
-        Raises EmbeddedPostgresError, and StopRequested instead of waiting for a database that replays its log.
+        starting: all has not been ready yet, so that a child which cannot run ends the start. Raises StartFailed only
+        then, EmbeddedPostgresError, and StopRequested instead of waiting for a database that replays its log.
         """
         if self._postgres is not None and not self._postgres.alive():
             self._terminal.say("PostgreSQL ended; restarting it")
             with stop.interrupts():
                 self._postgres.start()
         for child in (self._engine, *self._gateways):
+            if stop.requested:
+                return
             event = child.poll()
+            if starting and isinstance(event, Exited):
+                _check_start(child, event)
             if event is not None:
                 self._terminal.say(str(event))
             if isinstance(event, Exited) and event.failures == FAILURES_SHOWN:
                 self._terminal.show(child.log_tail())
-
-    def check_start(self) -> None:
-        """Raises StartFailed when a child has failed too often to hope; for use until the first time all is ready."""
-        for child in (self._engine, *self._gateways):
-            if child.failures >= FAILURES_TO_GIVE_UP:
-                raise StartFailed(
-                    f"{child.name} failed {child.failures} times in a row; its last lines:\n{child.log_tail()}"
-                )
 
     def drain(self, drain_s: float, hurried: Callable[[], bool]) -> None:
         """No new requests; running ones get drain_s; then the engine stops. hurried: see `stop_children`."""
@@ -77,3 +79,14 @@ class Fleet:
         for children, grace_s in ((self._gateways, drain_s + GATEWAY_MARGIN_S), ([self._engine], ENGINE_STOP_S)):
             for name in stop_children(children, grace_s, hurried):
                 self._terminal.say(f"{name} did not stop in time and was killed")
+
+
+def _check_start(child: Child, exited: Exited) -> None:
+    """Raises StartFailed when a child says that its configuration is wrong, or has failed too often to hope."""
+    if exited.returncode == os.EX_CONFIG:
+        prefix = f"{child.name}: "
+        lines = child.log_tail().splitlines()
+        said = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)] or lines
+        raise StartFailed(said[-1] if said else f"{child.name} cannot run with this configuration")
+    if exited.failures >= FAILURES_TO_GIVE_UP:
+        raise StartFailed(f"{child.name} failed {exited.failures} times in a row; its last lines:\n{child.log_tail()}")

@@ -1,23 +1,50 @@
-"""One `serve` per data folder: a lock the kernel gives back however its holder ends, and who holds it."""
+"""The data folder: made at the first start, and held by one `serve` with a lock the kernel gives back however its
+holder ends."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+LOCK_NAME = "serve.lock"
+KERNEL_LOCKS = Path("/proc/locks")
+_HOLDER = re.compile(r"pid (?P<pid>\d+) at (?P<url>https?://\S+)\n")
 
 
 class DataFolderInUse(RuntimeError):
     """Another `serve` runs on this data folder; the message names its pid and URL."""
 
 
+class DataFolderUnusable(RuntimeError):
+    """The data folder cannot be made or written; the message names the setting."""
+
+
+def make_data_folder(data_dir: Path) -> None:
+    """Make the data folder, if need be. Raises DataFolderUnusable."""
+    try:
+        # Others may pass through it: the database's user has its folder below. Every secret has a private file mode.
+        data_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise DataFolderUnusable(f"LORIKEET_DATA_DIR={data_dir}: it, or a part of its path, is not a folder") from None
+    except OSError as error:
+        raise DataFolderUnusable(f"LORIKEET_DATA_DIR={data_dir}: {error.strerror}") from None
+
+
 @contextmanager
 def data_folder_lock(data_dir: Path, url: str) -> Iterator[None]:
-    """Hold the data folder. url: what a second start is told. Raises DataFolderInUse."""
-    path = data_dir / "serve.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Make the data folder, if need be, and hold it. url: what a second start is told.
+
+    Raises DataFolderInUse and DataFolderUnusable.
+    """
+    make_data_folder(data_dir)
+    try:
+        descriptor = os.open(data_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise DataFolderUnusable(f"LORIKEET_DATA_DIR={data_dir}: {error.strerror}") from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -30,3 +57,25 @@ def data_folder_lock(data_dir: Path, url: str) -> Iterator[None]:
         os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
+
+
+def running_url(data_dir: Path) -> str | None:
+    """Where the `serve` of this data folder serves; None while none does. Raises OSError.
+
+    Only looks: taking the lock to try it, however briefly, would make a `serve` that starts just then give up.
+    """
+    try:
+        with (data_dir / LOCK_NAME).open() as file:
+            holder = _HOLDER.fullmatch(file.read(4096))
+            inode = os.fstat(file.fileno()).st_ino
+        held = KERNEL_LOCKS.read_text().splitlines()
+    except FileNotFoundError:
+        return None
+    if holder is None:
+        return None
+    # What a killed holder wrote stays behind, and its pid may be another process by now: the kernel knows better.
+    # Devices are not compared: on some file systems the number here and in `stat` differ.
+    for fields in map(str.split, held):
+        if fields[1:2] == ["FLOCK"] and fields[4] == holder["pid"] and fields[5].endswith(f":{inode}"):
+            return holder["url"]
+    return None

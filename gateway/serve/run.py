@@ -13,7 +13,7 @@ from adapters.errors import AdapterRejected
 from gateway.db.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from gateway.db.migrate import MigrationRefused
 from gateway.db.placement import PlacementError
-from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words
+from gateway.db.pool import UNAVAILABLE, UNUSABLE, Database, in_words
 from gateway.observe import empty_shared_metrics
 from gateway.process import bound_logs, private_folder
 from gateway.serve.banner import banner
@@ -21,7 +21,7 @@ from gateway.serve.bootstrap import Access, BadOperatorKey, bootstrap
 from gateway.serve.commands import engine_command, engine_environ, gateway_command, gateway_environ
 from gateway.serve.fleet import Fleet, StartFailed
 from gateway.serve.listener import Listener, PortUnavailable, is_ready
-from gateway.serve.lock import DataFolderInUse, data_folder_lock
+from gateway.serve.lock import DataFolderInUse, DataFolderUnusable, data_folder_lock
 from gateway.serve.model import ModelNotPrepared, prepare_model
 from gateway.serve.stop import StopRequested, StopSignals
 from gateway.serve.supervisor import POLL_INTERVAL_S, Child
@@ -31,11 +31,18 @@ from gateway.settings import Settings
 PROBE_INTERVAL_S = 0.25
 PROGRESS_INTERVAL_S = 5.0
 
+
+class DatabaseUnusable(RuntimeError):
+    """DATABASE_URL names a database that cannot be reached or used; the message says why, without the password."""
+
+
 # What a person can put right; anything else is a fault of ours and keeps its traceback.
 START_ERRORS: tuple[type[Exception], ...] = (
     AdapterRejected,
     BadOperatorKey,
     DataFolderInUse,
+    DataFolderUnusable,
+    DatabaseUnusable,
     EmbeddedPostgresError,
     MigrationRefused,
     ModelNotPrepared,
@@ -68,8 +75,6 @@ def serve(settings: Settings, gateways: int = 1) -> int:
 
 
 def _run(settings: Settings, gateways: int, terminal: Terminal, stop: StopSignals) -> None:
-    # Others may pass through it: the database's user has its folder below. Every secret has a private file mode.
-    settings.data_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
     with ExitStack() as stack:
         stack.enter_context(data_folder_lock(settings.data_dir, settings.base_url))
         listener = Listener(settings.host, settings.port)
@@ -81,7 +86,7 @@ def _run(settings: Settings, gateways: int, terminal: Terminal, stop: StopSignal
             access = asyncio.run(bootstrap(dsn, settings))
         fleet = _build_fleet(settings, gateways, model_dir, dsn, postgres, listener, terminal)
         stack.callback(fleet.drain, settings.drain_seconds, lambda: stop.hurried)
-        fleet.start()
+        fleet.start(stop)
         _wait_until_ready(settings, fleet, terminal, stop)
         _supervise(settings, access, fleet, terminal, stop)
     terminal.say("stopped")
@@ -91,11 +96,22 @@ def _start_database(
     settings: Settings, terminal: Terminal, stop: StopSignals, stack: ExitStack
 ) -> tuple[EmbeddedPostgres | None, str]:
     if settings.database_url is not None:
+        with stop.interrupts(), terminal.step("connecting to DATABASE_URL"):
+            asyncio.run(_check_database(settings.database_url))
         return None, settings.database_url
     postgres = EmbeddedPostgres(settings.data_dir, say=terminal.say)
     stack.callback(postgres.stop)
     with stop.interrupts(), terminal.step("PostgreSQL"):
         return postgres, postgres.start()
+
+
+async def _check_database(dsn: str) -> None:
+    """Raises DatabaseUnusable."""
+    try:
+        async with await Database.connect(dsn, max_size=1):
+            pass
+    except (*UNUSABLE, *UNAVAILABLE) as error:
+        raise DatabaseUnusable(f"DATABASE_URL: {in_words(error)}") from None
 
 
 def _build_fleet(
@@ -124,8 +140,7 @@ def _wait_until_ready(settings: Settings, fleet: Fleet, terminal: Terminal, stop
         started = time.monotonic()
         next_report = started + PROGRESS_INTERVAL_S
         while not stop.requested and not is_ready(settings.base_url):
-            fleet.tend(stop)
-            fleet.check_start()
+            fleet.tend(stop, starting=True)
             if time.monotonic() > next_report:
                 terminal.say(f"engine and gateway: still loading, {time.monotonic() - started:.0f} s")
                 next_report += PROGRESS_INTERVAL_S

@@ -10,14 +10,14 @@ import socket
 import stat
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from engine.prepare import NOTE_NAME, SourceNote, make_folder
+from gateway.cli import main
 from gateway.db.adapters import list_adapters, remove_adapter
-from gateway.db.embedded import EmbeddedPostgres
 from gateway.db.keys import find_usable_key, revoke_key
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
@@ -26,14 +26,11 @@ from gateway.process import private_folder
 from gateway.serve.banner import banner, curl_line
 from gateway.serve.bootstrap import ORGANIZATION, Access, BadOperatorKey, bootstrap, read_env_file
 from gateway.serve.commands import gateway_environ
-from gateway.serve.fleet import Fleet
 from gateway.serve.listener import Listener, PortUnavailable, is_ready
 from gateway.serve.lock import DataFolderInUse, data_folder_lock
 from gateway.serve.model import ModelNotPrepared, prepare_model
 from gateway.serve.run import serve
 from gateway.serve.stop import StopRequested, StopSignals
-from gateway.serve.supervisor import Child
-from gateway.serve.terminal import Terminal
 from gateway.settings import Settings, load_settings
 from gateway.tenancy.keys import parse_key
 
@@ -172,28 +169,76 @@ def test_a_first_signal_interrupts_a_step_and_a_second_asks_for_haste() -> None:
         assert stop.hurried
 
 
-class SlowPostgres(EmbeddedPostgres):
-    """A database that died and whose next start replays its log for a minute."""
+def model_folder(folder: Path) -> Path:
+    """One that the preparation accepts as it is."""
+    config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 1}
+    config |= {"intermediate_size": 64, "vocab_size": 64, "max_position_embeddings": 64, "rms_norm_eps": 1e-5}
+    model = folder / "model"
+    model.mkdir(exist_ok=True)
+    (model / "config.json").write_text(json.dumps(config))
+    (model / "tokenizer.json").write_text("{}")
+    (model / "model.safetensors").write_bytes(b"")
+    return model
 
-    def alive(self) -> bool:
-        return False
 
-    def start(self) -> str:
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
-        time.sleep(60)
-        raise AssertionError("nothing interrupted the start")
+@pytest.mark.parametrize("below", ["", "/data"])
+def test_a_data_folder_that_is_a_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], below: str) -> None:
+    (tmp_path / "file").write_text("")
+    assert serve(Settings(data_dir=Path(f"{tmp_path}/file{below}"), port=18999)) == 1
+    said = capsys.readouterr().err
+    assert f"LORIKEET_DATA_DIR={tmp_path}/file{below}: " in said and said.count("\n") == 1
 
 
-def test_a_stop_does_not_wait_for_a_database_that_starts_again(tmp_path: Path) -> None:
-    listener = Listener("127.0.0.1", 0)
-    engine = Child("engine", [sys.executable, "-c", "pass"], {}, tmp_path / "log")
-    fleet = Fleet(SlowPostgres(tmp_path), engine, [], listener, Terminal())
-    try:
-        with StopSignals() as stop, pytest.raises(StopRequested):
-            fleet.tend(stop)
-    finally:
-        listener.close()
-    assert engine.pid is None
+def test_a_database_out_of_reach_is_named_without_its_password(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe, socket.create_server(("127.0.0.1", 0)) as free:
+        port, closed = free.getsockname()[1], probe.getsockname()[1]
+    url = f"postgresql://me:hidden@127.0.0.1:{closed}/lorikeet"
+    settings = Settings(data_dir=tmp_path / "data", port=port, model=str(model_folder(tmp_path)), database_url=url)
+    assert serve(settings) == 1
+    said = capsys.readouterr().err
+    assert "error: DATABASE_URL: the database cannot be reached" in said.splitlines()[-1] and "hidden" not in said
+
+
+@pytest.mark.parametrize("count", ["0", "65", "many"])
+def test_a_number_of_gateways_out_of_bounds_is_wrong_usage(capsys: pytest.CaptureFixture[str], count: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "--gateways", count])
+    assert ended.value.code == 2
+    assert f"--gateways: must be a whole number from 1 to 64, not '{count}'" in capsys.readouterr().err
+
+
+def test_an_interrupt_while_modules_load_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "argparse.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    environ = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path.cwd()}"}
+    command = [sys.executable, "-m", "gateway.cli", "--help"]
+    answer = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=20)
+    assert answer.returncode == 130 and answer.stderr == ""
+
+
+def test_a_hub_out_of_reach_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        closed = probe.getsockname()[1]
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed}")
+    said: list[str] = []
+    with pytest.raises(ModelNotPrepared, match=r"^LORIKEET_MODEL=org/name: the Hugging Face hub cannot be reached$"):
+        prepare_model(Settings(data_dir=tmp_path, model="org/name"), said.append)
+    assert not any("Traceback" in line for line in said)
+
+
+def test_an_interrupted_preparation_is_cleared_by_the_next_one_but_a_download_goes_on(tmp_path: Path) -> None:
+    left = {"a.partial": None, "b.partial": SourceNote(1, "gguf", "x"), "c.partial": SourceNote(1, "hub", "o/n")}
+    for name, note in left.items():
+        (tmp_path / name).mkdir()
+        if note is not None:
+            (tmp_path / name / NOTE_NAME).write_bytes(msgspec.json.encode(note))
+    out = tmp_path / "out"
+    out.mkdir()
+    note = SourceNote(1, "demo", "z")
+    (out / NOTE_NAME).write_bytes(msgspec.json.encode(note))
+    make_folder(note, out, lambda to: None, chat=False)
+    assert [path.name for path in tmp_path.glob("*.partial")] == ["c.partial"]
 
 
 def test_a_private_folder_made_by_somebody_else_is_not_trusted(tmp_path: Path) -> None:

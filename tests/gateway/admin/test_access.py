@@ -76,4 +76,4 @@ async def test_odd_ids_are_not_found(operator: httpx.AsyncClient) -> None:
 async def test_the_status_says_what_runs(operator: httpx.AsyncClient) -> None:
     status = (await operator.get("/status")).json()
     assert (status["version"], status["model"]) == ("0.0.0", "tiny")
-    assert status["backend"] == {"ready": False, "detail": "no engine", "stats": None}
+    assert status["backend"] == {"ready": False, "detail": "no engine", "stats": None, "endpoint": ""}

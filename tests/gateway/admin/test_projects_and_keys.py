@@ -60,6 +60,10 @@ WRONG_PROJECTS = [
     (b'{"name": "a\\u0000b"}', "name"),
     (b'{"name": "acme\\n"}', "name"),
     (b'{"name": 7}', "name"),
+    ('{"name": "ac\u202eme"}'.encode(), "name"),
+    ('{"name": "ac\u200bme"}'.encode(), "name"),
+    ('{"name": "ac\u2028me"}'.encode(), "name"),
+    (b'{"name": "%s"}' % (b"x" * 65), "name"),
     (b'{"name": "acme", "organization_id": "org_other"}', "organization_id"),
     (b"not json", None),
     (b"[]", None),
@@ -70,6 +74,7 @@ async def test_a_wrong_project_is_refused_by_field(operator: httpx.AsyncClient) 
     for body, param in WRONG_PROJECTS:
         reply = await operator.post("/projects", content=body)
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, param), body
+        assert "regex" not in reply.json()["error"]["message"]
     assert (await operator.get("/projects")).json()["data"] == []
 
 

@@ -108,7 +108,10 @@ WRONG: list[tuple[str, str, Any, int, str | None, str | None]] = [
     ("too many prompts", TEXT, text(prompt=["a"] * 65), 400, "prompt", None),
     ("prompt longer than the context", TEXT, text(prompt="xyz " * 400), 400, "prompt", "context_length_exceeded"),
     ("messages longer than the context", CHAT, message(content="xyz " * 400), 400, "messages", "context_length_exceeded"),
-    ("completion longer than the context", CHAT, chat(max_tokens=513), 400, "messages", "context_length_exceeded"),
+    ("completion longer than the context", CHAT, chat(max_tokens=513), 400, "max_tokens", "context_length_exceeded"),
+    ("completion by its newer name", CHAT, without(chat(max_completion_tokens=513), "max_tokens"), 400, "max_completion_tokens", "context_length_exceeded"),
+    ("text longer than the context", TEXT, text(max_tokens=513), 400, "max_tokens", "context_length_exceeded"),
+    ("half a surrogate pair", CHAT, b'{"model":"\\ud800"}', 400, None, "invalid_json"),
     ("unknown model", CHAT, chat(model="gpt-4o"), 404, "model", "model_not_found"),
     ("unknown adapter", CHAT, chat(model="tiny:nope"), 404, "model", "model_not_found"),
     ("NUL in the adapter", CHAT, chat(model="tiny:a\0b"), 404, "model", "model_not_found"),
@@ -163,6 +166,13 @@ def test_roles_and_text_parts_are_accepted_whatever_the_content_type(http):
     ]
     reply = http.post(CHAT, json=chat(messages=messages), headers={"content-type": "text/plain"})
     assert reply.status_code == 200, reply.text
+
+
+def test_half_a_surrogate_pair_is_called_that_and_not_a_body_cut_off(http):
+    for body in (b'{"model":"\\ud800"}', b'{"model":"\\\\\\uDBFFx"}'):
+        assert "surrogate" in http.post(CHAT, content=body).json()["error"]["message"]
+    for body in (b'{"model":"\\\\ud800', b'{"model":"\\ud83d\\ude00'):
+        assert "truncated" in http.post(CHAT, content=body).json()["error"]["message"]
 
 
 def test_a_missing_key_is_401_before_the_body_is_looked_at(house: House):

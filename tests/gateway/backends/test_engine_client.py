@@ -114,7 +114,11 @@ async def test_without_an_engine_requests_are_refused_and_may_be_repeated(backen
     with pytest.raises(Overloaded) as refused:
         await read(backend, request())
     assert refused.value.retry_after_s == 1.0
-    assert "waiting for an engine" in backend.health().detail
+    health = backend.health()
+    assert "waiting for an engine" in health.detail
+    assert health.endpoint.startswith("ipc://")
+    for words in (refused.value.message, health.detail):
+        assert "/" not in words, "clients see these, and where the engine is must not be in them"
 
 
 async def test_a_refused_hello_shows_in_the_health(engine, backend):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from gateway.cli.client import PAGE_LIMIT
 from gateway.db.organizations import ensure_organization
 from gateway.db.projects import create_project
 from gateway.errors import InvalidApiKey
+from gateway.serve.lock import data_folder_lock
 from tests.gateway.admin_server import AdminServer, write_adapter
 from tests.gateway.cli.conftest import Cli
 
@@ -43,8 +45,9 @@ async def test_a_key_opens_its_tenant_until_it_is_revoked(lorikeet: Cli, server:
     key = await lorikeet.json("key", "create", "--tenant", "acme", "--name", "app")
     principal = await server.services.authenticator.authenticate(f"Bearer {key['key']}")
     assert (principal.project_id, principal.api_key_id) == (tenant["id"], key["id"])
-    _, out, _ = await lorikeet("key", "create", "--tenant", "acme")
-    await server.services.authenticator.authenticate(f"Bearer {out.strip()}")
+    _, out, err = await lorikeet("key", "create", "--tenant", "acme")
+    by_script = await server.services.authenticator.authenticate(f"Bearer {out.strip()}")
+    assert f"key revoke {by_script.api_key_id}`" in err
 
     (listed, _) = await lorikeet.json("key", "list", "--tenant", "acme")
     assert (listed["id"], listed["name"], listed["revoked_at"]) == (key["id"], "app", None)
@@ -74,12 +77,26 @@ async def test_an_adapter_is_added_listed_and_removed(lorikeet: Cli, server: Adm
 async def test_refusals_are_one_line_and_exit_1(lorikeet: Cli, tmp_path: Path) -> None:
     await lorikeet("tenant", "create", "acme")
     wide = str(write_adapter(tmp_path / "wide", in_features=9))
+    pipe = str(write_adapter(tmp_path / "pipe"))
+    (tmp_path / "pipe" / "adapter_model.safetensors").unlink()
+    os.mkfifo(tmp_path / "pipe" / "adapter_model.safetensors")
     nobody = "lorikeet: there is no tenant named 'nobody'; `lorikeet tenant list` shows those there are\n"
     for argv, message in [
         (("tenant", "create", " "), "lorikeet: Invalid value for 'name'"),
         (("key", "list", "--tenant", "nobody"), nobody),
         (("key", "revoke", "key_nothing"), "lorikeet: No API key has the id"),
-        (("adapter", "add", "--tenant", "acme", "--name", "x", str(tmp_path / "gone")), f"lorikeet: {tmp_path}/gone/"),
+        (
+            ("adapter", "add", "--tenant", "acme", "--name", "x", str(tmp_path / "gone")),
+            f"lorikeet: {tmp_path}/gone does not",
+        ),
+        (
+            ("adapter", "add", "--tenant", "acme", "--name", "x", f"{wide}/adapter_config.json"),
+            f"lorikeet: {wide}/adap",
+        ),
+        (
+            ("adapter", "add", "--tenant", "acme", "--name", "x", pipe),
+            f"lorikeet: {pipe}: adapter_model.safetensors is",
+        ),
         (("adapter", "add", "--tenant", "acme", "--name", "x", wide), "lorikeet: The adapter was refused: layer 0"),
         (("adapter", "add", "--tenant", "acme", "--name", "X", wide), "lorikeet: adapter name 'X' is not valid"),
         (("adapter", "remove", "--tenant", "acme", "x"), "lorikeet: The project has no adapter named 'x'.\n"),
@@ -100,3 +117,30 @@ async def test_without_a_server_it_says_how_to_start_one_and_exits_3(lorikeet: C
     assert err == f"lorikeet: no server answers at http://127.0.0.1:{free_port}; start it with `lorikeet serve`\n"
     code, _, err = await lorikeet("tenant", "list", LORIKEET_DATA_DIR=str(tmp_path / "elsewhere"))
     assert (code, err.startswith("lorikeet: there is no operator's key at ")) == (3, True)
+
+
+async def test_the_server_of_the_data_folder_is_found_by_its_lock(
+    server: AdminServer, lorikeet: Cli, tmp_path: Path
+) -> None:
+    del lorikeet.environ["LORIKEET_PORT"]
+    with data_folder_lock(tmp_path, server.url):
+        assert await lorikeet.json("tenant", "list") == []
+    code, out, err = await lorikeet("tenant", "list")
+    assert (code, out, err.startswith(f"lorikeet: no server runs for {tmp_path}: start it")) == (3, "", True)
+
+
+async def test_what_a_killed_server_left_behind_is_not_trusted(
+    server: AdminServer, lorikeet: Cli, tmp_path: Path
+) -> None:
+    del lorikeet.environ["LORIKEET_PORT"]
+    # The pid is of a process that lives, as after the kernel gave a dead one's number away.
+    (tmp_path / "serve.lock").write_text(f"pid {os.getpid()} at {server.url}\n")
+    code, _, err = await lorikeet("tenant", "list")
+    assert (code, err.startswith("lorikeet: no server runs for ")) == (3, True)
+
+
+async def test_an_explicit_address_goes_before_the_lock(server: AdminServer, lorikeet: Cli, tmp_path: Path) -> None:
+    with data_folder_lock(tmp_path, "http://127.0.0.1:1"):
+        assert await lorikeet.json("tenant", "list") == []
+        code, _, _ = await lorikeet("tenant", "list", LORIKEET_PORT="")
+        assert code == 3, "an empty setting is none"

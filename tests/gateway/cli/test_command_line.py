@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -46,6 +47,19 @@ def test_wrong_usage_exits_2(argv: list[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(argv, {})
     assert left.value.code == 2
+
+
+def test_an_argument_that_is_no_text_exits_2_with_one_line() -> None:
+    command = [sys.executable, "-m", "gateway.cli", "tenant", "create", b"\xff\xfe"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONUTF8": "1"}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "lorikeet: the argument '\\udcff\\udcfe' is not UTF-8 text\n"
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--version"], {})
+    assert (left.value.code, capsys.readouterr().out) == (0, f"lorikeet {version('lorikeet')}\n")
 
 
 @pytest.mark.parametrize(
