@@ -50,13 +50,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     host: Annotated[str, Meta(description="Address the gateway listens on.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=1, le=65535, description="Port the gateway listens on.")] = 8080
     data_dir: Annotated[Path, Meta(description="Folder that holds everything Lorikeet keeps.")] = Path(".lorikeet")
-    model: Annotated[str, Meta(description="Base model: `demo`, a folder, or a Hugging Face hub id.")] = "demo"
+    model: Annotated[str, Meta(description="Base model: `demo`, a folder, a `.gguf` file, or a hub id.")] = "demo"
     model_name: Annotated[
         str, Meta(pattern=MODEL_NAME_PATTERN, description="Public id of the base model (unset: from LORIKEET_MODEL).")
     ] = ""
-    device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="Where the engine computes.")] = "auto"
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], Meta(description="Where the engine computes: `auto`, `cpu` or `cuda`.")
+    ] = "auto"
     dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16"], Meta(description="Number format of the weights.")
+        Literal["auto", "float32", "bfloat16", "float16"],
+        Meta(description="Format of the weights: `auto`, `float32`, `bfloat16` or `float16`."),
     ] = "auto"
     kv_cache_bytes: Annotated[
         Bytes | None, Meta(description="Memory of the KV cache, e.g. `512MiB` (unset: chosen at start).")
@@ -80,7 +83,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str | None, Meta(description="The operator's key (unset: read from `operator.key` in the data folder).")
     ] = None
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="Least severe line logged.")
+        Literal["debug", "info", "warning", "error"],
+        Meta(description="Least severe line logged: `debug`, `info`, `warning` or `error`."),
     ] = "info"
     database_url: Annotated[str | None, Meta(description="PostgreSQL to use (unset: an embedded one).")] = None
 
