@@ -23,8 +23,8 @@ from engine.protocol import (
     UnloadAdapter,
     Usage,
 )
-from engine.scheduler import Sampled, Scheduler
-from engine.sequence import Plan, Sequence
+from engine.scheduler import Scheduler
+from engine.sequence import ChunkResult, Plan, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ STATS_INTERVAL_S = 0.2
 class Runner(Protocol):
     """Computes plans; `ModelRunner`, or a test's stand-in."""
 
-    def run(self, plan: Plan) -> Many[Sampled | None]: ...
+    def run(self, plan: Plan) -> Many[ChunkResult]: ...
 
 
 class EngineCore:
@@ -129,13 +129,13 @@ class EngineCore:
         if not plan:
             return False
         try:
-            sampled = self._runner.run(plan)
+            results = self._runner.run(plan)
         except Exception:
             log.exception("a step of %d sequences failed", len(plan.chunks))
             error = EngineError("internal", "the engine failed while it computed this request")
             self._mailbox.post(StepOutputs(finals=[self._scheduler.fail(c.sequence, error) for c in plan.chunks]))
             return True
-        outputs = self._scheduler.commit(plan, sampled)
+        outputs = self._scheduler.commit(plan, results)
         self._num_steps += 1
         self._num_prompt_tokens += sum(chunk.num_tokens for chunk in plan.prefills)
         self._num_generated_tokens += len(outputs.deltas)

@@ -11,8 +11,7 @@ from engine.config import EngineConfig, ModelConfig
 from engine.layers.lora import AdapterStack, LoadedAdapter, StepLora
 from engine.models.decoder import Decoder
 from engine.sampler import Sampler
-from engine.scheduler import Sampled
-from engine.sequence import Plan, Sequence
+from engine.sequence import ChunkResult, Plan, Sequence
 
 STACK_SLACK = 4
 
@@ -38,13 +37,13 @@ class ModelRunner:
         self._caches = [torch.zeros(shape, dtype=decoder.dtype, device=decoder.device) for _ in range(model.num_layers)]
 
     @torch.inference_mode()
-    def run(self, plan: Plan) -> list[Sampled | None]:
-        """One result per chunk of plan.chunks; None where a chunk does not reach its sequence's end."""
+    def run(self, plan: Plan) -> list[ChunkResult]:
+        """One result per chunk of plan.chunks."""
         batch = self._batches.build(plan, self._step_lora(plan))
         sequences = [chunk.sequence for chunk in plan.chunks if chunk.samples]
         logits = self._decoder.forward(batch, self._caches)
         chosen = iter(self._sampler.choose(logits, sequences) if sequences else [])
-        return [next(chosen) if chunk.samples else None for chunk in plan.chunks]
+        return [ChunkResult([next(chosen)] if chunk.samples else []) for chunk in plan.chunks]
 
     def _step_lora(self, plan: Plan) -> StepLora | None:
         rows = [adapter for c in plan.decodes if (adapter := self._adapter_of(c.sequence)) is not None]

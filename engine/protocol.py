@@ -21,7 +21,7 @@ from typing import Literal
 
 import msgspec
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 HEARTBEAT_INTERVAL_S = 1.0
 HEARTBEATS_MISSED = 3
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
@@ -29,13 +29,29 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
+class Grammar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the completion's text must match, enforced token by token.
+
+    source: the schema as JSON text for `json_schema`, nothing for `json_object` (any JSON object), the expression for
+    `regex`, a JSON list of strings for `choice`, the grammar for `lark` (llguidance's dialect, EBNF included).
+    """
+
+    kind: Literal["json_schema", "json_object", "regex", "choice", "lark"]
+    source: str = ""
+
+
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """How the next token is chosen. The gateway has validated every bound stated here.
 
     temperature: 0 is greedy; top_k: 0 or -1 is off; top_p in (0, 1]; min_p in [0, 1].
-    max_tokens >= 1; min_tokens <= max_tokens: before it, no end-of-sequence and no stop id can be chosen.
+    max_tokens >= 1, or 0 where only the prompt is wanted (num_prompt_logprobs, pooling).
+    min_tokens <= max_tokens: before it, no end-of-sequence and no stop id can be chosen.
+    presence_penalty and frequency_penalty in [-2, 2] act on the completion's tokens, repetition_penalty > 0 on the
+    prompt's as well; logit_bias in [-100, 100] by token id.
     seed: None draws from the engine's own entropy; with a seed the same prompt gives the same tokens.
     stop_token_ids end the sequence, the stopping id being counted but never sent; ignore_eos disables the model's own.
+    num_logprobs, num_prompt_logprobs: how many of the most likely tokens come with each token of the completion, of
+    the prompt; None asks for no log-probabilities. They are of the unmodified distribution.
     """
 
     max_tokens: int
@@ -47,13 +63,22 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
     min_tokens: int = 0
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
     num_logprobs: int | None = None
+    num_prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One sequence to generate.
+    """One prompt, and `n` completions of it to generate; or, with pooling, its embedding and no completion.
 
     tenant: opaque id, the unit of fairness and of cache isolation. adapter: digest in the store, "" for the base.
+    weight > 0: the share of service this request's tenant is due relative to others while the engine is saturated.
+    Choice i of a seeded request draws with seed + i.
+    pooling: of the final hidden states, the last token's or the mean of all.
     meter: opaque bytes that come back with the usage, so that any gateway can bill a request it never saw.
     """
 
@@ -62,13 +87,20 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
     sampling: SamplingParams
     tenant: str
     adapter: str = ""
+    n: int = 1
+    pooling: Literal["last", "mean"] | None = None
     weight: float = 1.0
     attempt: int = 0
     meter: bytes = b""
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Exact counts of one request. completion_tokens are billed; discarded_tokens ran past a stop and are not."""
+    """Exact counts of one request, over all its choices.
+
+    prompt_tokens count once, cached_tokens of them were found in the cache. completion_tokens are billed;
+    discarded_tokens ran past a stop and are not. draft_tokens were proposed by speculation, accepted_draft_tokens of
+    them became part of the completion. adapter_wait_ms: the part of queue_ms spent waiting for the adapter alone.
+    """
 
     prompt_tokens: int
     completion_tokens: int
@@ -77,7 +109,10 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     queue_ms: float = 0.0
     prefill_ms: float = 0.0
     decode_ms: float = 0.0
+    adapter_wait_ms: float = 0.0
     adapter_load_bytes: int = 0
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -89,12 +124,19 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """New tokens of one request; num_completion_tokens is the cumulative count with these included."""
+    """New tokens of one choice; num_completion_tokens is its cumulative count with these included.
+
+    logprobs: one per token id, where asked for. finish_reason: this choice ends here.
+    prompt_logprobs: once, with choice 0's first delta, where asked for: one per prompt token, the first being None.
+    """
 
     request_id: str
     token_ids: list[int]
     num_completion_tokens: int
+    index: int = 0
     logprobs: list[TokenLogprobs] | None = None
+    finish_reason: FinishReason | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
 
 
 class EngineError(msgspec.Struct, frozen=True):
@@ -110,12 +152,16 @@ class EngineError(msgspec.Struct, frozen=True):
 
 
 class Final(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The end of one request: sent exactly once, after its last delta."""
+    """The end of one request: sent exactly once, after the last delta of all its choices.
+
+    finish_reason: of the choice that ended last. embedding: fp32, little-endian, of unit length; with pooling only.
+    """
 
     request_id: str
     finish_reason: FinishReason
     usage: Usage
     error: EngineError | None = None
+    embedding: bytes | None = None
 
 
 class UsageRecord(msgspec.Struct, frozen=True):
@@ -138,8 +184,20 @@ class EngineLimits(msgspec.Struct, frozen=True):
     num_blocks: int
 
 
+class TenantStats(msgspec.Struct, frozen=True, array_like=True):
+    """One tenant's sequences. service: its virtual counter (see engine.fairness), in weighted token units."""
+
+    num_running: int
+    num_waiting: int
+    service: float
+
+
 class EngineStats(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A picture of the engine, sent with every heartbeat. Counters (`*_total`) count since the engine started."""
+    """A picture of the engine, sent with every heartbeat. Counters (`*_total`) count since the engine started.
+
+    prefix_query_tokens_total: prompt tokens looked up in the prefix cache; prefix_hit_tokens_total: those found.
+    tenants: the busiest ones, by opaque id.
+    """
 
     num_running: int = 0
     num_waiting: int = 0
@@ -153,6 +211,15 @@ class EngineStats(msgspec.Struct, frozen=True, omit_defaults=True):
     dropped_usage_total: int = 0
     adapter_loads_total: int = 0
     adapter_load_bytes_total: int = 0
+    adapter_load_seconds_total: float = 0.0
+    adapter_evictions_total: int = 0
+    adapter_slots_used: int = 0
+    adapter_slots_total: int = 0
+    prefix_query_tokens_total: int = 0
+    prefix_hit_tokens_total: int = 0
+    draft_tokens_total: int = 0
+    accepted_draft_tokens_total: int = 0
+    tenants: dict[str, TenantStats] = {}
     resident_adapters: list[str] = []
 
 
@@ -172,11 +239,15 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
-    """Stop a request now. num_kept_tokens: how many completion tokens count (a stop string was found in the text after
-    them), the rest are discarded; None keeps all."""
+    """Stop a request now, or with an index one choice of it.
+
+    num_kept_tokens: how many completion tokens of that choice count (a stop string was found in the text after them),
+    the rest are discarded; None keeps all.
+    """
 
     request_id: str
     num_kept_tokens: int | None = None
+    index: int | None = None
 
 
 class AckUsage(msgspec.Struct, frozen=True, tag="ack"):

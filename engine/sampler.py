@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.protocol import TokenLogprobs
-from engine.scheduler import Sampled
-from engine.sequence import Sequence
+from engine.sequence import Sampled, Sequence
 from kernels.sampling import num_candidates, sample, uniform
 
 GREEDY_BELOW = 1e-5  # a temperature that would overflow fp32 means the most likely token

@@ -15,8 +15,8 @@ from typing import Protocol
 import msgspec
 
 from engine.block_manager import BlockManager
-from engine.protocol import Delta, EngineError, Final, FinishReason, StepOutputs, TokenLogprobs, Usage
-from engine.sequence import Chunk, Plan, Sequence, Status
+from engine.protocol import Delta, EngineError, Final, FinishReason, StepOutputs, Usage
+from engine.sequence import Chunk, ChunkResult, Plan, Sampled, Sequence, Status
 
 
 class AdapterSlots(Protocol):
@@ -26,14 +26,6 @@ class AdapterSlots(Protocol):
         """A slot holding this adapter, now in use once more; None while it is not there yet."""
 
     def release(self, slot: int) -> None: ...
-
-
-class Sampled(msgspec.Struct, frozen=True):
-    """The token a step chose for one chunk. finite: False when its logits were no numbers to choose by."""
-
-    token_id: int
-    finite: bool = True
-    logprobs: TokenLogprobs | None = None
 
 
 class Scheduler:
@@ -105,14 +97,14 @@ class Scheduler:
             self._admit(prefills, self._max_batched_tokens - Plan(decodes, prefills).num_tokens)
         return Plan(decodes, prefills)
 
-    def commit(self, plan: Plan, sampled: Many[Sampled | None]) -> StepOutputs:
-        """Take the step's results, in the order of plan.chunks (None where a chunk does not sample)."""
+    def commit(self, plan: Plan, results: Many[ChunkResult]) -> StepOutputs:
+        """Take the step's results, in the order of plan.chunks."""
         outputs = StepOutputs([], [])
-        for chunk, result in zip(plan.chunks, sampled, strict=True):
+        for chunk, result in zip(plan.chunks, results, strict=True):
             sequence = chunk.sequence
             sequence.num_computed += chunk.num_tokens
-            if result is not None:
-                self._append(sequence, result, outputs)
+            for sampled in result.sampled:
+                self._append(sequence, sampled, outputs)
         return outputs
 
     def abort(self, request_id: str, num_kept_tokens: int | None) -> Final | None:
@@ -222,7 +214,7 @@ class Scheduler:
         )
         logprobs = None if result.logprobs is None else [result.logprobs]
         shown = [] if stopped else [result.token_id]
-        outputs.deltas.append(Delta(sequence.request_id, shown, count, logprobs))
+        outputs.deltas.append(Delta(sequence.request_id, shown, count, logprobs=logprobs))
         if stopped or count == sampling.max_tokens:
             outputs.finals.append(self._finish(sequence, "stop" if stopped else "length"))
 

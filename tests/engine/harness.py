@@ -12,8 +12,7 @@ from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.mailbox import Drain, Event, Mailbox
 from engine.protocol import Final, GenerateRequest, SamplingParams, StepOutputs, TokenLogprobs
-from engine.scheduler import Sampled
-from engine.sequence import Plan
+from engine.sequence import ChunkResult, Plan
 from engine.setup import build_core
 
 
@@ -40,7 +39,7 @@ class _ArrivalsByStep:
         self._later = dict(later)
         self._step = 0
 
-    def run(self, plan: Plan) -> Sequence[Sampled | None]:
+    def run(self, plan: Plan) -> Sequence[ChunkResult]:
         self._step += 1
         for due in [step for step in self._later if step <= self._step]:
             for request in self._later.pop(due):

@@ -20,8 +20,8 @@ from engine.adapter_pool import AdapterPool
 from engine.block_manager import BlockManager
 from engine.layers.lora import LoadedAdapter
 from engine.protocol import GenerateRequest, SamplingParams, StepOutputs
-from engine.scheduler import Sampled, Scheduler
-from engine.sequence import Plan, Sequence
+from engine.scheduler import Scheduler
+from engine.sequence import ChunkResult, Plan, Sampled, Sequence
 
 BLOCK_SIZE = 4
 NUM_BLOCKS = 12
@@ -56,8 +56,8 @@ class HashingRunner:
     def __init__(self) -> None:
         self.cache = [-1] * (NUM_BLOCKS * BLOCK_SIZE)
 
-    def run(self, plan: Plan) -> list[Sampled | None]:
-        results: list[Sampled | None] = []
+    def run(self, plan: Plan) -> list[ChunkResult]:
+        results: list[ChunkResult] = []
         for chunk in plan.chunks:
             slots = [block * BLOCK_SIZE + i for block in chunk.sequence.block_table for i in range(BLOCK_SIZE)]
             for position in range(chunk.first, chunk.first + chunk.num_tokens):
@@ -65,7 +65,7 @@ class HashingRunner:
         for chunk in plan.chunks:
             slots = [block * BLOCK_SIZE + i for block in chunk.sequence.block_table for i in range(BLOCK_SIZE)]
             prefix = [self.cache[slot] for slot in slots[: chunk.first + chunk.num_tokens]]
-            results.append(Sampled(next_token(prefix)) if chunk.samples else None)
+            results.append(ChunkResult([Sampled(next_token(prefix))] if chunk.samples else []))
         return results
 
 
