@@ -24,22 +24,23 @@ class BatchBuilder:
         self._window = window
         self._device = device
 
-    def build(self, plan: Plan, lora: StepLora | None) -> Batch:
+    def build(self, plan: Plan, output_rows: Many[int], lora: StepLora | None) -> Batch:
+        """output_rows: the rows of the batch whose hidden states are wanted, in the order they are wanted in."""
         chunks = plan.chunks
-        tokens = [token for c in chunks for token in c.sequence.token_ids[c.first : c.first + c.num_tokens]]
+        num_decodes = sum(chunk.num_tokens for chunk in plan.decodes)
+        tokens = [token for chunk in chunks for token in chunk.token_ids]
         positions = np.concatenate([np.arange(c.first, c.first + c.num_tokens, dtype=np.int64) for c in chunks])
         slots = np.concatenate([self._slots(c, c.first) for c in chunks])
         decode_blocks, decode_hidden = self._decodes(plan.decodes)
-        ends = np.cumsum([c.num_tokens for c in chunks], dtype=np.int64)
         return Batch(
             token_ids=self._put(np.array(tokens, dtype=np.int64)),
             positions=self._put(positions),
             slots=self._put(slots),
-            num_decodes=len(plan.decodes),
+            num_decodes=num_decodes,
             decode_blocks=decode_blocks,
             decode_hidden=decode_hidden,
-            prefills=self._prefills(plan.prefills, first_row=len(plan.decodes)),
-            sampling_rows=self._put(ends[[c.samples for c in chunks]] - 1),
+            prefills=self._prefills(plan.prefills, first_row=num_decodes),
+            output_rows=self._put(np.array(output_rows, dtype=np.int64)),
             lora=lora,
         )
 
@@ -50,13 +51,16 @@ class BatchBuilder:
         return table[positions // self._block_size] * self._block_size + positions % self._block_size
 
     def _decodes(self, decodes: Many[Chunk]) -> tuple[Tensor, Tensor]:
-        """Blocks and mask of every decode's context, padded to the longest with block 0."""
-        lengths = np.array([chunk.first + 1 for chunk in decodes], dtype=np.int64)
+        """Blocks and mask of every decode row's context, padded to the longest with block 0.
+
+        A token and the drafts after it are rows over the same blocks, each one position longer than the last.
+        """
+        rows = [(chunk.sequence.block_table, chunk.first + i + 1) for chunk in decodes for i in range(chunk.num_tokens)]
+        lengths = np.array([length for _, length in rows], dtype=np.int64)
         num_blocks = -(-int(lengths.max(initial=0)) // self._block_size)
-        blocks = np.zeros((len(decodes), num_blocks), dtype=np.int64)
-        for row, chunk in enumerate(decodes):
-            table = chunk.sequence.block_table[:num_blocks]
-            blocks[row, : len(table)] = table
+        blocks = np.zeros((len(rows), num_blocks), dtype=np.int64)
+        for row, (table, _) in enumerate(rows):
+            blocks[row, : min(len(table), num_blocks)] = table[:num_blocks]
         columns = np.arange(num_blocks * self._block_size)
         hidden = columns >= lengths[:, None]
         if self._window is not None:

@@ -1,19 +1,29 @@
-"""Runs one plan on the device: builds the batch, lays out its adapters, computes, samples."""
+"""Runs one plan on the device: builds the batch, lays out its adapters, computes, then makes of each chunk's hidden
+states what its request wants: tokens, the prompt's log-probabilities, a part of an embedding."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Many
+from itertools import islice
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from engine.batch import BatchBuilder
 from engine.config import EngineConfig, ModelConfig
 from engine.layers.lora import AdapterStack, LoadedAdapter, StepLora
+from engine.logprobs import token_logprobs
 from engine.models.decoder import Decoder
+from engine.outputs import ChunkRows, rows_of
+from engine.protocol import TokenLogprobs
 from engine.sampler import Sampler
-from engine.sequence import ChunkResult, Plan, Sequence
+from engine.sequence import ChunkResult, Plan, Sampled, Sequence
 
 STACK_SLACK = 4
+LOGPROB_ROWS = 64
 
 
 class ModelRunner:
@@ -39,16 +49,46 @@ class ModelRunner:
     @torch.inference_mode()
     def run(self, plan: Plan) -> list[ChunkResult]:
         """One result per chunk of plan.chunks."""
-        batch = self._batches.build(plan, self._step_lora(plan))
-        sequences = [chunk.sequence for chunk in plan.chunks if chunk.samples]
-        logits = self._decoder.forward(batch, self._caches)
-        chosen = iter(self._sampler.choose(logits, sequences) if sequences else [])
-        return [ChunkResult([next(chosen)] if chunk.samples else []) for chunk in plan.chunks]
+        wanted = rows_of(plan.chunks)
+        sampling = [row for w in wanted for row in w.sampled]
+        rating = [row for w in wanted for row in w.prompt]
+        pooling = [row for w in wanted for row in w.pooled]
+        batch = self._batches.build(plan, sampling + rating + pooling, self._step_lora(plan))
+        hidden = self._decoder.forward(batch, self._caches)
+        to_sample, to_rate, to_pool = torch.split(hidden, [len(sampling), len(rating), len(pooling)])
+        sampled = iter(self._sample(to_sample, wanted))
+        rated = iter(self._rate_prompts(to_rate, wanted))
+        return [
+            ChunkResult(list(islice(sampled, len(w.sampled))), list(islice(rated, len(w.prompt))), pooled)
+            for w, pooled in zip(wanted, self._pool(to_pool, wanted), strict=True)
+        ]
+
+    def _sample(self, hidden: Tensor, wanted: Many[ChunkRows]) -> list[Sampled]:
+        """The tokens of all `sampled` rows."""
+        rows = [row for w in wanted for row in w.sampling_rows]
+        return self._sampler.choose(self._decoder.logits(hidden), rows) if rows else []
+
+    def _rate_prompts(self, hidden: Tensor, wanted: Many[ChunkRows]) -> list[TokenLogprobs]:
+        """The log-probabilities of all `prompt` rows, a slice at a time: the logits of a whole prompt would not fit."""
+        token_ids = [token for w in wanted for token in w.predicted]
+        counts = [w.num_prompt_logprobs for w in wanted for _ in w.prompt]
+        rated: list[TokenLogprobs] = []
+        for first in range(0, len(token_ids), LOGPROB_ROWS):
+            part = slice(first, first + LOGPROB_ROWS)
+            rated += token_logprobs(self._decoder.logits(hidden[part]), token_ids[part], counts[part])
+        return rated
+
+    @staticmethod
+    def _pool(hidden: Tensor, wanted: Many[ChunkRows]) -> list[NDArray[np.float32] | None]:
+        """Per chunk the sum of its `pooled` rows."""
+        parts = torch.split(hidden, [len(w.pooled) for w in wanted])
+        return [part.float().sum(0).cpu().numpy() if len(part) else None for part in parts]
 
     def _step_lora(self, plan: Plan) -> StepLora | None:
-        rows = [adapter for c in plan.decodes if (adapter := self._adapter_of(c.sequence)) is not None]
+        with_adapter = [(adapter, c) for c in plan.decodes if (adapter := self._adapter_of(c.sequence)) is not None]
+        rows = [adapter for adapter, chunk in with_adapter for _ in range(chunk.num_tokens)]
         segments = []
-        first = len(plan.decodes)
+        first = sum(chunk.num_tokens for chunk in plan.decodes)
         for chunk in plan.prefills:
             adapter = self._adapter_of(chunk.sequence)
             if adapter is not None:

@@ -106,12 +106,14 @@ class Sampled(msgspec.Struct, frozen=True):
 class ChunkResult(msgspec.Struct, frozen=True):
     """What a step computed for one chunk.
 
-    sampled: empty if the chunk does not sample; else the token after the sequence's last one, then one after each
-    draft, given that this draft and those before it are right. A draft that is not what was sampled before it is wrong,
-    and everything sampled after it is void.
-    prompt_logprobs: of the chunk's prompt tokens after the prompt's first, where the request asks for them.
-    pooled: fp32 [hidden], this chunk's part of the pooled hidden states: the sum of its rows for `mean`, the last
-    token's row for `last`.
+    sampled: empty if the chunk does not sample or max_tokens is 0; else the token after the sequence's last one, then
+    one after each draft, given that this draft and those before it are right. A draft that is not what was sampled
+    before it is wrong, and everything sampled after it is void.
+    prompt_logprobs: where the request asks for them, of the prompt's tokens that the chunk's rows predict: those at
+    positions first + 1 to first + num_tokens, so that the chunks of a prompt give all of it but its first token.
+    Only choice 0 gives them, and only before its first completion token.
+    pooled: fp32 [hidden], this chunk's part of the pooled hidden states: the sum of its rows for `mean`, the row of the
+    prompt's last token for `last`, None where the chunk has no part in it.
     """
 
     sampled: list[Sampled] = []

@@ -1,21 +1,26 @@
 """Choosing the next token of many sequences from their logits.
 
-Semantics, for one row with temperature t > 0 (t = 0 is argmax):
+Semantics, for one row with temperature t > 0 (t = 0 is `most_likely`):
     p = softmax(logits / t)
-    keep the top_k most likely tokens, of those the smallest set, most likely first, whose mass reaches top_p
-    (Holtzman et al., 2020), of those the ones with p >= min_p * max(p); then renormalise
-    token = the first whose cumulative probability exceeds u, in the order of the kept set
+    take the top_k most likely tokens, of these the most likely ones until top_p of their mass is reached (Holtzman et
+    al., 2020), and every token as likely as the last one taken; of these keep the ones with p >= min_p * max(p)
+    token = the first whose cumulative kept probability exceeds u times the whole, in the vocabulary's order
 
-u in [0, 1) comes from the row's own seed and position (`uniform`), so a row's choice never depends on its neighbours.
+What is kept is everything above one threshold: equally likely tokens need no order among them, and only the most likely
+few are ranked. u in [0, 1) comes from the row's own seed and position (`uniform`), so a row's choice never depends on
+its neighbors.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 _MASK = (1 << 64) - 1
-TOP_P_CANDIDATES = 256
+BLOCK = 128
+# How many tokens are ranked to find a row's threshold, in turn until that decides it; then all are.
+NUM_RANKED = (256, 4096)
 
 
 def uniform(seed: int, position: int) -> float:
@@ -27,61 +32,93 @@ def uniform(seed: int, position: int) -> float:
 
 
 def kept_probabilities_reference(logits: Tensor, temperature: float, top_k: int, top_p: float, min_p: float) -> Tensor:
-    """The renormalised distribution of one row, by the definition: logits [V] -> [V] fp64."""
+    """The renormalized distribution of one row, by the definition: logits [V] -> [V] fp64."""
     p = torch.softmax(logits.double() / temperature, -1)
-    order = torch.argsort(p, descending=True, stable=True)
-    ranked = p[order]
-    keep = torch.ones_like(ranked, dtype=torch.bool)
-    if top_k > 0:
-        keep[top_k:] = False
-    mass = ranked.masked_fill(~keep, 0)
-    keep &= (mass.cumsum(-1) - mass) < top_p * mass.sum()
-    keep &= ranked >= min_p * ranked[0]
-    kept = torch.zeros_like(p)
-    kept[order[keep]] = ranked[keep]
+    taken = p.sort(descending=True).values[: top_k if top_k > 0 else None]
+    taken = taken[taken.cumsum(-1) - taken < top_p * taken.sum()]
+    kept = torch.where((p >= taken[-1]) & (p >= min_p * p.max()), p, 0.0)
     return kept / kept.sum()
 
 
-def num_candidates(top_k: int, top_p: float, vocab_size: int) -> int:
-    """How many most likely tokens `sample` has to rank for a row; 0: none, it draws in the vocabulary's order.
+def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row's maximum [N] and where it is [N] int64: logits [N, V]. A NaN anywhere in a row is its maximum.
 
-    It depends on the row alone. Rows of different numbers go to `sample` apart, because the order in which equally
-    likely tokens are ranked may depend on how many are.
+    First the maxima of blocks, then the position within one: on a CPU a maximum that keeps no position is vectorized,
+    and the two together take a tenth of `max` over the row.
     """
-    if top_k > 0:
-        return min(top_k, vocab_size)
-    return min(TOP_P_CANDIDATES, vocab_size) if top_p < 1.0 else 0
+    num_rows, vocab_size = logits.shape
+    if vocab_size % BLOCK:
+        best, token_ids = logits.max(-1)
+        return best, token_ids
+    blocks = logits.view(num_rows, -1, BLOCK)
+    best, block = blocks.amax(-1).max(-1)
+    return best, block * BLOCK + _take(blocks, block).argmax(-1)
 
 
-def sample(
-    logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, u: Tensor, candidates: int
-) -> Tensor:
-    """Rows with temperature > 0 and the same `num_candidates`: logits [N, V] fp32, the parameters [N] -> ids [N]."""
-    p = torch.softmax(logits / temperature[:, None], -1)
-    if not candidates:
-        return _pick(p * (p >= min_p[:, None] * p.amax(-1, keepdim=True)), u)
-    ranked, order = torch.topk(p, candidates, -1)
-    kept_mass = torch.where(top_k > 0, ranked.sum(-1), 1.0)
-    token_ids = _draw_ranked(ranked, order, top_p * kept_mass, min_p, u)
-    too_few = (top_k == 0) & (ranked.sum(-1) < top_p)
-    if candidates < p.shape[1] and bool(too_few.any()):
-        ranked, order = torch.sort(p[too_few], dim=-1, descending=True, stable=True)
-        token_ids[too_few] = _draw_ranked(ranked, order, top_p[too_few], min_p[too_few], u[too_few])
-    return token_ids
+def sample(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, u: Tensor) -> Tensor:
+    """Draw one token per row: logits [N, V] fp32 and the parameters [N] -> ids [N] int64.
+
+    temperature > 0; top_k int64, 0 is off; top_p in (0, 1], 1 is off; min_p in [0, 1], 0 is off; u fp64 in [0, 1).
+    """
+    p = torch.softmax((logits - logits.amax(-1, keepdim=True)).div_(temperature[:, None]), -1)
+    threshold = min_p * p.amax(-1)
+    rows = ((top_k > 0) | (top_p < 1)).nonzero()[:, 0]
+    if len(rows):
+        floors = _truncation_thresholds(p[rows], top_k[rows], top_p[rows])
+        threshold[rows] = torch.maximum(threshold[rows], floors)
+    if bool((threshold > 0).any()):
+        p.mul_(p >= threshold[:, None])
+    return _pick(p, u)
 
 
-def _draw_ranked(ranked: Tensor, order: Tensor, mass: Tensor, min_p: Tensor, u: Tensor) -> Tensor:
-    """Draw from the most likely tokens up to a mass: ranked [N, C] descending, order [N, C] their ids -> ids [N]."""
-    before = ranked.cumsum(-1) - ranked
-    keep = (before < mass[:, None]) & (ranked >= min_p[:, None] * ranked[:, :1])
-    keep[:, 0] = True
-    return order.gather(1, _pick(ranked * keep, u)[:, None])[:, 0]
+def _truncation_thresholds(p: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """The probability of the last token that top_k and top_p take: p [N, V], parameters [N] -> [N].
+
+    Where the tokens ranked do not decide, more are; that depends on the row alone.
+    """
+    vocab_size = p.shape[1]
+    threshold = torch.empty_like(p[:, 0])
+    left = torch.arange(len(p), device=p.device)
+    limit = torch.where(top_k > 0, top_k, vocab_size).clamp(max=vocab_size)
+    for num_ranked in (min(number, vocab_size) for number in (*NUM_RANKED, vocab_size)):
+        ranked = p[left].topk(num_ranked, -1).values
+        ranked.masked_fill_(torch.arange(num_ranked, device=p.device) >= limit[left, None], 0)
+        through = ranked.cumsum(-1)
+        whole = torch.where(top_k[left] > 0, through[:, -1], 1.0)
+        needed = torch.where(top_p[left] < 1, top_p[left] * whole, torch.inf)
+        last = (through < needed[:, None]).sum(-1).clamp(max=limit[left].clamp(max=num_ranked) - 1)
+        threshold[left] = ranked.gather(1, last[:, None])[:, 0]
+        decided = (limit[left] <= num_ranked) | ((top_k[left] == 0) & (through[:, -1] >= needed))
+        left = left[~decided]
+        if not len(left):
+            break
+    return threshold
 
 
 def _pick(mass: Tensor, u: Tensor) -> Tensor:
-    """Inverse transform sampling of unnormalised rows: mass [N, C] >= 0, u [N] -> index [N] of positive mass."""
-    cumulative = mass.double().cumsum(-1)
-    target = u.double()[:, None] * cumulative[:, -1:]
-    index = torch.searchsorted(cumulative, target, right=True)
-    last_positive = mass.shape[1] - 1 - (mass > 0).flip(-1).int().argmax(-1)
-    return torch.minimum(index[:, 0], last_positive)
+    """Inverse transform sampling of unnormalized rows: mass [N, V] >= 0, u [N] -> index [N] of positive mass.
+
+    First a block is drawn by its mass, then an entry of it, so that only the blocks' sums are accumulated.
+    """
+    num_rows, vocab_size = mass.shape
+    whole_blocks = pad(mass, (0, -vocab_size % BLOCK)) if vocab_size % BLOCK else mass
+    blocks = whole_blocks.view(num_rows, -1, BLOCK)
+    through = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
+    target = u * through[:, -1]
+    block = _first_above(through, target)
+    before = torch.where(block > 0, through.gather(1, (block - 1).clamp(0)[:, None])[:, 0], 0.0)
+    within = _take(blocks, block).double().cumsum(-1)
+    return block * BLOCK + _first_above(within, target - before)
+
+
+def _first_above(through: Tensor, target: Tensor) -> Tensor:
+    """Index [N] of the first entry of through [N, C], a running sum, above target [N]; rounding never passes the last
+    entry that adds anything."""
+    index = torch.searchsorted(through, target[:, None], right=True)[:, 0]
+    last = (through < through[:, -1:]).sum(-1).clamp(max=through.shape[1] - 1)
+    return torch.minimum(index, last)
+
+
+def _take(blocks: Tensor, block: Tensor) -> Tensor:
+    """One block of each row: blocks [N, B, BLOCK], block [N] -> [N, BLOCK]."""
+    return blocks[torch.arange(len(blocks), device=blocks.device), block]

@@ -42,7 +42,7 @@ class Batch(msgspec.Struct, frozen=True):
     decode_blocks: Tensor  # [num_decodes, B] int64
     decode_hidden: Tensor  # [num_decodes, 1, L] bool, L = B * block_size
     prefills: Sequence[PrefillRows]
-    sampling_rows: Tensor  # [S] int64, rows whose logits are wanted
+    output_rows: Tensor  # [W] int64, rows whose hidden states are wanted
     lora: StepLora | None
 
 
@@ -59,7 +59,7 @@ class Decoder:
     def forward(self, batch: Batch, caches: Sequence[Tensor]) -> Tensor:
         """Compute the batch, writing keys and values into caches (one per layer, kernels.kv_cache's layout).
 
-        Returns logits [S, V] of batch.sampling_rows, in fp32.
+        Returns the hidden states [W, hidden] of batch.output_rows after the final norm.
         """
         eps = self.config.rms_norm_eps
         rotary = self._rotary.at(batch.positions)
@@ -67,8 +67,11 @@ class Decoder:
         for index, (layer, cache) in enumerate(zip(self.weights.layers, caches, strict=True)):
             x = x + self._attend(index, layer, rms_norm(x, layer.input_norm, eps), rotary, batch, cache)
             x = x + self._feed_forward(index, layer, rms_norm(x, layer.post_norm, eps), batch.lora)
-        wanted = rms_norm(x[batch.sampling_rows], self.weights.norm, eps)
-        return self.weights.lm_head(wanted).float()
+        return rms_norm(x[batch.output_rows], self.weights.norm, eps)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Of rows that `forward` returned: [W, hidden] -> [W, V] fp32."""
+        return self.weights.lm_head(hidden).float()
 
     def _attend(
         self, index: int, layer: LayerWeights, x: Tensor, rotary: tuple[Tensor, Tensor], batch: Batch, cache: Tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.sampling import kept_probabilities_reference, num_candidates, sample, uniform
+from kernels.sampling import kept_probabilities_reference, sample, uniform
 
 VOCAB = 600
 PARAMETERS = [
@@ -23,15 +23,7 @@ PARAMETERS = [
 
 
 def draw(logits: torch.Tensor, parameters: list[tuple[float, int, float, float]], u: torch.Tensor) -> torch.Tensor:
-    """As the engine calls it: rows that rank as many candidates go together."""
-    drawn = torch.full((len(parameters),), -1)
-    groups: dict[int, list[int]] = {}
-    for row, (_, top_k, top_p, _) in enumerate(parameters):
-        groups.setdefault(num_candidates(top_k, top_p, logits.shape[1]), []).append(row)
-    for candidates, rows in groups.items():
-        columns = [torch.tensor(column) for column in zip(*(parameters[row] for row in rows), strict=True)]
-        drawn[rows] = sample(logits[rows], *columns, u[rows], candidates)
-    return drawn
+    return sample(logits, *(torch.tensor(column) for column in zip(*parameters, strict=True)), u)
 
 
 @pytest.mark.parametrize("parameters", PARAMETERS, ids=str)

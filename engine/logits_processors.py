@@ -1,0 +1,129 @@
+"""What requests change in their rows of logits before a token is chosen. Rows that ask for nothing cost nothing.
+
+In this order: logit_bias; the penalties (`kernels.penalties`: repetition, then frequency and presence); the grammar's
+bitmask; before min_tokens, the ban of the tokens that end a sequence. A ban sets -inf, which nothing raises again.
+A grammar outranks min_tokens: where only an end may follow, it stays allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.protocol import SamplingParams
+from engine.sequence import Sequence
+from kernels.penalties import occurring, penalize_repetition_
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One token to choose: the one that follows the sequence's tokens and then `drafts`, guesses taken as right."""
+
+    sequence: Sequence
+    drafts: tuple[int, ...] = ()
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.sequence.request.sampling
+
+    @property
+    def position(self) -> int:
+        """Of the token to choose, in its text."""
+        return len(self.sequence.token_ids) + len(self.drafts)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """All tokens before it."""
+        return [*self.sequence.token_ids, *self.drafts]
+
+    @property
+    def completion(self) -> list[int]:
+        """The tokens before it that are not the prompt's."""
+        return [*self.sequence.token_ids[self.sequence.num_prompt_tokens :], *self.drafts]
+
+    def banned(self, eos_token_ids: Many[int]) -> list[int]:
+        """Before min_tokens, neither the model's end nor a stop id can be chosen."""
+        params = self.params
+        if self.position - self.sequence.num_prompt_tokens >= params.min_tokens:
+            return []
+        return [*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)]
+
+
+def process_logits_(logits: Tensor, rows: Many[Row], eos_token_ids: Many[int]) -> None:
+    """In place: logits [N, V] fp32, one row per element of rows."""
+    params = [row.params for row in rows]
+    biased = [i for i, p in enumerate(params) if p.logit_bias]
+    repeating = [i for i, p in enumerate(params) if p.repetition_penalty != 1.0]
+    counted = [i for i, p in enumerate(params) if p.frequency_penalty or p.presence_penalty]
+    early = [i for i, p in enumerate(params) if p.min_tokens and rows[i].sequence.matcher is None]
+    matched = [i for i, row in enumerate(rows) if row.sequence.matcher is not None]
+    if biased:
+        _add_bias_(logits, biased, rows)
+    if repeating:
+        _penalize_repetition_(logits, repeating, rows)
+    if counted:
+        _penalize_counts_(logits, counted, rows)
+    if matched:
+        _keep_allowed_(logits, matched, rows, eos_token_ids)
+    if early:
+        _ban_ends_(logits, early, rows, eos_token_ids)
+
+
+def _add_bias_(logits: Tensor, indexes: Many[int], rows: Many[Row]) -> None:
+    terms = [(i, token, bias) for i in indexes for token, bias in rows[i].params.logit_bias.items()]
+    at, token_ids, biases = zip(*terms, strict=True)
+    _add_(logits, np.array(at), np.array(token_ids), np.array(biases))
+
+
+def _penalize_repetition_(logits: Tensor, indexes: Many[int], rows: Many[Row]) -> None:
+    text, token_ids, _ = occurring([rows[i].token_ids for i in indexes], logits.shape[1])
+    penalties = np.array([rows[i].params.repetition_penalty for i in indexes], dtype=np.float32)
+    at = np.array(indexes)[text]
+    device = logits.device
+    penalize_repetition_(logits, _tensor(at, device), _tensor(token_ids, device), _tensor(penalties[text], device))
+
+
+def _penalize_counts_(logits: Tensor, indexes: Many[int], rows: Many[Row]) -> None:
+    text, token_ids, counts = occurring([rows[i].completion for i in indexes], logits.shape[1])
+    frequency = np.array([rows[i].params.frequency_penalty for i in indexes])
+    presence = np.array([rows[i].params.presence_penalty for i in indexes])
+    _add_(logits, np.array(indexes)[text], token_ids, -(frequency[text] * counts + presence[text]))
+
+
+def _keep_allowed_(logits: Tensor, indexes: Many[int], rows: Many[Row], eos_token_ids: Many[int]) -> None:
+    """Everything a grammar does not allow next becomes -inf."""
+    bitmask = np.zeros((len(indexes), -(-logits.shape[1] // 32)), dtype=np.int32)
+    for bits, i in zip(bitmask, indexes, strict=True):
+        matcher = rows[i].sequence.matcher
+        assert matcher is not None and not rows[i].drafts, "a matcher knows no state but its own: no drafts beside it"
+        matcher.fill_allowed(bits)
+    allowed = np.unpackbits(bitmask.view(np.uint8), axis=1, count=logits.shape[1], bitorder="little").view(np.bool_)
+    for row, i in zip(allowed, indexes, strict=True):
+        banned = rows[i].banned(eos_token_ids)
+        ends = row[banned].copy()
+        row[banned] = False
+        if not row.any():
+            row[banned] = ends
+    at = _tensor(np.array(indexes), logits.device)
+    logits[at] = logits[at].masked_fill_(_tensor(~allowed, logits.device), -torch.inf)
+
+
+def _ban_ends_(logits: Tensor, indexes: Many[int], rows: Many[Row], eos_token_ids: Many[int]) -> None:
+    pairs = np.array([(i, token) for i in indexes for token in rows[i].banned(eos_token_ids)], dtype=np.int64)
+    at, token_ids = _tensor(pairs.reshape(-1, 2), logits.device).unbind(1)
+    logits[at, token_ids] = -torch.inf
+
+
+def _add_(logits: Tensor, at: NDArray[np.int64], token_ids: NDArray[np.int64], amounts: NDArray[np.float64]) -> None:
+    """logits[at, token_ids] += amounts, no pair twice."""
+    device = logits.device
+    where = _tensor(at, device), _tensor(token_ids, device)
+    logits[where] = logits[where] + _tensor(amounts, device).float()
+
+
+def _tensor(array: NDArray[np.generic], device: torch.device) -> Tensor:
+    return torch.from_numpy(array).to(device)

@@ -1,0 +1,76 @@
+"""Which rows of a step go on past the last layer, and what for: to choose tokens, to rate the prompt's, to be pooled.
+
+Rows that nobody wants never meet the final norm, and only rows to choose or to rate by meet the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Many
+
+import msgspec
+
+from engine.logits_processors import Row
+from engine.sequence import Chunk
+
+
+class ChunkRows(msgspec.Struct, frozen=True):
+    """The rows of the batch that one chunk wants: see `ChunkResult` for what becomes of each kind."""
+
+    chunk: Chunk
+    sampled: range
+    prompt: range
+    pooled: range
+
+    @property
+    def sampling_rows(self) -> list[Row]:
+        """One for the sequence's last token, one for each draft."""
+        drafts = self.chunk.drafts
+        return [Row(self.chunk.sequence, drafts[:i]) for i in range(len(self.sampled))]
+
+    @property
+    def predicted(self) -> list[int]:
+        """The prompt's tokens that the `prompt` rows predict."""
+        first = self.chunk.first + 1
+        return self.chunk.sequence.token_ids[first : first + len(self.prompt)]
+
+    @property
+    def num_prompt_logprobs(self) -> int:
+        return self.chunk.sequence.request.sampling.num_prompt_logprobs or 0
+
+
+def rows_of(chunks: Many[Chunk]) -> list[ChunkRows]:
+    """Of each chunk, the batch being their rows one after the other."""
+    return list(_rows_of(chunks))
+
+
+def _rows_of(chunks: Many[Chunk]) -> Iterator[ChunkRows]:
+    first = 0
+    for chunk in chunks:
+        last = first + chunk.num_tokens
+        yield ChunkRows(
+            chunk,
+            sampled=range(last - _num_sampled(chunk), last),
+            prompt=range(first, first + _num_predicted(chunk)),
+            pooled=range(last - _num_pooled(chunk), last),
+        )
+        first = last
+
+
+def _num_sampled(chunk: Chunk) -> int:
+    return 1 + len(chunk.drafts) if chunk.samples and chunk.sequence.request.sampling.max_tokens else 0
+
+
+def _num_predicted(chunk: Chunk) -> int:
+    """How many of the chunk's first rows predict a token of the prompt that is to be rated."""
+    sequence = chunk.sequence
+    if sequence.request.sampling.num_prompt_logprobs is None or sequence.index or sequence.num_completion_tokens:
+        return 0
+    return min(chunk.num_tokens, sequence.num_prompt_tokens - 1 - chunk.first)
+
+
+def _num_pooled(chunk: Chunk) -> int:
+    """How many of the chunk's last rows are pooled."""
+    if chunk.sequence.request.pooling == "mean":
+        return chunk.num_tokens
+    return int(chunk.sequence.request.pooling == "last" and chunk.samples)
