@@ -1,0 +1,76 @@
+"""A real ModelRunner, its plans made by hand: what a runner promises, without what a scheduler decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from pathlib import Path
+
+import torch
+
+from adapters.store import AdapterStore
+from engine.adapter_pool import AdapterLoader
+from engine.config import load_model_config
+from engine.model_runner import ModelRunner
+from engine.models.decoder import Decoder
+from engine.protocol import GenerateRequest
+from engine.sequence import Chunk, ChunkResult, Plan, Sequence
+from engine.weights import load_weights
+from tests.engine.harness import engine_config
+
+BLOCK_SIZE = 16
+NUM_BLOCKS = 256
+MAX_MODEL_LEN = 512
+
+
+class HandMadePlans:
+    """fp32 on the CPU. A sequence gets all the blocks it will ever need when it starts; slot i holds adapter i."""
+
+    def __init__(self, model_dir: Path, store_dir: Path, digests: Many[str] = ()) -> None:
+        cpu = torch.device("cpu")
+        config = engine_config(model_dir, store_dir, block_size=BLOCK_SIZE)
+        model = load_model_config(model_dir)
+        decoder = Decoder(model, load_weights(model_dir, model, torch.float32, cpu), MAX_MODEL_LEN)
+        loader = AdapterLoader(AdapterStore(store_dir), model, torch.float32, cpu)
+        self._slots = {digest: slot for slot, digest in enumerate(digests)}
+        loaded = [loader.load(digest) for digest in digests]
+        self._runner = ModelRunner(decoder, config, NUM_BLOCKS, loaded.__getitem__)
+        self._free = list(range(1, NUM_BLOCKS))
+
+    def start(self, request: GenerateRequest, index: int = 0) -> Sequence:
+        sequence = Sequence(request, list(request.prompt_token_ids), (request.sampling.seed or 0) + index, 0.0, index)
+        sequence.adapter_slot = self._slots[request.adapter] if request.adapter else None
+        num_tokens = sequence.num_prompt_tokens + request.sampling.max_tokens
+        sequence.block_table = [self._free.pop() for _ in range(-(-num_tokens // BLOCK_SIZE))]
+        return sequence
+
+    def step(self, decodes: Many[Chunk] = (), prefills: Many[Chunk] = ()) -> list[ChunkResult]:
+        """In the order of the chunks given, whatever order the plan needs; accepts drafts that were right."""
+        ordered = sorted(decodes, key=lambda chunk: not chunk.sequence.request.adapter)
+        plan = Plan(ordered, list(prefills))
+        by_sequence = {id(c.sequence): result for c, result in zip(plan.chunks, self._runner.run(plan), strict=True)}
+        results = [by_sequence[id(chunk.sequence)] for chunk in (*decodes, *prefills)]
+        for chunk, result in zip((*decodes, *prefills), results, strict=True):
+            _commit(chunk, result)
+        return results
+
+    def prefill(self, sequence: Sequence, borders: Many[int] = ()) -> list[ChunkResult]:
+        """All uncomputed tokens of one sequence, cut before each of the positions."""
+        cuts = [sequence.num_computed, *borders, len(sequence.token_ids)]
+        chunks = [(first, last - first) for first, last in zip(cuts, cuts[1:], strict=False)]
+        return [result for first, count in chunks for result in self.step(prefills=[Chunk(sequence, first, count)])]
+
+
+def decode(sequence: Sequence, drafts: tuple[int, ...] = ()) -> Chunk:
+    return Chunk(sequence, sequence.num_computed, 1 + len(drafts), drafts)
+
+
+def _commit(chunk: Chunk, result: ChunkResult) -> None:
+    """A draft that was sampled before it is kept, the first one that was not ends what counts."""
+    sequence = chunk.sequence
+    num_right = 0
+    for draft, sampled in zip(chunk.drafts, result.sampled, strict=False):
+        if draft != sampled.token_id:
+            break
+        num_right += 1
+    sequence.num_computed += chunk.num_tokens - len(chunk.drafts) + num_right
+    sequence.token_ids += [sampled.token_id for sampled in result.sampled[: num_right + 1]]
