@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ from engine.weights import load_weights
 from tests.engine.harness import engine_config
 
 BLOCK_SIZE = 16
-NUM_BLOCKS = 256
+NUM_BLOCKS = 1024
 MAX_MODEL_LEN = 512
 
 
@@ -56,7 +57,7 @@ class HandMadePlans:
     def prefill(self, sequence: Sequence, borders: Many[int] = ()) -> list[ChunkResult]:
         """All uncomputed tokens of one sequence, cut before each of the positions."""
         cuts = [sequence.num_computed, *borders, len(sequence.token_ids)]
-        chunks = [(first, last - first) for first, last in zip(cuts, cuts[1:], strict=False)]
+        chunks = [(first, last - first) for first, last in pairwise(cuts)]
         return [result for first, count in chunks for result in self.step(prefills=[Chunk(sequence, first, count)])]
 
 
