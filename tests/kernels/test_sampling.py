@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from kernels.sampling import kept_probabilities_reference, sample, uniform
+from kernels.sampling import kept_probabilities_reference, most_likely, sample, uniform
 
 VOCAB = 600
 PARAMETERS = [
@@ -22,20 +24,22 @@ PARAMETERS = [
 ]
 
 
+ANY_PARAMETERS = st.tuples(
+    st.floats(0.05, 3),
+    st.sampled_from((0, 1, 3, 50, 256, 257, 5000, 10_000)),
+    st.sampled_from((1.0, 0.999, 0.9, 0.3, 1e-6)),
+    st.sampled_from((0.0, 0.01, 0.3, 1.0)),
+)
+
+
 def draw(logits: torch.Tensor, parameters: list[tuple[float, int, float, float]], u: torch.Tensor) -> torch.Tensor:
     return sample(logits, *(torch.tensor(column) for column in zip(*parameters, strict=True)), u)
 
 
-@pytest.mark.parametrize("parameters", PARAMETERS, ids=str)
-def test_frequencies_match_the_distribution(parameters: tuple[float, int, float, float]) -> None:
-    """Chi-square of 20,000 draws against the reference distribution, up to 4.5 standard deviations."""
-    torch.manual_seed(1)
-    logits = torch.randn(VOCAB) * 2
-    num_draws = 20_000
-    u = torch.tensor([uniform(99, i) for i in range(num_draws)], dtype=torch.float64)
-    drawn = torch.cat([draw(logits.expand(1000, -1), [parameters] * 1000, part) for part in u.split(1000)])
-    expected = kept_probabilities_reference(logits, *parameters) * num_draws
-    observed = torch.bincount(drawn, minlength=VOCAB).double()
+def assert_frequencies(drawn: torch.Tensor, probabilities: torch.Tensor) -> None:
+    """Chi-square of the draws [N] against a distribution [V], up to 4.5 standard deviations."""
+    expected = probabilities * len(drawn)
+    observed = torch.bincount(drawn, minlength=len(expected)).double()
     assert not observed[expected == 0].any()
     likely = expected >= 5
     rest = expected[~likely].sum()
@@ -45,6 +49,54 @@ def test_frequencies_match_the_distribution(parameters: tuple[float, int, float,
         statistic += (observed[~likely].sum() - rest) ** 2 / rest
         freedom += 1
     assert statistic <= freedom + 4.5 * (2 * freedom + 1) ** 0.5
+
+
+@pytest.mark.parametrize("parameters", PARAMETERS, ids=str)
+def test_frequencies_match_the_distribution(parameters: tuple[float, int, float, float]) -> None:
+    torch.manual_seed(1)
+    logits = torch.randn(VOCAB) * 2
+    u = torch.tensor([uniform(99, i) for i in range(20_000)], dtype=torch.float64)
+    drawn = torch.cat([draw(logits.expand(1000, -1), [parameters] * 1000, part) for part in u.split(1000)])
+    assert_frequencies(drawn, kept_probabilities_reference(logits, *parameters))
+
+
+@given(
+    vocab_size=st.sampled_from((1, 7, 128, 199, 600, 4096, 8192)),
+    spread=st.sampled_from((0.1, 1.0, 4.0)),
+    ties=st.booleans(),
+    rows=st.lists(ANY_PARAMETERS, min_size=1, max_size=5),
+    seed=st.integers(0, 2**31),
+)
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_each_draw_is_the_one_the_definition_makes(
+    vocab_size: int, spread: float, ties: bool, rows: list[tuple[float, int, float, float]], seed: int
+) -> None:
+    """The token's own share of the cumulative distribution holds u, up to rounding: sizes on all paths, ties too."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(len(rows), vocab_size, generator=generator) * spread
+    logits = logits.bfloat16().float() if ties else logits
+    u = torch.rand(len(rows), generator=generator, dtype=torch.float64)
+    for row, parameters, target, token in zip(logits, rows, u, draw(logits, rows, u), strict=True):
+        kept = kept_probabilities_reference(row, *parameters)
+        through = kept.cumsum(-1)
+        assert through[token] - kept[token] - 1e-4 <= target <= through[token] + 1e-4
+        assert kept[token] > 0 or _is_at_the_edge(row, parameters, token)
+
+
+def _is_at_the_edge(row: torch.Tensor, parameters: tuple[float, int, float, float], token: torch.Tensor) -> bool:
+    """Whether the token is kept once top_p and min_p are moved by what fp32 rounds away."""
+    temperature, top_k, top_p, min_p = parameters
+    return bool(kept_probabilities_reference(row, temperature, top_k, min(top_p + 1e-5, 1), min_p - 1e-6)[token] > 0)
+
+
+@pytest.mark.parametrize("vocab_size", [1, 128, 199, 49152])
+def test_the_most_likely_token_is_the_maximum(vocab_size: int) -> None:
+    logits = torch.randn(9, vocab_size, generator=torch.Generator().manual_seed(5)).bfloat16().float()
+    logits[3, vocab_size // 2] = torch.nan
+    best, token_ids = most_likely(logits)
+    assert best[3].isnan()
+    assert torch.equal(best[:3], logits[:3].amax(-1))
+    assert torch.equal(logits.gather(1, token_ids[:, None])[:3, 0], best[:3])
 
 
 def test_a_row_draws_the_same_token_among_any_neighbors() -> None:
