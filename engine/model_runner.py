@@ -51,15 +51,15 @@ class ModelRunner:
         """One result per chunk of plan.chunks."""
         wanted = rows_of(plan.chunks)
         sampling = [row for w in wanted for row in w.sampled]
-        rating = [row for w in wanted for row in w.prompt]
+        scoring = [row for w in wanted for row in w.scored]
         pooling = [row for w in wanted for row in w.pooled]
-        batch = self._batches.build(plan, sampling + rating + pooling, self._step_lora(plan))
+        batch = self._batches.build(plan, sampling + scoring + pooling, self._step_lora(plan))
         hidden = self._decoder.forward(batch, self._caches)
-        to_sample, to_rate, to_pool = torch.split(hidden, [len(sampling), len(rating), len(pooling)])
+        to_sample, to_score, to_pool = torch.split(hidden, [len(sampling), len(scoring), len(pooling)])
         sampled = iter(self._sample(to_sample, wanted))
-        rated = iter(self._rate_prompts(to_rate, wanted))
+        scored = iter(self._score_prompts(to_score, wanted))
         return [
-            ChunkResult(list(islice(sampled, len(w.sampled))), list(islice(rated, len(w.prompt))), pooled)
+            ChunkResult(list(islice(sampled, len(w.sampled))), list(islice(scored, len(w.scored))), pooled)
             for w, pooled in zip(wanted, self._pool(to_pool, wanted), strict=True)
         ]
 
@@ -68,15 +68,15 @@ class ModelRunner:
         rows = [row for w in wanted for row in w.sampling_rows]
         return self._sampler.choose(self._decoder.logits(hidden), rows) if rows else []
 
-    def _rate_prompts(self, hidden: Tensor, wanted: Many[ChunkRows]) -> list[TokenLogprobs]:
-        """The log-probabilities of all `prompt` rows, a slice at a time: the logits of a whole prompt would not fit."""
-        token_ids = [token for w in wanted for token in w.predicted]
-        counts = [w.num_prompt_logprobs for w in wanted for _ in w.prompt]
-        rated: list[TokenLogprobs] = []
+    def _score_prompts(self, hidden: Tensor, wanted: Many[ChunkRows]) -> list[TokenLogprobs]:
+        """The log-probabilities of all `scored` rows, a slice at a time: the logits of a whole prompt would not fit."""
+        token_ids = [token for w in wanted for token in w.scored_token_ids]
+        counts = [w.num_prompt_logprobs for w in wanted for _ in w.scored]
+        scored: list[TokenLogprobs] = []
         for first in range(0, len(token_ids), LOGPROB_ROWS):
             part = slice(first, first + LOGPROB_ROWS)
-            rated += token_logprobs(self._decoder.logits(hidden[part]), token_ids[part], counts[part])
-        return rated
+            scored += token_logprobs(self._decoder.logits(hidden[part]), token_ids[part], counts[part])
+        return scored
 
     @staticmethod
     def _pool(hidden: Tensor, wanted: Many[ChunkRows]) -> list[NDArray[np.float32] | None]:

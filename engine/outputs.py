@@ -1,6 +1,6 @@
-"""Which rows of a step go on past the last layer, and what for: to choose tokens, to rate the prompt's, to be pooled.
+"""Which rows of a step go on past the last layer, and what for: to choose tokens, to score the prompt's, to be pooled.
 
-Rows that nobody wants never meet the final norm, and only rows to choose or to rate by meet the head.
+Rows that nobody wants never meet the final norm, and only rows to choose or to score by meet the head.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class ChunkRows(msgspec.Struct, frozen=True):
 
     chunk: Chunk
     sampled: range
-    prompt: range
+    scored: range
     pooled: range
 
     @property
@@ -29,10 +29,10 @@ class ChunkRows(msgspec.Struct, frozen=True):
         return [Row(self.chunk.sequence, drafts[:i]) for i in range(len(self.sampled))]
 
     @property
-    def predicted(self) -> list[int]:
-        """The prompt's tokens that the `prompt` rows predict."""
+    def scored_token_ids(self) -> list[int]:
+        """The prompt's tokens that the `scored` rows predict."""
         first = self.chunk.first + 1
-        return self.chunk.sequence.token_ids[first : first + len(self.prompt)]
+        return self.chunk.sequence.token_ids[first : first + len(self.scored)]
 
     @property
     def num_prompt_logprobs(self) -> int:
@@ -51,7 +51,7 @@ def _rows_of(chunks: Many[Chunk]) -> Iterator[ChunkRows]:
         yield ChunkRows(
             chunk,
             sampled=range(last - _num_sampled(chunk), last),
-            prompt=range(first, first + _num_predicted(chunk)),
+            scored=range(first, first + _num_scored(chunk)),
             pooled=range(last - _num_pooled(chunk), last),
         )
         first = last
@@ -61,8 +61,8 @@ def _num_sampled(chunk: Chunk) -> int:
     return 1 + len(chunk.drafts) if chunk.samples and chunk.sequence.request.sampling.max_tokens else 0
 
 
-def _num_predicted(chunk: Chunk) -> int:
-    """How many of the chunk's first rows predict a token of the prompt that is to be rated."""
+def _num_scored(chunk: Chunk) -> int:
+    """How many of the chunk's first rows predict a token of the prompt whose log-probability is wanted."""
     sequence = chunk.sequence
     if sequence.request.sampling.num_prompt_logprobs is None or sequence.index or sequence.num_completion_tokens:
         return 0

@@ -77,7 +77,7 @@ class Chunk(msgspec.Struct, frozen=True):
     """The part of a sequence that one step computes: num_tokens tokens from position first, drafts the last of them.
 
     samples: the chunk reaches the sequence's end, so the step chooses its next token. drafts: guesses of the tokens
-    that follow the sequence's end, computed along with it; only in decodes.
+    that follow the sequence's end, computed along with it; only in decodes, and only of sequences without a matcher.
     """
 
     sequence: Sequence

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.protocol import GenerateRequest, SamplingParams
+from engine.protocol import GenerateRequest
 from engine.sequence import Chunk
 from tests.engine.harness import greedy
 from tests.engine.plans import HandMadePlans, decode
@@ -27,16 +27,15 @@ def plans(tenants: Tenants) -> HandMadePlans:
 
 
 def embedding_request(prompt: list[int], pooling: str, adapter: str) -> GenerateRequest:
-    assert pooling in ("last", "mean")
-    return GenerateRequest("r", prompt, SamplingParams(max_tokens=0), "t", adapter=adapter, pooling=pooling)  # type: ignore[arg-type]
+    return greedy("r", prompt, 0, adapter=adapter, pooling=pooling)
 
 
 def reference(tenants: Tenants, adapter: str, prompt: list[int], pooling: str) -> np.ndarray:
     """Of the hidden states after the final norm."""
     model = tenants.models[adapter]
-    decoder = model.base_model.model.model if adapter else model.model  # type: ignore[union-attr]
+    decoder = model.base_model.model.model if adapter else model.model
     with torch.inference_mode():
-        hidden = decoder(torch.tensor([prompt])).last_hidden_state[0]  # type: ignore[operator]
+        hidden = decoder(torch.tensor([prompt])).last_hidden_state[0]
     return (hidden.mean(0) if pooling == "mean" else hidden[-1]).numpy()
 
 
@@ -63,22 +62,22 @@ def test_pooled_states_equal_the_reference(
 
 
 def test_embeddings_share_a_step_with_completions(tenants: Tenants, plans: HandMadePlans) -> None:
-    """Prompts to pool, to rate and to complete, each of another adapter, beside a decode."""
+    """Prompts to pool, to score and to complete, each of another adapter, beside a decode."""
     running = plans.start(greedy("running", [4, 5], 4, adapter=tenants.digests["mlp-r7"]))
     alone = plans.start(greedy("alone", [4, 5], 4, adapter=tenants.digests["mlp-r7"]))
     plans.prefill(running)
     plans.prefill(alone)
     sequences = [
         plans.start(embedding_request(PROMPT[:9], "mean", "")),
-        plans.start(greedy("rated", PROMPT[:5], 1, num_prompt_logprobs=0)),
+        plans.start(greedy("scored", PROMPT[:5], 1, num_prompt_logprobs=0)),
         plans.start(embedding_request(PROMPT, "last", tenants.digests["attention-r4"])),
     ]
     results = plans.step([decode(running)], [Chunk(s, 0, s.num_prompt_tokens) for s in sequences])
     plans.step([decode(alone)])
     assert running.token_ids == alone.token_ids
-    of_running, mean, rated, last = results
-    assert of_running.pooled is None and rated.pooled is None
-    assert len(rated.prompt_logprobs) == 4 and len(rated.sampled) == 1 and not mean.sampled and not last.sampled
+    of_running, mean, scored, last = results
+    assert of_running.pooled is None and scored.pooled is None
+    assert len(scored.prompt_logprobs) == 4 and len(scored.sampled) == 1 and not mean.sampled and not last.sampled
     assert mean.pooled is not None and last.pooled is not None
     assert cosine(mean.pooled, reference(tenants, "", PROMPT[:9], "mean")) > 0.9999
     assert cosine(last.pooled, reference(tenants, "attention-r4", PROMPT, "last")) > 0.9999
