@@ -5,7 +5,6 @@ Rows that nobody wants never meet the final norm, and only rows to choose or to 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from collections.abc import Sequence as Many
 
 import msgspec
@@ -40,21 +39,17 @@ class ChunkRows(msgspec.Struct, frozen=True):
 
 
 def rows_of(chunks: Many[Chunk]) -> list[ChunkRows]:
-    """Of each chunk, the batch being their rows one after the other."""
-    return list(_rows_of(chunks))
-
-
-def _rows_of(chunks: Many[Chunk]) -> Iterator[ChunkRows]:
+    """What each chunk wants of a batch that is their rows one after the other."""
+    wanted: list[ChunkRows] = []
     first = 0
     for chunk in chunks:
         last = first + chunk.num_tokens
-        yield ChunkRows(
-            chunk,
-            sampled=range(last - _num_sampled(chunk), last),
-            scored=range(first, first + _num_scored(chunk)),
-            pooled=range(last - _num_pooled(chunk), last),
-        )
+        sampled = range(last - _num_sampled(chunk), last)
+        scored = range(first, first + _num_scored(chunk))
+        pooled = range(last - _num_pooled(chunk), last)
+        wanted.append(ChunkRows(chunk, sampled, scored, pooled))
         first = last
+    return wanted
 
 
 def _num_sampled(chunk: Chunk) -> int:
