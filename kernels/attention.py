@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from kernels.workspace import Workspace
+
 
 def attention_reference(q: Tensor, cache: Tensor, slots: Tensor, position: int, window: int | None = None) -> Tensor:
     """One query by the definition, in fp32: q [H, D], cache [2, KVH, S, D], slots [>= position + 1] int64 -> [H, D]."""
@@ -26,18 +28,21 @@ def attention_reference(q: Tensor, cache: Tensor, slots: Tensor, position: int, 
     return torch.einsum("hj,hjd->hd", scores.softmax(-1), values).to(q.dtype)
 
 
-def decode_attention(q: Tensor, cache: Tensor, blocks: Tensor, hidden: Tensor) -> Tensor:
+def decode_attention(q: Tensor, cache: Tensor, blocks: Tensor, hidden: Tensor, scratch: Workspace) -> Tensor:
     """One query for each of N sequences.
 
     q [N, H, D]; cache [2, KVH, S, D]; blocks [N, B] int64: each sequence's blocks, padded with any; hidden [N, 1, L],
-    L = B * block_size: 0 where a query may look, -inf where it may not, in q's dtype. Returns [N, H * D].
+    L = B * block_size: 0 where a query may look, -inf where it may not, in q's dtype; scratch of q's dtype.
+    Returns [N, H * D].
     """
     num_seqs, num_heads, head_dim = q.shape
     num_kv_heads = cache.shape[1]
     block_size = hidden.shape[-1] // blocks.shape[1]
     grouped = q.view(num_seqs, num_kv_heads, -1, head_dim).transpose(0, 1) * head_dim**-0.5  # [KVH, N, G, D]
     by_block = cache.view(2, num_kv_heads, -1, block_size * head_dim)  # whole blocks: few long copies
-    keys, values = by_block.index_select(2, blocks.flatten()).view(2, num_kv_heads, num_seqs, -1, head_dim)
+    gathered = scratch.take(2, num_kv_heads, blocks.numel(), block_size * head_dim)
+    torch.index_select(by_block, 2, blocks.flatten(), out=gathered)
+    keys, values = gathered.view(2, num_kv_heads, num_seqs, -1, head_dim)
     scores = torch.matmul(grouped, keys.transpose(-1, -2)).masked_fill_(hidden, -torch.inf)  # [KVH, N, G, L]
     out = torch.matmul(scores.softmax(-1), values)
     return out.transpose(0, 1).reshape(num_seqs, num_heads * head_dim)

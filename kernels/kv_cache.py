@@ -24,5 +24,5 @@ def write_kv_reference(cache: Tensor, k: Tensor, v: Tensor, slots: Tensor) -> No
 
 def write_kv(cache: Tensor, k: Tensor, v: Tensor, slots: Tensor) -> None:
     """cache [2, KVH, S, D] is written in place; k and v [N, KVH, D], slots [N] int64, all different."""
-    cache[0].index_copy_(1, slots, torch.nan_to_num(k).transpose(0, 1))
-    cache[1].index_copy_(1, slots, torch.nan_to_num(v).transpose(0, 1))
+    cache[0][:, slots] = torch.nan_to_num(k).transpose(0, 1)
+    cache[1][:, slots] = torch.nan_to_num(v).transpose(0, 1)

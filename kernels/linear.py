@@ -34,12 +34,11 @@ class Linear:
         return torch.nn.functional.linear(x, self._weight, self._bias)
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
-        """x [N, in], y [N, out] -> [N, out]. Only without a bias."""
-        assert self._bias is None
+        """x [N, in], y [N, out] -> [N, out]."""
         if self._reordered:
-            out: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, y, self._weight, None, "add")
+            out: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, y, self._weight, self._bias, "add")
             return out
-        return torch.addmm(y, x, self._weight.T)
+        return torch.addmm(y if self._bias is None else y + self._bias, x, self._weight.T)
 
 
 def _onednn_multiplies_bf16() -> bool:

@@ -19,12 +19,11 @@ def rope_reference(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((first * c - second * s, second * c + first * s), -1).to(x.dtype)
 
 
-def rope_(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate x [N, H, D] in place by cos and sin [N, 1, D/2] of any float dtype; x may be a strided view. Returns x."""
-    half = x.shape[-1] // 2
-    first, second = x[..., :half], x[..., half:]
-    rotated_first = torch.addcmul(first * cos, second, sin, value=-1)
-    rotated_second = torch.addcmul(second * cos, first, sin)
-    first.copy_(rotated_first)
-    second.copy_(rotated_second)
-    return x
+def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x [N, H, D] -> [N, H, D]; cos and sin [N, 1, D] in x's dtype, as `wide_tables` makes them."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
+
+
+def wide_tables(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """[..., D/2] -> [..., D]: both halves' factors side by side, the first half's sign in sin."""
+    return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.config import RopeParameters
+from kernels.rope import wide_tables
 
 
 def inverse_frequencies(rope: RopeParameters, head_dim: int) -> Tensor:
@@ -54,15 +55,15 @@ def _yarn(plain: Tensor, rope: RopeParameters) -> Tensor:
 
 
 class RotaryTable:
-    """cos and sin of every position up to max_position, each [max_position, 1, head_dim / 2]."""
+    """cos and sin of every position up to max_position, as `kernels.rope` takes them: [max_position, 1, head_dim]."""
 
     def __init__(
         self, rope: RopeParameters, head_dim: int, max_position: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         angles = torch.outer(torch.arange(max_position).float(), inverse_frequencies(rope, head_dim))[:, None]
-        self.cos = (angles.cos() * rope.attention_factor).to(device, dtype)
-        self.sin = (angles.sin() * rope.attention_factor).to(device, dtype)
+        cos, sin = wide_tables(angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor)
+        self.cos, self.sin = cos.to(device, dtype), sin.to(device, dtype)
 
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """positions [N] int64 -> cos and sin, each [N, 1, head_dim / 2]."""
+        """positions [N] int64 -> cos and sin, each [N, 1, head_dim]."""
         return self.cos[positions], self.sin[positions]

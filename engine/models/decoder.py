@@ -20,7 +20,8 @@ from kernels.activation import silu_mul
 from kernels.attention import decode_attention, prefill_attention
 from kernels.kv_cache import write_kv
 from kernels.norm import rms_norm
-from kernels.rope import rope_
+from kernels.rope import rope
+from kernels.workspace import Workspace
 
 
 class PrefillRows(msgspec.Struct, frozen=True):
@@ -54,6 +55,8 @@ class Decoder:
         self.weights = weights
         self.dtype = weights.embed.dtype
         self.device = weights.embed.device
+        self._gathered = Workspace(self.dtype, self.device)
+        self._logits = Workspace(torch.float32, self.device)
         self._rotary = RotaryTable(config.rope, config.head_dim, max_model_len, self.dtype, self.device)
 
     def forward(self, batch: Batch, caches: Sequence[Tensor]) -> Tensor:
@@ -65,52 +68,57 @@ class Decoder:
         rotary = self._rotary.at(batch.positions)
         x = self.weights.embed[batch.token_ids]
         for index, (layer, cache) in enumerate(zip(self.weights.layers, caches, strict=True)):
-            x = x + self._attend(index, layer, rms_norm(x, layer.input_norm, eps), rotary, batch, cache)
-            x = x + self._feed_forward(index, layer, rms_norm(x, layer.post_norm, eps), batch.lora)
+            x = self._attend(index, layer, x, rotary, batch, cache)
+            x = self._feed_forward(index, layer, x, batch.lora)
         return rms_norm(x[batch.output_rows], self.weights.norm, eps)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Of rows that `forward` returned: [W, hidden] -> [W, V] fp32."""
-        return self.weights.lm_head(hidden).float()
+        """Of rows that `forward` returned: [W, hidden] -> [W, V] fp32, valid until the next call."""
+        logits = self.weights.lm_head(hidden)
+        return self._logits.take(*logits.shape).copy_(logits)
 
     def _attend(
         self, index: int, layer: LayerWeights, x: Tensor, rotary: tuple[Tensor, Tensor], batch: Batch, cache: Tensor
     ) -> Tensor:
+        """The residual stream x [N, hidden] after the layer's attention."""
         config, lora = self.config, batch.lora
+        normed = rms_norm(x, layer.input_norm, config.rms_norm_eps)
+        heads = [config.num_heads, config.num_kv_heads]
         sizes = [config.num_heads * config.head_dim, *[config.num_kv_heads * config.head_dim] * 2]
-        qkv = layer.qkv(x)
+        qkv = layer.qkv(normed)
         if lora is not None:
-            lora.add_(index, QKV, x, qkv, sizes)
-        q, k, v = (part.view(x.shape[0], -1, config.head_dim) for part in torch.split(qkv, sizes, -1))
+            lora.add_(index, QKV, normed, qkv, sizes)
+        qk, v = torch.split(qkv.view(x.shape[0], -1, config.head_dim), [sum(heads), config.num_kv_heads], 1)
         if layer.q_norm is not None and layer.k_norm is not None:
-            q = rms_norm(q, layer.q_norm, config.rms_norm_eps)
-            k = rms_norm(k, layer.k_norm, config.rms_norm_eps)
-        rope_(q, *rotary)
-        rope_(k, *rotary)
+            q, k = torch.split(qk, heads, 1)
+            normed_q = rms_norm(q, layer.q_norm, config.rms_norm_eps)
+            qk = torch.cat((normed_q, rms_norm(k, layer.k_norm, config.rms_norm_eps)), 1)
+        q, k = torch.split(rope(qk, *rotary), heads, 1)
         write_kv(cache, k, v, batch.slots)
         attended = self._attention(q, cache, batch)
-        out = layer.o(attended)
+        out = layer.o.add(attended, x)
         if lora is not None:
             lora.add_(index, OUT, attended, out, out.shape[1:])
         return out
 
-    @staticmethod
-    def _attention(q: Tensor, cache: Tensor, batch: Batch) -> Tensor:
+    def _attention(self, q: Tensor, cache: Tensor, batch: Batch) -> Tensor:
         parts = [
             prefill_attention(q[rows.first : rows.last], cache, rows.slots, rows.visible) for rows in batch.prefills
         ]
         if batch.num_decodes:
-            decodes = decode_attention(q[: batch.num_decodes], cache, batch.decode_blocks, batch.decode_hidden)
+            first = q[: batch.num_decodes]
+            decodes = decode_attention(first, cache, batch.decode_blocks, batch.decode_hidden, self._gathered)
             parts.insert(0, decodes)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    @staticmethod
-    def _feed_forward(index: int, layer: LayerWeights, x: Tensor, lora: StepLora | None) -> Tensor:
-        gate_up = layer.gate_up(x)
+    def _feed_forward(self, index: int, layer: LayerWeights, x: Tensor, lora: StepLora | None) -> Tensor:
+        """The residual stream x [N, hidden] after the layer's feed-forward part."""
+        normed = rms_norm(x, layer.post_norm, self.config.rms_norm_eps)
+        gate_up = layer.gate_up(normed)
         if lora is not None:
-            lora.add_(index, GATE_UP, x, gate_up, (gate_up.shape[1] // 2,) * 2)
+            lora.add_(index, GATE_UP, normed, gate_up, (gate_up.shape[1] // 2,) * 2)
         activated = silu_mul(gate_up)
-        out = layer.down(activated)
+        out = layer.down.add(activated, x)
         if lora is not None:
             lora.add_(index, DOWN, activated, out, out.shape[1:])
         return out

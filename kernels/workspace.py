@@ -1,0 +1,26 @@
+"""Scratch memory that is kept between calls.
+
+A CPU's fresh pages are zeroed by the kernel one by one as they are first touched, which can take longer than what is
+computed in them; memory that was used in the last layer is still in the processor's cache.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+class Workspace:
+    """One buffer of one dtype on one device, as large as the largest request so far."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._buffer = torch.empty(0, dtype=dtype, device=device)
+
+    def take(self, *shape: int) -> Tensor:
+        """A contiguous tensor of this shape with arbitrary contents; it is valid until the next `take`."""
+        size = math.prod(shape)
+        if size > self._buffer.numel():
+            self._buffer = torch.empty(size, dtype=self._buffer.dtype, device=self._buffer.device)
+        return self._buffer[:size].view(shape)
