@@ -104,8 +104,8 @@ class BlockManager:
         for sequence in everyone:
             assert sequence.num_computed <= len(sequence.block_table) * self.block_size
             assert sequence.num_registered <= len(sequence.block_hashes)
-            for block, content in zip(sequence.block_table, sequence.block_hashes[: sequence.num_registered]):
-                assert self._hash_of[block] in (None, content)
+            for i, block in enumerate(sequence.block_table[: sequence.num_registered]):
+                assert self._hash_of[block] in (None, sequence.block_hashes[i])
             assert all(self._hash_of[block] is None for block in sequence.block_table[sequence.num_registered :])
 
     def _find_prefix(self, sequence: Sequence) -> list[int]:

@@ -14,7 +14,7 @@ NOT_A_NUMBER = "the model's output is not a number: the adapter or the weights o
 
 
 class Progress(msgspec.Struct):
-    """How one chunk moved its sequence. num_new: completion tokens, the stopping one included; finish_reason: it ends."""
+    """How one chunk moved its sequence. num_new: completion tokens, the stopping one included."""
 
     num_new: int = 0
     delta: Delta | None = None

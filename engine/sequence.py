@@ -106,6 +106,19 @@ class Sequence(msgspec.Struct, eq=False):
         """All is computed but the last token of the completion."""
         return self.num_computed == len(self.token_ids) - 1 >= len(self.request.prompt_token_ids)
 
+    @property
+    def may_reuse_prefix(self) -> bool:
+        """Whether computed tokens may be skipped: not while every position of the prompt is asked for."""
+        asks_logprobs = self.request.sampling.num_prompt_logprobs is not None and not self.index
+        return self.request.pooling != "mean" and (not asks_logprobs or self.num_completion_tokens > 0)
+
+    @property
+    def may_speculate(self) -> bool:
+        """Not under a grammar or penalties: they would have to be worked out anew after each draft."""
+        sampling = self.request.sampling
+        has_penalties = sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1.0
+        return sampling.grammar is None and not has_penalties
+
     def forget_prompt(self) -> None:
         """What was gathered of a prompt that will be computed again."""
         self.prompt_logprobs = []
