@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: serve test check bench long-numerics install clean
+.PHONY: serve test check bench long-numerics long-scheduler install clean
 
 # `exec`: Ctrl-C reaches Lorikeet itself rather than a shell around it. Make only waits for it to drain.
 serve: $(VENV)/.installed
@@ -32,6 +32,10 @@ bench: $(VENV)/.installed-dev $(DEMO_MODEL)
 # The engine against transformers and peft at full size, and 500 mixed requests: minutes.
 long-numerics: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/pytest --full tests/engine/test_demo_numerics.py tests/e2e/test_tenants_share_one_batch.py
+
+# A million steps of the scheduler's state machine: half an hour.
+long-scheduler: $(VENV)/.installed-dev
+	$(BIN)/pytest --full tests/engine/test_scheduler_state_machine.py
 
 install: $(VENV)/.installed
 

@@ -107,6 +107,11 @@ class AdapterPool:
     def resident(self) -> list[str]:
         return sorted(slot.digest for slot in self._slots if slot is not None and slot.adapter is not None)
 
+    def is_resident(self, digest: str) -> bool:
+        """It is ready for a new user now."""
+        held = self._held(digest)
+        return held is not None and held.adapter is not None and not held.closing
+
     def adapter(self, slot: int) -> LoadedAdapter:
         held = self._slots[slot]
         assert held is not None and held.adapter is not None
@@ -138,7 +143,7 @@ class AdapterPool:
         self.withdraw(digest)
 
     def acquire(self, digest: str) -> int | None:
-        """See `scheduler.AdapterSlots`."""
+        """See `running_set.AdapterSlots`."""
         if not self.request(digest):
             return None
         slot = self._slot_of[digest]

@@ -1,47 +1,136 @@
-"""Which block of the paged KV cache belongs to whom. Block numbers only; the memory is the runner's."""
+"""Which block of the paged KV cache belongs to whom, and what it holds. Block numbers only; the memory is the runner's.
+
+Automatic prefix caching over paged attention (Kwon et al., 2023): a full block whose tokens are all computed is
+registered under its hash, and a sequence that starts with the same tokens shares it. A block that nobody uses keeps its
+content until it is needed: those released longest ago go first, of one sequence the tail before the head.
+"""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 
+from engine.block_hashes import BlockHasher
 from engine.sequence import Sequence
 
 
 class BlockManager:
-    """Hands out blocks of block_size tokens; every block is either free or in exactly one sequence's table."""
+    """Every block of block_size tokens is empty, cached (unused, with content) or owned by one or more sequences."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._free: deque[int] = deque(range(num_blocks))
+        self._hasher = BlockHasher(block_size)
+        self._empty = list(range(num_blocks))
+        self._cached: OrderedDict[int, None] = OrderedDict()  # the first is evicted first
+        self._references = [0] * num_blocks
+        self._hash_of: list[bytes | None] = [None] * num_blocks
+        self._block_of: dict[bytes, int] = {}
 
     @property
     def num_free(self) -> int:
-        return len(self._free)
+        """Blocks that can be handed out: the empty ones and those that are only cached."""
+        return len(self._empty) + len(self._cached)
 
-    def num_missing(self, sequence: Sequence, num_tokens: int) -> int:
-        """Blocks to add before the sequence's first num_tokens tokens fit."""
-        return max(0, -(-num_tokens // self.block_size) - len(sequence.block_table))
+    def num_cached_tokens(self, sequence: Sequence) -> int:
+        """How much of the sequence's beginning is in the cache: whole blocks, and never its last token, which has to be
+        computed for the sequence to go on."""
+        return len(self._find_prefix(sequence)) * self.block_size
+
+    def start(self, sequence: Sequence, num_spare: int, use_cache: bool) -> bool:
+        """Blocks for all tokens of a sequence that has none, its cached prefix counted as computed.
+
+        False, and nothing changes, unless num_spare blocks stay free.
+        """
+        prefix = self._find_prefix(sequence) if use_cache else []
+        num_new = self._num_blocks_for(len(sequence.token_ids)) - len(prefix)
+        num_revived = sum(not self._references[block] for block in prefix)
+        if num_new + num_revived + num_spare > self.num_free:
+            return False
+        for block in prefix:
+            self._cached.pop(block, None)
+            self._references[block] += 1
+        sequence.block_table = prefix + [self._take() for _ in range(num_new)]
+        sequence.num_computed = len(prefix) * self.block_size
+        sequence.num_registered = len(prefix)
+        return True
 
     def grow(self, sequence: Sequence, num_tokens: int) -> bool:
         """Make room for the sequence's first num_tokens tokens; False, and nothing changes, if too few are free."""
-        missing = self.num_missing(sequence, num_tokens)
-        if missing > len(self._free):
+        num_new = self._num_blocks_for(num_tokens) - len(sequence.block_table)
+        if num_new > self.num_free:
             return False
-        sequence.block_table.extend(self._free.popleft() for _ in range(missing))
+        for _ in range(num_new):
+            sequence.block_table.append(self._take())
         return True
 
+    def register(self, sequence: Sequence) -> None:
+        """Let others share what the sequence has computed so far."""
+        num_full = sequence.num_computed // self.block_size
+        if num_full == sequence.num_registered:
+            return
+        self._hasher.extend(sequence, num_full)
+        for i in range(sequence.num_registered, num_full):
+            block, content = sequence.block_table[i], sequence.block_hashes[i]
+            if content not in self._block_of:  # else someone computed the same at the same time: one copy is enough
+                self._block_of[content] = block
+                self._hash_of[block] = content
+        sequence.num_registered = num_full
+
     def release(self, sequence: Sequence) -> None:
-        """Take all blocks back; what they hold is lost."""
-        self._free.extend(sequence.block_table)
+        """Take the sequence's blocks back; registered ones stay cached while there is room."""
+        for block in reversed(sequence.block_table):
+            self._references[block] -= 1
+            if self._references[block]:
+                continue
+            if self._hash_of[block] is None:
+                self._empty.append(block)
+            else:
+                self._cached[block] = None
         sequence.block_table = []
-        sequence.num_computed = 0
+        sequence.num_computed = sequence.num_registered = 0
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
-        """Every block is owned exactly once, and every sequence has room for what it has computed."""
-        owned = [block for sequence in sequences for block in sequence.block_table]
-        everywhere = sorted([*self._free, *owned])
-        assert everywhere == list(range(self.num_blocks)), "a block is lost or owned twice"
-        for sequence in sequences:
+        """Run by tests after every step."""
+        everyone = list(sequences)
+        owners = Counter(block for sequence in everyone for block in sequence.block_table)
+        assert [owners[block] for block in range(self.num_blocks)] == self._references
+        everywhere = sorted([*self._empty, *self._cached, *owners])
+        assert everywhere == list(range(self.num_blocks)), "a block is lost or in two states"
+        assert all(self._hash_of[block] is None for block in self._empty)
+        assert all(self._hash_of[block] is not None for block in self._cached)
+        registered = {content: block for block, content in enumerate(self._hash_of) if content is not None}
+        assert registered == self._block_of
+        for sequence in everyone:
             assert sequence.num_computed <= len(sequence.block_table) * self.block_size
+            assert sequence.num_registered <= len(sequence.block_hashes)
+            for i, block in enumerate(sequence.block_table[: sequence.num_registered]):
+                assert self._hash_of[block] in (None, sequence.block_hashes[i])
+            assert all(self._hash_of[block] is None for block in sequence.block_table[sequence.num_registered :])
+
+    def _find_prefix(self, sequence: Sequence) -> list[int]:
+        num_full = (len(sequence.token_ids) - 1) // self.block_size
+        self._hasher.extend(sequence, num_full)
+        prefix = []
+        for content in sequence.block_hashes[:num_full]:
+            block = self._block_of.get(content)
+            if block is None:
+                break
+            prefix.append(block)
+        return prefix
+
+    def _take(self) -> int:
+        """A block with one owner; its content is forgotten."""
+        if self._empty:
+            block = self._empty.pop()
+        else:
+            block, _ = self._cached.popitem(last=False)
+            content = self._hash_of[block]
+            assert content is not None
+            del self._block_of[content]
+            self._hash_of[block] = None
+        self._references[block] = 1
+        return block
+
+    def _num_blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)

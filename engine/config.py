@@ -82,7 +82,10 @@ class ModelConfig(msgspec.Struct, frozen=True):
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How one engine process runs. Sizes in tokens unless the name says otherwise; None and 0 mean: choose at start."""
+    """How one engine process runs. Sizes in tokens unless the name says otherwise; None and 0 mean: choose at start.
+
+    num_draft_tokens: most tokens guessed ahead of a sequence in one step; 0 turns speculation off.
+    """
 
     model_dir: str
     adapter_store: str
@@ -97,6 +100,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int = 16
     max_adapters: int = 32
     num_threads: int = 0
+    num_draft_tokens: int = 0
 
 
 def load_model_config(model_dir: str | Path) -> ModelConfig:

@@ -1,62 +1,64 @@
 """Which tokens the next step computes. Data in, plan out: no torch, no clock of its own, no sockets.
 
 Continuous batching (Yu et al., 2022: Orca) with one token budget per step: sequences that decode come first, what is
-left goes to prefill in chunks (Agrawal et al., 2024: Sarathi-Serve). When blocks run out the newest sequence is
-preempted: it gives up its blocks, keeps its tokens and is computed again later.
+left goes to prefill in chunks (Agrawal et al., 2024: Sarathi-Serve). Who is admitted, whose prompts go first and who
+gives way is decided by the tenants' counters of service (see `engine.fairness`).
+
+Memory. A sequence is admitted with blocks for all its tokens, if one more stays free for each that runs; only decoding
+needs blocks later. When they run out the newest sequence of the running tenant with the highest counter is preempted:
+it gives up its blocks, keeps its tokens and is computed again later.
+
+Progress. Blocks run out only for a decode. It then emits a token in this step, or gives way itself while others go on,
+since one sequence alone always fits. Emitted tokens are kept, so no chain of preemptions is endless; and as those that
+go on are charged and who gave way is not, it does not stay the one with the highest counter.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Many
-from typing import Protocol
 
-import msgspec
-
+from engine.admission import Admission
 from engine.block_manager import BlockManager
-from engine.protocol import Delta, EngineError, Final, FinishReason, StepOutputs, Usage
-from engine.sequence import Chunk, ChunkResult, Plan, Sampled, Sequence, Status
+from engine.completion import NOT_A_NUMBER, Progress, take_result
+from engine.drafter import PromptLookup
+from engine.fairness import DECODE_COST, ServiceCounters
+from engine.limits import Limits, check_request
+from engine.protocol import EngineError, Final, GenerateRequest, StepOutputs, TenantStats
+from engine.request_book import RequestBook
+from engine.request_group import RequestGroup, unit_embedding
+from engine.running_set import AdapterSlots, RunningSet
+from engine.sequence import Chunk, ChunkResult, Drafter, Matcher, Plan, Sequence, Status
+from engine.totals import Totals
+from engine.waiting_queue import WaitingQueue
 
-
-class AdapterSlots(Protocol):
-    """What the scheduler asks of the adapter pool."""
-
-    def acquire(self, digest: str) -> int | None:
-        """A slot holding this adapter, now in use once more; None while it is not there yet."""
-
-    def release(self, slot: int) -> None: ...
+AFTER_ALL_SLOTS = 1 << 30
 
 
 class Scheduler:
-    """Owns every sequence from arrival to its final."""
+    """Owns every request from its arrival to its final."""
 
     def __init__(
         self,
         blocks: BlockManager,
         adapters: AdapterSlots,
-        *,
-        max_num_seqs: int,
-        max_batched_tokens: int,
-        max_waiting: int,
-        max_model_len: int,
-        vocab_size: int,
-        eos_token_ids: tuple[int, ...],
+        limits: Limits,
         clock: Callable[[], float],
+        make_drafter: Callable[[], Drafter] = PromptLookup,
     ) -> None:
         self._blocks = blocks
-        self._adapters = adapters
-        self._max_num_seqs = max_num_seqs
-        self._max_batched_tokens = max_batched_tokens
-        self._max_waiting = max_waiting
-        self._max_model_len = max_model_len
-        self._vocab_size = vocab_size
-        self._eos = frozenset(eos_token_ids)
+        self._limits = limits
         self._clock = clock
-        self._waiting: deque[Sequence] = deque()
-        self._running: list[Sequence] = []
-        self._by_id: dict[str, Sequence] = {}
-        self.num_preemptions = 0
+        self._make_drafter = make_drafter
+        self._counters = ServiceCounters()
+        self._waiting = WaitingQueue(self._counters)
+        self._running = RunningSet(blocks, adapters, self._counters)
+        self._requests = RequestBook(self._waiting, self._running, self._counters, clock)
+        self._admission = Admission(
+            self._waiting, self._running, blocks, adapters, self._counters, limits.token_bytes, clock
+        )
+        self.totals = Totals()
 
     @property
     def num_running(self) -> int:
@@ -64,181 +66,207 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        """Choices that do not run, those held back by a grammar or their leader included."""
+        return self._requests.num_alive - len(self._running)
 
     @property
     def num_adapter_users(self) -> int:
         """Running sequences that hold an adapter slot."""
         return sum(sequence.adapter_slot is not None for sequence in self._running)
 
-    def add(self, sequence: Sequence) -> EngineError | None:
-        """Queue a sequence; the error says why it can't be, and then nothing is kept of it."""
-        sampling = sequence.request.sampling
-        total = sequence.num_prompt_tokens + sampling.max_tokens
-        if not 0 < sequence.num_prompt_tokens < total <= self._max_model_len:
-            return EngineError("invalid_request", f"prompt and max_tokens make {total} of {self._max_model_len} tokens")
-        named = (*sequence.token_ids, *sampling.stop_token_ids)
-        if not 0 <= min(named) <= max(named) < self._vocab_size:
-            return EngineError("invalid_request", f"token ids must be in 0..{self._vocab_size - 1}")
-        if len(self._by_id) >= self._max_num_seqs + self._max_waiting:
-            return EngineError("queue_full", f"{len(self._by_id)} requests run or wait", retry_after_s=1.0)
-        self._by_id[sequence.request_id] = sequence
-        self._waiting.append(sequence)
+    def tenant_stats(self, max_tenants: int) -> dict[str, TenantStats]:
+        """Of the tenants with the most choices here."""
+        num_running = Counter(sequence.request.tenant for sequence in self._running)
+        return {
+            tenant: TenantStats(num_running[tenant], count - num_running[tenant], self._counters.of(tenant))
+            for tenant, count in self._requests.alive_by_tenant().most_common(max_tenants)
+        }
+
+    # requests come and go
+
+    def add(self, request: GenerateRequest, seed: int) -> EngineError | None:
+        """Queue a request, its choice i drawing with seed + i; the error says why it can't be, and nothing is kept.
+
+        One with a grammar waits for `set_matchers`.
+        """
+        error = check_request(request, self._limits)
+        if error is not None:
+            return error
+        num_alive = self._requests.num_alive
+        if num_alive + request.n > self._limits.max_num_seqs + self._limits.max_waiting:
+            return EngineError("queue_full", f"{num_alive} completions run or wait", self._requests.retry_after_s())
+        self._requests.add(request, seed)
         return None
 
-    def find(self, request_id: str) -> Sequence | None:
-        return self._by_id.get(request_id)
+    def find(self, request_id: str) -> RequestGroup | None:
+        return self._requests.find(request_id)
+
+    def set_matchers(self, group: RequestGroup, make_matcher: Callable[[], Matcher]) -> None:
+        """The request's grammar is compiled: it may be admitted. Raises MatcherError, and nothing has changed."""
+        self._requests.set_matchers(group, make_matcher)
+
+    def abort(self, request_id: str, num_kept_tokens: int | None, index: int | None = None) -> Final | None:
+        """As `protocol.Abort`: the request's final unless some of it goes on, or all has ended before."""
+        group = self._requests.find(request_id)
+        if group is None or (index is not None and not 0 <= index < len(group.choices)):
+            return None
+        for choice in reversed(group.choices if index is None else [group.choices[index]]):
+            if num_kept_tokens is not None:
+                choice.num_kept_tokens = min(num_kept_tokens, choice.num_completion_tokens)
+            if choice.is_alive:
+                self._requests.end(choice)
+        if group.num_alive:
+            return None
+        return self._requests.close(group, "abort" if num_kept_tokens is None else "stop")
+
+    def fail(self, request_id: str, error: EngineError) -> Final | None:
+        """End a request that can't go on; None when it has already ended."""
+        group = self._requests.find(request_id)
+        if group is None:
+            return None
+        self._requests.end_all(group)
+        return self._requests.close(group, "error", error)
+
+    def waiting_for(self, digest: str) -> list[Sequence]:
+        """Queued sequences that need this adapter, in order of arrival."""
+        waiting = [sequence for sequence in self._waiting if sequence.request.adapter == digest]
+        return sorted(waiting, key=lambda sequence: sequence.arrived_s)
+
+    # steps
 
     def schedule(self) -> Plan:
         """The next step. Blocks for it are already handed out."""
-        preemptions_before = self.num_preemptions
-        decodes, prefills = self._schedule_running()
-        if self.num_preemptions == preemptions_before:  # else who was just preempted would come straight back
-            self._admit(prefills, self._max_batched_tokens - Plan(decodes, prefills).num_tokens)
+        num_preemptions = self.totals.preemptions
+        decoding, prefilling = self._continue_running()
+        left = self._limits.max_batched_tokens - len(decoding)
+        decodes: list[Chunk] = []
+        for sequence in decoding:
+            drafts = self._draft(sequence, left) if self._limits.num_draft_tokens else ()
+            decodes.append(Chunk(sequence, sequence.num_computed, 1 + len(drafts), drafts))
+            left -= len(drafts)
+        prefills: list[Chunk] = []
+        for sequence in prefilling:
+            left -= self._prefill(sequence, left, prefills)
+        if self.totals.preemptions == num_preemptions:  # else who was just preempted would come straight back
+            self._admit(left, prefills)
         return Plan(decodes, prefills)
 
     def commit(self, plan: Plan, results: Many[ChunkResult]) -> StepOutputs:
         """Take the step's results, in the order of plan.chunks."""
         outputs = StepOutputs([], [])
         for chunk, result in zip(plan.chunks, results, strict=True):
-            sequence = chunk.sequence
-            sequence.num_computed += chunk.num_tokens
-            for sampled in result.sampled:
-                self._append(sequence, sampled, outputs)
+            if chunk.sequence.status is not Status.RUNNING:
+                continue  # its request failed by another choice in this very step
+            progress = take_result(chunk, result, self._limits.eos_token_ids)
+            final = self._account(chunk.sequence, progress)
+            if progress.delta is not None:
+                outputs.deltas.append(progress.delta)
+            if final is not None:
+                outputs.finals.append(final)
         return outputs
-
-    def abort(self, request_id: str, num_kept_tokens: int | None) -> Final | None:
-        """End a sequence now; None when it has already ended. num_kept_tokens as in `protocol.Abort`."""
-        sequence = self._by_id.get(request_id)
-        if sequence is None:
-            return None
-        return self._finish(sequence, "abort" if num_kept_tokens is None else "stop", num_kept_tokens)
-
-    def fail(self, sequence: Sequence, error: EngineError) -> Final:
-        """End a sequence that can't go on."""
-        return msgspec.structs.replace(self._finish(sequence, "error"), error=error)
-
-    def waiting_for(self, digest: str) -> list[Sequence]:
-        return [sequence for sequence in self._waiting if sequence.request.adapter == digest]
 
     def check_integrity(self) -> None:
         """Run by tests after every step."""
-        everyone = [*self._running, *self._waiting]
-        assert {id(sequence) for sequence in everyone} == {id(sequence) for sequence in self._by_id.values()}
-        assert all(sequence.status is Status.RUNNING for sequence in self._running)
-        assert all(sequence.status is Status.WAITING and not sequence.block_table for sequence in self._waiting)
-        assert all(bool(s.request.adapter) == (s.adapter_slot is not None) for s in self._running)
-        self._blocks.check_integrity(everyone)
+        self._requests.check_integrity()
+        self._blocks.check_integrity(self._running)
 
-    def _schedule_running(self) -> tuple[list[Chunk], list[Chunk]]:
-        """Everyone who runs, decodes first, oldest first; preempts the newest when blocks run out."""
-        decodes: list[Chunk] = []
-        prefills: list[Chunk] = []
-        left = self._max_batched_tokens
-        for sequence in sorted(self._running, key=lambda s: s.num_uncomputed > 1):
-            if sequence.status is not Status.RUNNING or not left:
+    def _continue_running(self) -> tuple[list[Sequence], list[Sequence]]:
+        """Those that decode, with room for their next token, by adapter slot with the base last; and those in their
+        prompt, whose room was made at admission, by their tenants' counters. Oldest first among equals."""
+        decoding: list[Sequence] = []
+        prefilling: list[Sequence] = []
+        num_preemptions = self.totals.preemptions
+        for sequence in list(self._running):
+            if sequence.status is not Status.RUNNING:
                 continue
-            num_tokens = min(sequence.num_uncomputed, left)
-            if not self._make_room(sequence, sequence.num_computed + num_tokens):
-                continue
-            is_decode = sequence.num_uncomputed == 1 and sequence.num_computed > 0
-            chunk = Chunk(sequence, sequence.num_computed, num_tokens)
-            (decodes if is_decode else prefills).append(chunk)
-            left -= num_tokens
-        alive = [[c for c in chunks if c.sequence.status is Status.RUNNING] for chunks in (decodes, prefills)]
-        return sorted(alive[0], key=lambda chunk: not chunk.sequence.request.adapter), alive[1]
+            if not sequence.is_decoding:
+                prefilling.append(sequence)
+            elif len(decoding) < self._limits.max_batched_tokens and self._make_room(sequence):
+                decoding.append(sequence)
+        if self.totals.preemptions != num_preemptions:
+            decoding = [sequence for sequence in decoding if sequence.status is Status.RUNNING]
+            prefilling = [sequence for sequence in prefilling if sequence.status is Status.RUNNING]
+        decoding.sort(key=lambda s: AFTER_ALL_SLOTS if s.adapter_slot is None else s.adapter_slot)
+        prefilling.sort(key=lambda s: self._counters.of(s.request.tenant))
+        return decoding, prefilling
 
-    def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Blocks for a running sequence's first num_tokens tokens, preempting the newest; False if that was itself."""
-        while not self._blocks.grow(sequence, num_tokens):
-            victim = self._running[-1]
-            self._preempt(victim)
+    def _make_room(self, sequence: Sequence) -> bool:
+        """A block for a decode's next token, preempting others; False if that was itself."""
+        while not self._blocks.grow(sequence, len(sequence.token_ids)):
+            victim = self._running.victim()
+            self._running.leave(victim)
+            victim.status = Status.WAITING
+            victim.forget_prompt()
+            self._waiting.push(victim)
+            self.totals.preemptions += 1
             if victim is sequence:
                 return False
         return True
 
-    def _admit(self, prefills: list[Chunk], left: int) -> None:
-        """Start waiting sequences, in order of arrival, skipping those whose adapter is not there yet."""
-        skipped: list[Sequence] = []
-        while self._waiting and left > 0 and len(self._running) < self._max_num_seqs:
-            sequence = self._waiting.popleft()
-            num_tokens = min(sequence.num_uncomputed, left)
-            slot = self._adapters.acquire(sequence.request.adapter) if sequence.request.adapter else None
-            if sequence.request.adapter and slot is None:
-                skipped.append(sequence)
-                continue
-            if not self._has_room_to_start(sequence, num_tokens):
-                if slot is not None:
-                    self._adapters.release(slot)
-                skipped.append(sequence)
-                break
-            sequence.adapter_slot = slot
-            self._blocks.grow(sequence, num_tokens)
-            sequence.status = Status.RUNNING
-            sequence.started_s = sequence.started_s or self._clock()
-            self._running.append(sequence)
-            prefills.append(Chunk(sequence, 0, num_tokens))
-            left -= num_tokens
-        self._waiting.extendleft(reversed(skipped))
+    def _draft(self, sequence: Sequence, left: int) -> tuple[int, ...]:
+        """Guesses for a decode, if budget and blocks are left for them and more than one token is to come."""
+        num_to_come = sequence.request.sampling.max_tokens - sequence.num_completion_tokens
+        num_wanted = min(self._limits.num_draft_tokens, left, num_to_come - 1)
+        if num_wanted <= 0 or not sequence.may_speculate:
+            return ()
+        if sequence.drafter is None:
+            sequence.drafter = self._make_drafter()
+        drafts = sequence.drafter.propose(sequence.token_ids, num_wanted)
+        if not self._blocks.grow(sequence, len(sequence.token_ids) + len(drafts)):
+            return ()
+        self.totals.draft_tokens += len(drafts)
+        return drafts
 
-    def _has_room_to_start(self, sequence: Sequence, num_tokens: int) -> bool:
-        """A free block is left for each running sequence, so that admission does not cause a preemption at once."""
-        missing = self._blocks.num_missing(sequence, num_tokens)
-        return missing + len(self._running) <= self._blocks.num_free or not self._running
+    def _admit(self, left: int, prefills: list[Chunk]) -> None:
+        while left > 0 and self._waiting and len(self._running) < self._limits.max_num_seqs:
+            sequence = self._admission.start_next()
+            if sequence is None:
+                return
+            if not sequence.started_s:
+                self._note_start(sequence)
+            left -= self._prefill(sequence, left, prefills)
 
-    def _preempt(self, sequence: Sequence) -> None:
-        self._leave_running(sequence)
-        sequence.status = Status.WAITING
-        sequence.num_preemptions += 1
-        self.num_preemptions += 1
-        self._waiting.appendleft(sequence)
-
-    def _leave_running(self, sequence: Sequence) -> None:
-        self._running.remove(sequence)
-        self._blocks.release(sequence)
-        if sequence.adapter_slot is not None:
-            self._adapters.release(sequence.adapter_slot)
-            sequence.adapter_slot = None
-
-    def _append(self, sequence: Sequence, result: Sampled, outputs: StepOutputs) -> None:
-        sampling = sequence.request.sampling
-        if not result.finite:
-            error = EngineError("internal", "the model's output is not a number: the adapter or the weights overflow")
-            outputs.finals.append(self.fail(sequence, error))
-            return
-        sequence.token_ids.append(result.token_id)
-        sequence.first_token_s = sequence.first_token_s or self._clock()
-        count = sequence.num_completion_tokens
-        stopped = count > sampling.min_tokens and (
-            result.token_id in sampling.stop_token_ids or (not sampling.ignore_eos and result.token_id in self._eos)
-        )
-        logprobs = None if result.logprobs is None else [result.logprobs]
-        shown = [] if stopped else [result.token_id]
-        outputs.deltas.append(Delta(sequence.request_id, shown, count, logprobs=logprobs))
-        if stopped or count == sampling.max_tokens:
-            outputs.finals.append(self._finish(sequence, "stop" if stopped else "length"))
-
-    def _finish(self, sequence: Sequence, reason: FinishReason, num_kept_tokens: int | None = None) -> Final:
-        if sequence.status is Status.RUNNING:
-            self._leave_running(sequence)
-        else:
-            self._waiting.remove(sequence)
-        sequence.status = Status.FINISHED
-        del self._by_id[sequence.request_id]
-        return Final(sequence.request_id, reason, self._usage(sequence, num_kept_tokens))
-
-    def _usage(self, sequence: Sequence, num_kept_tokens: int | None) -> Usage:
-        count = sequence.num_completion_tokens
-        kept = count if num_kept_tokens is None else min(num_kept_tokens, count)
+    def _note_start(self, sequence: Sequence) -> None:
+        """What a request's first admission tells of it."""
         now_s = self._clock()
-        started_s = sequence.started_s or now_s
-        first_token_s = sequence.first_token_s or now_s
-        return Usage(
-            prompt_tokens=sequence.num_prompt_tokens if sequence.started_s else 0,  # else nothing was computed
-            completion_tokens=kept,
-            discarded_tokens=count - kept,
-            queue_ms=(started_s - sequence.arrived_s) * 1e3,
-            prefill_ms=(first_token_s - started_s) * 1e3,
-            decode_ms=(now_s - first_token_s) * 1e3,
-            adapter_load_bytes=sequence.adapter_load_bytes,
-        )
+        group = self._requests.find(sequence.request_id)
+        if group is not None and not group.is_started:
+            group.num_cached_tokens = sequence.num_computed
+            if sequence.adapter_wait_since_s:
+                group.adapter_wait_s = now_s - sequence.adapter_wait_since_s
+            if sequence.may_reuse_prefix:
+                self.totals.prefix_query_tokens += sequence.num_prompt_tokens
+                self.totals.prefix_hit_tokens += sequence.num_computed
+        sequence.started_s = now_s
+
+    def _prefill(self, sequence: Sequence, left: int, prefills: list[Chunk]) -> int:
+        """Compute as much of a sequence as the budget allows; how many tokens that is."""
+        num_tokens = min(sequence.num_uncomputed, left)
+        if num_tokens:
+            prefills.append(Chunk(sequence, sequence.num_computed, num_tokens))
+            self.totals.prompt_tokens += num_tokens
+        return num_tokens
+
+    def _account(self, sequence: Sequence, progress: Progress) -> Final | None:
+        """What a chunk's progress means for everyone else: cache, counters, siblings; the request's end if it is."""
+        if progress.error is not None:
+            return self.fail(sequence.request_id, progress.error)
+        self._blocks.register(sequence)
+        group = self._requests.find(sequence.request_id)
+        assert group is not None
+        if group.held and sequence.num_computed >= sequence.num_prompt_tokens:
+            self._requests.queue_held(group)
+        if progress.delta is not None:
+            sequence.first_token_s = sequence.first_token_s or self._clock()
+            self.totals.generated_tokens += progress.num_new
+            self.totals.accepted_draft_tokens += max(progress.num_new - 1, 0)
+            self._counters.charge(sequence.request.tenant, DECODE_COST * progress.num_new / sequence.request.weight)
+        if progress.finish_reason is None:
+            return None
+        embedding = None
+        if sequence.pooled is not None:
+            embedding = unit_embedding(sequence.pooled)
+            if embedding is None:
+                return self.fail(sequence.request_id, EngineError("internal", NOT_A_NUMBER))
+        self._requests.end(sequence)
+        return None if group.num_alive else self._requests.close(group, progress.finish_reason, embedding=embedding)

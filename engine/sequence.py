@@ -18,6 +18,10 @@ class Status(enum.Enum):
     FINISHED = "finished"
 
 
+class MatcherError(Exception):
+    """A matcher cannot go on; the message says why. It ends its request and no other."""
+
+
 class Matcher(Protocol):
     """A grammar and where one completion stands in it; `engine.grammar` makes them."""
 
@@ -25,20 +29,32 @@ class Matcher(Protocol):
         """Set bit t of bitmask [ceil(V / 32)] where token t may come next, the end-of-sequence ids included."""
 
     def accept(self, token_id: int) -> None:
-        """Go on by a token that was allowed."""
+        """Go on by a token that was allowed. Raises MatcherError."""
 
     @property
     def is_complete(self) -> bool:
         """Nothing but the end may follow."""
 
 
+class Drafter(Protocol):
+    """Guesses what follows one sequence; `engine.drafter.PromptLookup`, or a test's stand-in."""
+
+    def propose(self, token_ids: list[int], max_tokens: int) -> tuple[int, ...]:
+        """Up to max_tokens tokens that may follow token_ids, which only ever grows between calls."""
+
+
 class Sequence(msgspec.Struct, eq=False):
     """One choice of a request. Owned by the scheduler; the runner reads it and never writes.
 
     token_ids: prompt, then completion. num_computed: how many of them have their keys and values in the cache.
-    block_table: the blocks that hold them, in order. seed: the request's plus index, or one drawn for it.
-    matcher: what holds the completion to the request's grammar, once that is compiled.
-    Times are of the monotonic clock, in seconds; 0 means not yet.
+    block_table: the blocks that hold them, in order, and room for what the next step adds. block_hashes: identities of
+    its full blocks (see `engine.block_hashes`), as far as they were needed; num_registered: how many of its blocks the
+    prefix cache has seen. seed: the request's plus index, or one drawn for it plus index.
+    matcher: what holds the completion to the request's grammar, once that is compiled. drafter: where it speculates.
+    prompt_logprobs, pooled: gathered over the chunks of the prompt (see `ChunkResult`) until they are sent.
+    num_kept_tokens: set by an abort, how many completion tokens count; None counts all.
+    Times are of the monotonic clock, in seconds; 0 means not yet. adapter_wait_since_s: when it was first passed over
+    at admission because its adapter was not resident.
     """
 
     request: GenerateRequest
@@ -47,11 +63,20 @@ class Sequence(msgspec.Struct, eq=False):
     arrived_s: float
     index: int = 0
     matcher: Matcher | None = None
+    drafter: Drafter | None = None
     status: Status = Status.WAITING
     num_computed: int = 0
     block_table: list[int] = msgspec.field(default_factory=list)
+    block_hashes: list[bytes] = msgspec.field(default_factory=list)
+    num_registered: int = 0
     adapter_slot: int | None = None
     adapter_load_bytes: int = 0
+    prompt_logprobs: list[TokenLogprobs] = msgspec.field(default_factory=list)
+    pooled: NDArray[np.float32] | None = None
+    num_draft_tokens: int = 0
+    num_accepted_drafts: int = 0
+    num_kept_tokens: int | None = None
+    adapter_wait_since_s: float = 0.0
     started_s: float = 0.0
     first_token_s: float = 0.0
     num_preemptions: int = 0
@@ -71,6 +96,33 @@ class Sequence(msgspec.Struct, eq=False):
     @property
     def num_uncomputed(self) -> int:
         return len(self.token_ids) - self.num_computed
+
+    @property
+    def is_alive(self) -> bool:
+        return self.status is not Status.FINISHED
+
+    @property
+    def is_decoding(self) -> bool:
+        """All is computed but the last token of the completion."""
+        return self.num_computed == len(self.token_ids) - 1 >= len(self.request.prompt_token_ids)
+
+    @property
+    def may_reuse_prefix(self) -> bool:
+        """Whether computed tokens may be skipped: not while every position of the prompt is asked for."""
+        asks_logprobs = self.request.sampling.num_prompt_logprobs is not None and not self.index
+        return self.request.pooling != "mean" and (not asks_logprobs or self.num_completion_tokens > 0)
+
+    @property
+    def may_speculate(self) -> bool:
+        """Not under a grammar or penalties: they would have to be worked out anew after each draft."""
+        sampling = self.request.sampling
+        has_penalties = sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1.0
+        return sampling.grammar is None and not has_penalties
+
+    def forget_prompt(self) -> None:
+        """What was gathered of a prompt that will be computed again."""
+        self.prompt_logprobs = []
+        self.pooled = None
 
 
 class Chunk(msgspec.Struct, frozen=True):

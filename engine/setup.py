@@ -14,6 +14,7 @@ from engine.adapter_pool import AdapterLoader, AdapterPool
 from engine.block_manager import BlockManager
 from engine.config import EngineConfig, ModelConfig, load_model_config, model_digest
 from engine.core import EngineCore
+from engine.limits import Limits
 from engine.mailbox import Mailbox, Wake
 from engine.model_runner import ModelRunner
 from engine.models.decoder import Decoder
@@ -55,17 +56,17 @@ def build_core(config: EngineConfig, mailbox: Mailbox) -> tuple[EngineCore, Engi
     loader = AdapterLoader(AdapterStore(Path(config.adapter_store)), model, dtype, device)
     pool = AdapterPool(loader.load, config.max_adapters, wake=lambda: mailbox.command(Wake()))
     blocks = BlockManager(num_blocks, config.block_size)
-    scheduler = Scheduler(
-        blocks,
-        pool,
+    scheduler_limits = Limits(
         max_num_seqs=config.max_num_seqs,
         max_batched_tokens=config.max_batched_tokens,
         max_waiting=config.max_waiting,
         max_model_len=max_model_len,
         vocab_size=model.vocab_size,
-        eos_token_ids=model.eos_token_ids,
-        clock=time.monotonic,
+        eos_token_ids=frozenset(model.eos_token_ids),
+        token_bytes=kv_token_bytes(model, dtype),
+        num_draft_tokens=config.num_draft_tokens,
     )
+    scheduler = Scheduler(blocks, pool, scheduler_limits, time.monotonic)
     runner = ModelRunner(decoder, config, num_blocks, pool.adapter)
     limits = EngineLimits(max_model_len, config.max_num_seqs, config.max_waiting, config.block_size, num_blocks)
     log.info("ready: %d KV blocks of %d tokens, context %d", num_blocks, config.block_size, max_model_len)
@@ -104,7 +105,7 @@ def num_kv_blocks(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, 
         budget = int(torch.cuda.mem_get_info(device)[0] * GPU_KV_CACHE_SHARE)
     elif budget is None:
         budget = CPU_KV_CACHE_BYTES
-    block_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_dim * dtype.itemsize * config.block_size
+    block_bytes = kv_token_bytes(model, dtype) * config.block_size
     available = _available_bytes(device)
     if available is not None and budget > available:
         raise SetupError(f"LORIKEET_KV_CACHE_BYTES is {budget}, but only {available} bytes of memory are free")
@@ -112,6 +113,11 @@ def num_kv_blocks(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, 
     if num_blocks < 2:
         raise SetupError(f"LORIKEET_KV_CACHE_BYTES is {budget}; one block of this model takes {block_bytes} bytes")
     return num_blocks
+
+
+def kv_token_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
+    """Of one token's keys and values in all layers."""
+    return 2 * model.num_layers * model.num_kv_heads * model.head_dim * dtype.itemsize
 
 
 def _available_bytes(device: torch.device) -> int | None:

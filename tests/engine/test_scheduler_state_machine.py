@@ -1,72 +1,54 @@
 """No token is lost, repeated or read from the wrong block, whatever arrives, aborts or runs out of memory.
 
-The runner is a stand-in that keeps, for each cache slot, the token written there, and derives the next token from the
-whole prefix as read back through the block table: one foreign or stale block changes every later token.
+Requests of several tenants share prompts, adapters (of which new versions appear), choices, drafts that are often
+wrong, and far too little memory; each must get exactly what it gets alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Sequence as Many
 from concurrent.futures import Executor, Future
 from hashlib import blake2b
 from typing import Any
 
-from hypothesis import settings
+import msgspec
+import numpy as np
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from engine.adapter_pool import AdapterPool
 from engine.block_manager import BlockManager
 from engine.layers.lora import LoadedAdapter
-from engine.protocol import GenerateRequest, SamplingParams, StepOutputs
+from engine.limits import Limits
+from engine.protocol import Delta, Final, GenerateRequest, Grammar, SamplingParams, StepOutputs
 from engine.scheduler import Scheduler
-from engine.sequence import ChunkResult, Plan, Sampled, Sequence
+from tests.engine.scheduler_model import (
+    EOS,
+    VOCAB,
+    CountingMatcher,
+    Expected,
+    HashingRunner,
+    expected_choice,
+    expected_embedding,
+    expected_prompt_logprobs,
+)
 
 BLOCK_SIZE = 4
 NUM_BLOCKS = 12
-VOCAB = 50
-EOS = 7
+LIMITS = Limits(
+    max_num_seqs=5,
+    max_batched_tokens=9,
+    max_waiting=6,
+    max_model_len=NUM_BLOCKS * BLOCK_SIZE,
+    vocab_size=VOCAB,
+    eos_token_ids=frozenset({EOS}),
+    token_bytes=1,
+    num_draft_tokens=3,
+)
+STEPS_PER_EXAMPLE = 50
 CI_STEPS = 10_000
-
-
-def next_token(prefix: Many[int]) -> int:
-    return int.from_bytes(blake2b(bytes(prefix), digest_size=4).digest(), "big") % VOCAB
-
-
-def expected_completion(request: GenerateRequest) -> tuple[list[int], str]:
-    """What the request must get alone: tokens shown and the finish reason."""
-    tokens = list(request.prompt_token_ids)
-    shown: list[int] = []
-    sampling = request.sampling
-    for count in range(1, sampling.max_tokens + 1):
-        token = next_token(tokens)
-        tokens.append(token)
-        if count > sampling.min_tokens and (
-            token in sampling.stop_token_ids or (token == EOS and not sampling.ignore_eos)
-        ):
-            return shown, "stop"
-        shown.append(token)
-    return shown, "length"
-
-
-class HashingRunner:
-    """The cache is a list of tokens by slot."""
-
-    def __init__(self) -> None:
-        self.cache = [-1] * (NUM_BLOCKS * BLOCK_SIZE)
-
-    def run(self, plan: Plan) -> list[ChunkResult]:
-        results: list[ChunkResult] = []
-        for chunk in plan.chunks:
-            slots = [block * BLOCK_SIZE + i for block in chunk.sequence.block_table for i in range(BLOCK_SIZE)]
-            for position in range(chunk.first, chunk.first + chunk.num_tokens):
-                self.cache[slots[position]] = chunk.sequence.token_ids[position]
-        for chunk in plan.chunks:
-            slots = [block * BLOCK_SIZE + i for block in chunk.sequence.block_table for i in range(BLOCK_SIZE)]
-            prefix = [self.cache[slot] for slot in slots[: chunk.first + chunk.num_tokens]]
-            results.append(ChunkResult([Sampled(next_token(prefix))] if chunk.samples else []))
-        return results
+FULL_STEPS = 1_000_000
 
 
 class LoadsAtOnce(Executor):
@@ -78,10 +60,48 @@ class LoadsAtOnce(Executor):
         return future
 
 
+class Oracle:
+    """Drafts from what some live request is to get: right up to a token that depends on where it starts."""
+
+    def __init__(self, texts: Callable[[], list[list[int]]]) -> None:
+        self._texts = texts
+
+    def propose(self, token_ids: list[int], max_tokens: int) -> tuple[int, ...]:
+        for text in self._texts():
+            if text[: len(token_ids)] == token_ids:
+                drafts = text[len(token_ids) : len(token_ids) + max_tokens]
+                return tuple((token + (token % 3 == 0)) % VOCAB for token in drafts)
+        return ()
+
+
+class Live(msgspec.Struct):
+    """A request, what each choice must get, and what it has got so far. ended: choices that are over."""
+
+    request: GenerateRequest
+    expected: list[Expected]
+    shown: list[list[int]]
+    counted: list[int]
+    kept: list[int | None]
+    ended: set[int] = msgspec.field(default_factory=set)
+
+    @property
+    def can_error(self) -> bool:
+        return any(expected.reason == "error" for expected in self.expected)
+
+
+PROMPTS = [[blake2b(bytes([base, i])).digest()[0] % VOCAB for i in range(20)] for base in range(2)]
+prompts = st.builds(
+    lambda base, length, tail: PROMPTS[base][:length] + tail,
+    st.integers(0, 1),
+    st.sampled_from((0, 8, 13, 20)),
+    st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=4),
+)
+
+
 class SchedulerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.now_s = 0.0
+        self.now_s = 1.0
         self.slots = AdapterPool(
             lambda digest: LoadedAdapter(digest, {}, num_bytes=1),
             max_adapters=2,
@@ -91,28 +111,27 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         self.blocks = BlockManager(NUM_BLOCKS, BLOCK_SIZE)
         self.scheduler = Scheduler(
-            self.blocks,
-            self.slots,
-            max_num_seqs=5,
-            max_batched_tokens=9,
-            max_waiting=6,
-            max_model_len=NUM_BLOCKS * BLOCK_SIZE,
-            vocab_size=VOCAB,
-            eos_token_ids=(EOS,),
-            clock=lambda: self.now_s,
+            self.blocks, self.slots, LIMITS, lambda: self.now_s, make_drafter=lambda: Oracle(self.texts)
         )
-        self.runner = HashingRunner()
-        self.requests: dict[str, GenerateRequest] = {}
-        self.shown: dict[str, list[int]] = {}
-        self.counted: dict[str, int] = {}
+        self.runner = HashingRunner(NUM_BLOCKS, BLOCK_SIZE)
+        self.live: dict[str, Live] = {}
+        self.compiling: list[str] = []
+        self.num_arrived = 0
+        self.versions = [0, 0, 0]
+
+    def texts(self) -> list[list[int]]:
+        return [[*live.request.prompt_token_ids, *e.produced] for live in self.live.values() for e in live.expected]
 
     @rule(
-        prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=20),
-        max_tokens=st.integers(1, 25),
+        prompt=prompts,
+        max_tokens=st.integers(1, 20),
         min_share=st.sampled_from((0.0, 0.5, 1.0)),
-        stop=st.sampled_from(((), (3, 11), (20,))),
+        stop=st.sampled_from(((), (3, 11))),
         ignore_eos=st.booleans(),
-        adapter=st.sampled_from(("", "0", "1", "2", "3")),
+        adapter=st.sampled_from((None, None, None, 0, 1, 2)),
+        tenant=st.sampled_from("aaabc"),
+        n=st.sampled_from((1, 1, 1, 2, 3)),
+        kind=st.sampled_from(("", "", "", "grammar", "rated", "rated only", "mean", "last", "penalized")),
     )
     def arrive(
         self,
@@ -121,47 +140,92 @@ class SchedulerMachine(RuleBasedStateMachine):
         min_share: float,
         stop: tuple[int, ...],
         ignore_eos: bool,
-        adapter: str,
+        adapter: int | None,
+        tenant: str,
+        n: int,
+        kind: str,
     ) -> None:
-        name = f"r{len(self.requests)}"
+        if kind in ("rated only", "mean", "last"):
+            max_tokens, n = 0, 1
         sampling = SamplingParams(
-            max_tokens, min_tokens=int(max_tokens * min_share), stop_token_ids=stop, ignore_eos=ignore_eos
+            max_tokens,
+            min_tokens=int(max_tokens * min_share),
+            stop_token_ids=stop,
+            ignore_eos=ignore_eos,
+            num_prompt_logprobs=0 if kind.startswith("rated") else None,
+            grammar=Grammar("regex", "x") if kind == "grammar" else None,
+            presence_penalty=0.5 if kind == "penalized" else 0.0,
         )
-        request = GenerateRequest(name, prompt, sampling, tenant="t", adapter=adapter)
-        error = self.scheduler.add(Sequence(request, list(prompt), seed=0, arrived_s=self.now_s))
+        name = f"r{self.num_arrived}"
+        digest = "" if adapter is None else f"{adapter}v{self.versions[adapter]}"
+        weight = {"a": 0.5, "b": 1.0, "c": 4.0}[tenant]
+        pooling = kind if kind in ("mean", "last") else None
+        request = GenerateRequest(name, prompt, sampling, tenant, digest, n, pooling, weight)
+        num_alive = self.scheduler.num_running + self.scheduler.num_waiting
+        error = self.scheduler.add(request, seed=self.num_arrived)
         if error is not None:
-            assert error.code == "queue_full" and len(self.shown) == 5 + 6 and error.retry_after_s
+            assert error.code == "queue_full" and num_alive + n > 5 + 6
+            assert error.retry_after_s is not None and 1 <= error.retry_after_s <= 30
             return
-        self.requests[name] = request
-        self.shown[name], self.counted[name] = [], 0
+        expected = [expected_choice(request, self.num_arrived + index) for index in range(n)]
+        self.live[name] = Live(request, expected, [[] for _ in expected], [0] * n, [None] * n)
+        self.num_arrived += 1
+        if kind == "grammar":
+            self.compiling.append(name)
 
+    @rule(adapter=st.integers(0, 2))
+    def new_version(self, adapter: int) -> None:
+        self.versions[adapter] += 1
+
+    @precondition(lambda self: self.compiling)
     @rule()
+    def compiled(self) -> None:
+        group = self.scheduler.find(self.compiling.pop(0))
+        if group is not None:
+            self.scheduler.set_matchers(group, CountingMatcher)
+
+    @rule(times=st.integers(1, 4))
+    def steps(self, times: int) -> None:
+        for _ in range(times):
+            self.step()
+
     def step(self) -> None:
         self.now_s += 0.1
         for arrival in self.slots.arrivals():
             if not self.scheduler.waiting_for(arrival.digest):
                 self.slots.withdraw(arrival.digest)
         plan = self.scheduler.schedule()
-        assert plan.num_tokens <= 9
-        assert all(chunk.num_tokens == 1 for chunk in plan.decodes)
+        assert plan.num_tokens <= LIMITS.max_batched_tokens
+        assert all(chunk.num_tokens == 1 + len(chunk.drafts) <= 1 + 3 for chunk in plan.decodes)
+        assert not any(chunk.drafts for chunk in plan.prefills)
+        assert not any(
+            c.drafts and (c.sequence.matcher or c.sequence.request.sampling.presence_penalty) for c in plan.chunks
+        )
         used = [bool(chunk.sequence.request.adapter) for chunk in plan.decodes]
         assert used == sorted(used, reverse=True)
         self._take(self.scheduler.commit(plan, self.runner.run(plan)))
 
-    @precondition(lambda self: self.shown)
-    @rule(data=st.data(), keep=st.none() | st.integers(0, 30))
-    def abort(self, data: st.DataObject, keep: int | None) -> None:
-        name = data.draw(st.sampled_from(sorted(self.shown)))
-        final = self.scheduler.abort(name, keep)
-        assert final is not None
-        produced = self.counted[name]
-        assert final.usage.completion_tokens == (produced if keep is None else min(keep, produced))
-        assert final.usage.completion_tokens + final.usage.discarded_tokens == produced
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), keep=st.none() | st.integers(0, 30), one=st.booleans())
+    def abort(self, data: st.DataObject, keep: int | None, one: bool) -> None:
+        live = self.live[data.draw(st.sampled_from(sorted(self.live)))]
+        name, adapter = live.request.request_id, live.request.adapter
+        index = data.draw(st.integers(0, live.request.n - 1)) if one else None
+        aborted = range(live.request.n) if index is None else [index]
+        final = self.scheduler.abort(name, keep, index)
+        for choice in aborted:
+            if keep is not None:
+                live.kept[choice] = min(keep, live.counted[choice])
+        live.ended.update(aborted)
+        assert (final is not None) == (len(live.ended) == live.request.n)
+        if final is None:
+            return
+        self._check_usage(live, final)
+        assert final.finish_reason == ("abort" if keep is None else "stop")
         assert self.scheduler.abort(name, None) is None
-        adapter = self.requests[name].adapter
         if adapter and not self.scheduler.waiting_for(adapter):
             self.slots.withdraw(adapter)
-        del self.shown[name]
+        del self.live[name]
 
     @invariant()
     def whole(self) -> None:
@@ -170,28 +234,77 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Whoever is left finishes: nobody waits forever."""
+        while self.compiling:
+            self.compiled()
         for _ in range(2000):
-            if not self.shown:
+            if not self.live:
                 break
             self.step()
             self.scheduler.check_integrity()
-        assert not self.shown
+        assert not self.live
+        assert self.scheduler.num_running == self.scheduler.num_waiting == 0
         assert self.blocks.num_free == NUM_BLOCKS
         self.slots.check_integrity(num_users=0)
 
     def _take(self, outputs: StepOutputs) -> None:
         for delta in outputs.deltas:
-            self.counted[delta.request_id] += 1
-            assert delta.num_completion_tokens == self.counted[delta.request_id]
-            self.shown[delta.request_id] += delta.token_ids
+            self._take_delta(delta)
         for final in outputs.finals:
-            shown, reason = expected_completion(self.requests[final.request_id])
-            assert self.shown.pop(final.request_id) == shown
-            assert final.finish_reason == reason
-            assert final.usage.completion_tokens == self.counted[final.request_id]
+            live = self.live.pop(final.request_id)
+            self._check_usage(live, final)
+            if final.error is not None:
+                assert live.can_error and final.error.code == "invalid_request"
+                continue
+            if live.request.pooling is not None:  # no delta: the embedding is all there is
+                live.ended.add(0)
+                assert final.embedding is not None
+                ours = np.frombuffer(final.embedding, "<f4")
+                np.testing.assert_allclose(ours, expected_embedding(live.request), rtol=1e-5)
+            assert live.ended == set(range(live.request.n))
+            assert final.finish_reason in {expected.reason for expected in live.expected}
+
+    def _take_delta(self, delta: Delta) -> None:
+        live = self.live[delta.request_id]
+        expected = live.expected[delta.index]
+        assert delta.index not in live.ended
+        is_first = not live.counted[delta.index]
+        num_new = delta.num_completion_tokens - live.counted[delta.index]
+        live.counted[delta.index] = delta.num_completion_tokens
+        live.shown[delta.index] += delta.token_ids
+        assert live.shown[delta.index] == expected.shown[: len(live.shown[delta.index])]
+        assert num_new == len(delta.token_ids) + (delta.finish_reason == "stop" and expected.shown != expected.produced)
+        if live.request.sampling.num_prompt_logprobs is not None and not delta.index and is_first:
+            assert delta.prompt_logprobs == expected_prompt_logprobs(live.request)
+        else:
+            assert delta.prompt_logprobs is None
+        if delta.finish_reason is not None:
+            assert (live.shown[delta.index], delta.finish_reason) == (expected.shown, expected.reason)
+            live.ended.add(delta.index)
+        else:
+            assert len(live.shown[delta.index]) < len(expected.produced)
+
+    def _check_usage(self, live: Live, final: Final) -> None:
+        usage = final.usage
+        kept = [c if k is None else min(c, k) for c, k in zip(live.counted, live.kept, strict=True)]
+        if final.error is None:
+            assert usage.completion_tokens == sum(kept)
+            assert usage.completion_tokens + usage.discarded_tokens == sum(live.counted)
+        num_prompt_tokens = len(live.request.prompt_token_ids)
+        assert usage.prompt_tokens in ((0, num_prompt_tokens) if not any(live.counted) else (num_prompt_tokens,))
+        assert usage.cached_tokens % BLOCK_SIZE == 0 and usage.cached_tokens <= max(usage.prompt_tokens - 1, 0)
+        assert 0 <= usage.accepted_draft_tokens <= usage.draft_tokens
+        assert 0 <= usage.adapter_wait_ms <= usage.queue_ms + 1e-6
 
 
-SchedulerMachine.TestCase.settings = settings(
-    max_examples=CI_STEPS // 50, stateful_step_count=50, deadline=None, derandomize=True
-)
-TestScheduler = SchedulerMachine.TestCase
+def test_whatever_happens_each_request_gets_exactly_its_own_tokens(full: bool) -> None:
+    run_state_machine_as_test(
+        SchedulerMachine,
+        settings=settings(
+            max_examples=(FULL_STEPS if full else CI_STEPS) // STEPS_PER_EXAMPLE,
+            stateful_step_count=STEPS_PER_EXAMPLE,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -1,0 +1,41 @@
+"""Identities of full cache blocks: a block's tokens, everything before them, and who may share them.
+
+Keys and values depend on the whole prefix and on the adapter's weights, so the hash of a block is chained over its
+parent's, back to a root made of the adapter's digest and the tenant. The root is keyed with a secret that this process
+draws when it starts: nobody outside can construct tokens whose blocks collide with another tenant's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from array import array
+
+import msgspec
+
+from engine.sequence import Sequence
+
+HASH_BYTES = 16
+
+
+class BlockHasher:
+    """SHA-256 truncated to HASH_BYTES: collisions stay out of reach at any number of blocks a machine can hold."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._secret = secrets.token_bytes(32)
+
+    def extend(self, sequence: Sequence, num_blocks: int) -> None:
+        """Bring sequence.block_hashes to at least its first num_blocks blocks, whose tokens must all be there."""
+        hashes = sequence.block_hashes
+        if len(hashes) >= num_blocks:
+            return
+        parent = hashes[-1] if hashes else self._root(sequence.request.tenant, sequence.request.adapter)
+        for start in range(len(hashes) * self._block_size, num_blocks * self._block_size, self._block_size):
+            tokens = array("q", sequence.token_ids[start : start + self._block_size])
+            parent = hashlib.sha256(parent + tokens.tobytes()).digest()[:HASH_BYTES]
+            hashes.append(parent)
+
+    def _root(self, tenant: str, adapter: str) -> bytes:
+        return hmac.digest(self._secret, msgspec.msgpack.encode((tenant, adapter)), "sha256")[:HASH_BYTES]

@@ -1,0 +1,125 @@
+"""What a step's result means for one sequence: which tokens it takes, and whether it ends. Blocks, queues and other
+sequences are not its business."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+
+import msgspec
+
+from engine.protocol import Delta, EngineError, FinishReason
+from engine.sequence import Chunk, ChunkResult, MatcherError, Sampled, Sequence
+
+NOT_A_NUMBER = "the model's output is not a number: the adapter or the weights overflow"
+
+
+class Progress(msgspec.Struct):
+    """How one chunk moved its sequence. num_new: completion tokens, the stopping one included."""
+
+    num_new: int = 0
+    delta: Delta | None = None
+    finish_reason: FinishReason | None = None
+    error: EngineError | None = None
+
+
+def take_result(chunk: Chunk, result: ChunkResult, eos_token_ids: frozenset[int]) -> Progress:
+    """Move the chunk's sequence on: num_computed, token_ids, matcher, and what it gathers of its prompt."""
+    sequence = chunk.sequence
+    sequence.num_computed = chunk.first + chunk.num_tokens - len(chunk.drafts)
+    _gather_prompt(sequence, result)
+    if not chunk.samples:
+        return Progress()
+    if not sequence.request.sampling.max_tokens:
+        return _end_of_prompt(sequence)
+    return _take_tokens(chunk, result.sampled, eos_token_ids)
+
+
+def _gather_prompt(sequence: Sequence, result: ChunkResult) -> None:
+    sequence.prompt_logprobs += result.prompt_logprobs
+    if result.pooled is not None:
+        sequence.pooled = result.pooled if sequence.pooled is None else sequence.pooled + result.pooled
+
+
+def _end_of_prompt(sequence: Sequence) -> Progress:
+    """A request for its prompt alone is complete."""
+    if sequence.request.pooling is not None:
+        return Progress(finish_reason="stop")
+    return Progress(delta=_delta(sequence, 0, [], "length"), finish_reason="length")
+
+
+def _take_tokens(chunk: Chunk, sampled: Many[Sampled], eos_token_ids: frozenset[int]) -> Progress:
+    """The first token, and the one after each draft for as long as the drafts are what was sampled.
+
+    Every token is drawn from its own conditional distribution with its own position's random number, and a draft only
+    decides whether that draw could be made in this step: the text is the one that comes without drafts (greedy: the
+    same; sampling: the same for the same seed), which is speculative sampling (Leviathan et al., 2023) with a point
+    mass as draft distribution.
+    """
+    sequence = chunk.sequence
+    sequence.num_draft_tokens += len(chunk.drafts)
+    progress = Progress()
+    shown: list[Sampled] = []
+    for position, token in enumerate(sampled):
+        if position and sampled[position - 1].token_id != chunk.drafts[position - 1]:
+            break
+        if not token.finite:
+            progress.error = EngineError("internal", NOT_A_NUMBER)
+            return progress
+        sequence.token_ids.append(token.token_id)
+        progress.num_new += 1
+        if _stops(sequence, token.token_id, eos_token_ids):
+            progress.finish_reason = "stop"
+            break
+        shown.append(token)
+        try:
+            progress.finish_reason = _reason_to_end(sequence, token.token_id)
+        except MatcherError as error:
+            progress.error = EngineError("invalid_request", f"grammar: {error}")
+            return progress
+        if progress.finish_reason is not None:
+            break
+    num_accepted = progress.num_new - 1
+    sequence.num_accepted_drafts += num_accepted
+    sequence.num_computed += num_accepted
+    progress.delta = _delta(sequence, progress.num_new, shown, progress.finish_reason)
+    return progress
+
+
+def _stops(sequence: Sequence, token_id: int, eos_token_ids: frozenset[int]) -> bool:
+    """Whether this token ends the sequence without being part of it. A grammar lets the end of the sequence come only
+    where it may, so there neither min_tokens nor ignore_eos has a say."""
+    sampling = sequence.request.sampling
+    is_early = sequence.num_completion_tokens <= sampling.min_tokens
+    if token_id in eos_token_ids and (sequence.matcher is not None or not (is_early or sampling.ignore_eos)):
+        return True
+    return not is_early and token_id in sampling.stop_token_ids
+
+
+def _reason_to_end(sequence: Sequence, token_id: int) -> FinishReason | None:
+    """After a token that is part of the completion. Raises MatcherError."""
+    if sequence.matcher is not None:
+        sequence.matcher.accept(token_id)
+        if sequence.matcher.is_complete:
+            return "stop"
+    return "length" if sequence.num_completion_tokens == sequence.request.sampling.max_tokens else None
+
+
+def _delta(sequence: Sequence, num_new: int, shown: Many[Sampled], finish_reason: FinishReason | None) -> Delta:
+    sampling = sequence.request.sampling
+    logprobs = None
+    if sampling.num_logprobs is not None:
+        logprobs = [token.logprobs for token in shown if token.logprobs is not None]
+    prompt_logprobs = None
+    is_first = sequence.num_completion_tokens == num_new
+    if sampling.num_prompt_logprobs is not None and is_first and not sequence.index:
+        prompt_logprobs = [None, *sequence.prompt_logprobs]
+        sequence.prompt_logprobs = []
+    return Delta(
+        sequence.request_id,
+        [token.token_id for token in shown],
+        sequence.num_completion_tokens,
+        sequence.index,
+        logprobs,
+        finish_reason,
+        prompt_logprobs,
+    )

@@ -1,0 +1,80 @@
+"""Who is served next: virtual token counters (VTC; Sheng et al., OSDI 2024). Tenants and numbers only.
+
+Each tenant has a counter of the service it has received, in token units divided by its weight; the one with the
+smallest is served next. Service is what the tenant's requests cost the engine:
+
+    uncached prompt tokens + DECODE_COST * completion tokens + bytes of adapters loaded for it / bytes of a token
+
+A token's bytes are those of its keys and values in the cache: loading an adapter moves as much memory as that many
+tokens fill. Prompts and loads are charged at admission, completion tokens as they come. What is computed again after a
+preemption is nobody's fault and not charged.
+
+A tenant that has nothing waiting earns no credit: when it returns, its counter is lifted to the smallest of those that
+wait. A tenant is forgotten once that lift would override whatever is remembered of it.
+
+Bound. Admission takes a tenant whose counter is at most `QUANTUM_TOKENS` above the smallest (see
+`engine.waiting_queue`), so two tenants of weight 1 that both have admissible requests throughout an interval receive
+service that differs by at most 2 * (max(L, DECODE_COST * M) + A + QUANTUM_TOKENS) in it, L being the longest prompt, M
+the most tokens (prompts and completions) of the sequences that run at once, A the largest adapter in token units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+DECODE_COST = 2.0
+QUANTUM_TOKENS = 512.0
+MAX_REMEMBERED = 1024
+
+
+class ServiceCounters:
+    """A counter for each tenant with live requests, and for those gone idle ahead of everyone else."""
+
+    def __init__(self) -> None:
+        self._counters: dict[str, float] = {}
+        self._num_live: dict[str, int] = {}
+        self._floor = 0.0  # the smallest waiting counter at the last admission
+
+    def __len__(self) -> int:
+        return len(self._counters)
+
+    def of(self, tenant: str) -> float:
+        return self._counters[tenant]
+
+    def arrive(self, tenant: str) -> None:
+        """A request of the tenant has come in."""
+        self._num_live[tenant] = self._num_live.get(tenant, 0) + 1
+        self._counters.setdefault(tenant, self._floor)
+
+    def leave(self, tenant: str) -> None:
+        """A request of the tenant has ended."""
+        self._num_live[tenant] -= 1
+        if self._num_live[tenant]:
+            return
+        del self._num_live[tenant]
+        if self._counters[tenant] <= self._floor:
+            del self._counters[tenant]
+        elif len(self._counters) - len(self._num_live) > MAX_REMEMBERED:
+            self._forget_idle()
+
+    def lift(self, tenant: str, waiting: Iterable[str]) -> None:
+        """Before the tenant joins those that wait: no credit for the time it asked for nothing."""
+        smallest = min(map(self._counters.__getitem__, waiting), default=self._floor)
+        self._counters[tenant] = max(self._counters[tenant], smallest)
+
+    def admit(self, tenant: str, smallest: float, cost: float) -> None:
+        """Charge the start of a request. smallest: of the counters of all that wait."""
+        self._floor = max(self._floor, smallest)
+        self._counters[tenant] += cost
+
+    def charge(self, tenant: str, cost: float) -> None:
+        """cost: token units divided by the request's weight."""
+        self._counters[tenant] += cost
+
+    def _forget_idle(self) -> None:
+        """Those that the lift would override, and, to stay bounded come what may, the lower half of the others."""
+        idle = sorted((c, tenant) for tenant, c in self._counters.items() if tenant not in self._num_live)
+        for counter, tenant in idle:
+            if counter > self._floor and len(self._counters) - len(self._num_live) <= MAX_REMEMBERED // 2:
+                return
+            del self._counters[tenant]

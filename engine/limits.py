@@ -1,0 +1,79 @@
+"""How much an engine takes on, and what it refuses at the door, with the name of the field that is wrong.
+
+Gateways hold clients to most of these bounds already; here they keep one bad request from failing a step for everyone.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.protocol import EngineError, GenerateRequest
+
+MIN_WEIGHT, MAX_WEIGHT = 1e-3, 1e3
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """max_waiting: choices that may be held beyond max_num_seqs. num_draft_tokens: most guesses in a step of one
+    sequence, 0 for no speculation. token_bytes: of one token's keys and values, the unit adapter loads are charged in.
+    """
+
+    max_num_seqs: int
+    max_batched_tokens: int
+    max_waiting: int
+    max_model_len: int
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    token_bytes: int
+    num_draft_tokens: int = 0
+
+
+def check_request(request: GenerateRequest, limits: Limits) -> EngineError | None:
+    """Why this engine can't take the request, or None."""
+    problem = (
+        _wrong_length(request, limits.max_model_len)
+        or _wrong_choices(request, limits.max_num_seqs)
+        or _wrong_token_ids(request, limits.vocab_size)
+        or _wrong_weight(request)
+    )
+    return None if problem is None else EngineError("invalid_request", problem)
+
+
+def _wrong_length(request: GenerateRequest, max_model_len: int) -> str | None:
+    sampling = request.sampling
+    total = len(request.prompt_token_ids) + sampling.max_tokens
+    if not request.prompt_token_ids:
+        return "prompt_token_ids is empty"
+    if total > max_model_len:
+        return f"prompt_token_ids and max_tokens make {total} tokens of at most {max_model_len}"
+    wants_prompt_only = request.pooling is not None or sampling.num_prompt_logprobs is not None
+    if sampling.max_tokens < (0 if wants_prompt_only else 1):
+        return f"max_tokens is {sampling.max_tokens}"
+    if request.pooling is not None and sampling.max_tokens:
+        return f"max_tokens is {sampling.max_tokens}; with pooling it must be 0"
+    return None
+
+
+def _wrong_choices(request: GenerateRequest, max_num_seqs: int) -> str | None:
+    if not 1 <= request.n <= max_num_seqs:
+        return f"n is {request.n}; this engine takes 1 to {max_num_seqs}"
+    if request.n > 1 and not request.sampling.max_tokens:
+        return f"n is {request.n}; with max_tokens 0 it must be 1"
+    return None
+
+
+def _wrong_token_ids(request: GenerateRequest, vocab_size: int) -> str | None:
+    named = {
+        "prompt_token_ids": request.prompt_token_ids,
+        "stop_token_ids": request.sampling.stop_token_ids,
+        "logit_bias": request.sampling.logit_bias,
+    }
+    for field, token_ids in named.items():
+        if token_ids and not 0 <= min(token_ids) <= max(token_ids) < vocab_size:
+            return f"{field}: token ids must be in 0..{vocab_size - 1}"
+    return None
+
+
+def _wrong_weight(request: GenerateRequest) -> str | None:
+    if not MIN_WEIGHT <= request.weight <= MAX_WEIGHT:
+        return f"weight is {request.weight}; it must be in {MIN_WEIGHT:g}..{MAX_WEIGHT:g}"
+    return None

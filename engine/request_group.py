@@ -1,0 +1,81 @@
+"""The choices of one request, from its arrival to its one final, and what they add up to."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.protocol import EngineError, Final, FinishReason, GenerateRequest, Usage
+from engine.sequence import Sequence
+
+
+class RequestGroup(msgspec.Struct, eq=False):
+    """choices: all of them, by index. num_alive: those that have not ended.
+
+    held: choices that are not queued yet: all of them while the grammar compiles, then all but the leader, which
+    computes the prompt that the others share through the prefix cache.
+    num_cached_tokens: what the first admission of the request found.
+    """
+
+    request: GenerateRequest
+    choices: list[Sequence]
+    held: list[Sequence]
+    num_alive: int
+    arrived_s: float
+    compiling: bool = False
+    num_cached_tokens: int = 0
+    adapter_wait_s: float = 0.0
+
+    @classmethod
+    def of(cls, request: GenerateRequest, seed: int, now_s: float) -> RequestGroup:
+        choices = [
+            Sequence(request, list(request.prompt_token_ids), seed + index, now_s, index) for index in range(request.n)
+        ]
+        compiling = request.sampling.grammar is not None
+        return cls(request, choices, list(choices), len(choices), now_s, compiling)
+
+    @property
+    def is_started(self) -> bool:
+        return any(choice.started_s for choice in self.choices)
+
+    def final(
+        self, reason: FinishReason, now_s: float, error: EngineError | None = None, embedding: bytes | None = None
+    ) -> Final:
+        return Final(self.request.request_id, reason, self._usage(now_s), error, embedding)
+
+    def _usage(self, now_s: float) -> Usage:
+        """Times are of the request: until any choice started, until any had a token, until the last ended."""
+        started_s = min((c.started_s for c in self.choices if c.started_s), default=now_s)
+        first_token_s = min((c.first_token_s for c in self.choices if c.first_token_s), default=now_s)
+        produced = sum(choice.num_completion_tokens for choice in self.choices)
+        kept = sum(_num_kept(choice) for choice in self.choices)
+        return Usage(
+            prompt_tokens=len(self.request.prompt_token_ids) if self.is_started else 0,  # else nothing was computed
+            cached_tokens=self.num_cached_tokens,
+            completion_tokens=kept,
+            discarded_tokens=produced - kept,
+            queue_ms=(started_s - self.arrived_s) * 1e3,
+            prefill_ms=(first_token_s - started_s) * 1e3,
+            decode_ms=(now_s - first_token_s) * 1e3,
+            adapter_wait_ms=self.adapter_wait_s * 1e3,
+            adapter_load_bytes=sum(choice.adapter_load_bytes for choice in self.choices),
+            draft_tokens=sum(choice.num_draft_tokens for choice in self.choices),
+            accepted_draft_tokens=sum(choice.num_accepted_drafts for choice in self.choices),
+        )
+
+
+def unit_embedding(pooled: NDArray[np.float32]) -> bytes | None:
+    """pooled, fp32 [hidden], at unit length as `protocol.Final.embedding`; None if it has no direction.
+
+    The mean of the hidden states and their sum have the same direction, so nothing is divided by the token count.
+    """
+    length = float(np.linalg.norm(pooled.astype(np.float64)))
+    if not np.isfinite(length) or not length:
+        return None
+    return (pooled / length).astype("<f4").tobytes()
+
+
+def _num_kept(sequence: Sequence) -> int:
+    count = sequence.num_completion_tokens
+    return count if sequence.num_kept_tokens is None else min(sequence.num_kept_tokens, count)

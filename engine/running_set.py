@@ -1,0 +1,66 @@
+"""The sequences that run: in which order they came, which blocks and adapter slots they hold, who gives way first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from engine.block_manager import BlockManager
+from engine.fairness import ServiceCounters
+from engine.sequence import Sequence, Status
+
+
+class AdapterSlots(Protocol):
+    """What the scheduler asks of the adapter pool."""
+
+    def is_resident(self, digest: str) -> bool:
+        """Ready for one more user. Changes nothing."""
+
+    def request(self, digest: str) -> bool:
+        """As is_resident; if it isn't, it is loading or in line for a slot after this call."""
+
+    def acquire(self, digest: str) -> int | None:
+        """A slot holding this adapter, now in use once more; None while it is not there yet."""
+
+    def release(self, slot: int) -> None: ...
+
+
+class RunningSet:
+    """A sequence in it has blocks for its tokens and, if its request names an adapter, a slot in use."""
+
+    def __init__(self, blocks: BlockManager, adapters: AdapterSlots, counters: ServiceCounters) -> None:
+        self._blocks = blocks
+        self._adapters = adapters
+        self._counters = counters
+        self._sequences: list[Sequence] = []  # in order of admission
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._sequences)
+
+    def start(self, sequence: Sequence, use_cache: bool) -> bool:
+        """False, and nothing changes, without memory or its adapter. A block stays free for each sequence that runs,
+        so that the newcomer does not cause a preemption at once."""
+        if not self._blocks.start(sequence, len(self._sequences), use_cache):
+            return False
+        if sequence.request.adapter:
+            sequence.adapter_slot = self._adapters.acquire(sequence.request.adapter)
+            if sequence.adapter_slot is None:
+                self._blocks.release(sequence)
+                return False
+        sequence.status = Status.RUNNING
+        self._sequences.append(sequence)
+        return True
+
+    def leave(self, sequence: Sequence) -> None:
+        self._sequences.remove(sequence)
+        self._blocks.release(sequence)
+        if sequence.adapter_slot is not None:
+            self._adapters.release(sequence.adapter_slot)
+            sequence.adapter_slot = None
+
+    def victim(self) -> Sequence:
+        """The newest sequence of the tenant with the highest counter."""
+        return max(reversed(self._sequences), key=lambda sequence: self._counters.of(sequence.request.tenant))

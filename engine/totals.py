@@ -1,0 +1,17 @@
+"""What the scheduler counts."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Totals(msgspec.Struct):
+    """Since the start. prefix_*: prompt tokens looked up in the cache and found there, each request counted once."""
+
+    preemptions: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0

@@ -1,0 +1,59 @@
+"""Sequences that wait to be admitted: first come, first served within a tenant, fair between tenants."""
+
+from __future__ import annotations
+
+from bisect import insort_right
+from collections.abc import Callable, Iterator
+
+from engine.fairness import QUANTUM_TOKENS, ServiceCounters
+from engine.sequence import Sequence
+
+
+class WaitingQueue:
+    """One line per tenant, in order of arrival. A preempted sequence comes back to its old place."""
+
+    def __init__(self, counters: ServiceCounters) -> None:
+        self._counters = counters
+        self._lines: dict[str, list[Sequence]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        for line in self._lines.values():
+            yield from line
+
+    def push(self, sequence: Sequence) -> None:
+        tenant = sequence.request.tenant
+        line = self._lines.get(tenant)
+        if line is None:
+            self._counters.lift(tenant, self._lines)
+            line = self._lines[tenant] = []
+        insort_right(line, sequence, key=lambda waiting: waiting.arrived_s)
+
+    def remove(self, sequence: Sequence) -> None:
+        line = self._lines[sequence.request.tenant]
+        line.remove(sequence)
+        if not line:
+            del self._lines[sequence.request.tenant]
+
+    def smallest_counter(self) -> float:
+        return min(map(self._counters.of, self._lines))
+
+    def candidates(self, first_ready: Callable[[list[Sequence]], Sequence | None]) -> list[Sequence]:
+        """Whom fairness lets go next: one sequence of each tenant whose counter is within a quantum of the smallest.
+
+        A tenant's line is handed to first_ready; one with nothing ready neither goes nor holds the others up. Among the
+        candidates the caller may choose by locality, which is what the quantum is for (deficit longest prefix match;
+        Cao et al., 2025): a tenant that is passed over falls behind and goes next.
+        """
+        ready: list[Sequence] = []
+        limit = 0.0
+        for tenant in sorted(self._lines, key=self._counters.of):
+            if ready and self._counters.of(tenant) > limit:
+                break
+            sequence = first_ready(self._lines[tenant])
+            if sequence is not None:
+                limit = limit if ready else self._counters.of(tenant) + QUANTUM_TOKENS
+                ready.append(sequence)
+        return ready

@@ -1,0 +1,116 @@
+"""The scheduler in virtual time: one step is one unit, tokens mean nothing, and service is measured from outside."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from engine.block_manager import BlockManager
+from engine.limits import Limits
+from engine.protocol import GenerateRequest, SamplingParams
+from engine.scheduler import Scheduler
+from engine.sequence import Chunk, ChunkResult, Plan, Sampled
+
+BLOCK_SIZE = 16
+TOKEN_BYTES = 10
+
+
+class InstantSlots:
+    """Every adapter fits; a load takes one step and moves `load_bytes`."""
+
+    def __init__(self, load_bytes: int) -> None:
+        self.load_bytes = load_bytes
+        self._resident: set[str] = set()
+        self._loading: set[str] = set()
+
+    def is_resident(self, digest: str) -> bool:
+        return digest in self._resident
+
+    def request(self, digest: str) -> bool:
+        if digest not in self._resident:
+            self._loading.add(digest)
+        return digest in self._resident
+
+    def acquire(self, digest: str) -> int | None:
+        return 0 if digest in self._resident else None
+
+    def release(self, slot: int) -> None:
+        pass
+
+    def arrivals(self) -> set[str]:
+        arrived, self._loading = self._loading, set()
+        self._resident |= arrived
+        return arrived
+
+
+class Simulator:
+    """service: by tenant, what `engine.fairness` says a tenant is charged, before weights. most_running: the largest
+    sum of prompt and max_tokens over the sequences that ran at once."""
+
+    def __init__(self, num_blocks: int, max_num_seqs: int, max_batched_tokens: int, load_bytes: int = 0) -> None:
+        self.now = 1
+        self._slots = InstantSlots(load_bytes)
+        limits = Limits(
+            max_num_seqs=max_num_seqs,
+            max_batched_tokens=max_batched_tokens,
+            max_waiting=10_000,
+            max_model_len=num_blocks * BLOCK_SIZE,
+            vocab_size=1 << 20,
+            eos_token_ids=frozenset(),
+            token_bytes=TOKEN_BYTES,
+        )
+        self.scheduler = Scheduler(
+            BlockManager(num_blocks, BLOCK_SIZE), self._slots, limits, clock=lambda: float(self.now)
+        )
+        self.service: dict[str, float] = defaultdict(float)
+        self.outstanding: dict[str, int] = defaultdict(int)
+        self.ttfts: dict[str, list[int]] = defaultdict(list)
+        self.most_running = 0
+        self._sent: dict[str, int] = {}
+        self._started: set[str] = set()
+        self._num_sent = 0
+
+    def send(self, tenant: str, prompt: int, output: int, adapter: str = "", weight: float = 1.0) -> None:
+        """Prompts of these many tokens; no two begin alike."""
+        self._num_sent += 1
+        name = f"{tenant}/{self._num_sent}"
+        sampling = SamplingParams(output)
+        token_ids = [self._num_sent % (1 << 20)] * prompt
+        request = GenerateRequest(name, token_ids, sampling, tenant, adapter, weight=weight)
+        assert self.scheduler.add(request, seed=0) is None
+        self.outstanding[tenant] += 1
+        self._sent[name] = self.now
+
+    def step(self) -> None:
+        self.now += 1
+        for digest in self._slots.arrivals():
+            waiting = self.scheduler.waiting_for(digest)
+            waiting[0].adapter_load_bytes = self._slots.load_bytes
+        plan = self.scheduler.schedule()
+        for chunk in plan.chunks:
+            self._note_start(chunk)
+        self._note_running(plan)
+        outputs = self.scheduler.commit(plan, [ChunkResult([Sampled(1)] if c.samples else []) for c in plan.chunks])
+        for delta in outputs.deltas:
+            tenant = delta.request_id.partition("/")[0]
+            self.service[tenant] += 2.0
+            if delta.num_completion_tokens == 1:
+                self.ttfts[tenant].append(self.now - self._sent[delta.request_id])
+        for final in outputs.finals:
+            self.outstanding[final.request_id.partition("/")[0]] -= 1
+
+    def _note_start(self, chunk: Chunk) -> None:
+        sequence = chunk.sequence
+        if sequence.request_id not in self._started:
+            self._started.add(sequence.request_id)
+            moved = sequence.adapter_load_bytes / TOKEN_BYTES
+            self.service[sequence.request.tenant] += sequence.num_prompt_tokens - chunk.first + moved
+
+    def _note_running(self, plan: Plan) -> None:
+        running = {id(chunk.sequence): chunk.sequence.request for chunk in plan.chunks}
+        total = sum(len(r.prompt_token_ids) + r.sampling.max_tokens for r in running.values())
+        self.most_running = max(self.most_running, total)
+
+
+def percentile(values: list[int], share: float) -> float:
+    ordered = sorted(values)
+    return float(ordered[min(int(share * len(ordered)), len(ordered) - 1)])

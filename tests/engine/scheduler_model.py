@@ -1,0 +1,134 @@
+"""A model in place of the model: the scheduler's tests know what every request must get, token for token.
+
+`HashingRunner` keeps, for each cache slot, what was written there (the token, for which tenant, under which adapter),
+and derives the next token from the whole prefix as read back through the block table: one foreign, stale or missing
+entry changes every later token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from hashlib import blake2b
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.protocol import GenerateRequest, TokenLogprobs
+from engine.sequence import Chunk, ChunkResult, MatcherError, Plan, Sampled
+
+VOCAB = 50
+EOS = 7
+BROKEN = 13  # the token no grammar can take
+
+Entry = tuple[int, str, str]
+
+
+def entries(request: GenerateRequest, token_ids: Many[int]) -> list[Entry]:
+    """What the cache must hold of these tokens."""
+    return [(token, request.tenant, request.adapter) for token in token_ids]
+
+
+def next_token(prefix: Many[Entry], seed: int) -> int:
+    digest = blake2b(msgspec.msgpack.encode((prefix, seed)), digest_size=4).digest()
+    return int.from_bytes(digest, "big") % VOCAB
+
+
+def rating(prefix: Many[Entry]) -> TokenLogprobs:
+    """In place of the log-probability of what follows the prefix."""
+    return TokenLogprobs(-float(next_token(prefix, seed=0)), [], [])
+
+
+def hidden(prefix: Many[Entry]) -> NDArray[np.float32]:
+    return np.array([len(prefix), next_token(prefix, seed=1), 1], dtype=np.float32)
+
+
+class CountingMatcher:
+    """A grammar of tokens that ends with one divisible by ten."""
+
+    def __init__(self) -> None:
+        self.is_complete = False
+
+    def fill_allowed(self, bitmask: NDArray[np.int32]) -> None:
+        bitmask[:] = -1
+
+    def accept(self, token_id: int) -> None:
+        assert not self.is_complete and token_id != EOS
+        if token_id == BROKEN:
+            raise MatcherError("out of fuel")
+        self.is_complete = token_id % 10 == 0
+
+
+class Expected(msgspec.Struct, frozen=True):
+    """What one choice must get alone. produced: with the token that stops it. reason: "error" where it must fail."""
+
+    shown: list[int]
+    produced: list[int]
+    reason: str
+
+
+def expected_choice(request: GenerateRequest, seed: int) -> Expected:
+    """seed: of this choice."""
+    sampling = request.sampling
+    produced: list[int] = []
+    while len(produced) < sampling.max_tokens:
+        token = next_token(entries(request, [*request.prompt_token_ids, *produced]), seed)
+        produced.append(token)
+        is_early = len(produced) <= sampling.min_tokens
+        ends = token == EOS and (sampling.grammar is not None or not (is_early or sampling.ignore_eos))
+        if ends or (token in sampling.stop_token_ids and not is_early):
+            return Expected(produced[:-1], produced, "stop")
+        if sampling.grammar is not None and token == BROKEN:
+            return Expected(produced[:-1], produced, "error")
+        if sampling.grammar is not None and token % 10 == 0:
+            return Expected(produced, produced, "stop")
+    return Expected(produced, produced, "stop" if request.pooling else "length")
+
+
+def expected_embedding(request: GenerateRequest) -> NDArray[np.float32]:
+    prompt = entries(request, request.prompt_token_ids)
+    rows = [hidden(prompt[: i + 1]) for i in range(len(prompt))]
+    pooled = rows[-1] if request.pooling == "last" else np.sum(rows, axis=0)
+    return pooled / np.linalg.norm(pooled)
+
+
+def expected_prompt_logprobs(request: GenerateRequest) -> list[TokenLogprobs | None]:
+    prompt = entries(request, request.prompt_token_ids)
+    return [None, *(rating(prompt[:i]) for i in range(1, len(prompt)))]
+
+
+class HashingRunner:
+    """The cache is a list of entries by slot."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self._block_size = block_size
+        self._cache: list[Entry] = [(-1, "", "")] * (num_blocks * block_size)
+
+    def run(self, plan: Plan) -> list[ChunkResult]:
+        for chunk in plan.chunks:
+            written = entries(chunk.sequence.request, chunk.token_ids)
+            assert len(written) == chunk.num_tokens
+            for position, entry in enumerate(written, chunk.first):
+                self._cache[self._slot(chunk, position)] = entry
+        return [self._result(chunk) for chunk in plan.chunks]
+
+    def _slot(self, chunk: Chunk, position: int) -> int:
+        return chunk.sequence.block_table[position // self._block_size] * self._block_size + position % self._block_size
+
+    def _result(self, chunk: Chunk) -> ChunkResult:
+        sequence, request = chunk.sequence, chunk.sequence.request
+        end = chunk.first + chunk.num_tokens
+        prefix = [self._cache[self._slot(chunk, position)] for position in range(end)]
+        result = ChunkResult()
+        if chunk.samples and request.sampling.max_tokens:
+            lengths = range(end - len(chunk.drafts), end + 1)
+            result = ChunkResult([Sampled(next_token(prefix[:length], sequence.seed)) for length in lengths])
+        elif request.pooling == "mean" or (request.pooling == "last" and chunk.samples):
+            first = chunk.first if request.pooling == "mean" else end - 1
+            pooled = np.sum([hidden(prefix[: i + 1]) for i in range(first, end)], axis=0)
+            result = ChunkResult(pooled=pooled.astype(np.float32))
+        if request.sampling.num_prompt_logprobs is not None and not sequence.index:
+            rated = range(chunk.first + 1, min(end, sequence.num_prompt_tokens - 1) + 1)
+            logprobs = [] if sequence.num_completion_tokens else [rating(prefix[:i]) for i in rated]
+            result = msgspec.structs.replace(result, prompt_logprobs=logprobs)
+        return result

@@ -1,0 +1,283 @@
+"""Requests through the stepping loop, from command to final, with a model whose answers are known beforehand."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+
+from engine.adapter_pool import AdapterPool
+from engine.block_manager import BlockManager
+from engine.core import EngineCore
+from engine.layers.lora import LoadedAdapter
+from engine.limits import Limits
+from engine.mailbox import Drain, Event, Mailbox, Wake
+from engine.protocol import (
+    Abort,
+    Delta,
+    EngineError,
+    EngineStats,
+    Final,
+    GenerateRequest,
+    Grammar,
+    SamplingParams,
+    StepOutputs,
+)
+from engine.scheduler import Scheduler
+from engine.sequence import ChunkResult, Matcher, Plan
+from tests.engine.harness import collect
+from tests.engine.scheduler_model import (
+    EOS,
+    VOCAB,
+    CountingMatcher,
+    HashingRunner,
+    expected_choice,
+    expected_embedding,
+    expected_prompt_logprobs,
+)
+
+LIMITS = Limits(
+    max_num_seqs=4,
+    max_batched_tokens=16,
+    max_waiting=4,
+    max_model_len=64,
+    vocab_size=VOCAB,
+    eos_token_ids=frozenset({EOS}),
+    token_bytes=1,
+)
+PROMPT = list(range(10, 30))
+
+
+class Answered(msgspec.Struct):
+    """What a compiler answers, as `engine.core.Compiled`."""
+
+    request_id: str
+    make_matcher: Callable[[], Matcher] | None
+    error: EngineError | None
+
+
+class SlowCompiler:
+    """Ready when asked for the second time; refuses the source "bad"."""
+
+    def __init__(self) -> None:
+        self.submitted: list[tuple[str, Grammar]] = []
+        self.closed = False
+        self._asked = 0
+
+    def submit(self, request_id: str, grammar: Grammar) -> None:
+        self.submitted.append((request_id, grammar))
+
+    def ready(self) -> list[Answered]:
+        self._asked += 1
+        if self._asked < 2:
+            return []
+        done, self.submitted = self.submitted, []
+        refused = EngineError("invalid_request", "grammar: bad is not supported")
+        return [
+            Answered(name, None, refused) if grammar.source == "bad" else Answered(name, CountingMatcher, None)
+            for name, grammar in done
+        ]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class CommandsByStep:
+    """The runner, and before it step k the commands due then."""
+
+    def __init__(self, mailbox: Mailbox, later: dict[int, list[object]]) -> None:
+        self._runner = HashingRunner(64, 4)
+        self._mailbox = mailbox
+        self._later = later
+        self._step = 0
+        self.plans: list[Plan] = []
+
+    def run(self, plan: Plan) -> list[ChunkResult]:
+        self._step += 1
+        self.plans.append(plan)
+        for command in self._later.get(self._step, []):
+            self._mailbox.command(command)  # type: ignore[arg-type]
+        return self._runner.run(plan)
+
+
+def run_core(
+    *commands: object,
+    later: dict[int, list[object]] | None = None,
+    compiler: SlowCompiler | None = None,
+    **limits: int,
+) -> tuple[list[Event], list[Plan]]:
+    """Everything the engine says to these commands, and every step it took."""
+    with contextlib.closing(Mailbox()) as mailbox:
+        pool = AdapterPool(lambda digest: LoadedAdapter(digest, {}, 1), 2, wake=lambda: mailbox.command(Wake()))
+        blocks = BlockManager(64, 4)
+        clock = iter(range(1, 1_000_000)).__next__
+        scheduler = Scheduler(blocks, pool, msgspec.structs.replace(LIMITS, **limits), lambda: float(clock()))
+        runner = CommandsByStep(mailbox, later or {})
+        core = EngineCore(mailbox, scheduler, blocks, pool, runner, compiler)
+        for command in [*commands, Drain()]:
+            mailbox.command(command)  # type: ignore[arg-type]
+        core.run()
+        assert blocks.num_free == 64
+        scheduler.check_integrity()
+        return mailbox.take_events(), runner.plans
+
+
+def request(name: str = "r", max_tokens: int = 6, **changes: object) -> GenerateRequest:
+    """Greedy of kind: the seed decides the text, ignore_eos its length."""
+    fields = {"max_tokens": max_tokens, "seed": 5, "ignore_eos": True}
+    sampling = fields | {key: changes.pop(key) for key in list(changes) if key in SamplingParams.__struct_fields__}
+    prompt = {"request_id": name, "prompt_token_ids": PROMPT, "tenant": "t", "sampling": sampling}
+    return msgspec.convert(prompt | changes, GenerateRequest)
+
+
+def deltas(events: list[Event], name: str = "r") -> list[Delta]:
+    steps = [event for event in events if isinstance(event, StepOutputs)]
+    return [delta for step in steps for delta in step.deltas if delta.request_id == name]
+
+
+def final(events: list[Event], name: str = "r") -> Final:
+    return collect(events)[name].final
+
+
+def text(events: list[Event], name: str = "r", index: int = 0) -> list[int]:
+    return [token for delta in deltas(events, name) if delta.index == index for token in delta.token_ids]
+
+
+def test_choices_share_the_prompt_and_end_with_one_final() -> None:
+    events, plans = run_core(request(n=3, max_tokens=6))
+    for index in range(3):
+        assert text(events, index=index) == expected_choice(request(), seed=5 + index).shown
+        assert [delta.finish_reason for delta in deltas(events) if delta.index == index][-1] == "length"
+    usage = final(events).usage
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (20, 18, 0)
+    # 16 and 4 of the prompt for the first choice, the last block of it for each of the others
+    assert sorted(chunk.num_tokens for plan in plans for chunk in plan.prefills) == [4, 4, 4, 16]
+
+
+def test_the_next_turn_of_a_conversation_is_found_in_the_cache() -> None:
+    completion = expected_choice(request(), seed=5).shown
+    second = request("s", prompt_token_ids=[*PROMPT, *completion, 1, 2])
+    other = request("o", prompt_token_ids=[*PROMPT, *completion, 1, 2], tenant="another")
+    events, _ = run_core(request(), later={6: [second, other]})
+    assert final(events).usage.cached_tokens == 0
+    assert final(events, "s").usage.cached_tokens == 24  # of 28: the 25 computed before, in whole blocks
+    assert final(events, "o").usage.cached_tokens == 0
+    assert text(events, "s") == expected_choice(second, seed=5).shown
+    (stats,) = [event for event in events if isinstance(event, EngineStats)][-1:]
+    assert (stats.prefix_query_tokens_total, stats.prefix_hit_tokens_total) == (20 + 28 + 28, 24)
+
+
+def test_one_choice_can_be_aborted_and_its_kept_tokens_count() -> None:
+    events, _ = run_core(request(n=2, max_tokens=10), later={5: [Abort("r", num_kept_tokens=1, index=0)]})
+    assert len(text(events, index=0)) < 10
+    assert text(events, index=1) == expected_choice(request(max_tokens=10), seed=6).shown
+    usage = final(events).usage
+    assert usage.completion_tokens == 1 + 10
+    assert usage.discarded_tokens == len(text(events, index=0)) - 1
+
+
+def test_a_choice_that_has_ended_can_still_lose_tokens_past_a_stop() -> None:
+    texts = [expected_choice(request(max_tokens=12), seed).shown for seed in (5, 6)]
+    stop = next(token for token in texts[0][2:] if token not in texts[1])
+    asked = request(n=2, max_tokens=12, stop_token_ids=[stop])
+    first, second = (expected_choice(asked, seed) for seed in (5, 6))
+    assert len(first.produced) < len(second.produced) == 12
+    events, _ = run_core(asked, later={12: [Abort("r", num_kept_tokens=2, index=0)]})
+    usage = final(events).usage
+    assert (usage.completion_tokens, usage.discarded_tokens) == (2 + 12, len(first.produced) - 2)
+
+
+def test_embeddings_are_of_unit_length_and_the_only_output() -> None:
+    for pooling in ("mean", "last"):
+        asked = request(max_tokens=0, pooling=pooling)
+        events, _ = run_core(request("warm"), later={4: [asked]})
+        assert not deltas(events)
+        ended = final(events)
+        assert ended.finish_reason == "stop" and ended.embedding is not None
+        np.testing.assert_allclose(np.frombuffer(ended.embedding, "<f4"), expected_embedding(asked), rtol=1e-5)
+
+
+def test_prompt_logprobs_come_once_and_whole_though_the_prompt_is_cached() -> None:
+    for max_tokens in (0, 4):
+        asked = request(max_tokens=max_tokens, num_prompt_logprobs=0)
+        events, _ = run_core(request("warm"), later={4: [asked]})
+        first, *rest = deltas(events)
+        assert first.prompt_logprobs == expected_prompt_logprobs(asked)
+        assert all(delta.prompt_logprobs is None for delta in rest)
+        assert final(events).finish_reason == "length"
+        assert final(events).usage.completion_tokens == max_tokens
+
+
+def test_drafts_change_how_fast_a_text_comes_and_nothing_else() -> None:
+    prompt = [*PROMPT, *expected_choice(request(), seed=5).shown]
+    looping = request(prompt_token_ids=[*prompt, *PROMPT[:2]], max_tokens=20)
+    plain, _ = run_core(looping)
+    drafted, plans = run_core(looping, num_draft_tokens=4)
+    assert text(drafted) == text(plain)
+    usage = final(drafted).usage
+    assert usage.draft_tokens == sum(len(chunk.drafts) for plan in plans for chunk in plan.decodes) > 0
+    assert usage.completion_tokens == 20
+
+
+def test_a_grammar_is_compiled_first_and_ends_the_text() -> None:
+    asked = request(grammar={"kind": "regex", "source": "x"}, max_tokens=40)
+    compiler = SlowCompiler()
+    events, _ = run_core(asked, Wake(), compiler=compiler)
+    expected = expected_choice(asked, seed=5)
+    assert (text(events), final(events).finish_reason) == (expected.shown, expected.reason)
+    assert compiler.closed
+
+
+def test_a_grammar_that_does_not_compile_fails_its_own_request() -> None:
+    bad = request("bad", grammar={"kind": "regex", "source": "bad"})
+    events, _ = run_core(bad, request(), compiler=SlowCompiler())
+    error = final(events, "bad").error
+    assert error is not None and (error.code, error.message) == ("invalid_request", "grammar: bad is not supported")
+    assert final(events, "bad").usage.prompt_tokens == 0
+    assert final(events).finish_reason == "length"
+
+
+def test_a_request_aborted_while_its_grammar_compiles_is_gone_for_good() -> None:
+    bad = request(grammar={"kind": "regex", "source": "bad"})
+    again = request(grammar={"kind": "regex", "source": "x"}, max_tokens=40)
+    events, _ = run_core(bad, Abort("r"), again, compiler=SlowCompiler())
+    aborted, ended = collect(events)["r"].finals
+    assert (aborted.finish_reason, aborted.usage.prompt_tokens) == ("abort", 0)
+    assert ended.finish_reason == expected_choice(again, seed=5).reason
+
+
+def test_without_a_compiler_grammars_are_refused() -> None:
+    events, _ = run_core(request(grammar={"kind": "json_object"}))
+    error = final(events).error
+    assert error is not None and error.code == "invalid_request" and "grammar" in error.message
+
+
+def test_what_cannot_be_served_is_refused_by_the_name_of_its_field() -> None:
+    wrong: dict[str, dict[str, object]] = {
+        "n": {"n": 5},
+        "max_tokens": {"max_tokens": 0},
+        "pooling": {"pooling": "mean", "max_tokens": 3},
+        "logit_bias": {"logit_bias": {VOCAB: 1.0}},
+        "stop_token_ids": {"stop_token_ids": [-1]},
+        "prompt_token_ids": {"prompt_token_ids": [1] * 60},
+        "weight": {"weight": float("nan")},
+    }
+    for field, change in wrong.items():
+        error = final(run_core(request(**change))[0]).error
+        assert error is not None and error.code == "invalid_request" and field in error.message, field
+
+
+def test_a_full_queue_says_when_to_come_back() -> None:
+    events, _ = run_core(*(request(f"r{i}") for i in range(8)), later={9: [request(f"s{i}") for i in range(10)]})
+    refused = [answer.final.error for answer in collect(events).values() if answer.final.error is not None]
+    assert refused and all(error.code == "queue_full" and 1 <= (error.retry_after_s or 0) <= 30 for error in refused)
+
+
+def test_the_wait_for_an_adapter_is_told_apart() -> None:
+    events, _ = run_core(request(adapter="x"), request("base"))
+    usage = final(events).usage
+    assert 0 < usage.adapter_wait_ms <= usage.queue_ms
+    assert usage.adapter_load_bytes == 1
+    assert final(events, "base").usage.adapter_wait_ms == 0
