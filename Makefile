@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: serve test check bench long-numerics install clean
+.PHONY: serve test check bench long-numerics long-grammar install clean
 
 # `exec`: Ctrl-C reaches Lorikeet itself rather than a shell around it. Make only waits for it to drain.
 serve: $(VENV)/.installed
@@ -32,6 +32,11 @@ bench: $(VENV)/.installed-dev $(DEMO_MODEL)
 # The engine against transformers and peft at full size, and 500 mixed requests: minutes.
 long-numerics: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/pytest --full tests/engine/test_demo_numerics.py tests/e2e/test_tenants_share_one_batch.py
+
+# Structured output over the schemas of the JSON-Schema-Test-Suite, completed by random weights: minutes.
+#     make long-grammar SUITE=path/to/JSON-Schema-Test-Suite/tests/draft2020-12
+long-grammar: $(VENV)/.installed-dev $(DEMO_MODEL)
+	JSON_SCHEMA_SUITE=$(SUITE) $(BIN)/pytest --full -s tests/engine/test_grammar_outputs.py
 
 install: $(VENV)/.installed
 

@@ -18,6 +18,10 @@ class Status(enum.Enum):
     FINISHED = "finished"
 
 
+class MatcherError(Exception):
+    """A matcher cannot go on; the message says why. It ends its request and no other."""
+
+
 class Matcher(Protocol):
     """A grammar and where one completion stands in it; `engine.grammar` makes them."""
 
@@ -25,7 +29,7 @@ class Matcher(Protocol):
         """Set bit t of bitmask [ceil(V / 32)] where token t may come next, the end-of-sequence ids included."""
 
     def accept(self, token_id: int) -> None:
-        """Go on by a token that was allowed."""
+        """Go on by a token that was allowed. Raises MatcherError."""
 
     @property
     def is_complete(self) -> bool:

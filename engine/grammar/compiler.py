@@ -64,6 +64,7 @@ class GrammarCompiler:
         self, model_dir: str | Path, vocab_size: int, eos_token_ids: tuple[int, ...], wake: Callable[[], None]
     ) -> None:
         self._wake = wake
+        self._eos = eos_token_ids
         self._vocabulary: LLTokenizer | None = None
         self._obstacle = ""
         try:
@@ -122,7 +123,7 @@ class GrammarCompiler:
             if isinstance(outcome, EngineError):
                 self._ready.put(Compiled(job.request_id, None, outcome))
             else:
-                self._ready.put(Compiled(job.request_id, _matchers_of(outcome), None))
+                self._ready.put(Compiled(job.request_id, self._matchers_of(outcome), None))
             self._wake()
         self._worker.end()
 
@@ -157,6 +158,9 @@ class GrammarCompiler:
         matcher = LLMatcher(self._vocabulary, verdict.text, limits=PARSER_LIMITS, log_level=0)
         matcher.compute_bitmask()  # so that every copy starts with this work done
         return _refusal(grammar, matcher.get_error()) if matcher.is_error() else matcher
+
+    def _matchers_of(self, prototype: LLMatcher) -> Callable[[], Matcher]:
+        return lambda: GrammarMatcher(prototype.deep_copy(), self._eos)
 
 
 class _Worker:
@@ -206,10 +210,6 @@ def _cause_of_death(status: int) -> str:
     if -status in (signal.SIGPROF, signal.SIGALRM):
         return f"takes more than {COMPILE_CPU_S:g} s to compile"
     return "too complex to compile"
-
-
-def _matchers_of(prototype: LLMatcher) -> Callable[[], Matcher]:
-    return lambda: GrammarMatcher(prototype.deep_copy())
 
 
 def _refusal(grammar: Grammar, reason: str) -> EngineError:

@@ -1,9 +1,9 @@
 """What of JSON Schema draft 2020-12 is enforced: everything a schema asserts, or the schema is refused by name.
 
-llguidance refuses most of what it can't enforce. This module refuses the rest before it gets there (keywords whose
-meaning it reads by an older draft, numbers it would round, patterns it reads in another dialect, references out of the schema),
-and takes out what asserts nothing. Unknown keywords assert nothing, as the specification has
-it. Nothing here knows tokens.
+llguidance refuses most of what it can't enforce. This module refuses the rest before it gets there (keywords that it
+reads by an older draft, numbers it would round, characters it would drop, patterns in another dialect, references that
+leave the schema), and takes out what asserts nothing. Unknown keywords assert nothing, as the specification has it.
+Nothing here knows tokens.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
 OPTIONS = {
     # One space, or a new line with its indentation: readable JSON, and no room for whitespace without end.
     "whitespace_pattern": r"[ ]|\n[ \t]{0,24}",
-    # Without \uXXXX: spelt "\u0061", a property "a" would pass for an additional one.
+    # Without \uXXXX: spelt "\u0061", a property "a" would pass for an additional one. What can be spelt in no other
+    # way llguidance would drop without a word: see UNSPELLABLE.
     "json_allowed_escapes": 'nrbtf\\"',
     "lenient": False,
     "coerce_one_of": False,
@@ -35,10 +37,14 @@ MAPS_OF_SCHEMAS = ("properties", "patternProperties")
 SCHEMAS = ("items", "additionalProperties")
 IN_PLACE = frozenset(("allOf", "anyOf", "oneOf", "not", "if", "$ref", "$dynamicRef", "dependentSchemas", "contains"))
 COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
-NUMBERS = ("const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+LITERALS = ("const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 LARGEST_EXACT = 2**53  # llguidance computes in doubles
 # Operators inside [...] that this regex dialect has and ECMA 262 has not: nested classes, &&, --, ~~.
 CLASS_OPERATORS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*?(?:(?<!\\)\[|&&|--|~~)", re.DOTALL)
+
+
+UNSPELLABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
+UNSPELLABLE_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\(?:[av]|[xu]\{|x[01]|x7[fF]|u00[01]|u007[fF])")
 
 
 class Unenforceable(ValueError):
@@ -119,15 +125,16 @@ def _check(where: str, schema: dict[str, Any]) -> None:
             raise Unenforceable(f"{where}: {keyword!r} can't be enforced")
         if where != "#" and keyword in ("$id", "$schema"):
             raise Unenforceable(f"{where}: {keyword!r} is supported at the root only")
-        if keyword in NUMBERS and not _is_exact(schema[keyword]):
-            raise Unenforceable(f"{where}: {keyword!r} holds a number that a double can't")
+        for leaf in _leaves(schema[keyword]) if keyword in LITERALS else ():
+            if not _is_exact(leaf):
+                raise Unenforceable(f"{where}: {keyword!r} holds a number that a double can't")
+            if isinstance(leaf, str) and UNSPELLABLE.search(leaf):
+                raise Unenforceable(f"{where}: {keyword!r} holds a control character, which is not supported")
     if schema.get("enum") == []:
         raise Unenforceable(f"{where}: an empty 'enum' allows nothing")
     for pattern in (schema.get("pattern"), *_keys(schema.get("patternProperties"))):
-        if isinstance(pattern, str) and CLASS_OPERATORS.search(pattern):
-            raise Unenforceable(
-                f"{where}: 'pattern' {_short(pattern)} has operators inside [...]; escape [, &, - and ~"
-            )
+        if isinstance(pattern, str):
+            _check_pattern(where, pattern)
     least = schema.get("minProperties", 0)
     if isinstance(least, int) and least > 1 + len(_keys(schema.get("required"))):
         # Additional names may repeat, and repeated ones count once.
@@ -164,12 +171,24 @@ def _resolve(where: str, reference: object, root: dict[str, Any]) -> Any:
     return target
 
 
+def _check_pattern(where: str, pattern: str) -> None:
+    if CLASS_OPERATORS.search(pattern):
+        raise Unenforceable(f"{where}: 'pattern' {_short(pattern)} has operators inside [...]; escape [, &, - and ~")
+    if UNSPELLABLE.search(pattern) or UNSPELLABLE_ESCAPE.search(pattern):
+        raise Unenforceable(f"{where}: 'pattern' {_short(pattern)} names a control character, which is not supported")
+
+
+def _leaves(value: object) -> Iterator[object]:
+    """The scalars in a JSON value."""
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
 def _is_exact(value: object) -> bool:
-    """Whether every number in a JSON value is finite and, if an integer, one that a double holds."""
-    if isinstance(value, dict):
-        return all(map(_is_exact, value.values()))
-    if isinstance(value, list):
-        return all(map(_is_exact, value))
+    """False for a number that is not finite, and for an integer that a double would round."""
     if isinstance(value, float):
         return math.isfinite(value)
     return not isinstance(value, int) or abs(value) <= LARGEST_EXACT

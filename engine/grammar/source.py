@@ -22,6 +22,7 @@ REWORDED = {
         "'oneOf' can't be enforced unless its schemas plainly exclude each other, by type or by a constant they require"
     ),
     "patternProperty regexes": "'patternProperties' must match different names:",
+    "min/maxProperties only supported": "'minProperties' and 'maxProperties' can be enforced only",
     "Invalid URI reference": "'$ref' is no URI reference:",
     "Unknown format:": "'format' can't be enforced:",
 }
