@@ -6,6 +6,7 @@ import json
 import re
 
 import llguidance
+from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from engine.grammar.json_schema import Unenforceable, parse_schema
 from engine.grammar.limits import MAX_CHOICES, MAX_SOURCE_BYTES
@@ -14,6 +15,7 @@ from engine.protocol import Grammar
 # llguidance would write out at every mask all text that can't be otherwise, at the cost of its length, and then allow
 # one tokenization of it alone. The model finds its own.
 NO_FORCING = '%llguidance {"no_forcing": true}'
+EBNF_START = re.compile(r"^\s*root\s*::=", re.MULTILINE)  # the dialect called GBNF
 MAX_ERROR_CHARS = 500
 # llguidance's words, and what its callers know them as.
 REWORDED = {
@@ -50,9 +52,8 @@ def _translate(grammar: Grammar) -> str:
         case "choice":
             return _rule(" | ".join(json.dumps(choice) for choice in _choices(grammar.source)))
         case "lark":
-            if "%json" in grammar.source:
-                raise Unenforceable("%json is not supported in a Lark grammar; send the schema as json_schema")
-            return f"{grammar.source}\n{NO_FORCING}\n"  # last, so that errors name the caller's line numbers
+            # The option stands last, so that errors name the caller's own line numbers.
+            return f"{_lark_or_ebnf(grammar.source)}\n{NO_FORCING}\n"
 
 
 def error_message(grammar: Grammar, error: str) -> str:
@@ -68,6 +69,17 @@ def error_message(grammar: Grammar, error: str) -> str:
 
 def _rule(body: str) -> str:
     return f"{NO_FORCING}\nstart: {body}\n"
+
+
+def _lark_or_ebnf(source: str) -> str:
+    if "%json" in source:
+        raise Unenforceable("%json is not supported in a grammar; send the schema as json_schema")
+    if not EBNF_START.search(source):
+        return source
+    try:
+        return gbnf_to_lark(source)
+    except Exception as error:  # it raises nothing more precise
+        raise Unenforceable(f"not EBNF: {error}") from None
 
 
 def _choices(source: str) -> list[str]:

@@ -99,6 +99,7 @@ def test_whitespace_is_one_space_or_one_line_break_with_its_indentation() -> Non
 @pytest.mark.parametrize(
     ("grammar", "whole", "broken"),
     [
+        (Grammar("lark", 'root ::= "yes" | "no" item*\nitem ::= [a-z]+ ","\n'), ["yes", "noa,bc,"], ["yesa", "noa"]),
         (Grammar("regex", r"(ab|c)+\d{2}"), ["ab12", "cabc00"], ["ab1", "ab123", "ab١٢", "12"]),
         (Grammar("regex", r"^a/b\n\"$"), ['a/b\n"'], ["a/b"]),
         (Grammar("choice", '["yes", "yes please"]'), ["yes", "yes please"], ["no", "yes "]),
@@ -114,7 +115,15 @@ def test_whitespace_is_one_space_or_one_line_break_with_its_indentation() -> Non
             ["a", "a=1,"],
         ),
     ],
-    ids=["regex", "regex with delimiters", "choice and its prefix", "choice of odd strings", "json_object", "lark"],
+    ids=[
+        "ebnf",
+        "regex",
+        "regex with delimiters",
+        "choice and its prefix",
+        "choice of odd strings",
+        "json_object",
+        "lark",
+    ],
 )
 def test_the_other_kinds_allow_their_texts_and_no_others(grammar: Grammar, whole: list[str], broken: list[str]) -> None:
     make = matchers(grammar)

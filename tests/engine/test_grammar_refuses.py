@@ -105,6 +105,7 @@ def test_what_asserts_nothing_is_no_obstacle(value: object, whole: str, broken: 
         (Grammar("choice", "[]"), "at least one"),
         (Grammar("choice", '["a", 1]'), "list of strings"),
         (Grammar("lark", "start: missing"), "missing"),
+        (Grammar("lark", "root ::= ("), "not EBNF"),
         (Grammar("lark", 'start: %json {"not": {}}'), "%json"),
     ],
     ids=lambda value: value.kind if isinstance(value, Grammar) else value,
