@@ -72,8 +72,12 @@ class RandomModel:
         self._random = np.random.default_rng(seed)
         self._weights = np.exp(self._random.standard_normal((num_rows, VOCAB_SIZE), np.float32))
 
-    def complete(self, matcher: GrammarMatcher, max_tokens: int, lengths: list[int] | None = None) -> str | None:
-        """The whole text, and its length in tokens appended to lengths; None if max_tokens did not suffice."""
+    def complete(self, matcher: GrammarMatcher, max_tokens: int) -> str | None:
+        """The whole text; None if max_tokens did not suffice."""
+        return self.complete_counted(matcher, max_tokens)[0]
+
+    def complete_counted(self, matcher: GrammarMatcher, max_tokens: int) -> tuple[str | None, int]:
+        """As complete, and the number of tokens, which is beyond max_tokens if they did not suffice."""
         token_ids: list[int] = []
         while len(token_ids) <= max_tokens:
             token = self._sample(allowed_ids(matcher))
@@ -81,10 +85,8 @@ class RandomModel:
                 token_ids.append(token)
                 matcher.accept(token)
             if token in EOS or matcher.is_complete:
-                if lengths is not None:
-                    lengths.append(len(token_ids))
-                return vocabulary().decode_bytes(token_ids).decode()
-        return None
+                return vocabulary().decode_bytes(token_ids).decode(), len(token_ids)
+        return None, len(token_ids)
 
     def _sample(self, ids: NDArray[np.intp]) -> int:
         weights = self._weights[self._random.integers(len(self._weights))]
