@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: serve test check bench long-numerics long-scheduler install clean
+.PHONY: serve test check bench long-numerics long-scheduler long-grammar install clean
 
 # `exec`: Ctrl-C reaches Lorikeet itself rather than a shell around it. Make only waits for it to drain.
 serve: $(VENV)/.installed
@@ -36,6 +36,11 @@ long-numerics: $(VENV)/.installed-dev $(DEMO_MODEL)
 # A million steps of the scheduler's state machine: half an hour.
 long-scheduler: $(VENV)/.installed-dev
 	$(BIN)/pytest --full tests/engine/test_scheduler_state_machine.py
+
+# Structured output over the schemas of the JSON-Schema-Test-Suite, completed by random weights: minutes.
+#     make long-grammar SUITE=path/to/JSON-Schema-Test-Suite/tests/draft2020-12
+long-grammar: $(VENV)/.installed-dev $(DEMO_MODEL)
+	JSON_SCHEMA_SUITE=$(SUITE) $(BIN)/pytest --full -s tests/engine/test_grammar_outputs.py
 
 install: $(VENV)/.installed
 

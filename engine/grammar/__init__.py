@@ -1,0 +1,12 @@
+"""Structured output: holds a completion to a grammar, token by token, with llguidance. The one room that imports it.
+
+    limits         what a grammar may cost
+    json_schema    what of JSON Schema is enforced, and the refusal of the rest by name
+    source         a request's grammar, of any kind, as one text in llguidance's Lark dialect
+    vocabulary     the bytes of the model's tokens
+    matcher        where one completion stands in its grammar
+    worker         the process that tries grammars out, and dies of a hostile one
+    compiler       the queue of grammars to compile, beside the stepping thread
+
+It reads the tokenizer's vocabulary, and never makes or parses text.
+"""

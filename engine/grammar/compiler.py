@@ -1,0 +1,227 @@
+"""The queue of grammars to compile, beside the stepping thread. It knows no sequences and no scheduler.
+
+A thread takes one grammar at a time, of each tenant in turn. A worker process tries it out under hard limits (see
+`worker`), and is replaced when a grammar kills it; only what it accepts is compiled in this process, which llguidance
+does without holding up the other threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from llguidance import LLMatcher, LLTokenizer
+
+from engine.grammar.limits import (
+    CACHED_GRAMMARS,
+    COMPILE_CPU_S,
+    COMPILER_NICENESS,
+    COMPILER_STACK_BYTES,
+    MAX_SOURCE_BYTES,
+    PARSER_LIMITS,
+)
+from engine.grammar.matcher import GrammarMatcher
+from engine.grammar.vocabulary import NoVocabulary, load_vocabulary
+from engine.grammar.worker import Verdict
+from engine.protocol import EngineError, Grammar
+from engine.sequence import Matcher
+
+log = logging.getLogger(__name__)
+
+
+class Compiled(msgspec.Struct, frozen=True):
+    """The end of one compilation. make_matcher: a new matcher at the grammar's start for each choice; else an error."""
+
+    request_id: str
+    make_matcher: Callable[[], Matcher] | None
+    error: EngineError | None
+
+
+class _Job(msgspec.Struct, frozen=True):
+    request_id: str
+    tenant: str
+    grammar: Grammar
+
+
+class GrammarCompiler:
+    """submit, withdraw, ready and close belong to the stepping thread; `wake` is called when something is ready.
+
+    Loading the vocabulary holds up every thread, so it happens here and not with the first grammar. A model without a
+    usable vocabulary is served; its grammars are refused.
+    """
+
+    def __init__(
+        self, model_dir: str | Path, vocab_size: int, eos_token_ids: tuple[int, ...], wake: Callable[[], None]
+    ) -> None:
+        self._wake = wake
+        self._eos = eos_token_ids
+        self._vocabulary: LLTokenizer | None = None
+        self._obstacle = ""
+        try:
+            self._vocabulary = load_vocabulary(Path(model_dir), vocab_size, eos_token_ids)
+        except NoVocabulary as reason:
+            log.warning("grammars will be refused: %s", reason)
+            self._obstacle = str(reason)
+        self._worker = _Worker([str(model_dir), str(vocab_size), *map(str, eos_token_ids)])
+        self._cache: OrderedDict[tuple[str, Grammar], LLMatcher | EngineError] = OrderedDict()  # the thread's own
+        self._ready: queue.SimpleQueue[Compiled] = queue.SimpleQueue()
+        self._waiting: OrderedDict[str, deque[_Job]] = OrderedDict()  # by tenant; the first is served next
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = _start_thread(self._run)
+
+    def submit(self, request_id: str, grammar: Grammar, tenant: str) -> None:
+        """`ready` will return it, unless it is withdrawn before its turn."""
+        with self._changed:
+            self._waiting.setdefault(tenant, deque()).append(_Job(request_id, tenant, grammar))
+            self._changed.notify()
+
+    def withdraw(self, request_id: str) -> None:
+        """Nobody waits for this one any more. `ready` may still return it, if its turn has come already."""
+        with self._changed:
+            for tenant, jobs in list(self._waiting.items()):
+                kept = deque(job for job in jobs if job.request_id != request_id)
+                if kept:
+                    self._waiting[tenant] = kept
+                else:
+                    del self._waiting[tenant]
+
+    def ready(self) -> list[Compiled]:
+        """What was compiled or refused since the last call."""
+        compiled = []
+        while not self._ready.empty():
+            compiled.append(self._ready.get())
+        return compiled
+
+    def close(self) -> None:
+        """Drop what waits, and end the thread and the worker."""
+        with self._changed:
+            self._closed = True
+            self._waiting.clear()
+            self._changed.notify()
+        self._worker.kill()
+        self._thread.join()
+
+    def _run(self) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COMPILER_NICENESS)  # of this thread alone
+        while (job := self._take()) is not None:
+            try:
+                outcome = self._compile(job)
+            except Exception:  # a fault is this grammar's alone
+                log.exception("the grammar of request %s could not be compiled", job.request_id)
+                outcome = EngineError("internal", "the engine could not compile the grammar")
+            if isinstance(outcome, EngineError):
+                self._ready.put(Compiled(job.request_id, None, outcome))
+            else:
+                self._ready.put(Compiled(job.request_id, self._matchers_of(outcome), None))
+            self._wake()
+        self._worker.end()
+
+    def _take(self) -> _Job | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            if self._closed:
+                return None
+            tenant, jobs = self._waiting.popitem(last=False)
+            job = jobs.popleft()
+            if jobs:
+                self._waiting[tenant] = jobs  # behind the other tenants
+            return job
+
+    def _compile(self, job: _Job) -> LLMatcher | EngineError:
+        """From the cache if this tenant has sent it before: another's would answer by its speed who uses what."""
+        key = (job.tenant, job.grammar)
+        outcome = self._cache.pop(key, None) or self._try(job.grammar)
+        self._cache[key] = outcome
+        while len(self._cache) > CACHED_GRAMMARS:
+            self._cache.popitem(last=False)
+        return outcome
+
+    def _try(self, grammar: Grammar) -> LLMatcher | EngineError:
+        if self._vocabulary is None:
+            return _refusal(grammar, f"grammars can't be enforced: {self._obstacle}")
+        if len(grammar.source) > MAX_SOURCE_BYTES:
+            return _refusal(grammar, f"longer than {MAX_SOURCE_BYTES} bytes")
+        verdict = self._worker.judge(grammar)
+        if verdict.error is not None:
+            return _refusal(grammar, verdict.error)
+        matcher = LLMatcher(self._vocabulary, verdict.text, limits=PARSER_LIMITS, log_level=0)
+        matcher.compute_bitmask()  # so that every copy starts with this work done
+        return _refusal(grammar, matcher.get_error()) if matcher.is_error() else matcher
+
+    def _matchers_of(self, prototype: LLMatcher) -> Callable[[], Matcher]:
+        return lambda: GrammarMatcher(prototype.deep_copy(), self._eos)
+
+
+class _Worker:
+    """The worker process: started when needed, and again after its end."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        self._command = [sys.executable, "-m", "engine.grammar.worker", *arguments]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def judge(self, grammar: Grammar) -> Verdict:
+        """Ask the worker; that it was killed is a verdict too. Raises RuntimeError when it failed by itself."""
+        if self._process is None:
+            # In a session of its own: what interrupts the engine must not look like a grammar that kills.
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(msgspec.json.encode(grammar) + b"\n")
+            self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if answer.endswith(b"\n"):
+            return msgspec.json.decode(answer, type=Verdict)
+        return Verdict(error=_cause_of_death(self.end()))
+
+    def kill(self) -> None:
+        """From any thread; who waits for a verdict gets one."""
+        if (process := self._process) is not None:
+            process.kill()
+
+    def end(self) -> int:
+        """Returns the exit status, which is negative for a signal."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        assert process.stdin is not None and process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        process.stdout.close()
+        return process.wait()
+
+
+def _cause_of_death(status: int) -> str:
+    if status >= 0:
+        raise RuntimeError(f"the grammar worker ended with status {status}")
+    log.info("a grammar ended the grammar worker by signal %d", -status)
+    if -status in (signal.SIGPROF, signal.SIGALRM):
+        return f"takes more than {COMPILE_CPU_S:g} s to compile"
+    return "too complex to compile"
+
+
+def _refusal(grammar: Grammar, reason: str) -> EngineError:
+    return EngineError("invalid_request", f"{grammar.kind}: {reason}")
+
+
+def _start_thread(target: Callable[[], None]) -> threading.Thread:
+    """With a larger stack than the worker had: what overflows a stack must have ended the worker."""
+    before = threading.stack_size(COMPILER_STACK_BYTES)
+    try:
+        thread = threading.Thread(target=target, name="grammar-compile", daemon=True)
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    return thread

@@ -1,0 +1,62 @@
+"""Where one completion stands in its grammar: which tokens may follow, and when it is whole."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from llguidance import LLMatcher
+from numpy.typing import NDArray
+
+from engine.grammar.limits import MASK_BURST_S, MASK_PER_TOKEN_S
+from engine.sequence import MatcherError
+
+
+class GrammarMatcher:
+    """See `sequence.Matcher`. Belongs to one completion and one thread.
+
+    What it may spend of the processor is a bucket that every token fills a little: a grammar whose masks stay expensive
+    ends its own completion rather than slow down every step of its neighbors.
+    """
+
+    def __init__(self, matcher: LLMatcher, eos_token_ids: tuple[int, ...]) -> None:
+        self._matcher = matcher
+        self._eos = eos_token_ids
+        self._budget_s = MASK_BURST_S
+        self._failure = ""
+
+    def fill_allowed(self, bitmask: NDArray[np.int32]) -> None:
+        """Set bit t of bitmask [ceil(V / 32)] where token t may come next, and clear the others.
+
+        The end-of-sequence ids are allowed where the text may end, and nothing else once it must. Never raises, since a
+        batch is on its way: a matcher that can't go on allows everything but the end, and `accept` says why.
+        """
+        started_s = time.thread_time()
+        self._matcher.unsafe_compute_mask_ptr(bitmask.ctypes.data, bitmask.nbytes)
+        self._pay(time.thread_time() - started_s)
+        if self._failure:
+            bitmask.fill(-1)
+            for token_id in self._eos:
+                bitmask.view(np.uint32)[token_id // 32] &= np.uint32(~(1 << token_id % 32) & 0xFFFFFFFF)
+
+    def accept(self, token_id: int) -> None:
+        """Go on by a token that was allowed. Raises MatcherError."""
+        if not self._failure:
+            started_s = time.thread_time()
+            self._matcher.consume_token(token_id)
+            self._pay(time.thread_time() - started_s)
+        if self._failure:
+            raise MatcherError(self._failure)
+        self._budget_s = min(MASK_BURST_S, self._budget_s + MASK_PER_TOKEN_S)
+
+    @property
+    def is_complete(self) -> bool:
+        """Nothing but the end may follow."""
+        return not self._failure and self._matcher.is_stopped()
+
+    def _pay(self, spent_s: float) -> None:
+        self._budget_s -= spent_s
+        if self._matcher.is_error():
+            self._failure = f"the grammar can't be followed any further: {self._matcher.get_error()}"
+        elif self._budget_s < 0:
+            self._failure = "the grammar is too expensive to follow: there are too many ways to read the same text"

@@ -1,0 +1,28 @@
+"""The bytes of the model's tokens, as llguidance wants them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from llguidance import LLTokenizer
+
+
+class NoVocabulary(ValueError):
+    """No grammar can be enforced for this model; the message says why."""
+
+
+def load_vocabulary(model_dir: Path, vocab_size: int, eos_token_ids: tuple[int, ...]) -> LLTokenizer:
+    """From `tokenizer.json`; ids from its end to vocab_size are the model's padding and never allowed.
+
+    Takes about 0.35 s for 49,152 tokens, and lets no other thread run meanwhile. Raises NoVocabulary.
+    """
+    try:
+        text = (model_dir / "tokenizer.json").read_text()
+    except FileNotFoundError:
+        raise NoVocabulary("the model has no tokenizer.json") from None
+    if not eos_token_ids:
+        raise NoVocabulary("the model names no end-of-sequence token")
+    try:
+        return LLTokenizer(text, n_vocab=vocab_size, eos_token=list(eos_token_ids))
+    except ValueError as error:
+        raise NoVocabulary(f"the model's tokenizer.json can't be used: {error}") from None

@@ -1,0 +1,88 @@
+"""The process that tries grammars out: one a line on stdin, one verdict a line on stdout.
+
+Compiling a hostile grammar can take minutes or all memory, and nothing stops it from inside. So it happens here first,
+under limits that the kernel enforces: what exceeds them ends this process, and nothing else. Started by `compiler`.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from llguidance import LLMatcher, LLTokenizer
+
+from engine.grammar.json_schema import Unenforceable
+from engine.grammar.limits import (
+    COMPILE_BYTES,
+    COMPILE_CPU_S,
+    COMPILE_STACK_BYTES,
+    COMPILE_WALL_S,
+    COMPILER_NICENESS,
+    PARSER_LIMITS,
+)
+from engine.grammar.source import error_message, lark
+from engine.grammar.vocabulary import load_vocabulary
+from engine.protocol import Grammar
+
+
+class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Either text, which compiles within the limits, or the reason why there is none."""
+
+    text: str = ""
+    error: str | None = None
+
+
+def main() -> None:
+    """Arguments: the model's folder, its vocabulary's size, its end-of-sequence ids. Ends with stdin."""
+    model_dir, vocab_size, *eos = sys.argv[1:]
+    os.nice(COMPILER_NICENESS)
+    vocabulary = load_vocabulary(Path(model_dir), int(vocab_size), tuple(map(int, eos)))
+    bound_memory()
+    for line in sys.stdin.buffer:
+        with bounded_time():
+            verdict = judge(vocabulary, msgspec.json.decode(line, type=Grammar))
+        sys.stdout.buffer.write(msgspec.json.encode(verdict) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def judge(vocabulary: LLTokenizer, grammar: Grammar) -> Verdict:
+    """Compile, and compute the first mask: an empty language and a hopeless grammar show there."""
+    try:
+        text = lark(grammar)
+    except Unenforceable as error:
+        return Verdict(error=str(error))
+    matcher = LLMatcher(vocabulary, text, limits=PARSER_LIMITS, log_level=0)
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    if matcher.is_error():
+        return Verdict(error=error_message(grammar, matcher.get_error()))
+    return Verdict(text)
+
+
+@contextmanager
+def bounded_time() -> Iterator[None]:
+    """The process ends by SIGPROF or SIGALRM when the block takes too long."""
+    signal.setitimer(signal.ITIMER_PROF, COMPILE_CPU_S)
+    signal.setitimer(signal.ITIMER_REAL, COMPILE_WALL_S)
+    yield
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def bound_memory() -> None:
+    """From here on, the process may grow by COMPILE_BYTES, and its stack is small."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + COMPILE_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_STACK, (COMPILE_STACK_BYTES, COMPILE_STACK_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""Grammars compile beside the steps: a hostile one costs its sender an error, and others nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.grammar.compiler import Compiled, GrammarCompiler
+from engine.protocol import EngineError, Grammar
+from engine.sequence import MatcherError
+from tests.demo import demo_model_dir
+from tests.engine.grammars import EOS, VOCAB_SIZE, RandomModel, allowed_ids, matchers, schema
+
+STEP_S = 0.050
+TAKES_MINUTES = schema({"type": "integer", "multipleOf": 99_999_989})
+OVERFLOWS_A_STACK = Grammar(
+    "lark", "start: a0 a1\n" + "\n".join(f'a{i}: "x{i}" | a{(i + 1) % 5000}' for i in range(5000))
+)
+TAKES_A_WHILE = schema({"type": "object", "properties": {f"key{i}": {"maxLength": i % 50} for i in range(200)}})
+
+
+class Compiling:
+    """A compiler and what it has answered."""
+
+    def __init__(self, model_dir: Path, vocab_size: int = VOCAB_SIZE) -> None:
+        self._ready = threading.Event()
+        self.compiler = GrammarCompiler(model_dir, vocab_size, EOS, wake=self._ready.set)
+        self.answers: list[Compiled] = []
+
+    def submit(self, request_id: str, grammar: Grammar, tenant: str = "t") -> None:
+        self.compiler.submit(request_id, grammar, tenant)
+
+    def wait(self, count: int) -> list[Compiled]:
+        """The answers so far, when there are that many."""
+        while len(self.answers) < count:
+            assert self._ready.wait(timeout=60)
+            self._ready.clear()
+            self.answers += self.compiler.ready()
+        return self.answers
+
+    def ask(self, grammar: Grammar, tenant: str = "t") -> Compiled:
+        self.submit(f"r{len(self.answers)}", grammar, tenant)
+        return self.wait(len(self.answers) + 1)[-1]
+
+
+@pytest.fixture(scope="module")
+def compiling() -> Iterator[Compiling]:
+    compiling = Compiling(demo_model_dir())
+    with contextlib.closing(compiling.compiler):
+        yield compiling
+
+
+def test_a_grammar_comes_back_as_matchers_that_know_nothing_of_each_other(compiling: Compiling) -> None:
+    make = compiling.ask(Grammar("choice", '["ab", "cd"]')).make_matcher
+    assert make is not None
+    first, second = make(), make()
+    bitmask = np.zeros(VOCAB_SIZE // 32, np.int32)
+    first.fill_allowed(bitmask)
+    token = int(np.flatnonzero(np.unpackbits(bitmask.view(np.uint8), bitorder="little"))[0])
+    before = bitmask.copy()
+    first.accept(token)
+    second.fill_allowed(bitmask)
+    assert (bitmask == before).all()
+
+
+@pytest.mark.parametrize(
+    ("grammar", "reason"),
+    [
+        (OVERFLOWS_A_STACK, "lark: too complex to compile"),
+        (schema({"not": {}}), "json_schema: #: 'not' can't be enforced"),
+        (Grammar("regex", "a" * 300_000), "regex: longer than 262144 bytes"),
+    ],
+    ids=["stack", "keyword", "size"],
+)
+def test_a_hostile_grammar_is_an_invalid_request_and_the_next_one_compiles(
+    compiling: Compiling, grammar: Grammar, reason: str
+) -> None:
+    error = compiling.ask(grammar).error
+    assert error is not None
+    assert error.code == "invalid_request"
+    assert error.message == reason
+    assert compiling.ask(Grammar("json_object")).make_matcher is not None
+
+
+def test_no_step_is_held_up_while_grammars_compile(compiling: Compiling) -> None:
+    """A thread that steps all the time sees no gap of 50 ms; the best of three, as the machine has other work too."""
+    pattern = {"patternProperties": {f"^a{i}.*b.*c{i}$": {"type": "integer"} for i in range(60)}}
+    hostile = [TAKES_A_WHILE, OVERFLOWS_A_STACK, Grammar("regex", "(a{1000}){1000}"), schema(pattern)]
+    worst = []
+    for attempt in range(3):
+        for number, grammar in enumerate(hostile):
+            compiling.submit(f"{attempt}-{number}", grammar, tenant=f"another {attempt}")  # not from the cache
+        expected = len(compiling.answers) + len(hostile)
+        longest_s, last_s = 0.0, time.monotonic()
+        while len(compiling.answers) < expected:
+            compiling.answers += compiling.compiler.ready()
+            time.sleep(0.0005)
+            now_s = time.monotonic()
+            longest_s, last_s = max(longest_s, now_s - last_s), now_s
+        worst.append(longest_s)
+        if longest_s < STEP_S:
+            break
+    assert min(worst) < STEP_S
+
+
+def test_a_grammar_that_would_take_minutes_is_given_up_and_not_tried_again_for_its_tenant(compiling: Compiling) -> None:
+    started_s = time.monotonic()
+    first = compiling.ask(TAKES_MINUTES)
+    given_up_s = time.monotonic() - started_s
+    assert first.error == EngineError("invalid_request", "json_schema: takes more than 2 s to compile")
+    assert compiling.ask(TAKES_MINUTES).error == first.error
+    assert time.monotonic() - started_s < given_up_s * 1.25
+
+
+def test_tenants_take_turns(compiling: Compiling) -> None:
+    """Whoever sends many waits for his own; the tenant who sends one gets the next turn."""
+    already = len(compiling.answers)
+    for number in range(6):
+        compiling.submit(f"many-{number}", Grammar("regex", f"a{{{number}}}b"), tenant="many")
+    compiling.submit("one", Grammar("regex", "one"), tenant="one")
+    order = [answer.request_id for answer in compiling.wait(already + 7)[already:]]
+    assert order.index("one") <= 3
+    assert [name for name in order if name != "one"] == [f"many-{number}" for number in range(6)]
+
+
+def test_what_is_withdrawn_before_its_turn_is_dropped(compiling: Compiling) -> None:
+    already = len(compiling.answers)
+    compiling.submit("slow", TAKES_A_WHILE, tenant="withdraws")
+    compiling.submit("gone", Grammar("regex", "gone"), tenant="withdraws")
+    compiling.submit("kept", Grammar("regex", "kept"), tenant="withdraws")
+    compiling.compiler.withdraw("gone")
+    assert [answer.request_id for answer in compiling.wait(already + 2)[already:]] == ["slow", "kept"]
+
+
+def test_closing_waits_for_no_grammar() -> None:
+    compiling = Compiling(demo_model_dir())
+    assert compiling.ask(Grammar("json_object")).error is None  # the worker runs
+    compiling.submit("hostile", TAKES_MINUTES)
+    compiling.submit("waiting", TAKES_MINUTES, tenant="another")
+    started_s = time.monotonic()
+    compiling.compiler.close()
+    assert time.monotonic() - started_s < 1
+
+
+def test_tokens_beyond_the_tokenizers_are_never_allowed() -> None:
+    compiling = Compiling(demo_model_dir(), VOCAB_SIZE + 100)
+    with contextlib.closing(compiling.compiler):
+        make = compiling.ask(Grammar("regex", "(?s:.*)")).make_matcher
+    assert make is not None
+    ids = allowed_ids(make(), VOCAB_SIZE + 100)  # type: ignore[arg-type]
+    assert len(ids) > 40_000
+    assert ids.max() < VOCAB_SIZE
+
+
+@pytest.mark.parametrize("content", [None, "{}"], ids=["missing", "broken"])
+def test_a_model_without_a_usable_tokenizer_refuses_grammars_and_says_why(tmp_path: Path, content: str | None) -> None:
+    shutil.copy(demo_model_dir() / "config.json", tmp_path)
+    if content is not None:
+        (tmp_path / "tokenizer.json").write_text(content)
+    compiling = Compiling(tmp_path)
+    with contextlib.closing(compiling.compiler):
+        error = compiling.ask(Grammar("json_object")).error
+    assert error is not None
+    assert error.code == "invalid_request"
+    assert "tokenizer.json" in error.message
+
+
+def test_a_grammar_that_stays_expensive_ends_its_own_completion() -> None:
+    """Every prefix can be read in a number of ways that grows with its length."""
+    matcher = matchers(Grammar("lark", 'start: a\na: a a | "x" | "y" |\n'))()
+    token = next(int(i) for i in allowed_ids(matcher) if i not in EOS)
+    with pytest.raises(MatcherError, match="grammar"):
+        for _ in range(2000):
+            assert len(allowed_ids(matcher)) > 0
+            matcher.accept(token)
+    assert not matcher.is_complete
+    assert not set(EOS) & set(allowed_ids(matcher).tolist())  # else it would end as if it were whole
+    text = RandomModel(seed=0).complete(matchers(schema({"enum": [1, 22]}))(), max_tokens=8)
+    assert text is not None and json.loads(text) in (1, 22)
