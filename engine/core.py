@@ -78,7 +78,7 @@ class EngineCore:
             case Abort(request_id, num_kept_tokens):
                 self._abort(request_id, num_kept_tokens)
             case LoadAdapter(digest):
-                if self._adapters.request(digest):
+                if self._adapters.pin(digest):
                     self._mailbox.post(AdapterStatus(digest, True))
                 else:
                     self._wanted.add(digest)
