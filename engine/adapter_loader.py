@@ -43,6 +43,7 @@ def loading_executor() -> ThreadPoolExecutor:
 
 
 def _step_aside() -> None:
+    torch.get_num_threads()  # a thread takes the common number when first asked, over one set before
     torch.set_num_threads(1)
     with contextlib.suppress(OSError):  # on Linux a thread has a priority of its own
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOADING_NICENESS)

@@ -7,7 +7,7 @@ not before its first use. Whoever waits is served in order of asking.
 
 The wait for a slot is bounded: after PATIENCE_S every waiter closes one more of the slots used least recently, which
 then take no new users and fall free when their last one ends. With S slots that are not pinned, D the longest time that
-a request holds a slot and L the longest load, the k-th in line waits at most PATIENCE_S + ceil(k / S) * (D + L).
+a request holds a slot and L the longest load, the k-th in line waits at most PATIENCE_S + ceil(k / S) * D + k * L.
 """
 
 from __future__ import annotations

@@ -132,15 +132,21 @@ class StepLora:
     def add_(self, layer: int, group: Group, x: Tensor, out: Tensor, sizes: Sequence[int]) -> None:
         """Add every row's delta: x [N, in], out [N, sum(sizes)] in place, sizes the group's outputs side by side."""
         key = (layer, group)
-        outs = torch.split(out, list(sizes), -1)
         for batch in self._batches:
             weights = batch.groups.get(key)
             if weights is not None:
-                parts = [outs[p][: self._num_rows] for p in weights.projections]
+                parts = _parts(out[: self._num_rows], sizes, weights)
                 x_rows = x[: self._num_rows]
                 add_batched_lora_(parts, x_rows, weights.a, weights.bs, batch.runs, batch.places, batch.rows)
-        for adapter, first, last in ((s.adapter, s.first, s.last) for s in self._segments):
-            weights = adapter.groups.get(key)
+        for segment in self._segments:
+            weights = segment.adapter.groups.get(key)
             if weights is not None:
-                parts = [outs[p][first:last] for p in weights.projections]
-                add_lora_(parts, x[first:last], weights.a, weights.bs, adapter.scalings[key])
+                rows = slice(segment.first, segment.last)
+                parts = _parts(out[rows], sizes, weights)
+                add_lora_(parts, x[rows], weights.a, weights.bs, segment.adapter.scalings[key])
+
+
+def _parts(out: Tensor, sizes: Sequence[int], weights: GroupWeights) -> list[Tensor]:
+    """The columns of out [N, sum(sizes)] that belong to the adapted projections."""
+    outs = torch.split(out, list(sizes), -1)
+    return [outs[p] for p in weights.projections]
