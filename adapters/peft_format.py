@@ -7,7 +7,7 @@ are finite, and loads none; knows nothing of devices or of how a model is config
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -62,6 +62,13 @@ def read_adapter(folder: Path) -> AdapterFile:
     Raises AdapterRejected with all mismatches of the first stage that has any: the configuration, the tensors'
     header, their names and shapes, their values.
     """
+    adapter = read_description(folder)
+    _check_finite(folder / WEIGHTS_NAME, [side for module in adapter.modules for side in (module.a, module.b)])
+    return adapter
+
+
+def read_description(folder: Path) -> AdapterFile:
+    """As `read_adapter`, but the tensors' values are the caller's to check."""
     config = read_config(folder / CONFIG_NAME)
     ranks = RankAndScaling(config)
     header = read_header(folder / WEIGHTS_NAME)
@@ -80,7 +87,6 @@ def read_adapter(folder: Path) -> AdapterFile:
         reasons.append(f"{WEIGHTS_NAME} holds no tensors")
     if reasons:
         raise AdapterRejected(reasons)
-    _check_finite(folder / WEIGHTS_NAME, header)
     return AdapterFile(max(module.rank for module in modules), tuple(modules))
 
 
@@ -114,9 +120,9 @@ def _pair_errors(pair: Mapping[str, TensorInfo], rank: int) -> list[str]:
     return errors
 
 
-def _check_finite(path: Path, header: Mapping[str, TensorInfo]) -> None:
+def _check_finite(path: Path, tensors: Iterable[TensorInfo]) -> None:
     reasons = []
-    for tensor in header.values():
+    for tensor in tensors:
         integer, mask = _EXPONENT[tensor.dtype]
         if any(bool(np.any(np.frombuffer(chunk, integer) & mask == mask)) for chunk in iter_tensor_bytes(path, tensor)):
             reasons.append(f"tensor {tensor.name!r} holds NaN or infinity")

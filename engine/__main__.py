@@ -29,6 +29,8 @@ def parse_arguments(argv: list[str] | None = None) -> EngineConfig:
     add("--max-batched-tokens", type=int, default=512, help="tokens in one step")
     add("--max-waiting", type=int, default=512, help="requests in the queue before new ones are refused")
     add("--max-adapters", type=int, default=32, help="adapters on the device at once")
+    add("--adapter-device-bytes", type=int, default=None, help="memory of those (default: chosen at start)")
+    add("--adapter-host-bytes", type=int, default=1 << 30, help="memory of adapters kept ready beside the device")
     add("--num-threads", type=int, default=0, help="CPU threads (0: all this process may use)")
     return EngineConfig(**vars(parser.parse_args(argv)))
 

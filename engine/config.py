@@ -99,6 +99,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting: int = 512
     block_size: int = 16
     max_adapters: int = 32
+    adapter_device_bytes: int | None = None
+    adapter_host_bytes: int = 1 << 30
     num_threads: int = 0
     num_draft_tokens: int = 0
 

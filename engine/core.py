@@ -118,7 +118,7 @@ class EngineCore:
             case Abort():
                 self._abort(command)
             case LoadAdapter(digest):
-                if self._adapters.request(digest):
+                if self._adapters.pin(digest):
                     self._mailbox.post(AdapterStatus(digest, True))
                 else:
                     self._wanted.add(digest)

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.batch import BatchBuilder
-from engine.config import EngineConfig, ModelConfig
-from engine.layers.lora import AdapterStack, LoadedAdapter, StepLora
+from engine.config import EngineConfig
+from engine.layers.lora import LoadedAdapter, Segment, StepLora
+from engine.layers.lora_table import AdapterTables
 from engine.logprobs import token_logprobs
 from engine.models.decoder import Decoder
 from engine.outputs import ChunkRows, rows_of
@@ -22,12 +23,11 @@ from engine.protocol import TokenLogprobs
 from engine.sampler import Sampler
 from engine.sequence import ChunkResult, Plan, Sampled, Sequence
 
-STACK_SLACK = 4
 LOGPROB_ROWS = 64
 
 
 class ModelRunner:
-    """Owns the cache's memory. adapter_in: the adapter that a slot of the pool holds."""
+    """Owns the cache's memory. adapter_in: the adapter that a slot of the pool holds; tables: of those that decode."""
 
     def __init__(
         self,
@@ -35,13 +35,14 @@ class ModelRunner:
         config: EngineConfig,
         num_blocks: int,
         adapter_in: Callable[[int], LoadedAdapter],
+        tables: AdapterTables,
     ) -> None:
         model = decoder.config
         self._decoder = decoder
         self._adapter_in = adapter_in
         self._batches = BatchBuilder(config.block_size, model.sliding_window, decoder.device)
         self._sampler = Sampler(model.eos_token_ids)
-        self._stack: AdapterStack | None = None
+        self._tables = tables
         shape = (2, model.num_kv_heads, num_blocks * config.block_size, model.head_dim)
         # Zeros, not garbage: padded context is read at weight 0, and 0 * NaN is a NaN (see kernels.kv_cache).
         self._caches = [torch.zeros(shape, dtype=decoder.dtype, device=decoder.device) for _ in range(model.num_layers)]
@@ -85,33 +86,22 @@ class ModelRunner:
         return [part.float().sum(0).cpu().numpy() if len(part) else None for part in parts]
 
     def _step_lora(self, plan: Plan) -> StepLora | None:
-        with_adapter = [(adapter, c) for c in plan.decodes if (adapter := self._adapter_of(c.sequence)) is not None]
-        rows = [adapter for adapter, chunk in with_adapter for _ in range(chunk.num_tokens)]
-        segments = []
+        rows = [
+            adapter
+            for chunk in plan.decodes
+            if (adapter := self._adapter_of(chunk.sequence)) is not None
+            for _ in range(chunk.num_tokens)
+        ]
+        segments: list[Segment] = []
         first = sum(chunk.num_tokens for chunk in plan.decodes)
         for chunk in plan.prefills:
             adapter = self._adapter_of(chunk.sequence)
             if adapter is not None:
-                segments.append((adapter, first, first + chunk.num_tokens))
+                segments.append(Segment(adapter, first, first + chunk.num_tokens))
             first += chunk.num_tokens
         if not rows and not segments:
             return None
-        stack = self._stack_for(rows) if rows else None
-        indexes = tuple(stack.index[adapter.digest] for adapter in rows) if stack is not None else ()
-        return StepLora(stack, indexes, segments, self._decoder.device)
+        return StepLora(self._tables.batches(rows), len(rows), segments)
 
     def _adapter_of(self, sequence: Sequence) -> LoadedAdapter | None:
         return None if sequence.adapter_slot is None else self._adapter_in(sequence.adapter_slot)
-
-    def _stack_for(self, rows: list[LoadedAdapter]) -> AdapterStack:
-        """The last stack as long as it holds what is needed and little more, else a new one."""
-        needed = {adapter.digest: adapter for adapter in rows}
-        if (
-            self._stack is None
-            or not needed.keys() <= self._stack.index.keys()
-            or (len(self._stack.index) > len(needed) + STACK_SLACK)
-        ):
-            model: ModelConfig = self._decoder.config
-            out_features = {name: out for name, (_, out) in model.adapter_targets().items()}
-            self._stack = AdapterStack(list(needed.values()), model.num_layers, out_features)
-        return self._stack

@@ -10,10 +10,12 @@ from pathlib import Path
 import torch
 
 from adapters.store import AdapterStore
-from engine.adapter_pool import AdapterLoader, AdapterPool
+from engine.adapter_loader import AdapterLoader, loading_executor
+from engine.adapter_pool import AdapterPool
 from engine.block_manager import BlockManager
 from engine.config import EngineConfig, ModelConfig, load_model_config, model_digest
 from engine.core import EngineCore
+from engine.layers.lora_table import AdapterTables
 from engine.limits import Limits
 from engine.mailbox import Mailbox, Wake
 from engine.model_runner import ModelRunner
@@ -27,6 +29,8 @@ log = logging.getLogger(__name__)
 
 CPU_KV_CACHE_BYTES = 1 << 30
 GPU_KV_CACHE_SHARE = 0.85
+CPU_ADAPTER_BYTES = 1 << 30
+GPU_ADAPTER_SHARE = 0.25
 
 
 class SetupError(ValueError):
@@ -53,8 +57,8 @@ def build_core(config: EngineConfig, mailbox: Mailbox) -> tuple[EngineCore, Engi
     max_model_len = min(config.max_model_len or model.max_position, model.max_position, num_blocks * config.block_size)
     decoder = Decoder(model, weights, max_model_len)
 
-    loader = AdapterLoader(AdapterStore(Path(config.adapter_store)), model, dtype, device)
-    pool = AdapterPool(loader.load, config.max_adapters, wake=lambda: mailbox.command(Wake()))
+    tables = AdapterTables(config.max_adapters, device)
+    pool = build_adapter_pool(config, model, dtype, device, tables, mailbox)
     blocks = BlockManager(num_blocks, config.block_size)
     scheduler_limits = Limits(
         max_num_seqs=config.max_num_seqs,
@@ -67,10 +71,41 @@ def build_core(config: EngineConfig, mailbox: Mailbox) -> tuple[EngineCore, Engi
         num_draft_tokens=config.num_draft_tokens,
     )
     scheduler = Scheduler(blocks, pool, scheduler_limits, time.monotonic)
-    runner = ModelRunner(decoder, config, num_blocks, pool.adapter)
+    runner = ModelRunner(decoder, config, num_blocks, pool.adapter, tables)
     limits = EngineLimits(max_model_len, config.max_num_seqs, config.max_waiting, config.block_size, num_blocks)
     log.info("ready: %d KV blocks of %d tokens, context %d", num_blocks, config.block_size, max_model_len)
     return EngineCore(mailbox, scheduler, blocks, pool, runner), limits
+
+
+def build_adapter_pool(
+    config: EngineConfig,
+    model: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    tables: AdapterTables,
+    mailbox: Mailbox,
+) -> AdapterPool:
+    """The slots, and the loading thread that fills them."""
+    store = AdapterStore(Path(config.adapter_store))
+    host_bytes = config.adapter_host_bytes
+    loader = AdapterLoader(store, model, dtype, device, host_bytes=host_bytes, expect=tables.expect)
+    return AdapterPool(
+        loader.load,
+        config.max_adapters,
+        wake=lambda: mailbox.command(Wake()),
+        max_bytes=adapter_device_bytes(config, device),
+        to_device=loader.to_device if device.type == "cuda" else None,
+        executor=loading_executor(),
+    )
+
+
+def adapter_device_bytes(config: EngineConfig, device: torch.device) -> int:
+    """What adapters in slots may take: as configured, else 1 GiB on a CPU, a quarter of the free memory on a GPU."""
+    if config.adapter_device_bytes is not None:
+        return config.adapter_device_bytes
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0] * GPU_ADAPTER_SHARE)
+    return CPU_ADAPTER_BYTES
 
 
 def num_threads(asked: int) -> int:
@@ -102,7 +137,8 @@ def num_kv_blocks(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, 
     """How many blocks the cache's bytes make: 1 GiB on a CPU, most of the free memory on a GPU, or as configured."""
     budget = config.kv_cache_bytes
     if budget is None and device.type == "cuda":
-        budget = int(torch.cuda.mem_get_info(device)[0] * GPU_KV_CACHE_SHARE)
+        free = torch.cuda.mem_get_info(device)[0] - adapter_device_bytes(config, device)
+        budget = int(free * GPU_KV_CACHE_SHARE)
     elif budget is None:
         budget = CPU_KV_CACHE_BYTES
     block_bytes = kv_token_bytes(model, dtype) * config.block_size

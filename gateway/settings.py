@@ -28,7 +28,9 @@ MODEL_NAME_PATTERN = r"^[^:\s]+$"
 ENGINE_ENDPOINT = re.compile(r"ipc://.+|tcp://(localhost|127(\.\d{1,3}){3}|\[::1\]):\d{1,5}")
 
 _LONGEST_SOCKET_NAME = ".s.PGSQL.5432.lock"
-_BYTE_FIELDS = frozenset({"kv_cache_bytes", "max_body_bytes", "max_adapter_bytes"})
+_BYTE_FIELDS = frozenset(
+    {"kv_cache_bytes", "adapter_device_bytes", "adapter_host_bytes", "max_body_bytes", "max_adapter_bytes"}
+)
 _SECRET_FIELDS = frozenset({"admin_key", "database_url"})
 _BYTE_UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
@@ -70,6 +72,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting: Annotated[Positive, Meta(description="Requests that may queue in the engine.")] = 512
     num_threads: Annotated[Count, Meta(description="CPU threads of the engine (0: chosen at start).")] = 0
     max_adapters: Annotated[Positive, Meta(description="Adapters on the device at once.")] = 32
+    adapter_device_bytes: Annotated[
+        Bytes | None, Meta(description="Memory of those, e.g. `2GiB` (unset: chosen at start).")
+    ] = None
+    adapter_host_bytes: Annotated[Bytes, Meta(description="Memory of adapters kept ready to return to the device.")] = (
+        1 << 30
+    )
     default_max_tokens: Annotated[Positive, Meta(description="Completion tokens when a request sets no bound.")] = 1024
     max_body_bytes: Annotated[Bytes, Meta(description="Largest request body, e.g. `4MiB`.")] = 4 << 20
     max_adapter_bytes: Annotated[Bytes, Meta(description="Largest adapter upload, e.g. `512MiB`.")] = 512 << 20

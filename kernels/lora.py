@@ -3,21 +3,20 @@
 Semantics, for token n with adapter g of rank r_g (no adapter: nothing is added):
     out[n] += scaling_g * (x[n] @ A_g^T) @ B_g^T            A_g [r_g, in], B_g [out, r_g]
 
-Shrink is x @ A^T, expand is h @ B^T. Rows of one adapter that lie together (a prefill chunk) take two plain products.
-Rows of many adapters (decode) take two products as well, for all projections that share their input: the A's of all
-adapters and projections below each other, the B's as blocks on a diagonal, and a mask between that leaves each row its
-own ranks, scaled. True ranks are concatenated, never padded. The zeros of the blocks cost less than more products:
-on a CPU a product of this size is mostly the cost of its call.
+Shrink is x @ A^T, expand is h @ B^T. Projections that share their input share one shrink: their A's lie below each
+other. Rows of one adapter that lie together (a prefill chunk) take plain products. Rows of many adapters (decode) take
+one batched product over a table of adapters with equal ranks, in fp32: at a few rows for each adapter the conversion of
+the weights, done once, is worth more than half the bytes. Nothing of one adapter meets rows of another, so what
+overflows stays in its own rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-from kernels.linear import Linear
 
 
 def lora_reference(x: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:
@@ -25,42 +24,58 @@ def lora_reference(x: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:
     return scaling * (x.float() @ a.float().T) @ b.float().T
 
 
-def add_lora_(out: Tensor, x: Tensor, a: Tensor, b: Tensor, scaling: float) -> None:
-    """Add one adapter's delta to rows that all use it: out [N, out] in place, x [N, in], a [r, in], b [out, r]."""
-    out.addmm_(torch.mm(x, a.T), b.T, alpha=scaling)
+def add_lora_(outs: Sequence[Tensor], x: Tensor, a: Tensor, bs: Sequence[Tensor], scalings: Sequence[float]) -> None:
+    """Add one adapter's deltas to rows that all use it, for projections that share the input x [N, in].
 
-
-def rank_mask(ranks: Sequence[int], scalings: Sequence[float], row_adapter: Tensor) -> Tensor:
-    """[N, sum(ranks)] fp32: scalings[g] where column j belongs to adapter g = row_adapter[n], else 0.
-
-    row_adapter [N] int64 indexes ranks and scalings.
+    outs: [N, out_p] of each projection p, in place; a [sum(r_p), in]; bs: [out_p, r_p]. All of one dtype.
     """
-    owner = torch.repeat_interleave(torch.arange(len(ranks)), torch.tensor(ranks)).to(row_adapter.device)
-    column_scaling = torch.tensor(scalings, dtype=torch.float32, device=row_adapter.device)[owner]
-    return (owner[None] == row_adapter[:, None]) * column_scaling
+    ranks = [b.shape[1] for b in bs]
+    shrunk = torch.split(torch.mm(x, a.T), ranks, -1)
+    for out, h, b, scaling in zip(outs, shrunk, bs, scalings, strict=True):
+        out.addmm_(h, b.T, alpha=scaling)
 
 
-def stack_shrink(parts: Sequence[Tensor]) -> Linear:
-    """A's [r, in] of all adapters and projections, in the order of the mask's columns -> in to R = sum(r)."""
-    return Linear(torch.cat(tuple(parts)))
+class Run(NamedTuple):
+    """Adapters [first, last) of a table, each for the same number m of places.
 
-
-def stack_expand(parts: Sequence[tuple[int, Tensor]], out_features: int) -> Linear:
-    """B's [out_p, r] with the first output each one writes, in the order of the mask's columns -> R to out_features."""
-    first_b = parts[0][1]
-    diagonal = first_b.new_zeros(out_features, sum(b.shape[1] for _, b in parts))
-    column = 0
-    for row, b in parts:
-        diagonal[row : row + b.shape[0], column : column + b.shape[1]] = b
-        column += b.shape[1]
-    return Linear(diagonal)
-
-
-def add_mixed_lora_(out: Tensor, x: Tensor, shrink: Linear, expand: Linear, mask: Tensor) -> None:
-    """Add to each row its own adapter's delta, for all projections that share the input x.
-
-    out [N, out], the projections side by side, in place; x [N, in]; shrink and expand as stacked above; mask [N, R] as
-    `rank_mask` gives it, projection by projection. A row's overflow under another's adapter leaves no trace in it.
+    take: [(last - first) * m] int64, the row of x at each place, adapter by adapter; a place that needs none repeats
+    any row. None where place i is row i.
     """
-    shrunk = torch.nan_to_num(shrink(x)) * mask
-    out.copy_(expand.add(shrunk.to(x.dtype), out))
+
+    first: int
+    last: int
+    take: Tensor | None
+
+
+def add_batched_lora_(
+    outs: Sequence[Tensor],
+    x: Tensor,
+    a: Tensor,
+    bs: Sequence[Tensor],
+    runs: Sequence[Run],
+    places: Tensor | None,
+    rows: Tensor | None,
+) -> None:
+    """Add to rows each its own adapter's deltas, for projections that share the input x [N, in].
+
+    outs: [N, out_p] of each projection p, in place. a [G, sum(r_p), in] and bs [G, out_p, r_p] are the table, in fp32,
+    its scalings multiplied into bs. places: [n] int64, where among the places of all runs, one after the other, the
+    delta of the n-th row is found (None: the i-th at i); rows: [n] int64, which rows these are (None: all).
+    The sum is rounded once.
+    """
+    x = x.float()
+    ranks = [b.shape[2] for b in bs]
+    deltas: list[list[Tensor]] = [[] for _ in bs]
+    for first, last, take in runs:
+        taken = x if take is None else x.index_select(0, take)
+        shrunk = torch.bmm(a[first:last], taken.view(last - first, -1, x.shape[1]).mT)  # [G, R, m]: fastest at m = 1
+        for h, b, parts in zip(torch.split(shrunk, ranks, 1), bs, deltas, strict=True):
+            parts.append(torch.bmm(h.mT, b[first:last].mT).flatten(0, 1))
+    for out, parts in zip(outs, deltas, strict=True):
+        delta = parts[0] if len(parts) == 1 else torch.cat(parts)
+        if places is not None:
+            delta = delta.index_select(0, places)
+        if rows is None:
+            out.add_(delta)
+        else:
+            out.index_copy_(0, rows, (out.index_select(0, rows) + delta).to(out.dtype))

@@ -1,21 +1,24 @@
-"""The adapters of one step, laid out for the batch: which rows use which weights.
+"""An adapter's weights in memory, and the adapters of one step: which rows of the batch use which.
 
-Decode rows that use an adapter come first in a batch, so that their masked products touch no base row; each prefill
-chunk that uses one is a run of rows of its own. A batch without adapters has no `StepLora` and runs no LoRA operation.
+An adapter is one buffer at its true ranks. Its layout says where each matrix lies; adapters of equal layouts can be
+multiplied in one batch (`engine.layers.lora_table`). A batch without adapters has no `StepLora` and runs no LoRA
+operation. Knows nothing of files, slots or requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 import torch
 from torch import Tensor
 
-from kernels.linear import Linear
-from kernels.lora import add_lora_, add_mixed_lora_, rank_mask, stack_expand, stack_shrink
+from kernels.lora import Run, add_batched_lora_, add_lora_
 
 Group = tuple[str, ...]
+GroupKey = tuple[int, Group]  # layer, group
+ModuleKey = tuple[int, str]  # layer, projection
 
 QKV: Group = ("q_proj", "k_proj", "v_proj")
 OUT: Group = ("o_proj",)
@@ -24,119 +27,126 @@ DOWN: Group = ("down_proj",)
 GROUPS = (QKV, OUT, GATE_UP, DOWN)  # projections of one group share their input
 
 
-class Module(msgspec.Struct, frozen=True):
-    """One adapted projection of one layer at its true rank: a [r, in], b [out, r]."""
+class _Matrix(NamedTuple):
+    """Elements [first, first + rows * columns) of a buffer."""
 
+    first: int
+    rows: int
+    columns: int
+
+    def of(self, buffers: Tensor) -> Tensor:
+        """buffers [..., E] -> view [..., rows, columns]."""
+        flat = buffers[..., self.first : self.first + self.rows * self.columns]
+        return flat.view(*buffers.shape[:-1], self.rows, self.columns)
+
+
+class GroupWeights(NamedTuple):
+    """One group of one layer, for one adapter or, with a leading axis, for a table of them.
+
+    projections: which of the group's are adapted, as positions in it; a [sum(r), in]: their A's below each other;
+    bs: their B's [out, r].
+    """
+
+    projections: tuple[int, ...]
     a: Tensor
-    b: Tensor
-    scaling: float
+    bs: tuple[Tensor, ...]
 
 
-class LoadedAdapter(msgspec.Struct, frozen=True):
-    """An adapter on the device: {(layer, projection): Module}."""
+class AdapterLayout:
+    """Where the matrices of adapters with equal ranks lie in a buffer: the A's of all groups, then all B's.
+
+    ranks: {(layer, projection): r} of what is adapted; targets: {projection: (in_features, out_features)}. Layouts are
+    equal only if they are the same object: whoever makes them makes one for equal ranks.
+    """
+
+    def __init__(self, ranks: Mapping[ModuleKey, int], targets: Mapping[str, tuple[int, int]]) -> None:
+        adapted = {
+            (layer, group): [p for p, name in enumerate(group) if (layer, name) in ranks]
+            for layer in sorted({layer for layer, _ in ranks})
+            for group in GROUPS
+        }
+        self._groups: dict[GroupKey, tuple[tuple[int, ...], _Matrix, tuple[_Matrix, ...]]] = {}
+        shrinks: dict[GroupKey, _Matrix] = {}
+        end = 0
+        for (layer, group), positions in adapted.items():
+            rank = sum(ranks[layer, group[p]] for p in positions)
+            if rank:
+                shrinks[layer, group] = _Matrix(end, rank, targets[group[0]][0])
+                end += rank * targets[group[0]][0]
+        self.num_shrink_elements = end
+        for (layer, group), a in shrinks.items():
+            bs = []
+            for p in adapted[layer, group]:
+                bs.append(_Matrix(end, targets[group[p]][1], ranks[layer, group[p]]))
+                end += bs[-1].rows * bs[-1].columns
+            self._groups[layer, group] = (tuple(adapted[layer, group]), a, tuple(bs))
+        self.num_elements = end
+
+    def groups_of(self, buffers: Tensor) -> dict[GroupKey, GroupWeights]:
+        """Views of buffers [..., num_elements]: of one adapter, or of several below each other."""
+        return {
+            key: GroupWeights(positions, a.of(buffers), tuple(b.of(buffers) for b in bs))
+            for key, (positions, a, bs) in self._groups.items()
+        }
+
+
+class LoadedAdapter(msgspec.Struct, frozen=True, eq=False):
+    """An adapter in memory. scalings: {(layer, group): one per adapted projection}; groups: views of weights.
+
+    By default it adapts nothing, and its bytes are what they are said to be.
+    """
 
     digest: str
-    modules: dict[tuple[int, str], Module]
+    scalings: dict[GroupKey, tuple[float, ...]]
     num_bytes: int
+    layout: AdapterLayout = AdapterLayout({}, {})
+    weights: Tensor = msgspec.field(default_factory=lambda: torch.empty(0))
+    groups: dict[GroupKey, GroupWeights] = {}
 
 
-class _GroupStack(msgspec.Struct, frozen=True):
-    """All adapters of a set for one group of projections of one layer (see kernels.lora)."""
+class TableBatch(msgspec.Struct, frozen=True):
+    """Decode rows of the adapters of one table; runs, places and rows as in `kernels.lora.add_batched_lora_`."""
 
-    shrink: Linear
-    expand: Linear
-    ranks: tuple[tuple[int, ...], ...]  # per projection, per adapter
-    scalings: tuple[tuple[float, ...], ...]
-
-
-class AdapterStack:
-    """The weights of a set of adapters, stacked once and used for as many steps as the set lasts."""
-
-    def __init__(self, adapters: Sequence[LoadedAdapter], num_layers: int, out_features: dict[str, int]) -> None:
-        self.index = {adapter.digest: g for g, adapter in enumerate(adapters)}
-        self._groups = {
-            (layer, group): stack
-            for layer in range(num_layers)
-            for group in GROUPS
-            if (stack := _stack_group(adapters, layer, group, out_features)) is not None
-        }
-        self._rows: tuple[int, ...] = ()
-        self._masks: dict[tuple[int, Group], Tensor] = {}
-
-    def group(self, layer: int, group: Group) -> _GroupStack | None:
-        return self._groups.get((layer, group))
-
-    def masks_for(self, rows: tuple[int, ...], device: torch.device) -> dict[tuple[int, Group], Tensor]:
-        """{(layer, group): mask [N, R]} for N rows, each an index into this set.
-
-        Equal layers share one mask, and steps with the same rows share them all.
-        """
-        if rows != self._rows:
-            self._rows, self._masks = rows, self._make_masks(torch.tensor(rows, dtype=torch.int64, device=device))
-        return self._masks
-
-    def _make_masks(self, row_adapter: Tensor) -> dict[tuple[int, Group], Tensor]:
-        shared: dict[object, Tensor] = {}
-        masks = {}
-        for key, stack in self._groups.items():
-            signature = (stack.ranks, stack.scalings)
-            if signature not in shared:
-                parts = [
-                    rank_mask(ranks, scalings, row_adapter)
-                    for ranks, scalings in zip(stack.ranks, stack.scalings, strict=True)
-                ]
-                shared[signature] = torch.cat(parts, 1)
-            masks[key] = shared[signature]
-        return masks
+    groups: dict[GroupKey, GroupWeights]
+    runs: Sequence[Run]
+    places: Tensor | None
+    rows: Tensor | None
 
 
-def _stack_group(
-    adapters: Sequence[LoadedAdapter], layer: int, group: Group, out_features: dict[str, int]
-) -> _GroupStack | None:
-    """None where no adapter of the set touches the group in this layer."""
-    per_projection = [[adapter.modules.get((layer, name)) for adapter in adapters] for name in group]
-    first_out = 0
-    a_parts: list[Tensor] = []
-    b_parts: list[tuple[int, Tensor]] = []
-    for name, modules in zip(group, per_projection, strict=True):
-        present = [module for module in modules if module is not None]
-        a_parts += [module.a for module in present]
-        b_parts += [(first_out, module.b) for module in present]
-        first_out += out_features[name]
-    if not a_parts:
-        return None
-    return _GroupStack(
-        stack_shrink(a_parts),
-        stack_expand(b_parts, first_out),
-        ranks=tuple(tuple(m.a.shape[0] if m is not None else 0 for m in modules) for modules in per_projection),
-        scalings=tuple(tuple(m.scaling if m is not None else 0.0 for m in modules) for modules in per_projection),
-    )
+class Segment(msgspec.Struct, frozen=True):
+    """Rows [first, last) of the batch that all use one adapter: prefill chunks."""
+
+    adapter: LoadedAdapter
+    first: int
+    last: int
 
 
 class StepLora:
-    """One step's adapters. rows: the first decode rows, as stack indexes; segments: (adapter, first row, last row)."""
+    """One step's adapters. batches: what the first num_rows rows, decodes all, need of each table."""
 
-    def __init__(
-        self,
-        stack: AdapterStack | None,
-        rows: tuple[int, ...],
-        segments: Sequence[tuple[LoadedAdapter, int, int]],
-        device: torch.device,
-    ) -> None:
-        self._stack = stack
-        self._num_rows = len(rows)
-        self._masks = stack.masks_for(rows, device) if stack is not None else {}
+    def __init__(self, batches: Sequence[TableBatch], num_rows: int, segments: Sequence[Segment]) -> None:
+        self._batches = batches
+        self._num_rows = num_rows
         self._segments = segments
 
     def add_(self, layer: int, group: Group, x: Tensor, out: Tensor, sizes: Sequence[int]) -> None:
         """Add every row's delta: x [N, in], out [N, sum(sizes)] in place, sizes the group's outputs side by side."""
-        stacked = self._stack.group(layer, group) if self._stack is not None else None
-        if stacked is not None:
-            rows = slice(0, self._num_rows)
-            add_mixed_lora_(out[rows], x[rows], stacked.shrink, stacked.expand, self._masks[layer, group])
-        for adapter, first, last in self._segments:
-            outs = torch.split(out[first:last], list(sizes), -1)
-            for projection, part in zip(group, outs, strict=True):
-                module = adapter.modules.get((layer, projection))
-                if module is not None:
-                    add_lora_(part, x[first:last], module.a, module.b, module.scaling)
+        key = (layer, group)
+        for batch in self._batches:
+            weights = batch.groups.get(key)
+            if weights is not None:
+                parts = _parts(out[: self._num_rows], sizes, weights)
+                x_rows = x[: self._num_rows]
+                add_batched_lora_(parts, x_rows, weights.a, weights.bs, batch.runs, batch.places, batch.rows)
+        for segment in self._segments:
+            weights = segment.adapter.groups.get(key)
+            if weights is not None:
+                rows = slice(segment.first, segment.last)
+                parts = _parts(out[rows], sizes, weights)
+                add_lora_(parts, x[rows], weights.a, weights.bs, segment.adapter.scalings[key])
+
+
+def _parts(out: Tensor, sizes: Sequence[int], weights: GroupWeights) -> list[Tensor]:
+    """The columns of out [N, sum(sizes)] that belong to the adapted projections."""
+    outs = torch.split(out, list(sizes), -1)
+    return [outs[p] for p in weights.projections]

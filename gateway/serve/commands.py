@@ -28,10 +28,13 @@ def engine_command(settings: Settings, model_dir: Path) -> list[str]:
         "--max-batched-tokens": str(settings.max_batched_tokens),
         "--max-waiting": str(settings.max_waiting),
         "--max-adapters": str(settings.max_adapters),
+        "--adapter-host-bytes": str(settings.adapter_host_bytes),
         "--num-threads": str(settings.num_threads),
     }
     if settings.kv_cache_bytes is not None:
         flags["--kv-cache-bytes"] = str(settings.kv_cache_bytes)
+    if settings.adapter_device_bytes is not None:
+        flags["--adapter-device-bytes"] = str(settings.adapter_device_bytes)
     return [sys.executable, "-m", "engine", *(part for flag in flags.items() for part in flag)]
 
 

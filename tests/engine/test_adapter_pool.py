@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from adapters.errors import AdapterRejected
 from engine.adapter_pool import PATIENCE_S, AdapterPool
 from engine.layers.lora import LoadedAdapter
-from tests.engine.test_scheduler_state_machine import LoadsAtOnce
+from tests.engine.loading import LoadsAtOnce, LoadsWhenTold
 
 
 class Clock:
@@ -108,3 +110,48 @@ def test_a_load_that_fails_gives_its_reason_and_its_slot_back(
     assert "path" not in arrival.error.message
     pool.preload("good")
     assert pool.resident == ["good"]
+
+
+def test_pins_are_kept_and_fill_at_most_half_of_the_slots(make: Callable[[int], AdapterPool], clock: Clock) -> None:
+    pool = make(4)
+    for digest in ("pinned 0", "pinned 1", "one too many"):
+        pool.pin(digest)
+        pool.arrivals()
+        pool.withdraw(digest)
+    for i in range(8):
+        clock.now_s += 1
+        pool.preload(f"a{i}")
+    assert pool.resident == ["a6", "a7", "pinned 0", "pinned 1"]
+    assert (pool.num_slots_used, pool.num_slots, pool.num_loads, pool.num_evictions) == (4, 4, 11, 7)
+    pool.unload("pinned 0")
+    assert not pool.is_resident("pinned 0")
+
+
+def test_the_wait_for_a_slot_is_bounded_with_many_more_adapters_than_slots(clock: Clock) -> None:
+    """32 streams over 64 adapters share 16 slots: the bound of the module's docstring, in time of the test's own."""
+    num_streams, num_adapters, num_slots = 32, 64, 16
+    longest_s, load_s = 3.0, 0.05  # that a stream holds a slot; of a load, one in each step
+    loads = LoadsWhenTold()
+    pool = AdapterPool(load, num_slots, wake=lambda: None, clock=clock, executor=loads)
+    rnd = random.Random(0)
+    wanted = [f"a{rnd.randrange(num_adapters)}" for _ in range(num_streams)]
+    since_s, until_s = [0.0] * num_streams, [0.0] * num_streams
+    slots: list[int | None] = [None] * num_streams
+    waits_s = []
+    while clock.now_s < 300:
+        clock.now_s += load_s
+        if loads.submitted:
+            loads.run_next()
+        pool.arrivals()
+        for i in range(num_streams):
+            slot = slots[i]
+            if slot is not None and clock.now_s >= until_s[i]:
+                pool.release(slot)
+                wanted[i], slots[i], since_s[i] = f"a{rnd.randrange(num_adapters)}", None, clock.now_s
+            elif slot is None and (slot := pool.acquire(wanted[i])) is not None:
+                waits_s.append(clock.now_s - since_s[i])
+                slots[i], until_s[i] = slot, clock.now_s + rnd.uniform(0.5, longest_s)
+    steps_s = 3 * load_s  # a wish, a load's end and a slot's each show one step later
+    bound_s = PATIENCE_S + math.ceil(num_streams / num_slots) * longest_s + num_streams * load_s + steps_s
+    assert len(waits_s) > 1000
+    assert max(waits_s + [clock.now_s - since_s[i] for i in range(num_streams) if slots[i] is None]) <= bound_s

@@ -10,7 +10,6 @@ from kernels.activation import silu_mul, silu_mul_reference
 from kernels.attention import attention_reference, decode_attention, prefill_attention
 from kernels.kv_cache import write_kv, write_kv_reference
 from kernels.linear import Linear
-from kernels.lora import add_lora_, add_mixed_lora_, lora_reference, rank_mask, stack_expand, stack_shrink
 from kernels.norm import rms_norm, rms_norm_reference
 from kernels.rope import rope, rope_reference, wide_tables
 from kernels.workspace import Workspace
@@ -99,49 +98,6 @@ def test_prefill_attention_over_a_cached_prefix(
     ours = prefill_attention(q, cache, slots, visible).view(count, heads, dim)
     for row in range(count):
         assert_near(ours[row], attention_reference(q[row], cache, slots, first + row, window))
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("tokens", [1, 7, 63])
-@pytest.mark.parametrize("popularity", ["distinct", "skewed", "identical"])
-def test_mixed_lora_gives_each_row_its_own_adapter(popularity: str, tokens: int, dtype: torch.dtype) -> None:
-    """Ranks 1 to 128 side by side, two projections, one of which an adapter does not target."""
-    ranks = [(1, 8), (16, 16), (7, 0), (128, 3), (64, 64)]
-    scalings = [0.5, 2.0, 1.0, 16 / 128**0.5, 0.25]
-    width, outs = 48, (40, 24)
-    adapters = [
-        [
-            (torch.randn(r, width, dtype=dtype) / 7, torch.randn(out, r, dtype=dtype) / 7)
-            for r, out in zip(rs, outs, strict=True)
-        ]
-        for rs in ranks
-    ]
-    rows = {
-        "distinct": torch.arange(tokens) % 5,
-        "skewed": (torch.rand(tokens) ** 3 * 5).long(),
-        "identical": torch.full((tokens,), 3),
-    }[popularity]
-    x, base = torch.randn(tokens, width, dtype=dtype), [torch.randn(tokens, out, dtype=dtype) for out in outs]
-    ours = torch.cat(base, 1)
-    present = [(p, g) for p in range(2) for g in range(5) if ranks[g][p]]
-    shrink = stack_shrink([adapters[g][p][0] for p, g in present])
-    expand = stack_expand([(sum(outs[:p]), adapters[g][p][1]) for p, g in present], sum(outs))
-    mask = torch.cat([rank_mask([rs[p] for rs in ranks], scalings, rows) for p in range(2)], 1)
-    add_mixed_lora_(ours, x, shrink, expand, mask)
-    for row, adapter in enumerate(rows.tolist()):
-        for p, part in enumerate(ours[row].split(outs)):
-            delta = lora_reference(x[row : row + 1], *adapters[adapter][p], scalings[adapter])
-            assert_near(part, base[p][row] + delta[0])
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("rank", [1, 7, 64])
-def test_lora_of_one_adapter(rank: int, dtype: torch.dtype) -> None:
-    x, out = torch.randn(33, 48, dtype=dtype), torch.randn(33, 40, dtype=dtype)
-    a, b = torch.randn(rank, 48, dtype=dtype) / 7, torch.randn(40, rank, dtype=dtype) / 7
-    expected = out + lora_reference(x, a, b, 1.5)
-    add_lora_(out, x, a, b, 1.5)
-    assert_near(out, expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -1,0 +1,162 @@
+"""From an adapter's files to memory: read once, checked once, kept in the host tier for the next time.
+
+The host tier holds validated adapters in the engine's dtype, laid out as the device takes them; the least recently used
+leave when its bytes run out. A load that finds its adapter there reads no file and checks nothing again. On a CPU a
+slot of the pool refers to the same memory; on CUDA the host tier is pinned and copied from on a stream of its own.
+
+All of it belongs to the one thread that `loading_executor` makes. Knows nothing of slots or requests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from adapters.errors import AdapterRejected
+from adapters.peft_format import WEIGHTS_NAME, AdapterFile, check_fit, read_description
+from adapters.store import AdapterStore
+from engine.config import ModelConfig
+from engine.layers.lora import AdapterLayout, GroupKey, LoadedAdapter
+
+_Ranks = frozenset[tuple[tuple[int, str], int]]
+LOADING_NICENESS = 10
+
+
+def loading_executor() -> ThreadPoolExecutor:
+    """One thread that steps aside for the stepping thread: one thread of PyTorch's, and a low priority."""
+    num_threads = torch.get_num_threads()
+    executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="adapter-load", initializer=_step_aside)
+    executor.submit(lambda: None).result()
+    torch.set_num_threads(num_threads)  # threads yet to come take the number that was set last, by whichever thread
+    return executor
+
+
+def _step_aside() -> None:
+    torch.get_num_threads()  # a thread takes the common number when first asked, over one set before
+    torch.set_num_threads(1)
+    with contextlib.suppress(OSError):  # on Linux a thread has a priority of its own
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOADING_NICENESS)
+
+
+class HostTier:
+    """Adapters by digest within max_bytes; what is used stays longest. One that is larger is not kept at all."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._kept: OrderedDict[str, LoadedAdapter] = OrderedDict()
+        self.num_bytes = 0
+
+    def get(self, digest: str) -> LoadedAdapter | None:
+        adapter = self._kept.get(digest)
+        if adapter is not None:
+            self._kept.move_to_end(digest)
+        return adapter
+
+    def put(self, adapter: LoadedAdapter) -> None:
+        if adapter.digest in self._kept or adapter.num_bytes > self._max_bytes:
+            return
+        self._kept[adapter.digest] = adapter
+        self.num_bytes += adapter.num_bytes
+        while self.num_bytes > self._max_bytes:
+            self.num_bytes -= self._kept.popitem(last=False)[1].num_bytes
+
+
+class AdapterLoader:
+    """Reads adapters for one base model. expect: called with the layout of every adapter that is about to be used."""
+
+    def __init__(
+        self,
+        store: AdapterStore,
+        config: ModelConfig,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        host_bytes: int,
+        expect: Callable[[AdapterLayout], None] = lambda layout: None,
+    ) -> None:
+        self._store = store
+        self._targets = config.adapter_targets()
+        self._num_layers = config.num_layers
+        self._dtype = dtype
+        self._device = device
+        self._expect = expect
+        self._host = HostTier(host_bytes)
+        self._layouts: weakref.WeakValueDictionary[_Ranks, AdapterLayout] = weakref.WeakValueDictionary()
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def load(self, digest: str) -> LoadedAdapter:
+        """The adapter in host memory. Raises AdapterRejected or AdapterMissing."""
+        adapter = self._host.get(digest)
+        if adapter is None:
+            adapter = self._read(digest)
+            self._host.put(adapter)
+        self._expect(adapter.layout)
+        return adapter
+
+    def to_device(self, adapter: LoadedAdapter) -> LoadedAdapter:
+        """A copy on the device, beside what the stepping thread runs there; on a CPU the adapter itself."""
+        if self._stream is None:
+            return adapter
+        with torch.cuda.stream(self._stream):
+            weights = adapter.weights.to(self._device, non_blocking=True)
+        self._stream.synchronize()
+        return msgspec.structs.replace(adapter, weights=weights, groups=adapter.layout.groups_of(weights))
+
+    def _read(self, digest: str) -> LoadedAdapter:
+        folder = Path(self._store.path(digest))
+        file = read_description(folder)
+        check_fit(file, self._targets, self._num_layers)
+        layout = self._layout(file)
+        weights = torch.empty(layout.num_elements, dtype=self._dtype, pin_memory=self._stream is not None)
+        adapter = LoadedAdapter(
+            digest, _scalings(file, layout, weights), weights.nbytes, layout, weights, layout.groups_of(weights)
+        )
+        self._fill(adapter, file, folder / WEIGHTS_NAME)
+        return adapter
+
+    def _layout(self, file: AdapterFile) -> AdapterLayout:
+        """One object for equal ranks, so that equal adapters are computed together."""
+        ranks = {(module.layer, module.projection): module.rank for module in file.modules}
+        key = frozenset(ranks.items())
+        layout = self._layouts.get(key)
+        if layout is None:
+            layout = self._layouts[key] = AdapterLayout(ranks, self._targets)
+        return layout
+
+    def _fill(self, adapter: LoadedAdapter, file: AdapterFile, path: Path) -> None:
+        modules = {(module.layer, module.projection): module for module in file.modules}
+        with safe_open(path, framework="pt") as tensors:
+            for (layer, group), weights in adapter.groups.items():
+                shrinks = torch.split(weights.a, [b.shape[1] for b in weights.bs])
+                for p, a, b in zip(weights.projections, shrinks, weights.bs, strict=True):
+                    module = modules[layer, group[p]]
+                    for target, source in ((a, module.a), (b, module.b)):
+                        target.copy_(tensors.get_tensor(source.name))
+                        self._check_finite(target, f"layer {layer} {group[p]}")
+
+    def _check_finite(self, tensor: Tensor, where: str) -> None:
+        """After the conversion: what overflows the engine's dtype would reach every row that uses it."""
+        if bool((tensor - tensor).any()):  # 0 for numbers alone, and faster than isfinite
+            dtype = str(self._dtype).removeprefix("torch.")
+            raise AdapterRejected([f"{where}: a weight is NaN, infinite or too large for {dtype}"])
+
+
+def _scalings(file: AdapterFile, layout: AdapterLayout, weights: Tensor) -> dict[GroupKey, tuple[float, ...]]:
+    scaling = {(module.layer, module.projection): module.scaling for module in file.modules}
+    return {
+        (layer, group): tuple(scaling[layer, group[p]] for p in of_group.projections)
+        for (layer, group), of_group in layout.groups_of(weights).items()
+    }

@@ -1,0 +1,180 @@
+"""Tables of the adapters that decode, so that one batched product serves them all (`kernels.lora`).
+
+A table has a row for each adapter of one layout, in fp32 with the scalings multiplied in. An adapter is copied to a row
+when its first row of a batch decodes and stays as long as nobody needs the row, so a changing set of adapters costs one
+copy for each that is new, never a rebuild. Rows in use are kept close together: holes between them are computed too.
+
+New memory costs more than the copy (the system clears each page at its first touch), so the loading thread touches
+the rows that its adapters will need. Knows nothing of slots or requests.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from engine.layers.lora import AdapterLayout, LoadedAdapter, TableBatch
+from kernels.lora import Run
+
+# What one more run costs, in padded rows of the main one (measured: see engine/LOG.md).
+RUN_COST_ROWS = 12
+
+
+class AdapterTable:
+    """Rows of one layout. `touch` belongs to the loading thread, everything else to the stepping thread."""
+
+    def __init__(self, layout: AdapterLayout, capacity: int, device: torch.device) -> None:
+        self._layout = layout
+        self._capacity = capacity
+        self._device = device
+        self._weights = torch.empty(capacity, layout.num_elements, dtype=torch.float32, device=device)
+        self._groups = layout.groups_of(self._weights)
+        self._digests: list[str | None] = [None] * capacity  # by row
+        self._row_of: dict[str, int] = {}
+        self._ready: set[int] = set()  # rows whose memory was touched
+        self._claimed = 0  # rows that are ready or on their way there
+        self._claim_lock = threading.Lock()
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that take memory."""
+        return self._claimed
+
+    def touch(self) -> None:
+        """Make one more row ready, if there is one."""
+        row = self._claim()
+        if row is not None:
+            self._weights[row].zero_()
+            self._ready.add(row)
+
+    def place(self, adapters: Sequence[LoadedAdapter]) -> None:
+        """Give every adapter a row; raises IndexError if there are more than the capacity."""
+        used = {self._row_of[adapter.digest] for adapter in adapters if adapter.digest in self._row_of}
+        for adapter in adapters:
+            if adapter.digest not in self._row_of:
+                used.add(self._write(adapter, self._free_row(used)))
+        last = max(used)
+        hole = min((row for row in self._ready if row not in used), default=last)
+        if hole < last and last + 1 > len(used) + len(used) // 4:  # at most one move in a step
+            self._write(next(a for a in adapters if self._row_of[a.digest] == last), hole)
+
+    def batch(self, rows: Mapping[str, Sequence[int]], num_rows: int) -> TableBatch:
+        """What the rows of a batch need, {digest: its rows}, all placed; num_rows: decode rows that use any adapter."""
+        mine = {self._row_of[digest]: list(indexes) for digest, indexes in rows.items()}
+        first, last = min(mine), max(mine) + 1
+        width = _width([len(indexes) for indexes in mine.values()], last - first)
+        shares = [(first, [mine.get(row, [])[:width] for row in range(first, last)])]
+        shares += [(row, [indexes[width:]]) for row, indexes in mine.items() if len(indexes) > width]
+        runs: list[Run] = []
+        place_of: dict[int, int] = {}
+        end = 0
+        for run_first, per_adapter in shares:
+            take: list[int] = []
+            run_width = max(len(indexes) for indexes in per_adapter)
+            for indexes in per_adapter:
+                place_of |= {index: end + len(take) + i for i, index in enumerate(indexes)}
+                take += indexes + [0] * (run_width - len(indexes))
+            runs.append(Run(run_first, run_first + len(per_adapter), self._unless_identity(take, num_rows)))
+            end += len(take)
+        ordered = sorted(place_of)
+        places = self._unless_identity([place_of[index] for index in ordered], end)
+        return TableBatch(self._groups, runs, places, self._unless_identity(ordered, num_rows))
+
+    def _free_row(self, used: set[int]) -> int:
+        """The lowest ready row that this step does not use; a fresh one when there is none."""
+        row = min(self._ready - used, default=None)
+        if row is None:
+            row = self._claim()
+            if row is None:
+                raise IndexError(f"a table of {self._capacity} adapters is full")
+            self._ready.add(row)
+        return row
+
+    def _write(self, adapter: LoadedAdapter, row: int) -> int:
+        previous = self._digests[row]
+        if previous is not None:
+            del self._row_of[previous]
+        if adapter.digest in self._row_of:
+            self._digests[self._row_of[adapter.digest]] = None
+        self._digests[row] = adapter.digest
+        self._row_of[adapter.digest] = row
+        self._weights[row].copy_(adapter.weights)
+        scalings = {scaling for of_group in adapter.scalings.values() for scaling in of_group}
+        if len(scalings) == 1:
+            (scaling,) = scalings
+            if scaling != 1.0:
+                self._weights[row, self._layout.num_shrink_elements :].mul_(scaling)
+            return row
+        for key, of_group in adapter.scalings.items():
+            for b, scaling in zip(self._groups[key].bs, of_group, strict=True):
+                b[row].mul_(scaling)
+        return row
+
+    def _claim(self) -> int | None:
+        with self._claim_lock:
+            if self._claimed == self._capacity:
+                return None
+            self._claimed += 1
+            return self._claimed - 1
+
+    def _unless_identity(self, indexes: list[int], length: int) -> Tensor | None:
+        if indexes == list(range(length)):
+            return None
+        return torch.tensor(indexes, dtype=torch.int64).to(self._device)
+
+
+class AdapterTables:
+    """The tables of one engine, by layout. Those that no row uses are dropped when all take more than twice the rows
+    that one would."""
+
+    def __init__(self, max_adapters: int, device: torch.device) -> None:
+        self._max_adapters = max_adapters
+        self._device = device
+        self._tables: dict[AdapterLayout, AdapterTable] = {}  # the last one used last
+        self._lock = threading.Lock()
+
+    def expect(self, layout: AdapterLayout) -> None:
+        """An adapter of this layout was loaded and will decode. Called by the loading thread."""
+        if layout.num_elements:
+            self._table(layout).touch()
+
+    def batches(self, rows: Sequence[LoadedAdapter]) -> list[TableBatch]:
+        """rows: the adapter of each of the first rows of a batch."""
+        rows_of: dict[AdapterLayout, dict[str, list[int]]] = {}
+        for index, adapter in enumerate(rows):
+            rows_of.setdefault(adapter.layout, {}).setdefault(adapter.digest, []).append(index)
+        adapters = {adapter.digest: adapter for adapter in rows}
+        batches = []
+        for layout, mine in rows_of.items():
+            if layout.num_elements:
+                table = self._table(layout)
+                table.place([adapters[digest] for digest in mine])
+                batches.append(table.batch(mine, len(rows)))
+        self._drop_idle(rows_of)
+        return batches
+
+    def _table(self, layout: AdapterLayout) -> AdapterTable:
+        with self._lock:
+            table = self._tables.pop(layout, None) or AdapterTable(layout, self._max_adapters, self._device)
+            self._tables[layout] = table
+            return table
+
+    def _drop_idle(self, used: Mapping[AdapterLayout, object]) -> None:
+        with self._lock:
+            excess = sum(table.num_rows for table in self._tables.values()) - 2 * self._max_adapters
+            for layout, table in list(self._tables.items()):
+                if excess > 0 and layout not in used:
+                    excess -= table.num_rows
+                    del self._tables[layout]
+
+
+def _width(counts: Sequence[int], num_adapters: int) -> int:
+    """Places for each adapter in the main run; those with more rows get a run of their own for the rest."""
+
+    def cost(width: int) -> int:
+        return num_adapters * width + sum(count - width + RUN_COST_ROWS for count in counts if count > width)
+
+    return min(sorted(set(counts)), key=cost)

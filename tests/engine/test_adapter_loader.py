@@ -1,0 +1,116 @@
+"""What is read once is read once, takes the bytes of its true ranks, and is refused by name when it does not fit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from adapters.errors import AdapterMissing, AdapterRejected
+from adapters.store import AdapterStore
+from engine.adapter_loader import AdapterLoader, HostTier, loading_executor
+from engine.config import ModelConfig, RopeParameters
+from engine.layers.lora import LoadedAdapter
+
+MODEL = ModelConfig("llama", 100, 16, 24, 2, 4, 2, 4, 1e-6, RopeParameters(1e4), 64, True)
+
+
+class Files:
+    """Adapters of q_proj and up_proj in a store."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.store = AdapterStore(root / "store")
+
+    def add(self, rank: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> str:
+        folder = self._root / f"adapter-{rank}-{scale}"
+        folder.mkdir()
+        tensors = {}
+        for layer in range(2):
+            for block, name in (("self_attn", "q_proj"), ("mlp", "up_proj")):
+                width, height = MODEL.adapter_targets()[name]
+                prefix = f"base_model.model.model.layers.{layer}.{block}.{name}"
+                tensors[f"{prefix}.lora_A.weight"] = torch.randn(rank, width).to(dtype) * scale
+                tensors[f"{prefix}.lora_B.weight"] = torch.randn(height, rank).to(dtype) * scale
+        save_file(tensors, folder / "adapter_model.safetensors")
+        config = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "target_modules": ["q_proj", "up_proj"]}
+        (folder / "adapter_config.json").write_text(json.dumps(config))
+        return self.store.add(folder)
+
+    def loader(self, dtype: torch.dtype = torch.float32, host_bytes: int = 1 << 20) -> AdapterLoader:
+        return AdapterLoader(self.store, MODEL, dtype, torch.device("cpu"), host_bytes=host_bytes)
+
+    def lose(self, digest: str) -> None:
+        shutil.rmtree(self.store.path(digest))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+def test_an_adapter_of_the_host_tier_is_loaded_without_its_files(files: Files) -> None:
+    digest = files.add(4)
+    loader = files.loader()
+    first = loader.load(digest)
+    files.lose(digest)
+    assert loader.load(digest) is first
+    with pytest.raises(AdapterMissing):
+        files.loader().load(digest)
+
+
+def test_the_host_tier_forgets_what_was_used_least_recently(files: Files) -> None:
+    digests = [files.add(rank) for rank in (2, 3, 4)]
+    sizes = [files.loader().load(digest).num_bytes for digest in digests]
+    loader = files.loader(host_bytes=sizes[0] + sizes[2])
+    for digest in (digests[0], digests[1], digests[0], digests[2]):
+        loader.load(digest)
+    for digest in digests:
+        files.lose(digest)
+    assert loader.load(digests[0]).num_bytes == sizes[0]
+    assert loader.load(digests[2]).num_bytes == sizes[2]
+    with pytest.raises(AdapterMissing):
+        loader.load(digests[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_memory_is_that_of_the_true_rank(files: Files, dtype: torch.dtype) -> None:
+    small, large = (files.loader(dtype).load(files.add(rank)) for rank in (4, 64))
+    per_rank = 2 * (16 + 16 + 16 + 24) * dtype.itemsize
+    assert (small.num_bytes, large.num_bytes) == (4 * per_rank, 64 * per_rank)
+    assert small.weights.untyped_storage().nbytes() == small.num_bytes
+
+
+def test_adapters_of_equal_ranks_share_their_layout(files: Files) -> None:
+    loader = files.loader()
+    one, same, other = (loader.load(files.add(rank, scale=scale)) for rank, scale in ((4, 1), (4, 2), (8, 1)))
+    assert one.layout is same.layout is not other.layout
+
+
+def test_what_overflows_the_engines_numbers_is_refused_by_its_place(files: Files) -> None:
+    digest = files.add(4, scale=1e6)
+    with pytest.raises(AdapterRejected, match=r"layer 0 q_proj: a weight is .* too large for float16"):
+        files.loader(torch.float16).load(digest)
+
+
+def test_an_adapter_larger_than_the_host_tier_passes_through_it() -> None:
+    tier = HostTier(10)
+    tier.put(LoadedAdapter("small", {}, 10))
+    tier.put(LoadedAdapter("large", {}, 11))
+    assert tier.get("small") is not None and tier.get("large") is None and tier.num_bytes == 10
+
+
+def test_the_loading_thread_takes_no_thread_from_others() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with loading_executor() as executor, loading_executor() as another:
+            assert executor.submit(torch.get_num_threads).result() == 1
+            assert another.submit(torch.get_num_threads).result() == 1
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

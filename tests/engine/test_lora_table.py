@@ -1,0 +1,104 @@
+"""Decode rows get their own adapter's delta while the set of adapters changes at every step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.layers.lora import DOWN, GATE_UP, OUT, QKV, AdapterLayout, LoadedAdapter, StepLora
+from engine.layers.lora_table import AdapterTable, AdapterTables
+from kernels.lora import lora_reference
+
+TARGETS = {
+    "q_proj": (12, 16),
+    "k_proj": (12, 8),
+    "v_proj": (12, 8),
+    "o_proj": (16, 12),
+    "gate_proj": (12, 20),
+    "up_proj": (12, 20),
+    "down_proj": (20, 12),
+}
+NUM_LAYERS = 2
+CPU = torch.device("cpu")
+EVERYWHERE = AdapterLayout({(layer, name): 4 for layer in range(NUM_LAYERS) for name in TARGETS}, TARGETS)
+HERE_AND_THERE = AdapterLayout({(1, "k_proj"): 3, (1, "v_proj"): 7, (0, "down_proj"): 1}, TARGETS)
+
+
+def adapter(name: str, layout: AdapterLayout, scalings: Sequence[float] = (2.0,)) -> LoadedAdapter:
+    weights = torch.randn(layout.num_elements, generator=torch.Generator().manual_seed(sum(name.encode()))) / 5
+    groups = layout.groups_of(weights)
+    scaling = {key: tuple(scalings[p % len(scalings)] for p in g.projections) for key, g in groups.items()}
+    return LoadedAdapter(name, scaling, weights.nbytes, layout, weights, groups)
+
+
+ADAPTERS = [
+    *(adapter(f"everywhere {i}", EVERYWHERE) for i in range(8)),
+    *(adapter(f"here and there {i}", HERE_AND_THERE, (0.5, 1.0, 3.0)) for i in range(3)),
+]
+
+
+def assert_right(step: StepLora, rows: Sequence[LoadedAdapter], num_base_rows: int) -> None:
+    for layer in range(NUM_LAYERS):
+        for group in (QKV, OUT, GATE_UP, DOWN):
+            sizes = [TARGETS[name][1] for name in group]
+            x = torch.randn(len(rows) + num_base_rows, TARGETS[group[0]][0])
+            out = torch.randn(len(x), sum(sizes))
+            expected = out.clone()
+            for row, used in enumerate(rows):
+                add_reference_(expected[row : row + 1].split(sizes, 1), x[row : row + 1], used, (layer, group))
+            step.add_(layer, group, x, out, sizes)
+            torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
+
+
+def add_reference_(outs: Sequence[Tensor], x: Tensor, used: LoadedAdapter, key: tuple[int, tuple[str, ...]]) -> None:
+    if key not in used.groups:
+        return
+    weights = used.groups[key]
+    shrinks = weights.a.split([b.shape[1] for b in weights.bs])
+    for p, a, b, scaling in zip(weights.projections, shrinks, weights.bs, used.scalings[key], strict=True):
+        outs[p].add_(lora_reference(x, a, b, scaling))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_changing_set_of_adapters(seed: int) -> None:
+    rnd = random.Random(seed)
+    tables = AdapterTables(max_adapters=8, device=CPU)
+    for _ in range(25):
+        if rnd.random() < 0.3:
+            tables.expect(rnd.choice((EVERYWHERE, HERE_AND_THERE)))
+        popular = rnd.sample(ADAPTERS, rnd.randint(1, 8))
+        rows = rnd.choices(popular, [1 / (i + 1) ** 2 for i in range(len(popular))], k=rnd.randint(1, 24))
+        assert_right(StepLora(tables.batches(rows), len(rows), []), rows, rnd.choice((0, 3)))
+
+
+def test_equal_shares_in_order_are_computed_where_they_lie() -> None:
+    """No row is gathered or padded when each adapter's rows lie together."""
+    table = AdapterTable(EVERYWHERE, 8, CPU)
+    table.place(ADAPTERS[:3])
+    batch = table.batch({used.digest: [2 * i, 2 * i + 1] for i, used in enumerate(ADAPTERS[:3])}, num_rows=6)
+    (run,) = batch.runs
+    assert (run.first, run.last, run.take, batch.places, batch.rows) == (0, 3, None, None, None)
+
+
+def test_holes_are_closed_a_row_at_a_time() -> None:
+    """When most adapters have left, those that stay end up next to each other."""
+    table = AdapterTable(EVERYWHERE, 8, CPU)
+    table.place(ADAPTERS[:8])
+    staying = [ADAPTERS[3], ADAPTERS[7]]
+    for _ in range(3):
+        table.place(staying)
+    (run,) = table.batch({used.digest: [i] for i, used in enumerate(staying)}, num_rows=2).runs
+    assert (run.first, run.last) == (0, 2)
+
+
+def test_tables_that_nobody_uses_are_dropped() -> None:
+    tables = AdapterTables(max_adapters=2, device=CPU)
+    layouts = [AdapterLayout({(0, "q_proj"): rank}, TARGETS) for rank in range(1, 9)]
+    for i, layout in enumerate(layouts):
+        rows = [adapter(f"{i} {j}", layout) for j in range(2)]
+        assert_right(StepLora(tables.batches(rows), 2, []), rows, 0)
+    assert sum(table.num_rows for table in tables._tables.values()) <= 4
