@@ -84,7 +84,8 @@ def final(request_id: str = "req_1", completion: int = 2, reason: str = "length"
 
 
 async def read(backend: EngineBackend, asked: GenerateRequest) -> list[Delta | Final]:
-    return [item async for item in backend.generate(asked)]
+    items = [item async for item in backend.generate(asked)]
+    return [each for item in items for each in (item if isinstance(item, list) else [item])]
 
 
 async def until(predicate) -> None:
@@ -168,7 +169,7 @@ async def test_tokens_after_a_stop_string_are_discarded_even_if_the_engine_was_f
     await engine.expect(Submit)
     await engine.send(StepOutputs([Delta("req_1", [7, 8, 9, 9], 4)], [final(completion=4)]))
     await first
-    await backend.stop_at("req_1", 3)
+    await backend.stop_at("req_1", 0, 3)
     end = await anext(stream)
     assert (end.finish_reason, end.usage) == ("stop", Usage(3, 3, discarded_tokens=1))
     assert [(record.finish_reason, record.usage) for record in sink.records] == [("stop", end.usage)]
