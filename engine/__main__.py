@@ -30,6 +30,7 @@ def parse_arguments(argv: list[str] | None = None) -> EngineConfig:
     add("--max-waiting", type=int, default=512, help="requests in the queue before new ones are refused")
     add("--max-adapters", type=int, default=32, help="adapters on the device at once")
     add("--num-threads", type=int, default=0, help="CPU threads (0: all this process may use)")
+    add("--num-draft-tokens", type=int, default=0, help="tokens speculated per step by prompt lookup (0: off)")
     return EngineConfig(**vars(parser.parse_args(argv)))
 
 

@@ -97,6 +97,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int = 16
     max_adapters: int = 32
     num_threads: int = 0
+    num_draft_tokens: int = 0
 
 
 def load_model_config(model_dir: str | Path) -> ModelConfig:

@@ -123,6 +123,8 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_fault_of_the_serve
 
 
 async def test_each_request_is_one_row_with_exact_counts(house: House):
+    project = house.globex.project_id
+    before = {reason: len(await usage_rows(house.dsn, project, reason, 0)) for reason in ("length", "stop")}
     async with httpx.AsyncClient(base_url=house.url, headers={"authorization": f"Bearer {house.globex.key}"}) as http:
         replies = [
             await http.post(
@@ -130,8 +132,8 @@ async def test_each_request_is_one_row_with_exact_counts(house: House):
             )
             for model, stop in [("tiny", None), ("tiny:poet", None), ("tiny", "ef")]
         ]
-    length = await usage_rows(house.dsn, house.globex.project_id, "length", 2)
-    stopped = await usage_rows(house.dsn, house.globex.project_id, "stop", 1)
+    length = (await usage_rows(house.dsn, project, "length", before["length"] + 2))[before["length"] :]
+    stopped = (await usage_rows(house.dsn, project, "stop", before["stop"] + 1))[before["stop"] :]
     assert [row["request_id"] for row in [*length, *stopped]] == [reply.headers["x-request-id"] for reply in replies]
     for row, reply in zip([*length, *stopped], replies, strict=True):
         assert row["prompt_tokens"] == reply.json()["usage"]["prompt_tokens"]
