@@ -58,11 +58,8 @@ async def all_of(jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     places = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def limited(job: Coroutine[Any, Any, T]) -> T:
-        try:
-            async with places:
-                return await job
-        finally:
-            job.close()  # one that never began
+        async with places:
+            return await job
 
     tasks = [asyncio.create_task(limited(job)) for job in jobs]
     try:
@@ -71,3 +68,5 @@ async def all_of(jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for job in jobs:
+            job.close()  # one that never began
