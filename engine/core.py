@@ -58,7 +58,10 @@ class Compiled(Protocol):
 class Compiler(Protocol):
     """Compiles grammars beside running steps, and wakes the mailbox when one is ready."""
 
-    def submit(self, request_id: str, grammar: Grammar) -> None: ...
+    def submit(self, request_id: str, grammar: Grammar, tenant: str) -> None: ...
+
+    def withdraw(self, request_id: str) -> None:
+        """Nobody waits for this one any more; `ready` may still return it."""
 
     def ready(self) -> Many[Compiled]:
         """Those that ended since the last call."""
@@ -140,22 +143,28 @@ class EngineCore:
             usage = Usage(prompt_tokens=0, completion_tokens=0)  # nothing of it was computed
             self._mailbox.post(StepOutputs(finals=[Final(request.request_id, "error", usage, error)]))
         elif sampling.grammar is not None and self._compiler is not None:
-            self._compile(self._compiler, request.request_id, sampling.grammar)
+            self._compile(self._compiler, request, sampling.grammar)
 
-    def _compile(self, compiler: Compiler, request_id: str, grammar: Grammar) -> None:
+    def _compile(self, compiler: Compiler, request: GenerateRequest, grammar: Grammar) -> None:
         """Under a key of its own: after an abort the same request id may come again, with another grammar."""
-        group = self._scheduler.find(request_id)
+        group = self._scheduler.find(request.request_id)
         assert group is not None
         self._num_submitted += 1
-        key = f"{self._num_submitted}:{request_id}"
+        key = f"{self._num_submitted}:{request.request_id}"
         self._compiling[key] = group
-        compiler.submit(key, grammar)
+        compiler.submit(key, grammar, request.tenant)
+
+    def _stop_compiling(self, group: RequestGroup) -> None:
+        for key in [key for key, waiting in self._compiling.items() if waiting is group]:
+            assert self._compiler is not None
+            self._compiler.withdraw(key)
+            del self._compiling[key]
 
     def _take_compiled(self) -> None:
         for compiled in self._compiler.ready() if self._compiling and self._compiler is not None else ():
-            group = self._compiling.pop(compiled.request_id)
+            group = self._compiling.pop(compiled.request_id, None)
             error = compiled.error
-            if not group.num_alive:
+            if group is None or not group.num_alive:
                 continue
             if compiled.make_matcher is not None:
                 try:
@@ -173,6 +182,7 @@ class EngineCore:
         if final is None:
             return
         self._mailbox.post(StepOutputs(finals=[final]))
+        self._stop_compiling(group)
         digest = group.request.adapter
         if digest and not self._scheduler.waiting_for(digest):
             self._adapters.withdraw(digest)

@@ -1,13 +1,17 @@
-"""A real, tiny engine without a model: the whole protocol over a real socket, deterministic tokens, no torch.
+"""A real, tiny engine without a model: the whole protocol over a real socket, deterministic answers, no torch.
 
-It serves the gateway's tests and benchmarks. The completion repeats the prompt's tokens; an adapter rotates them by a
-number taken from its digest, so that an answer tells which adapter gave it.
+It serves the gateway's tests and benchmarks. Choice i repeats the prompt's tokens from the i-th on; an adapter rotates
+them by a number taken from its digest, so that an answer tells which adapter gave it. Grammars are not enforced, but
+one whose source holds `UNSUPPORTED_WORD` is refused as an engine refuses what it cannot enforce. Whole blocks of a
+prompt that the same tenant and adapter sent before count as cached.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import signal
+import struct
 import threading
 import time
 
@@ -19,6 +23,7 @@ from engine.protocol import (
     Abort,
     AdapterStatus,
     Delta,
+    EngineError,
     EngineLimits,
     EngineStats,
     Final,
@@ -26,34 +31,71 @@ from engine.protocol import (
     GenerateRequest,
     LoadAdapter,
     StepOutputs,
+    TenantStats,
+    TokenLogprobs,
     UnloadAdapter,
     Usage,
 )
 from engine.server import EngineServer
 
+BLOCK_SIZE = 16
+MAX_SEEN_PREFIXES = 4096
+UNSUPPORTED_WORD = "unsupported"
 
-def fake_token(request: GenerateRequest, index: int) -> int:
-    """Completion token `index` of a request: what any test may expect."""
+
+def fake_token(request: GenerateRequest, position: int, index: int = 0) -> int:
+    """Completion token at a position of choice `index`: what any test may expect."""
     prompt = request.prompt_token_ids
-    rotation = int(request.adapter[:8], 16) if request.adapter else 0
-    return prompt[(index + rotation) % len(prompt)]
+    return prompt[(position + index + _rotation(request.adapter)) % len(prompt)]
+
+
+def fake_logprobs(token_id: int, num_top: int, vocab_size: int) -> TokenLogprobs:
+    """Likelier the smaller the id modulo 10 is; the ids that follow are the next most likely ones."""
+    logprob = -(1 + token_id % 10) / 10
+    top = [(token_id + rank) % vocab_size for rank in range(num_top)]
+    return TokenLogprobs(logprob, top, [logprob - rank / 10 for rank in range(num_top)])
+
+
+def fake_embedding(request: GenerateRequest, size: int) -> bytes:
+    """A vector of unit length that counts the prompt's ids modulo its size; `last` counts the last id alone."""
+    token_ids = request.prompt_token_ids if request.pooling == "mean" else request.prompt_token_ids[-1:]
+    counts = [0] * size
+    for token_id in token_ids:
+        counts[(token_id + _rotation(request.adapter)) % size] += 1
+    norm = math.hypot(*counts)
+    return struct.pack(f"<{size}f", *(count / norm for count in counts))
+
+
+def _rotation(adapter: str) -> int:
+    return int(adapter[:8], 16) if adapter else 0
 
 
 class _Running(msgspec.Struct):
+    """num_sent, num_kept: of each choice; a choice in num_kept has ended."""
+
     request: GenerateRequest
     started_s: float
-    num_sent: int = 0
+    num_cached_tokens: int
+    num_sent: list[int]
+    num_kept: dict[int, int] = msgspec.field(default_factory=dict)
+
+    @property
+    def num_running(self) -> int:
+        return len(self.num_sent) - len(self.num_kept)
 
 
 class FakeCore:
-    """One token for every running request each step; steps last 1 / tokens_per_s seconds."""
+    """One token for every running choice each step; steps last 1 / tokens_per_s seconds."""
 
-    def __init__(self, mailbox: Mailbox, tokens_per_s: float) -> None:
+    def __init__(self, mailbox: Mailbox, tokens_per_s: float, *, vocab_size: int = 512, hidden_size: int = 32) -> None:
         self._mailbox = mailbox
         self._step_s = 1 / tokens_per_s if tokens_per_s else 0.0
+        self._vocab_size = vocab_size
+        self._hidden_size = hidden_size
         self._running: dict[str, _Running] = {}
         self._resident: set[str] = set()
-        self._num_tokens = 0
+        self._seen: dict[int, None] = {}  # hashes of prefixes, oldest first
+        self._num_tokens = self._num_prompt_tokens = self._num_cached_tokens = self._num_loads = 0
         self._draining = False
 
     def run(self) -> None:
@@ -69,17 +111,11 @@ class FakeCore:
     def _obey(self, command: object) -> None:
         match command:
             case GenerateRequest():
-                self._running[command.request_id] = _Running(command, time.monotonic())
-                if command.adapter:
-                    self._resident.add(command.adapter)
-            case Abort(request_id, num_kept):
-                running = self._running.pop(request_id, None)
-                if running is not None:
-                    reason: FinishReason = "abort" if num_kept is None else "stop"
-                    final = self._final(running, reason, num_kept)
-                    self._mailbox.post(StepOutputs(finals=[final]))
+                self._add(command)
+            case Abort(request_id, num_kept, index):
+                self._abort(request_id, num_kept, index)
             case LoadAdapter(digest):
-                self._resident.add(digest)
+                self._load(digest)
                 self._mailbox.post(AdapterStatus(digest, True))
             case UnloadAdapter(digest):
                 self._resident.discard(digest)
@@ -87,35 +123,118 @@ class FakeCore:
             case Drain():
                 self._draining = True
 
+    def _add(self, request: GenerateRequest) -> None:
+        grammar = request.sampling.grammar
+        if grammar is not None and UNSUPPORTED_WORD in grammar.source:
+            error = EngineError("invalid_request", f"the keyword '{UNSUPPORTED_WORD}' cannot be enforced")
+            final = Final(request.request_id, "error", Usage(prompt_tokens=0, completion_tokens=0), error)
+            self._mailbox.post(StepOutputs(finals=[final]))
+            return
+        num_cached_tokens = self._look_up(request)
+        self._num_prompt_tokens += len(request.prompt_token_ids)
+        self._num_cached_tokens += num_cached_tokens
+        if request.adapter:
+            self._load(request.adapter)
+        self._running[request.request_id] = _Running(request, time.monotonic(), num_cached_tokens, [0] * request.n)
+
+    def _load(self, digest: str) -> None:
+        self._num_loads += digest not in self._resident
+        self._resident.add(digest)
+
+    def _look_up(self, request: GenerateRequest) -> int:
+        """How many of the prompt's tokens are cached; all but its last one may be. Its own blocks are, from now on."""
+        prompt, num_cached = request.prompt_token_ids, 0
+        for end in range(BLOCK_SIZE, len(prompt), BLOCK_SIZE):
+            key = hash((request.tenant, request.adapter, tuple(prompt[:end])))
+            if key in self._seen:
+                num_cached = end
+            self._seen[key] = None
+        while len(self._seen) > MAX_SEEN_PREFIXES:
+            del self._seen[next(iter(self._seen))]
+        return num_cached
+
+    def _abort(self, request_id: str, num_kept: int | None, index: int | None) -> None:
+        running = self._running.get(request_id)
+        if running is None:
+            return
+        for choice in range(len(running.num_sent)) if index is None else (index,):
+            sent = running.num_sent[choice]
+            running.num_kept.setdefault(choice, sent if num_kept is None else min(num_kept, sent))
+        if not running.num_running:
+            self._mailbox.post(StepOutputs(finals=[self._end(running, "abort" if num_kept is None else "stop")]))
+
     def _step(self) -> StepOutputs:
         outputs = StepOutputs([], [])
-        for request_id, running in list(self._running.items()):
-            sampling = running.request.sampling
-            token = fake_token(running.request, running.num_sent)
-            running.num_sent += 1
-            self._num_tokens += 1
-            stopped = token in sampling.stop_token_ids and running.num_sent > sampling.min_tokens
-            shown = [] if stopped else [token]
-            outputs.deltas.append(Delta(request_id, shown, running.num_sent))
-            if stopped or running.num_sent == sampling.max_tokens:
-                outputs.finals.append(self._final(running, "stop" if stopped else "length", None))
-                del self._running[request_id]
+        for running in list(self._running.values()):
+            if running.request.pooling is not None:
+                outputs.finals.append(self._end(running, "stop"))
+                continue
+            for index in range(len(running.num_sent)):
+                if index not in running.num_kept:
+                    outputs.deltas.append(self._advance(running, index))
+            if not running.num_running:
+                outputs.finals.append(self._end(running, outputs.deltas[-1].finish_reason or "stop"))
         return outputs
 
-    def _final(self, running: _Running, reason: FinishReason, num_kept: int | None) -> Final:
-        kept = running.num_sent if num_kept is None else min(num_kept, running.num_sent)
+    def _advance(self, running: _Running, index: int) -> Delta:
+        """The next token of one choice."""
+        request, position = running.request, running.num_sent[index]
+        sampling = request.sampling
+        prompt_logprobs = self._prompt_logprobs(request) if index == position == 0 else None
+        token_ids: list[int] = []
+        reason: FinishReason | None = None
+        if position < sampling.max_tokens:
+            token = fake_token(request, position, index)
+            position += 1
+            self._num_tokens += 1
+            if token in sampling.stop_token_ids and position > sampling.min_tokens:
+                reason = "stop"
+            else:
+                token_ids.append(token)
+        if reason is None and position == sampling.max_tokens:
+            reason = "length"
+        running.num_sent[index] = position
+        if reason is not None:
+            running.num_kept[index] = position
+        logprobs = None
+        if sampling.num_logprobs is not None:
+            logprobs = [fake_logprobs(each, sampling.num_logprobs, self._vocab_size) for each in token_ids]
+        return Delta(request.request_id, token_ids, position, index, logprobs, reason, prompt_logprobs)
+
+    def _prompt_logprobs(self, request: GenerateRequest) -> list[TokenLogprobs | None] | None:
+        num_top = request.sampling.num_prompt_logprobs
+        if num_top is None:
+            return None
+        return [None, *(fake_logprobs(token, num_top, self._vocab_size) for token in request.prompt_token_ids[1:])]
+
+    def _end(self, running: _Running, reason: FinishReason) -> Final:
+        request, kept = running.request, sum(running.num_kept.values())
+        del self._running[request.request_id]
         usage = Usage(
-            prompt_tokens=len(running.request.prompt_token_ids),
+            prompt_tokens=len(request.prompt_token_ids),
             completion_tokens=kept,
-            discarded_tokens=running.num_sent - kept,
+            cached_tokens=running.num_cached_tokens,
+            discarded_tokens=sum(running.num_sent) - kept,
             decode_ms=(time.monotonic() - running.started_s) * 1e3,
         )
-        return Final(running.request.request_id, reason, usage)
+        embedding = fake_embedding(request, self._hidden_size) if request.pooling else None
+        return Final(request.request_id, reason, usage, embedding=embedding)
 
     def _stats(self) -> EngineStats:
+        tenants: dict[str, TenantStats] = {}
+        for running in self._running.values():
+            tenant = running.request.tenant
+            num_running = tenants[tenant].num_running if tenant in tenants else 0
+            tenants[tenant] = TenantStats(num_running + 1, 0, 0.0)
         return EngineStats(
-            num_running=len(self._running),
+            num_running=sum(running.num_running for running in self._running.values()),
+            prompt_tokens_total=self._num_prompt_tokens,
             generation_tokens_total=self._num_tokens,
+            adapter_loads_total=self._num_loads,
+            adapter_slots_used=len(self._resident),
+            prefix_query_tokens_total=self._num_prompt_tokens,
+            prefix_hit_tokens_total=self._num_cached_tokens,
+            tenants=tenants,
             resident_adapters=sorted(self._resident),
         )
 
@@ -129,12 +248,15 @@ def main() -> None:
     parser.add_argument("--max-waiting", type=int, default=512)
     args = parser.parse_args()
     model = load_model_config(args.model_dir)
-    limits = EngineLimits(model.max_position, args.max_num_seqs, args.max_waiting, block_size=16, num_blocks=4096)
+    limits = EngineLimits(
+        model.max_position, args.max_num_seqs, args.max_waiting, block_size=BLOCK_SIZE, num_blocks=4096
+    )
     mailbox = Mailbox()
     server = EngineServer(args.endpoint, model_digest(args.model_dir), limits, mailbox)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.drain())
-    threading.Thread(target=FakeCore(mailbox, args.tokens_per_s).run, name="fake-core", daemon=True).start()
+    core = FakeCore(mailbox, args.tokens_per_s, vocab_size=model.vocab_size, hidden_size=model.hidden_size)
+    threading.Thread(target=core.run, name="fake-core", daemon=True).start()
     server.run()
 
 

@@ -15,6 +15,7 @@ from engine.adapter_pool import AdapterPool
 from engine.block_manager import BlockManager
 from engine.config import EngineConfig, ModelConfig, load_model_config, model_digest
 from engine.core import EngineCore
+from engine.grammar.compiler import GrammarCompiler
 from engine.layers.lora_table import AdapterTables
 from engine.limits import Limits
 from engine.mailbox import Mailbox, Wake
@@ -74,7 +75,10 @@ def build_core(config: EngineConfig, mailbox: Mailbox) -> tuple[EngineCore, Engi
     runner = ModelRunner(decoder, config, num_blocks, pool.adapter, tables)
     limits = EngineLimits(max_model_len, config.max_num_seqs, config.max_waiting, config.block_size, num_blocks)
     log.info("ready: %d KV blocks of %d tokens, context %d", num_blocks, config.block_size, max_model_len)
-    return EngineCore(mailbox, scheduler, blocks, pool, runner), limits
+    compiler = GrammarCompiler(
+        config.model_dir, model.vocab_size, model.eos_token_ids, wake=lambda: mailbox.command(Wake())
+    )
+    return EngineCore(mailbox, scheduler, blocks, pool, runner, compiler), limits
 
 
 def build_adapter_pool(

@@ -19,6 +19,7 @@ from gateway.admin.router import admin_router
 from gateway.api.caller import provide_caller
 from gateway.api.chat import chat_completions
 from gateway.api.completions import completions
+from gateway.api.embeddings import embeddings
 from gateway.api.envelope import Application
 from gateway.api.errors import exception_handlers
 from gateway.api.health import health
@@ -40,6 +41,7 @@ def build_app(services: Services) -> Litestar:
         route_handlers=[
             chat_completions(services.pipeline),
             completions(services.pipeline),
+            embeddings(services.pipeline),
             *models(services.resolver, pools),
         ],
         dependencies={"caller": provide_caller(services.authenticator)},

@@ -4,71 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 
 import msgspec
 
-from engine.protocol import Final, FinishReason, GenerateRequest, SamplingParams, Usage
-from gateway.backends.base import Message, PreparedPrompt
+from engine.protocol import Delta, Final, GenerateRequest, SamplingParams, TokenLogprobs, Usage
+from gateway.backends.base import Backend, PreparedPrompt
 from gateway.backends.pool import Pool
+from gateway.choices import Choice, Piece, Token, prompt_tokens
 from gateway.errors import BackendFailed, InvalidRequest, Overloaded
 from gateway.metering.meter import Meter
 from gateway.metering.tag import MeterTag, encode_tag
 from gateway.principal import Principal
+from gateway.requests import Conversation, EmbeddingRequest, Prompt, TextRequest
 from gateway.routing.resolve import Resolver, Route
-from gateway.text.detokenizer import Detokenizer
 from gateway.text.tokenizer import Tokenizer
 
 THREAD_ABOVE_CHARS = 16_384
 """Longer prompts are tokenized in a thread, so that the streams of others go on."""
 
 
-class Conversation(msgspec.Struct, frozen=True):
-    """A prompt that the model's chat template renders."""
-
-    messages: list[Message]
-
-
-class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One completion that a client asks for. max_tokens None: as many as usual; max_tokens_field: what the client calls
-    it; stop: strings that end the text."""
-
-    request_id: str
-    endpoint: str
-    model: str
-    prompt: Conversation | str | list[int]
-    stream: bool
-    max_tokens: int | None = None
-    max_tokens_field: str = "max_tokens"
-    min_tokens: int = 0
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-
-    @property
-    def prompt_field(self) -> str:
-        """What the client calls the prompt."""
-        return "messages" if isinstance(self.prompt, Conversation) else "prompt"
-
-
 class Prepared(msgspec.Struct, frozen=True):
-    """A request that was found good: nothing but the engine can refuse it any more."""
+    """A request that was found good: nothing but the engine can refuse it any more. grammar_field: what the client
+    calls the grammar, which only the engine understands."""
 
     pool: Pool
     request: GenerateRequest
-    stop: tuple[str, ...]
+    stop: tuple[str, ...] = ()
+    grammar_field: str | None = None
 
 
-class Completion(msgspec.Struct, frozen=True):
-    """The end of one completion."""
+class PromptTokens(msgspec.Struct, frozen=True):
+    """The prompt's own log-probabilities."""
 
-    finish_reason: FinishReason
-    usage: Usage
+    tokens: list[Token]
+
+
+Item = list[Piece] | PromptTokens | Usage
 
 
 class Pipeline:
@@ -89,119 +62,189 @@ class Pipeline:
         self._meter = meter
         self._default_max_tokens = default_max_tokens
 
+    def tokenizer(self, prepared: Prepared) -> Tokenizer:
+        """The tokenizer of the model that a request goes to."""
+        return self._tokenizers[prepared.pool.name]
+
     async def prepare(self, principal: Principal, request: TextRequest) -> Prepared:
         """Raises InvalidRequest, ModelNotFound and Overloaded; nothing was asked of an engine then."""
         route = await self._resolver.resolve(principal.project_id, request.model)
         pool = self._pools[route.base]
-        prompt = await _tokenize(pool, request)
-        capabilities = pool.any.capabilities
-        _check_stop_ids(capabilities.vocab_size, request)
-        max_tokens = self._bound(capabilities.max_model_len, prompt.num_tokens, request)
-        if not self._meter.has_room:
-            raise Overloaded("Usage cannot be recorded at the moment.", retry_after_s=5.0)
+        prompt = await _tokenize(pool.any, request.prompt, request.names.prompt)
+        capabilities, sampling = pool.any.capabilities, request.sampling
+        _check_ids("stop_token_ids", sampling.stop_token_ids, capabilities.vocab_size)
+        _check_ids("logit_bias", sampling.logit_bias, capabilities.vocab_size)
+        _check_at_most(request.names.n, request.n, capabilities.max_choices)
+        max_tokens = _bound(capabilities.max_model_len, prompt.num_tokens, request, self._default_max_tokens)
         generate = GenerateRequest(
             request_id=request.request_id,
             prompt_token_ids=prompt.token_ids,
-            sampling=SamplingParams(
-                max_tokens=max_tokens,
-                temperature=request.temperature,
-                top_p=request.top_p,
-                top_k=request.top_k,
-                seed=request.seed,
-                min_tokens=request.min_tokens,
-                stop_token_ids=request.stop_token_ids,
-                ignore_eos=request.ignore_eos,
-            ),
+            sampling=msgspec.structs.replace(sampling, max_tokens=max_tokens),
             tenant=principal.project_id,
             adapter=route.adapter.digest if route.adapter else "",
-            meter=encode_tag(_tag(principal, route, request)),
+            n=request.n,
+            weight=request.weight,
+            meter=self._tag(principal, route, request),
         )
-        return Prepared(pool, generate, request.stop)
+        return Prepared(pool, generate, request.stop, request.names.grammar)
 
-    async def run(self, prepared: Prepared) -> AsyncGenerator[str | Completion]:
-        """Text as it comes, then exactly one Completion. Closing it early aborts the request.
+    async def prepare_embedding(self, principal: Principal, request: EmbeddingRequest) -> Prepared:
+        """Raises as `prepare` does."""
+        route = await self._resolver.resolve(principal.project_id, request.model)
+        pool = self._pools[route.base]
+        prompt = await _tokenize(pool.any, request.prompt, request.names.prompt)
+        capabilities = pool.any.capabilities
+        if prompt.num_tokens > capabilities.max_model_len:
+            raise _too_long(capabilities.max_model_len, prompt.num_tokens, request.names.prompt)
+        _check_at_most("dimensions", request.dimensions or 1, capabilities.embedding_size)
+        generate = GenerateRequest(
+            request_id=request.request_id,
+            prompt_token_ids=prompt.token_ids,
+            sampling=SamplingParams(max_tokens=0),
+            tenant=principal.project_id,
+            adapter=route.adapter.digest if route.adapter else "",
+            pooling=request.pooling,
+            meter=self._tag(principal, route, request),
+        )
+        return Prepared(pool, generate)
 
-        Raises Overloaded before the first text, BackendFailed at any time.
+    async def run(self, prepared: Prepared) -> AsyncGenerator[Item]:
+        """Pieces as they come, each choice's last with its finish reason; then exactly one Usage.
+
+        PromptTokens come before all pieces, where they were asked for. Closing it early aborts the request. Raises
+        InvalidRequest and Overloaded before the first piece, BackendFailed at any time.
         """
-        request, backend = prepared.request, prepared.pool.pick()
-        tokenizer = self._tokenizers[prepared.pool.name]
-        detokenizer = Detokenizer(tokenizer, prepared.stop, min_tokens=request.sampling.min_tokens)
-        async with aclosing(backend.generate(request)) as items:
+        request, backend, tokenizer = prepared.request, prepared.pool.pick(), self.tokenizer(prepared)
+        min_tokens = request.sampling.min_tokens
+        choices = [Choice(index, tokenizer, prepared.stop, min_tokens=min_tokens) for index in range(request.n)]
+        waits_for_prompt = request.sampling.num_prompt_logprobs is not None
+        pieces: list[Piece] = []
+        try:
+            async with aclosing(backend.generate(request)) as items:
+                async for item in items:
+                    if isinstance(item, Final):
+                        if pieces := pieces + _end(choices, item):
+                            yield pieces
+                        yield item.usage
+                        return
+                    pieces += await _pieces(choices, item, backend)
+                    if waits_for_prompt and (prompt := _prompt_logprobs(item)) is not None:
+                        waits_for_prompt = False
+                        yield PromptTokens(prompt_tokens(tokenizer, request.prompt_token_ids, prompt))
+                    if pieces and not waits_for_prompt:
+                        yield pieces
+                        pieces = []
+        except InvalidRequest as error:
+            raise _naming(error, prepared) from None
+
+    async def embed(self, prepared: Prepared) -> tuple[bytes, Usage]:
+        """The embedding of one prepared text, fp32 little-endian and of unit length. Raises as `run` does."""
+        async with aclosing(prepared.pool.pick().generate(prepared.request)) as items:
             async for item in items:
-                if isinstance(item, Final):
-                    rest = detokenizer.finish()
-                    if rest.text:
-                        yield rest.text
-                    yield _completion(item, stopped=rest.finished)
-                    return
-                was_finished = detokenizer.finished
-                delta = detokenizer.push(item.token_ids)
-                if delta.finished and not was_finished:
-                    await backend.stop_at(request.request_id, delta.num_kept_tokens)
-                if delta.text:
-                    yield delta.text
+                if isinstance(item, Final) and item.embedding is not None:
+                    return item.embedding, item.usage
+        raise BackendFailed("The engine gave no embedding.")
 
-    def _bound(self, context: int, num_prompt_tokens: int, request: TextRequest) -> int:
-        """The most tokens to generate, such that prompt and completion fit the context."""
-        left = context - num_prompt_tokens
-        if left < 1 or (request.max_tokens or 0) > left:
-            asked = f" and asks for {request.max_tokens} more in the completion" if request.max_tokens else ""
-            raise InvalidRequest(
-                f"This model's maximum context length is {context} tokens. However, your request has "
-                f"{num_prompt_tokens} tokens in the {request.prompt_field}{asked}.",
-                param=request.prompt_field if left < 1 else request.max_tokens_field,
-                code="context_length_exceeded",
+    def _tag(self, principal: Principal, route: Route, request: TextRequest | EmbeddingRequest) -> bytes:
+        """What its usage event needs to know. Raises Overloaded where no more of them can be kept."""
+        if not self._meter.has_room:
+            raise Overloaded("Usage cannot be recorded at the moment.", retry_after_s=5.0)
+        adapter = route.adapter
+        return encode_tag(
+            MeterTag(
+                organization_id=principal.organization_id,
+                project_id=principal.project_id,
+                api_key_id=principal.api_key_id,
+                endpoint=request.endpoint,
+                model=route.model,
+                adapter_id=adapter.id if adapter else None,
+                adapter_version=adapter.version if adapter else None,
+                adapter_digest=adapter.digest if adapter else None,
+                created_at_ns=time.time_ns(),
+                stream=request.stream,
             )
-        max_tokens = request.max_tokens or min(max(self._default_max_tokens, request.min_tokens), left)
-        if request.min_tokens > max_tokens:
-            raise InvalidRequest(
-                f"'min_tokens' must be at most {max_tokens}, the most tokens this request may generate.",
-                param="min_tokens",
-            )
-        return max_tokens
+        )
 
 
-def _completion(final: Final, *, stopped: bool) -> Completion:
-    """stopped: a stop string ended the text, whatever the engine was about to do."""
-    reason = "stop" if stopped else final.finish_reason
-    if reason not in ("stop", "length"):
+async def _pieces(choices: list[Choice], deltas: list[Delta], backend: Backend) -> list[Piece]:
+    pieces = []
+    for delta in deltas:
+        choice = choices[delta.index]
+        piece = choice.push(delta)
+        if piece is not None:
+            pieces.append(piece)
+            if choice.num_kept_tokens is not None:
+                await backend.stop_at(delta.request_id, delta.index, choice.num_kept_tokens)
+    return pieces
+
+
+def _prompt_logprobs(deltas: list[Delta]) -> list[TokenLogprobs | None] | None:
+    return next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs is not None), None)
+
+
+def _end(choices: list[Choice], final: Final) -> list[Piece]:
+    """The ends of the choices that no delta has ended. Raises BackendFailed when the engine did not complete them."""
+    unended = [choice for choice in choices if choice.finish_reason is None]
+    if unended and final.finish_reason not in ("stop", "length"):
         raise BackendFailed("The engine ended the request early.")
-    return Completion(reason, final.usage)
+    return [choice.end(final.finish_reason) for choice in unended]
 
 
-def _check_stop_ids(vocab_size: int, request: TextRequest) -> None:
-    for index, token_id in enumerate(request.stop_token_ids):
+def _naming(error: InvalidRequest, prepared: Prepared) -> InvalidRequest:
+    """The engine's refusal, with the client's name of what was refused: all but the grammar was checked here."""
+    return InvalidRequest(error.message, param=error.param or prepared.grammar_field, code=error.code)
+
+
+def _bound(context: int, num_prompt_tokens: int, request: TextRequest, default: int) -> int:
+    """The most tokens to generate, such that prompt and completion fit the context."""
+    left, min_tokens = context - num_prompt_tokens, request.sampling.min_tokens
+    needed = 1 if request.max_tokens is None else request.max_tokens
+    if left < min(needed, 1):
+        raise _too_long(context, num_prompt_tokens, request.names.prompt)
+    if left < needed:
+        raise _too_long(context, num_prompt_tokens, request.names.prompt, needed, request.names.max_tokens)
+    max_tokens = min(max(default, min_tokens), left) if request.max_tokens is None else request.max_tokens
+    if min_tokens > max_tokens:
+        raise InvalidRequest(
+            f"'min_tokens' must be at most {max_tokens}, the most tokens this request may generate.",
+            param="min_tokens",
+        )
+    return max_tokens
+
+
+def _too_long(
+    context: int, num_tokens: int, prompt_field: str, asked: int | None = None, asked_field: str | None = None
+) -> InvalidRequest:
+    more = f" and asks for {asked} more in the completion" if asked else ""
+    return InvalidRequest(
+        f"This model's maximum context length is {context} tokens. However, your request has {num_tokens} tokens in "
+        f"the {prompt_field}{more}.",
+        param=asked_field or prompt_field,
+        code="context_length_exceeded",
+    )
+
+
+def _check_ids(field: str, token_ids: Iterable[int], vocab_size: int) -> None:
+    for token_id in token_ids:
         if not 0 <= token_id < vocab_size:
             raise InvalidRequest(
-                f"Invalid 'stop_token_ids[{index}]': token ids must be in 0..{vocab_size - 1}.",
-                param="stop_token_ids",
+                f"Invalid token id {token_id} in '{field}': token ids must be in 0..{vocab_size - 1}.",
+                param=field,
                 code="invalid_value",
             )
 
 
-async def _tokenize(pool: Pool, request: TextRequest) -> PreparedPrompt:
-    backend, prompt = pool.any, request.prompt
+def _check_at_most(field: str, value: int, bound: int) -> None:
+    if value > bound:
+        raise InvalidRequest(f"'{field}' must be at most {bound} with this model.", param=field, code="invalid_value")
+
+
+async def _tokenize(backend: Backend, prompt: Prompt, field: str) -> PreparedPrompt:
     if isinstance(prompt, Conversation):
         messages = prompt.messages
         if sum(len(message["content"]) for message in messages) > THREAD_ABOVE_CHARS:
             return await asyncio.to_thread(backend.prepare_chat, messages)
         return backend.prepare_chat(messages)
     if isinstance(prompt, str) and len(prompt) > THREAD_ABOVE_CHARS:
-        return await asyncio.to_thread(backend.prepare_text, prompt)
-    return backend.prepare_text(prompt)
-
-
-def _tag(principal: Principal, route: Route, request: TextRequest) -> MeterTag:
-    adapter = route.adapter
-    return MeterTag(
-        organization_id=principal.organization_id,
-        project_id=principal.project_id,
-        api_key_id=principal.api_key_id,
-        endpoint=request.endpoint,
-        model=route.model,
-        adapter_id=adapter.id if adapter else None,
-        adapter_version=adapter.version if adapter else None,
-        adapter_digest=adapter.digest if adapter else None,
-        created_at_ns=time.time_ns(),
-        stream=request.stream,
-    )
+        return await asyncio.to_thread(backend.prepare_text, prompt, field)
+    return backend.prepare_text(prompt, field)

@@ -78,6 +78,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     adapter_host_bytes: Annotated[Bytes, Meta(description="Memory of adapters kept ready to return to the device.")] = (
         1 << 30
     )
+    num_draft_tokens: Annotated[
+        int, Meta(ge=0, le=32, description="Tokens guessed ahead per step by speculative decoding (0: off).")
+    ] = 0
     default_max_tokens: Annotated[Positive, Meta(description="Completion tokens when a request sets no bound.")] = 1024
     max_body_bytes: Annotated[Bytes, Meta(description="Largest request body, e.g. `4MiB`.")] = 4 << 20
     max_adapter_bytes: Annotated[Bytes, Meta(description="Largest adapter upload, e.g. `512MiB`.")] = 512 << 20

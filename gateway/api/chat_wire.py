@@ -7,24 +7,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.api.fields import (
-    LogitBias,
-    Metadata,
-    MinP,
-    MinTokens,
-    NumChoices,
-    NumTokens,
-    Penalty,
-    RepetitionPenalty,
-    ResponseFormat,
-    Seed,
-    Stop,
-    StopTokenIds,
-    StreamOptions,
-    Temperature,
-    TopK,
-    TopP,
-)
+from gateway.api.common_wire import CommonFields
+from gateway.api.fields import NumTokens
+from gateway.api.grammar import ResponseFormat
+from gateway.api.logprobs import ChatLogprobs
 from gateway.api.usage import UsageOut
 
 
@@ -51,22 +37,15 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     function_call: Any = None
 
 
-class ChatCompletionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+ServedTier = Literal["default", "flex", "priority"]
+
+
+class ChatCompletionRequest(CommonFields, frozen=True, kw_only=True):
     """POST /v1/chat/completions. Every documented field is here, so that refusing one can name it."""
 
-    model: Annotated[str, Meta(min_length=1, max_length=512)]
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=4096)]
     max_tokens: NumTokens | None = None
     max_completion_tokens: NumTokens | None = None
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
-    stop: Stop | None = None
-    seed: Seed | None = None
-    n: NumChoices | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    user: str | None = None
-    metadata: Metadata | None = None
     safety_identifier: Annotated[str, Meta(max_length=64)] | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
@@ -75,9 +54,6 @@ class ChatCompletionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    logit_bias: LogitBias | None = None
     response_format: ResponseFormat | None = None
     tools: list[Any] | None = None
     tool_choice: Any = None
@@ -91,27 +67,12 @@ class ChatCompletionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     verbosity: Literal["low", "medium", "high"] | None = None
     web_search_options: Any = None
     moderation: Any = None
-    # Beyond OpenAI, with vLLM's names.
-    top_k: TopK | None = None
-    min_p: MinP | None = None
-    repetition_penalty: RepetitionPenalty | None = None
-    min_tokens: MinTokens | None = None
-    ignore_eos: bool | None = None
-    stop_token_ids: StopTokenIds | None = None
 
 
 CHAT_NO_EFFECT: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
     "prompt_cache_retention": ("in_memory",),
     "prompt_cache_options": (),
     "store": (False,),
-    "service_tier": ("auto", "default"),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "presence_penalty": (0.0,),
-    "frequency_penalty": (0.0,),
-    "logit_bias": ({},),
-    "response_format": (ResponseFormat("text"),),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "functions": ([],),
@@ -123,8 +84,6 @@ CHAT_NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "verbosity": ("medium",),
     "web_search_options": (),
     "moderation": (),
-    "min_p": (0.0,),
-    "repetition_penalty": (1.0,),
 }
 """The values of fields this API does not serve yet that change nothing; any other value is refused by name."""
 
@@ -139,7 +98,7 @@ class ChatChoice(msgspec.Struct, frozen=True):
     index: int
     message: AssistantMessage
     finish_reason: str
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
 
 
 class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,7 +108,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChoice]
     usage: UsageOut
-    service_tier: Literal["default"] = "default"
+    service_tier: ServedTier = "default"
     system_fingerprint: str | None = None
 
 
@@ -162,7 +121,7 @@ class ChatChunkChoice(msgspec.Struct, frozen=True):
     index: int
     delta: ChatDelta
     finish_reason: str | None = None
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
 
 
 class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,5 +133,5 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChunkChoice]
     usage: UsageOut | msgspec.UnsetType | None = msgspec.UNSET
-    service_tier: Literal["default"] = "default"
+    service_tier: ServedTier = "default"
     system_fingerprint: str | None = None

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypeGuard
+from typing import Any
 
 import msgspec
 from litestar import Request, post
@@ -14,6 +13,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.response.base import ASGIResponse
 
 from gateway.api.caller import Caller
+from gateway.api.completions_stream import CompletionEvents
 from gateway.api.completions_wire import (
     COMPLETION_NO_EFFECT,
     DEFAULT_MAX_TOKENS,
@@ -25,13 +25,17 @@ from gateway.api.completions_wire import (
 from gateway.api.disconnect import unless_gone
 from gateway.api.envelope import call_of
 from gateway.api.fields import decode, refuse_unsupported
-from gateway.api.merge import merged
-from gateway.api.options import include_usage, text_request
-from gateway.api.replies import json_response, reply_id
-from gateway.api.sse import DONE, event, open_stream
+from gateway.api.grammar import requested_grammar
+from gateway.api.logprobs import TokenBytes, text_logprobs
+from gateway.api.merge import all_of, merged
+from gateway.api.options import include_usage, sampling_params, stop_strings
+from gateway.api.prompts import prompts
+from gateway.api.replies import Answer, Collected, collect, json_response, reply_id, row_id
+from gateway.api.sse import open_stream
 from gateway.api.usage import usage_out
 from gateway.errors import InvalidRequest
-from gateway.pipeline import Completion, Pipeline
+from gateway.pipeline import Pipeline, Prepared
+from gateway.requests import FieldNames, TextRequest
 
 ENDPOINT = "/v1/completions"
 
@@ -45,81 +49,99 @@ def completions(pipeline: Pipeline) -> HTTPRouteHandler:
         wire = decode(_DECODER, await request.body())
         call.model = wire.model
         with_usage = include_usage(wire)
-        refuse_unsupported(wire, COMPLETION_NO_EFFECT)
+        _check(wire)
         prepared = [
-            await pipeline.prepare(
-                caller,
-                text_request(
-                    wire,
-                    # Each choice is a row of the ledger; the first one has the id that the client sees.
-                    request_id=call.request_id if index == 0 else f"{call.request_id}.{index}",
-                    endpoint=ENDPOINT,
-                    prompt=prompt,
-                    max_tokens=wire.max_tokens or max(DEFAULT_MAX_TOKENS, wire.min_tokens or 0),
-                ),
-            )
-            for index, prompt in enumerate(_prompts(wire.prompt))
+            await pipeline.prepare(caller, _text_request(wire, prompt, row_id(call.request_id, index)))
+            for index, prompt in enumerate(prompts(wire.prompt, "prompt", MAX_PROMPTS))
         ]
-        pieces = merged([pipeline.run(each) for each in prepared])
+        echoes = [_echo(pipeline, wire, each, index) for index, each in enumerate(prepared)]
+        to_bytes = None if wire.logprobs is None else pipeline.tokenizer(prepared[0]).token_bytes
         reply = partial(
             TextCompletion, id=reply_id("cmpl", call.request_id), created=int(time.time()), model=wire.model
         )
         if wire.stream:
-            return await open_stream(request, _events(pieces, reply, with_usage=with_usage))
-        return json_response(await unless_gone(request.receive, _collect(pieces, reply, len(prepared))))
+            events = CompletionEvents(reply, wire.n or 1, echoes, with_usage=with_usage, to_bytes=to_bytes)
+            return await open_stream(request, events.of(merged([pipeline.run(each) for each in prepared])))
+        jobs = [collect(pipeline.run(each), each.request.n) for each in prepared]
+        collected = await unless_gone(request.receive, all_of(jobs))
+        choices = _choices(collected, echoes, wire.n or 1, to_bytes)
+        return json_response(reply(choices=choices, usage=usage_out([each.usage for each in collected])))
 
     return create_completion
 
 
-def _prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]:
-    """One per choice. Raises InvalidRequest for lists that mix kinds and for too many prompts."""
-    if isinstance(prompt, str):
-        return [prompt]
-    if _all_ints(prompt):
-        return [prompt]
-    if len(prompt) > MAX_PROMPTS:
-        raise InvalidRequest(f"A request may have at most {MAX_PROMPTS} prompts.", param="prompt")
-    if len({type(each) for each in prompt}) == 1:
-        return [each for each in prompt if not isinstance(each, int)]
-    raise InvalidRequest(
-        "Invalid value for 'prompt': expected a string, strings, token ids, or lists of token ids, not a mixture.",
-        param="prompt",
-        code="invalid_type",
+def _check(wire: CompletionRequest) -> None:
+    """What only several fields together make wrong. Raises InvalidRequest."""
+    refuse_unsupported(wire, COMPLETION_NO_EFFECT)
+    num_choices, num_candidates = wire.n or 1, wire.best_of or wire.n or 1
+    if num_candidates < num_choices:
+        raise InvalidRequest(f"'best_of' must be at least 'n' ({num_choices}).", param="best_of", code="invalid_value")
+    if wire.stream and num_candidates > num_choices:
+        raise InvalidRequest(
+            "Results with 'best_of' greater than 'n' cannot be streamed.", param="best_of", code="invalid_value"
+        )
+    if wire.max_tokens == 0 and not wire.echo:
+        raise InvalidRequest("'max_tokens' may be 0 only with 'echo'.", param="max_tokens", code="invalid_value")
+    if wire.max_tokens == 0 and num_candidates > 1:
+        raise InvalidRequest("Several choices need 'max_tokens' above 0.", param="max_tokens", code="invalid_value")
+
+
+def _text_request(wire: CompletionRequest, prompt: str | list[int], request_id: str) -> TextRequest:
+    grammar, grammar_field = requested_grammar(None, wire.structured_outputs)
+    num_choices, num_candidates = wire.n or 1, wire.best_of or wire.n or 1
+    chooses = num_candidates > num_choices  # by log-probabilities, whether they are shown or not
+    num_prompt_logprobs = wire.logprobs if wire.echo else None
+    if wire.max_tokens == 0:  # the engine is asked for something at least
+        num_prompt_logprobs = wire.logprobs or 0
+    default = max(DEFAULT_MAX_TOKENS, wire.min_tokens or 0)
+    return TextRequest(
+        request_id=request_id,
+        endpoint=ENDPOINT,
+        model=wire.model,
+        prompt=prompt,
+        names=FieldNames(prompt="prompt", n="best_of" if chooses else "n", grammar=grammar_field),
+        stream=bool(wire.stream),
+        sampling=sampling_params(
+            wire,
+            num_logprobs=0 if chooses and wire.logprobs is None else wire.logprobs,
+            num_prompt_logprobs=num_prompt_logprobs,
+            grammar=grammar,
+        ),
+        max_tokens=default if wire.max_tokens is None else wire.max_tokens,
+        n=num_candidates,
+        stop=stop_strings(wire),
     )
 
 
-def _all_ints(prompt: list[str | int | list[int]]) -> TypeGuard[list[int]]:
-    return all(isinstance(each, int) for each in prompt)
+def _echo(pipeline: Pipeline, wire: CompletionRequest, prepared: Prepared, index: int) -> str:
+    """A prompt as it is shown before its choices; "" where the client did not ask for that."""
+    if not wire.echo:
+        return ""
+    if isinstance(wire.prompt, str):
+        return wire.prompt
+    prompt = wire.prompt[index]
+    return prompt if isinstance(prompt, str) else pipeline.tokenizer(prepared).decode(prepared.request.prompt_token_ids)
 
 
-async def _events(
-    pieces: AsyncGenerator[tuple[int, str | Completion]], reply: partial[TextCompletion], *, with_usage: bool
-) -> AsyncGenerator[bytes]:
-    """Text as it comes, the finish reason of each choice, and the usage of all where it was asked for."""
-    usages = []
-    usage = None if with_usage else msgspec.UNSET
-    async with aclosing(pieces):
-        async for index, piece in pieces:
-            if isinstance(piece, str):
-                yield event(reply(choices=[CompletionChoice(index, piece)], usage=usage))
-            else:
-                usages.append(piece.usage)
-                yield event(reply(choices=[CompletionChoice(index, "", piece.finish_reason)], usage=usage))
-    if with_usage:
-        yield event(reply(choices=[], usage=usage_out(usages)))
-    yield DONE
+def _choices(
+    collected: Sequence[Collected], echoes: Sequence[str], num_choices: int, to_bytes: TokenBytes | None
+) -> list[CompletionChoice]:
+    """Each prompt's choices, the likeliest of its candidates where there are more."""
+    choices: list[CompletionChoice] = []
+    for each, echo in zip(collected, echoes, strict=True):
+        answers = each.answers
+        if len(answers) > num_choices:
+            answers = sorted(answers, key=_mean_logprob, reverse=True)[:num_choices]
+        for answer in answers:
+            logprobs = None
+            if to_bytes is not None:
+                prompt = text_logprobs(each.prompt_tokens, to_bytes)
+                logprobs = prompt.followed_by(text_logprobs(answer.tokens, to_bytes, len(echo)))
+            choices.append(CompletionChoice(len(choices), echo + answer.text, answer.finish_reason, logprobs))
+    return choices
 
 
-async def _collect(
-    pieces: AsyncGenerator[tuple[int, str | Completion]], reply: partial[TextCompletion], num_choices: int
-) -> TextCompletion:
-    texts: list[list[str]] = [[] for _ in range(num_choices)]
-    ends: dict[int, Completion] = {}
-    async with aclosing(pieces):
-        async for index, piece in pieces:
-            if isinstance(piece, str):
-                texts[index].append(piece)
-            else:
-                ends[index] = piece
-    choices = [CompletionChoice(i, "".join(text), ends[i].finish_reason) for i, text in enumerate(texts)]
-    return reply(choices=choices, usage=usage_out([end.usage for end in ends.values()]))
+def _mean_logprob(answer: Answer) -> float:
+    """Per token; an answer without any comes last."""
+    logprobs = [token.logprobs.logprob for token in answer.tokens if token.logprobs is not None]
+    return sum(logprobs) / len(logprobs) if logprobs else -float("inf")

@@ -32,7 +32,8 @@ Stop = StopString | Annotated[list[StopString], Meta(max_length=4)]
 Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
 ]
-LogitBias = dict[str, Annotated[float, Meta(ge=-100, le=100)]]
+LogitBias = Annotated[dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)]
+"""Its keys are token ids as JSON has them for keys: in quotes."""
 
 _PATH = re.compile(r" - at (?:`(?:key|value)` in )?`\$\.?(?P<path>.*)`$")
 _MISSING = re.compile(r"^Object missing required field `(?P<field>.*)`")
@@ -44,11 +45,6 @@ _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>.*)`")
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
-
-
-class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    type: str
-    json_schema: Any = None
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:

@@ -1,11 +1,11 @@
-"""Several completions of one request, run side by side and read as one stream."""
+"""Several prompts of one request, run side by side: as one stream of all, or to their ends."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -18,6 +18,11 @@ async def merged(sources: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[tuple[i
 
     The first error ends everything. Closing it closes every source.
     """
+    if len(sources) == 1:
+        async with aclosing(sources[0]) as only:
+            async for each in only:
+                yield 0, each
+        return
     queue: asyncio.Queue[tuple[int, T] | Exception | None] = asyncio.Queue(MAX_QUEUED)
     places = asyncio.Semaphore(MAX_CONCURRENT)
 
@@ -46,3 +51,22 @@ async def merged(sources: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[tuple[i
         for task in pumps:
             task.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def all_of(jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Their results in order; at most MAX_CONCURRENT run at a time. The first error ends everything."""
+    places = asyncio.Semaphore(MAX_CONCURRENT)
+
+    async def limited(job: Coroutine[Any, Any, T]) -> T:
+        async with places:
+            return await job
+
+    tasks = [asyncio.create_task(limited(job)) for job in jobs]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for job in jobs:
+            job.close()  # one that never began

@@ -2,43 +2,44 @@
 
 from __future__ import annotations
 
-from gateway.api.chat_wire import ChatCompletionRequest
-from gateway.api.completions_wire import CompletionRequest
+from engine.protocol import Grammar, SamplingParams
+from gateway.api.common_wire import CommonFields
 from gateway.errors import InvalidRequest
-from gateway.pipeline import Conversation, TextRequest
 
 
-def text_request(
-    request: ChatCompletionRequest | CompletionRequest,
+def sampling_params(
+    request: CommonFields,
     *,
-    request_id: str,
-    endpoint: str,
-    prompt: Conversation | str | list[int],
-    max_tokens: int | None,
-) -> TextRequest:
-    """Null and absent mean the default."""
-    stop = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
-    modern = isinstance(request, ChatCompletionRequest) and request.max_completion_tokens is not None
-    return TextRequest(
-        request_id=request_id,
-        endpoint=endpoint,
-        model=request.model,
-        prompt=prompt,
-        stream=bool(request.stream),
-        max_tokens=max_tokens,
-        max_tokens_field="max_completion_tokens" if modern else "max_tokens",
-        min_tokens=request.min_tokens or 0,
+    num_logprobs: int | None,
+    num_prompt_logprobs: int | None = None,
+    grammar: Grammar | None = None,
+) -> SamplingParams:
+    """Null and absent mean the default; max_tokens is left to the pipeline."""
+    return SamplingParams(
+        max_tokens=0,
         temperature=1.0 if request.temperature is None else request.temperature,
         top_p=1.0 if request.top_p is None else request.top_p,
         top_k=max(0, request.top_k or 0),
+        min_p=request.min_p or 0.0,
         seed=request.seed,
-        stop=stop,
+        min_tokens=request.min_tokens or 0,
         stop_token_ids=tuple(request.stop_token_ids or ()),
         ignore_eos=bool(request.ignore_eos),
+        presence_penalty=request.presence_penalty or 0.0,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        repetition_penalty=1.0 if request.repetition_penalty is None else request.repetition_penalty,
+        logit_bias=request.logit_bias or {},
+        num_logprobs=num_logprobs,
+        num_prompt_logprobs=num_prompt_logprobs,
+        grammar=grammar,
     )
 
 
-def include_usage(request: ChatCompletionRequest | CompletionRequest) -> bool:
+def stop_strings(request: CommonFields) -> tuple[str, ...]:
+    return (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
+
+
+def include_usage(request: CommonFields) -> bool:
     """Whether the stream's last chunk brings the usage. Raises InvalidRequest for options that cannot be honoured."""
     options = request.stream_options
     if options is None:

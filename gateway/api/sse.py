@@ -32,6 +32,19 @@ def event(data: msgspec.Struct) -> bytes:
     return b"data: " + msgspec.json.encode(data) + b"\n\n"
 
 
+class TextEvent:
+    """Events that differ in one string alone: the rest of them is encoded once."""
+
+    def __init__(self, example: msgspec.Struct, field: str) -> None:
+        """example: an event whose `field`, the only one of that name, is empty. In JSON no text can look like it."""
+        head, empty, self._tail = event(example).partition(f'"{field}":""'.encode())
+        assert empty
+        self._head = head + f'"{field}":'.encode()
+
+    def __call__(self, text: str) -> bytes:
+        return self._head + msgspec.json.encode(text) + self._tail
+
+
 async def open_stream(request: Request[Any, Any, Any], events: AsyncGenerator[bytes]) -> ASGIResponse:
     """A streaming reply, once its first event exists: what is refused before that keeps its own status.
 

@@ -16,7 +16,10 @@ Message = dict[str, Any]
 
 
 class Capabilities(msgspec.Struct, frozen=True):
-    """What a backend can do; what it cannot is refused before it is asked. Token ids are in 0..vocab_size - 1."""
+    """What a backend can do; what it cannot is refused before it is asked. Token ids are in 0..vocab_size - 1.
+
+    max_choices: the most choices of one request. embedding_size: numbers in an embedding.
+    """
 
     exact_counts: bool
     token_ids: bool
@@ -27,6 +30,8 @@ class Capabilities(msgspec.Struct, frozen=True):
     abort: bool
     max_model_len: int
     vocab_size: int
+    max_choices: int
+    embedding_size: int
 
 
 class PreparedPrompt(msgspec.Struct, frozen=True):
@@ -71,18 +76,19 @@ class Backend(Acknowledged, Protocol):
     def prepare_chat(self, messages: list[Message]) -> PreparedPrompt:
         """Render the chat template and tokenize. Raises InvalidRequest(param="messages")."""
 
-    def prepare_text(self, prompt: str | list[int]) -> PreparedPrompt:
-        """Tokenize a plain prompt, or check ids against the vocabulary. Raises InvalidRequest(param="prompt")."""
+    def prepare_text(self, prompt: str | list[int], field: str) -> PreparedPrompt:
+        """Tokenize a plain prompt, or check ids against the vocabulary. Raises InvalidRequest(param=field)."""
 
-    def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta | Final]:
-        """Deltas, then exactly one Final. Closing the iterator early aborts the request; its usage reaches the sink
-        all the same.
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[list[Delta] | Final]:
+        """The deltas that came since the last item, then exactly one Final. Closing the iterator early aborts the
+        request; its usage reaches the sink all the same.
 
         Raises Overloaded when nothing can take it, BackendFailed when the backend dies under it.
         """
 
-    async def stop_at(self, request_id: str, num_kept_tokens: int) -> None:
-        """The text is complete after num_kept_tokens completion tokens (a stop string): end it, discard the rest."""
+    async def stop_at(self, request_id: str, index: int, num_kept_tokens: int) -> None:
+        """The text of a choice is complete after num_kept_tokens of its tokens (a stop string): end it, discard the
+        rest."""
 
     async def load(self, digest: str) -> None:
         """Make an adapter resident. Raises InvalidRequest with the reason it does not fit."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import AsyncGenerator
 
 import msgspec
@@ -25,6 +24,7 @@ from engine.protocol import (
     GenerateRequest,
     Heartbeat,
     LoadAdapter,
+    SamplingParams,
     StepOutputs,
     Submit,
     UnackedUsage,
@@ -42,35 +42,45 @@ from gateway.text.tokenizer import Tokenizer
 CREDIT_WAIT_S = 2.0
 ADAPTER_WAIT_S = 60.0
 RETRY_AFTER_S = 1.0
-SAMPLING = frozenset({"temperature", "top_p", "top_k", "seed", "min_tokens", "stop_token_ids", "ignore_eos"})
+MAX_CHOICES = 128
+SAMPLING = frozenset(SamplingParams.__struct_fields__)
 
 
 class _Stream(msgspec.Struct, eq=False):
-    """One request on the engine. num_completion_tokens: the last cumulative count seen; num_kept_tokens: set by
-    stop_at; abandoned: nobody reads it any more; lost: the engine is gone, its final is made up here. Times are the
-    loop's, in seconds."""
+    """One request on the engine. counts: the last cumulative count seen of each choice; kept: how many of them count,
+    for the choices that stop_at has ended; abandoned: nobody reads it any more; lost: the engine is gone, its final is
+    made up here. Times are the loop's, in seconds."""
 
     request: GenerateRequest
     submitted_s: float
+    counts: list[int]
     first_token_s: float | None = None
     final_s: float | None = None
-    num_completion_tokens: int = 0
-    num_kept_tokens: int | None = None
+    kept: dict[int, int] = msgspec.field(default_factory=dict)
     abandoned: bool = False
     lost: bool = False
-    items: deque[Delta | Final] = msgspec.field(default_factory=deque)
+    deltas: list[Delta] = msgspec.field(default_factory=list)
+    final: Final | None = None
     waiter: asyncio.Future[None] | None = None
 
-    def put(self, item: Delta | Final) -> None:
-        self.items.append(item)
+    @property
+    def num_kept_tokens(self) -> int:
+        """What was seen of all choices, less what follows the stop strings."""
+        return sum(min(count, self.kept.get(index, count)) for index, count in enumerate(self.counts))
+
+    def wake(self) -> None:
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
 
-    async def take(self) -> Delta | Final:
-        while not self.items:
+    async def take(self) -> list[Delta] | Final:
+        while not self.deltas and self.final is None:
             self.waiter = asyncio.get_running_loop().create_future()
             await self.waiter
-        return self.items.popleft()
+        if self.deltas:
+            deltas, self.deltas = self.deltas, []
+            return deltas
+        assert self.final is not None
+        return self.final
 
 
 class _NoEngine:
@@ -120,17 +130,19 @@ class EngineBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        length = self._welcome.limits.max_model_len if self._welcome else self._config.max_position
+        limits = self._welcome.limits if self._welcome else None
         return Capabilities(
             exact_counts=True,
             token_ids=True,
             lora=True,
             sampling=SAMPLING,
-            logprobs=False,
-            grammar=False,
+            logprobs=True,
+            grammar=True,
             abort=True,
-            max_model_len=length,
+            max_model_len=limits.max_model_len if limits else self._config.max_position,
             vocab_size=self._config.vocab_size,
+            max_choices=min(MAX_CHOICES, limits.max_num_seqs) if limits else MAX_CHOICES,
+            embedding_size=self._config.hidden_size,
         )
 
     @property
@@ -141,17 +153,17 @@ class EngineBackend:
         token_ids = self._tokenizer.encode_chat(messages)
         return PreparedPrompt(token_ids, len(token_ids))
 
-    def prepare_text(self, prompt: str | list[int]) -> PreparedPrompt:
+    def prepare_text(self, prompt: str | list[int], field: str) -> PreparedPrompt:
         token_ids = self._tokenizer.encode_text(prompt) if isinstance(prompt, str) else prompt
         if not token_ids:
-            raise InvalidRequest("The prompt must have at least one token.", param="prompt")
+            raise InvalidRequest(f"The {field} must have at least one token.", param=field)
         if not isinstance(prompt, str) and not 0 <= min(token_ids) <= max(token_ids) < self._config.vocab_size:
-            raise InvalidRequest(f"Token ids must be in 0..{self._config.vocab_size - 1}.", param="prompt")
+            raise InvalidRequest(f"Token ids must be in 0..{self._config.vocab_size - 1}.", param=field)
         return PreparedPrompt(token_ids, len(token_ids))
 
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta | Final]:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[Delta] | Final]:
         await self._take_credit()
-        stream = _Stream(request, asyncio.get_running_loop().time())
+        stream = _Stream(request, asyncio.get_running_loop().time(), [0] * request.n)
         try:
             self._link.send(Submit(request))
         except EngineGone as gone:
@@ -159,7 +171,7 @@ class EngineBackend:
             raise _not_ready(str(gone)) from None
         self._streams[request.request_id] = stream
         try:
-            while isinstance(item := await stream.take(), Delta):
+            while not isinstance(item := await stream.take(), Final):
                 yield item
             final = self._settle(stream, item)
         finally:
@@ -168,11 +180,11 @@ class EngineBackend:
             raise _failure(final.error)
         yield final
 
-    async def stop_at(self, request_id: str, num_kept_tokens: int) -> None:
+    async def stop_at(self, request_id: str, index: int, num_kept_tokens: int) -> None:
         stream = self._streams.get(request_id)
         if stream is not None:
-            stream.num_kept_tokens = num_kept_tokens
-            self._abort(stream)
+            stream.kept[index] = num_kept_tokens
+            self._abort(stream, Abort(request_id, num_kept_tokens, index))
 
     async def load(self, digest: str) -> None:
         status = await self._command_adapter(LoadAdapter(digest))
@@ -232,7 +244,7 @@ class EngineBackend:
         for stream in list(self._streams.values()):
             if stream.final_s is None:
                 stream.lost = True
-                seen = stream.num_completion_tokens
+                seen = sum(stream.counts)
                 num_prompt_tokens = len(stream.request.prompt_token_ids) if seen else 0
                 usage = Usage(prompt_tokens=num_prompt_tokens, completion_tokens=seen)
                 error = EngineError("internal", reason)
@@ -253,9 +265,10 @@ class EngineBackend:
             return
         if stream.first_token_s is None:
             stream.first_token_s = asyncio.get_running_loop().time()
-        stream.num_completion_tokens = delta.num_completion_tokens
+        stream.counts[delta.index] = delta.num_completion_tokens
         if not stream.abandoned:
-            stream.put(delta)
+            stream.deltas.append(delta)
+            stream.wake()
 
     def _end(self, final: Final) -> None:
         stream = self._streams.get(final.request_id)
@@ -266,17 +279,18 @@ class EngineBackend:
         if stream.abandoned:
             self._settle(stream, final)
         else:
-            stream.put(final)
+            stream.final = final
+            stream.wake()
 
     def _settle(self, stream: _Stream, final: Final) -> Final:
         """Record the usage, once. The engine may have run past a stop string before it heard of it: the rest is
         discarded here then, as the engine would have."""
         usage, reason = final.usage, final.finish_reason
         kept = stream.num_kept_tokens
-        if kept is not None and kept < usage.completion_tokens:
+        if stream.kept and kept < usage.completion_tokens:
             discarded = usage.discarded_tokens + usage.completion_tokens - kept
             usage = msgspec.structs.replace(usage, completion_tokens=kept, discarded_tokens=discarded)
-        if kept is not None and reason == "length":
+        if len(stream.kept) == stream.request.n and reason == "length":
             reason = "stop"
         del self._streams[stream.request.request_id]
         record = UsageRecord(final.request_id, stream.request.attempt, reason, usage, stream.request.meter)
@@ -293,17 +307,15 @@ class EngineBackend:
         if self._streams.get(stream.request.request_id) is not stream:
             return
         stream.abandoned = True
-        if stream.final_s is None:
-            self._abort(stream)
-            return
-        final = stream.items[-1]
-        assert isinstance(final, Final)
-        self._settle(stream, final)
+        if stream.final is not None:
+            self._settle(stream, stream.final)
+        else:
+            self._abort(stream, Abort(stream.request.request_id))
 
-    def _abort(self, stream: _Stream) -> None:
+    def _abort(self, stream: _Stream, abort: Abort) -> None:
         if stream.final_s is None:
             with contextlib.suppress(EngineGone):  # then it ends by itself
-                self._link.send(Abort(stream.request.request_id, stream.num_kept_tokens))
+                self._link.send(abort)
 
     async def _take_credit(self) -> None:
         if self._draining:

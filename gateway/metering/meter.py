@@ -12,7 +12,7 @@ from itertools import islice
 import msgspec
 import structlog
 
-from engine.protocol import UsageRecord
+from engine.protocol import Usage, UsageRecord
 from gateway.backends.base import Acknowledged
 from gateway.db.pool import UNAVAILABLE, Database
 from gateway.db.usage import UsageEvent, write_usage_events
@@ -30,6 +30,7 @@ MAX_BACKOFF_S = 5.0
 
 class _Waiting(msgspec.Struct, frozen=True):
     event: UsageEvent
+    usage: Usage
     source: Acknowledged
 
     @property
@@ -72,7 +73,7 @@ class Meter:
             # Not acknowledged, so the engine keeps it and whoever can read it still may.
             log.error("usage_without_meter_tag", request_id=usage.request_id, error=str(error))
             return
-        waiting = _Waiting(event, source)
+        waiting = _Waiting(event, usage.usage, source)
         self._waiting.setdefault(waiting.key, waiting)
         self._metrics.usage_waiting.set(len(self._waiting))
         self._wake.set()
@@ -132,7 +133,7 @@ class Meter:
         for waiting in batch:
             del self._waiting[waiting.key]
             if waiting.attempt in new:
-                self._metrics.count_usage(waiting.event)
+                self._metrics.count_usage(waiting.event, waiting.usage)
         self._metrics.usage_written.inc(len(new))
         self._metrics.usage_waiting.set(len(self._waiting))
 

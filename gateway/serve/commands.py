@@ -30,6 +30,7 @@ def engine_command(settings: Settings, model_dir: Path) -> list[str]:
         "--max-adapters": str(settings.max_adapters),
         "--adapter-host-bytes": str(settings.adapter_host_bytes),
         "--num-threads": str(settings.num_threads),
+        "--num-draft-tokens": str(settings.num_draft_tokens),
     }
     if settings.kv_cache_bytes is not None:
         flags["--kv-cache-bytes"] = str(settings.kv_cache_bytes)

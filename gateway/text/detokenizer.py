@@ -43,6 +43,21 @@ class Detokenizer:
         """Whether a stop string was found."""
         return self._finished
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens taken so far; once finished, up to and with the one that completed the stop string."""
+        return len(self._token_ids)
+
+    @property
+    def num_chars(self) -> int:
+        """Characters decoded so far, those that are held back included."""
+        return self._num_decoded_chars
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether some of what was pushed is not in the text yet."""
+        return self._undecided or bool(self._held)
+
     def push(self, token_ids: list[int]) -> TextDelta:
         """Take the next ids; those after a found stop string are ignored."""
         shown = ""

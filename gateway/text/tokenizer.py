@@ -13,6 +13,7 @@ from tokenizers import Tokenizer as BackendTokenizer
 from transformers import PreTrainedTokenizerFast
 
 from gateway.errors import InvalidRequest
+from gateway.text.token_text import TokenText
 
 Message = dict[str, Any]
 
@@ -26,6 +27,7 @@ class Tokenizer:
         # A tokenizer.json may ask for either; a prompt must be neither cut nor filled up in silence.
         self.backend.no_truncation()
         self.backend.no_padding()
+        self._token_text = TokenText(self.backend)
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> Tokenizer:
@@ -59,6 +61,10 @@ class Tokenizer:
     def encode_text(self, text: str) -> list[int]:
         """Token ids of a plain prompt, with the special tokens that the tokenizer puts around one (such as BOS)."""
         return self._encode(text, add_special_tokens=True)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of one token, which need not be whole characters."""
+        return self._token_text.to_bytes(token_id)
 
     def decode(self, token_ids: list[int]) -> str:
         """The text of ids in one go, special tokens left out."""

@@ -1,13 +1,14 @@
-"""Merged streams lose nothing, keep each source's order, and close every source."""
+"""Merged streams lose nothing, keep each source's order, and close every source; so do jobs that run side by side."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 import pytest
 
-from gateway.api.merge import MAX_CONCURRENT, merged
+from gateway.api.merge import MAX_CONCURRENT, all_of, merged
 
 
 class Sources:
@@ -48,9 +49,30 @@ async def test_the_first_error_ends_all():
     assert sources.num_open == 0
 
 
-async def test_closing_it_closes_every_source():
+@pytest.mark.parametrize("num_sources", [1, 3])
+async def test_closing_it_closes_every_source(num_sources: int):
     sources = Sources()
-    stream = merged([sources.count(10**6) for _ in range(3)])
+    stream = merged([sources.count(10**6) for _ in range(num_sources)])
     await anext(stream)
     await stream.aclose()
+    assert sources.num_open == 0
+
+
+async def last(source: AsyncGenerator[int]) -> int:
+    async with aclosing(source):
+        return [number async for number in source][-1]
+
+
+async def test_all_results_come_in_order_and_few_jobs_run_at_once():
+    sources = Sources()
+    assert await all_of([last(sources.count(count)) for count in range(40, 0, -1)]) == list(range(39, -1, -1))
+    assert sources.peak == MAX_CONCURRENT
+
+
+async def test_the_first_job_that_fails_ends_all():
+    sources = Sources()
+    with pytest.raises(ValueError, match="broken"):
+        await all_of(
+            [last(sources.count(10**6)), last(sources.count(10, 5)), *(last(sources.count(9)) for _ in range(30))]
+        )
     assert sources.num_open == 0

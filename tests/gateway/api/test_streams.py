@@ -123,6 +123,8 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_fault_of_the_serve
 
 
 async def test_each_request_is_one_row_with_exact_counts(house: House):
+    project = house.globex.project_id
+    before = {reason: len(await usage_rows(house.dsn, project, reason, 0)) for reason in ("length", "stop")}
     async with httpx.AsyncClient(base_url=house.url, headers={"authorization": f"Bearer {house.globex.key}"}) as http:
         replies = [
             await http.post(
@@ -130,8 +132,8 @@ async def test_each_request_is_one_row_with_exact_counts(house: House):
             )
             for model, stop in [("tiny", None), ("tiny:poet", None), ("tiny", "ef")]
         ]
-    length = await usage_rows(house.dsn, house.globex.project_id, "length", 2)
-    stopped = await usage_rows(house.dsn, house.globex.project_id, "stop", 1)
+    length = (await usage_rows(house.dsn, project, "length", before["length"] + 2))[before["length"] :]
+    stopped = (await usage_rows(house.dsn, project, "stop", before["stop"] + 1))[before["stop"] :]
     assert [row["request_id"] for row in [*length, *stopped]] == [reply.headers["x-request-id"] for reply in replies]
     for row, reply in zip([*length, *stopped], replies, strict=True):
         assert row["prompt_tokens"] == reply.json()["usage"]["prompt_tokens"]
@@ -152,6 +154,20 @@ METRICS = (
     "vllm:time_to_first_token_seconds_bucket",
     "vllm:e2e_request_latency_seconds_bucket",
     "vllm:request_success_total",
+    "vllm:request_queue_time_seconds_bucket",
+    "vllm:request_time_per_output_token_seconds_bucket",
+    "vllm:prefix_cache_queries_total",
+    "vllm:prefix_cache_hits_total",
+    "vllm:spec_decode_num_draft_tokens_total",
+    "vllm:spec_decode_num_accepted_tokens_total",
+    "lorikeet_adapter_loads_total",
+    "lorikeet_adapter_load_bytes_total",
+    "lorikeet_adapter_load_seconds_total",
+    "lorikeet_adapter_evictions_total",
+    "lorikeet_adapter_slots",
+    "lorikeet_tokens_total",
+    "lorikeet_tenant_tokens_total",
+    "lorikeet_tenant_time_to_first_token_seconds_bucket",
     "lorikeet_http_requests_total",
     "lorikeet_engine_up",
 )

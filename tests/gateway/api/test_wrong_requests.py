@@ -11,7 +11,7 @@ import pytest
 
 from tests.gateway.api.conftest import House
 
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+CHAT, TEXT, EMBED = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 USER = {"role": "user", "content": "hi"}
 
 
@@ -25,6 +25,14 @@ def text(**fields: Any) -> dict[str, Any]:
 
 def message(**fields: Any) -> dict[str, Any]:
     return chat(messages=[{**USER, **fields}])
+
+
+def schema(json_schema: dict[str, Any]) -> dict[str, Any]:
+    return chat(response_format={"type": "json_schema", "json_schema": json_schema})
+
+
+def embed(given: Any, **fields: Any) -> dict[str, Any]:
+    return {"model": "tiny", "input": given, **fields}
 
 
 def without(body: dict[str, Any], field: str) -> dict[str, Any]:
@@ -78,39 +86,80 @@ WRONG: list[tuple[str, str, Any, int, str | None, str | None]] = [
     ("long metadata key", CHAT, chat(metadata={"k" * 65: ""}), 400, "metadata", "invalid_value"),
     ("long metadata value", CHAT, chat(metadata={"k": "v" * 513}), 400, "metadata", "invalid_value"),
     ("metadata of numbers", CHAT, chat(metadata={"k": 1}), 400, "metadata", "invalid_type"),
-    ("n 2", CHAT, chat(n=2), 400, "n", "unsupported_value"),
+    ("n 129", CHAT, chat(n=129), 400, "n", "invalid_value"),
+    ("more choices than the engine computes at once", CHAT, chat(n=65), 400, "n", "invalid_value"),
+    ("scale tier", CHAT, chat(service_tier="scale"), 400, "service_tier", "unsupported_value"),
+    ("unknown tier", CHAT, chat(service_tier="gold"), 400, "service_tier", "invalid_value"),
+    ("logprobs is a number", CHAT, chat(logprobs=2), 400, "logprobs", "invalid_type"),
+    ("top_logprobs without logprobs", CHAT, chat(top_logprobs=1), 400, "top_logprobs", "invalid_value"),
+    ("21 top_logprobs", CHAT, chat(logprobs=True, top_logprobs=21), 400, "top_logprobs", "invalid_value"),
+    ("presence penalty above 2", CHAT, chat(presence_penalty=2.1), 400, "presence_penalty", "invalid_value"),
+    ("frequency penalty below -2", TEXT, text(frequency_penalty=-2.1), 400, "frequency_penalty", "invalid_value"),
+    ("repetition penalty 0", CHAT, chat(repetition_penalty=0), 400, "repetition_penalty", "invalid_value"),
+    ("min_p above 1", TEXT, text(min_p=1.1), 400, "min_p", "invalid_value"),
+    ("bias above 100", CHAT, chat(logit_bias={"5": 101}), 400, "logit_bias", "invalid_value"),
+    ("bias of no number", CHAT, chat(logit_bias={"5": "x"}), 400, "logit_bias", "invalid_type"),
+    ("bias of a word", CHAT, chat(logit_bias={"five": 1}), 400, "logit_bias", "invalid_type"),
+    ("bias of a negative id", CHAT, chat(logit_bias={"-1": 1}), 400, "logit_bias", "invalid_value"),
+    ("bias beyond the vocabulary", TEXT, text(logit_bias={"1000000": 1}), 400, "logit_bias", "invalid_value"),
+    ("1025 biases", CHAT, chat(logit_bias={str(i): 0 for i in range(1025)}), 400, "logit_bias", "invalid_value"),
+    ("unknown format", CHAT, chat(response_format={"type": "xml"}), 400, "response_format.type", "invalid_value"),
+    ("a format's unknown field", CHAT, chat(response_format={"type": "text", "foo": 1}), 400, "response_format.foo", "unknown_parameter"),
+    ("no schema", CHAT, chat(response_format={"type": "json_schema"}), 400, "response_format.json_schema", "missing_required_parameter"),
+    ("a schema for another type", CHAT, chat(response_format={"type": "text", "json_schema": {"name": "a"}}), 400, "response_format.json_schema", "invalid_parameter_combination"),
+    ("a schema without a name", CHAT, schema({}), 400, "response_format.json_schema.name", "missing_required_parameter"),
+    ("a schema's bad name", CHAT, schema({"name": "a b"}), 400, "response_format.json_schema.name", "invalid_value"),
+    ("a schema that is no object", CHAT, schema({"name": "a", "schema": [1]}), 400, "response_format.json_schema.schema", "invalid_type"),
+    ("a schema that cannot be enforced", CHAT, schema({"name": "a", "schema": {"unsupported": 1}}), 400, "response_format", None),
+    ("the same in a stream", CHAT, {**schema({"name": "a", "schema": {"unsupported": 1}}), "stream": True}, 400, "response_format", None),
+    ("a regex that cannot be enforced", TEXT, text(structured_outputs={"regex": "unsupported"}), 400, "structured_outputs", None),
+    ("two structures", TEXT, text(structured_outputs={"regex": "a", "choice": ["a"]}), 400, "structured_outputs", "invalid_value"),
+    ("no structure", TEXT, text(structured_outputs={"json_object": False}), 400, "structured_outputs", "invalid_value"),
+    ("no choices", TEXT, text(structured_outputs={"choice": []}), 400, "structured_outputs.choice", "invalid_value"),
+    ("a structure not served", TEXT, text(structured_outputs={"regex": "a", "structural_tag": "x"}), 400, "structured_outputs.structural_tag", "unsupported_parameter"),
+    ("format and structure", CHAT, chat(response_format={"type": "json_object"}, structured_outputs={"regex": "a"}), 400, "structured_outputs", "invalid_parameter_combination"),
+    ("vLLM's older name", TEXT, text(guided_regex="a"), 400, "guided_regex", "unknown_parameter"),
+    ("format of text", TEXT, text(response_format={"type": "json_object"}), 400, "response_format", "unknown_parameter"),
     ("n 0", CHAT, chat(n=0), 400, "n", "invalid_value"),
     ("store", CHAT, chat(store=True), 400, "store", "unsupported_value"),
-    ("flex tier", CHAT, chat(service_tier="flex"), 400, "service_tier", "unsupported_value"),
-    ("logprobs", CHAT, chat(logprobs=True), 400, "logprobs", "unsupported_value"),
-    ("top_logprobs", CHAT, chat(top_logprobs=1), 400, "top_logprobs", "unsupported_value"),
-    ("presence penalty", CHAT, chat(presence_penalty=0.5), 400, "presence_penalty", "unsupported_value"),
-    ("frequency penalty", TEXT, text(frequency_penalty=-1), 400, "frequency_penalty", "unsupported_value"),
-    ("logit bias", CHAT, chat(logit_bias={"5": 1}), 400, "logit_bias", "unsupported_value"),
-    ("json mode", CHAT, chat(response_format={"type": "json_object"}), 400, "response_format", "unsupported_value"),
     ("tools", CHAT, chat(tools=[{"type": "function"}]), 400, "tools", "unsupported_value"),
     ("a required tool", CHAT, chat(tool_choice="required"), 400, "tool_choice", "unsupported_value"),
     ("audio out", CHAT, chat(modalities=["text", "audio"]), 400, "modalities", "unsupported_value"),
     ("prediction", CHAT, chat(prediction={}), 400, "prediction", "unsupported_parameter"),
-    ("min_p", CHAT, chat(min_p=0.1), 400, "min_p", "unsupported_value"),
-    ("repetition penalty", CHAT, chat(repetition_penalty=1.2), 400, "repetition_penalty", "unsupported_value"),
     ("options without a stream", CHAT, chat(stream_options={"include_usage": True}), 400, "stream_options", None),
     ("obfuscation", CHAT, chat(stream=True, stream_options={"include_obfuscation": True}), 400, "stream_options.include_obfuscation", "unsupported_value"),
-    ("best_of", TEXT, text(best_of=2), 400, "best_of", "unsupported_value"),
-    ("echo", TEXT, text(echo=True), 400, "echo", "unsupported_value"),
+    ("best_of below n", TEXT, text(best_of=2, n=3), 400, "best_of", "invalid_value"),
+    ("best_of 21", TEXT, text(best_of=21), 400, "best_of", "invalid_value"),
+    ("best_of in a stream", TEXT, text(best_of=2, stream=True), 400, "best_of", "invalid_value"),
+    ("six logprobs of text", TEXT, text(logprobs=6), 400, "logprobs", "invalid_value"),
+    ("no tokens of text", TEXT, text(max_tokens=0), 400, "max_tokens", "invalid_value"),
+    ("several choices of no tokens", TEXT, text(max_tokens=0, echo=True, n=2), 400, "max_tokens", "invalid_value"),
     ("suffix", TEXT, text(suffix="!"), 400, "suffix", "unsupported_parameter"),
-    ("logprobs of text", TEXT, text(logprobs=0), 400, "logprobs", "unsupported_parameter"),
     ("no prompts", TEXT, text(prompt=[]), 400, "prompt", "invalid_value"),
     ("empty prompt", TEXT, text(prompt=""), 400, "prompt", None),
     ("mixed prompts", TEXT, text(prompt=["a", 1]), 400, "prompt", "invalid_type"),
     ("id outside the vocabulary", TEXT, text(prompt=[10**6]), 400, "prompt", None),
     ("negative id", TEXT, text(prompt=[-1]), 400, "prompt", None),
-    ("too many prompts", TEXT, text(prompt=["a"] * 65), 400, "prompt", None),
+    ("too many prompts", TEXT, text(prompt=["a"] * 65), 400, "prompt", "invalid_value"),
     ("prompt longer than the context", TEXT, text(prompt="xyz " * 400), 400, "prompt", "context_length_exceeded"),
     ("messages longer than the context", CHAT, message(content="xyz " * 400), 400, "messages", "context_length_exceeded"),
     ("completion longer than the context", CHAT, chat(max_tokens=513), 400, "max_tokens", "context_length_exceeded"),
     ("completion by its newer name", CHAT, without(chat(max_completion_tokens=513), "max_tokens"), 400, "max_completion_tokens", "context_length_exceeded"),
     ("text longer than the context", TEXT, text(max_tokens=513), 400, "max_tokens", "context_length_exceeded"),
+    ("no input", EMBED, {"model": "tiny"}, 400, "input", "missing_required_parameter"),
+    ("empty input", EMBED, embed(""), 400, "input", None),
+    ("no inputs", EMBED, embed([]), 400, "input", "invalid_value"),
+    ("an empty input among others", EMBED, embed(["a", ""]), 400, "input", None),
+    ("2049 inputs", EMBED, embed(["a"] * 2049), 400, "input", "invalid_value"),
+    ("mixed inputs", EMBED, embed(["a", 1]), 400, "input", "invalid_type"),
+    ("input id beyond the vocabulary", EMBED, embed([[1], [10**6]]), 400, "input", None),
+    ("input longer than the context", EMBED, embed("xyz " * 400), 400, "input", "context_length_exceeded"),
+    ("dimensions 0", EMBED, embed("a", dimensions=0), 400, "dimensions", "invalid_value"),
+    ("more dimensions than there are", EMBED, embed("a", dimensions=33), 400, "dimensions", "invalid_value"),
+    ("unknown encoding", EMBED, embed("a", encoding_format="int8"), 400, "encoding_format", "invalid_value"),
+    ("unknown pooling", EMBED, embed("a", pooling="cls"), 400, "pooling", "invalid_value"),
+    ("unknown field of an embedding", EMBED, embed("a", stream=True), 400, "stream", "unknown_parameter"),
+    ("embeddings of an unknown adapter", EMBED, {**embed("a"), "model": "tiny:nope"}, 404, "model", "model_not_found"),
     ("half a surrogate pair", CHAT, b'{"model":"\\ud800"}', 400, None, "invalid_json"),
     ("unknown model", CHAT, chat(model="gpt-4o"), 404, "model", "model_not_found"),
     ("unknown adapter", CHAT, chat(model="tiny:nope"), 404, "model", "model_not_found"),
@@ -155,7 +204,10 @@ def test_fields_without_effect_are_accepted(http):
 
 
 def test_null_means_the_default(http):
-    assert http.post(CHAT, json=chat(**dict.fromkeys(NO_EFFECT))).status_code == 200
+    assert http.post(CHAT, json=chat(**dict.fromkeys([*NO_EFFECT, "structured_outputs"]))).status_code == 200
+    nothing = dict.fromkeys(["best_of", "echo", "suffix", "logprobs", "n", "logit_bias", "structured_outputs"])
+    assert http.post(TEXT, json=text(**nothing)).status_code == 200
+    assert http.post(EMBED, json=embed("a", dimensions=None, encoding_format=None, pooling=None)).status_code == 200
 
 
 def test_roles_and_text_parts_are_accepted_whatever_the_content_type(http):

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine.config import load_model_config
@@ -84,7 +85,8 @@ def final(request_id: str = "req_1", completion: int = 2, reason: str = "length"
 
 
 async def read(backend: EngineBackend, asked: GenerateRequest) -> list[Delta | Final]:
-    return [item async for item in backend.generate(asked)]
+    items = [item async for item in backend.generate(asked)]
+    return [each for item in items for each in (item if isinstance(item, list) else [item])]
 
 
 async def until(predicate) -> None:
@@ -168,12 +170,51 @@ async def test_tokens_after_a_stop_string_are_discarded_even_if_the_engine_was_f
     await engine.expect(Submit)
     await engine.send(StepOutputs([Delta("req_1", [7, 8, 9, 9], 4)], [final(completion=4)]))
     await first
-    await backend.stop_at("req_1", 3)
+    await backend.stop_at("req_1", 0, 3)
     end = await anext(stream)
     assert (end.finish_reason, end.usage) == ("stop", Usage(3, 3, discarded_tokens=1))
     assert [(record.finish_reason, record.usage) for record in sink.records] == [("stop", end.usage)]
     await stream.aclose()
     assert len(sink.records) == 1
+
+
+async def test_a_choice_that_a_stop_string_ends_is_aborted_alone_and_counts_up_to_it(engine, backend, sink):
+    await ready(backend, engine)
+    asked = msgspec.structs.replace(request(), n=3)
+    stream = backend.generate(asked)
+    first = asyncio.create_task(anext(stream))
+    await engine.expect(Submit)
+    deltas = [Delta("req_1", [7, 8], 2, 0), Delta("req_1", [7, 8, 9, 9], 4, 1, finish_reason="length")]
+    await engine.send(StepOutputs(deltas, []))
+    assert await first == deltas
+    for index, kept in [(0, 1), (1, 3)]:
+        await backend.stop_at("req_1", index, kept)
+        assert await engine.expect(Abort) == Abort("req_1", kept, index)
+    # Choice 0 was cut by the engine; choice 1 had ended before it heard of the stop string; choice 2 ran to its end.
+    await engine.send(StepOutputs([Delta("req_1", [7, 8, 9, 9, 9], 5, 2)], [final(completion=1 + 4 + 5)]))
+    assert await anext(stream) == [Delta("req_1", [7, 8, 9, 9, 9], 5, 2)]
+    end = await anext(stream)
+    assert (end.finish_reason, end.usage) == ("length", Usage(3, 1 + 3 + 5, discarded_tokens=1))
+    assert [record.usage for record in sink.records] == [end.usage]
+
+
+async def test_what_came_since_the_last_look_is_read_at_once(engine, backend):
+    await ready(backend, engine)
+    stream = backend.generate(request())
+    first = asyncio.create_task(anext(stream))
+    await engine.expect(Submit)
+    deltas = [Delta("req_1", [7], count) for count in range(1, 5)]
+    for delta in deltas[:2]:
+        await engine.send(StepOutputs([delta], []))
+    await engine.send(Heartbeat(0, EngineStats()))
+    seen = await first
+    await engine.send(StepOutputs([deltas[2]], []))
+    await engine.send(StepOutputs([deltas[3]], [final()]))
+    await engine.send(Heartbeat(1, EngineStats(num_running=1)))
+    await until(lambda: backend.health().stats == EngineStats(num_running=1))
+    rest = await anext(stream)
+    assert seen + rest == deltas
+    assert await anext(stream) == final()
 
 
 @pytest.mark.parametrize(

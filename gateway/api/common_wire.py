@@ -1,0 +1,52 @@
+"""The fields that chat and text completions have in common, as OpenAI and, beyond it, vLLM name them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from gateway.api.fields import (
+    LogitBias,
+    Metadata,
+    MinP,
+    MinTokens,
+    NumChoices,
+    Penalty,
+    RepetitionPenalty,
+    Seed,
+    Stop,
+    StopTokenIds,
+    StreamOptions,
+    Temperature,
+    TopK,
+    TopP,
+)
+from gateway.api.grammar import StructuredOutputs
+
+
+class CommonFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Null and absent mean the default."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=512)]
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    stop: Stop | None = None
+    seed: Seed | None = None
+    n: NumChoices | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    metadata: Metadata | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: LogitBias | None = None
+    # Beyond OpenAI, with vLLM's names.
+    top_k: TopK | None = None
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    min_tokens: MinTokens | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: StopTokenIds | None = None
+    structured_outputs: StructuredOutputs | None = None

@@ -1,0 +1,48 @@
+"""Embeddings as OpenAI's clients send and expect them: structs and bounds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from gateway.api.fields import Metadata
+
+MAX_INPUTS = 2048
+
+
+class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """POST /v1/embeddings. input: a text, texts, token ids, or lists of token ids.
+
+    pooling, beyond OpenAI: what of the final hidden states is the embedding, the mean of all (which serves models that
+    were not trained to embed) or the last token's (which models trained so expect).
+    """
+
+    model: Annotated[str, Meta(min_length=1, max_length=512)]
+    input: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    user: str | None = None
+    metadata: Metadata | None = None
+    pooling: Literal["mean", "last"] | None = None
+
+
+class EmbeddingOut(msgspec.Struct, frozen=True):
+    """embedding: numbers, or fp32 little-endian in base64."""
+
+    index: int
+    embedding: list[float] | str
+    object: Literal["embedding"] = "embedding"
+
+
+class EmbeddingUsage(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(msgspec.Struct, frozen=True):
+    data: list[EmbeddingOut]
+    model: str
+    usage: EmbeddingUsage
+    object: Literal["list"] = "list"

@@ -1,0 +1,107 @@
+"""What an answer must match: OpenAI's `response_format` and vLLM's `structured_outputs`, to the engine's grammar.
+
+Whether a grammar can be enforced is the engine's to say; here only its form is known.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from engine.protocol import Grammar
+from gateway.errors import InvalidRequest
+
+JSON_OBJECT = Grammar("json_object")
+
+
+class JsonSchemaFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """strict: the schema is enforced either way. Without a schema any JSON object will do."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+
+
+class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of json, regex, choice, grammar and json_object says what to match. The others are vLLM's as well, and
+    refused by name."""
+
+    json: dict[str, Any] | str | None = None
+    regex: Annotated[str, Meta(min_length=1)] | None = None
+    choice: Annotated[list[str], Meta(min_length=1)] | None = None
+    grammar: Annotated[str, Meta(min_length=1)] | None = None
+    json_object: bool | None = None
+    disable_any_whitespace: bool | None = None
+    disable_additional_properties: bool | None = None
+    whitespace_pattern: str | None = None
+    structural_tag: Any = None
+
+
+_KINDS = ("json", "regex", "choice", "grammar", "json_object")
+
+
+def requested_grammar(
+    response_format: ResponseFormat | None, structured_outputs: StructuredOutputs | None
+) -> tuple[Grammar | None, str | None]:
+    """The grammar, and which field asked for it. Raises InvalidRequest for what contradicts itself."""
+    by_format = _of_format(response_format) if response_format is not None else None
+    if structured_outputs is None:
+        return by_format, "response_format" if by_format else None
+    if by_format is not None:
+        raise InvalidRequest(
+            "Setting 'response_format' and 'structured_outputs' at the same time is not supported.",
+            param="structured_outputs",
+            code="invalid_parameter_combination",
+        )
+    return _of_structured(structured_outputs), "structured_outputs"
+
+
+def _of_format(wanted: ResponseFormat) -> Grammar | None:
+    if (wanted.type == "json_schema") != (wanted.json_schema is not None):
+        raise InvalidRequest(
+            "'response_format.json_schema' belongs to the type 'json_schema', and only to it.",
+            param="response_format.json_schema",
+            code="missing_required_parameter" if wanted.json_schema is None else "invalid_parameter_combination",
+        )
+    if wanted.json_schema is not None:
+        schema = wanted.json_schema.schema
+        return JSON_OBJECT if schema is None else Grammar("json_schema", _json(schema))
+    return JSON_OBJECT if wanted.type == "json_object" else None
+
+
+def _of_structured(wanted: StructuredOutputs) -> Grammar:
+    for field in wanted.__struct_fields__:
+        if field not in _KINDS and getattr(wanted, field):
+            raise InvalidRequest(
+                f"The field 'structured_outputs.{field}' is not supported with this model.",
+                param=f"structured_outputs.{field}",
+                code="unsupported_parameter",
+            )
+    given = [field for field in _KINDS if getattr(wanted, field) not in (None, False)]
+    if len(given) != 1:
+        raise InvalidRequest(
+            f"'structured_outputs' must have exactly one of {', '.join(_KINDS)}.",
+            param="structured_outputs",
+            code="invalid_value",
+        )
+    if wanted.json is not None:
+        return Grammar("json_schema", wanted.json if isinstance(wanted.json, str) else _json(wanted.json))
+    if wanted.regex is not None:
+        return Grammar("regex", wanted.regex)
+    if wanted.choice is not None:
+        return Grammar("choice", _json(wanted.choice))
+    if wanted.grammar is not None:
+        return Grammar("lark", wanted.grammar)
+    return JSON_OBJECT
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,121 @@
+"""What requests used and how long they took, overall and by tenant; vLLM's names where vLLM has one.
+
+Adapters are too many for a label, and so are tenants: the first ones get a label of their own, the rest share one.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from engine.protocol import Usage
+from gateway.db.usage import UsageEvent
+
+MAX_TENANT_LABELS = 100
+OTHER_TENANTS = "other"
+
+_FIRST_TOKEN_BUCKETS_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40)
+_LATENCY_BUCKETS_S = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 60, 120, 240, 480)
+_TOKEN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
+_TENANT_BUCKETS_S = (0.01, 0.05, 0.1, 0.5, 1, 5, 20)
+
+
+class TenantLabels:
+    """Bounds the values of a label: a tenant keeps the label that it got, and only the first ones get their own. Busy
+    tenants are seen early, and a counter that changed its label would count backwards."""
+
+    def __init__(self, max_labels: int = MAX_TENANT_LABELS) -> None:
+        self._max_labels = max_labels
+        self._own: set[str] = set()
+
+    def of(self, tenant: str) -> str:
+        if len(self._own) < self._max_labels:
+            self._own.add(tenant)
+        return tenant if tenant in self._own else OTHER_TENANTS
+
+
+class RequestMetrics:
+    """Counters and histograms of one process. model_name labels are base models."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        model, tenant = ["model_name"], ["tenant"]
+
+        def counter(name: str, doc: str, labels: list[str]) -> Counter:
+            return Counter(name, doc, labels, registry=registry)
+
+        def histogram(name: str, doc: str, labels: list[str], buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(name, doc, labels, buckets=buckets, registry=registry)
+
+        self._tenants = TenantLabels()
+        self._prompt_tokens = counter("vllm:prompt_tokens", "Prompt tokens processed.", model)
+        self._generation_tokens = counter("vllm:generation_tokens", "Tokens generated.", model)
+        self._success = counter("vllm:request_success", "Requests by how they ended.", [*model, "finished_reason"])
+        self._tokens = counter(
+            "lorikeet_tokens", "Tokens by phase; cached ones are prompt tokens too.", [*model, "phase"]
+        )
+        self._first_token_s = histogram(
+            "vllm:time_to_first_token_seconds", "From submission to the first token.", model, _FIRST_TOKEN_BUCKETS_S
+        )
+        self._latency_s = histogram(
+            "vllm:e2e_request_latency_seconds", "From submission to the last token.", model, _LATENCY_BUCKETS_S
+        )
+        self._per_token_s = histogram(
+            "vllm:request_time_per_output_token_seconds",
+            "Time per token after the first one, over all choices.",
+            model,
+            _TOKEN_BUCKETS_S,
+        )
+        self._queue_s = histogram(
+            "vllm:request_queue_time_seconds", "In the engine's queue.", model, _LATENCY_BUCKETS_S
+        )
+        self._adapter_wait_s = histogram(
+            "lorikeet_request_adapter_wait_seconds",
+            "The part of the queue's time that was spent waiting for the adapter alone.",
+            model,
+            _LATENCY_BUCKETS_S,
+        )
+        self._tenant_requests = counter("lorikeet_tenant_requests", "Requests.", [*tenant, "finished_reason"])
+        self._tenant_tokens = counter("lorikeet_tenant_tokens", "Tokens by phase.", [*tenant, "phase"])
+        self._tenant_queue_s = counter("lorikeet_tenant_queue_seconds", "Time in the engine's queue.", tenant)
+        self._tenant_adapter_wait_s = counter("lorikeet_tenant_adapter_wait_seconds", "Waiting for adapters.", tenant)
+        self._tenant_first_token_s = histogram(
+            "lorikeet_tenant_time_to_first_token_seconds", "To the first token.", tenant, _TENANT_BUCKETS_S
+        )
+        self._tenant_per_token_s = histogram(
+            "lorikeet_tenant_time_per_output_token_seconds", "Per token after that.", tenant, _TOKEN_BUCKETS_S[::3]
+        )
+
+    def count(self, event: UsageEvent, usage: Usage) -> None:
+        """One request, once its event is in the ledger."""
+        base, tenant = event.model.partition(":")[0], self._tenants.of(event.project_id)
+        self._prompt_tokens.labels(base).inc(usage.prompt_tokens)
+        self._generation_tokens.labels(base).inc(usage.completion_tokens)
+        self._success.labels(base, event.finish_reason).inc()
+        self._tenant_requests.labels(tenant, event.finish_reason).inc()
+        for phase, num_tokens in _phases(usage).items():
+            self._tokens.labels(base, phase).inc(num_tokens)
+            self._tenant_tokens.labels(tenant, phase).inc(num_tokens)
+        self._queue_s.labels(base).observe(usage.queue_ms / 1e3)
+        self._tenant_queue_s.labels(tenant).inc(usage.queue_ms / 1e3)
+        if event.adapter_digest is not None:
+            self._adapter_wait_s.labels(base).observe(usage.adapter_wait_ms / 1e3)
+            self._tenant_adapter_wait_s.labels(tenant).inc(usage.adapter_wait_ms / 1e3)
+        if event.latency_ms is not None:
+            self._latency_s.labels(base).observe(event.latency_ms / 1e3)
+        if event.ttft_ms is not None:
+            self._first_token_s.labels(base).observe(event.ttft_ms / 1e3)
+            self._tenant_first_token_s.labels(tenant).observe(event.ttft_ms / 1e3)
+        if event.ttft_ms is not None and event.latency_ms is not None and usage.completion_tokens > 1:
+            per_token_s = (event.latency_ms - event.ttft_ms) / 1e3 / (usage.completion_tokens - 1)
+            self._per_token_s.labels(base).observe(per_token_s)
+            self._tenant_per_token_s.labels(tenant).observe(per_token_s)
+
+
+def _phases(usage: Usage) -> dict[str, int]:
+    return {
+        "prompt": usage.prompt_tokens,
+        "cached": usage.cached_tokens,
+        "generation": usage.completion_tokens,
+        "discarded": usage.discarded_tokens,
+        "draft": usage.draft_tokens,
+        "accepted": usage.accepted_draft_tokens,
+    }

@@ -1,0 +1,64 @@
+"""What a client asks the pipeline for, once its body is understood: no field's name and no bound of the API is here.
+
+A request still names its model and holds text; `Pipeline.prepare` turns it into one the engine understands.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from engine.protocol import SamplingParams
+from gateway.backends.base import Message
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """A prompt that the model's chat template renders."""
+
+    messages: list[Message]
+
+
+Prompt = Conversation | str | list[int]
+
+
+class FieldNames(msgspec.Struct, frozen=True):
+    """What the client calls the fields that only the pipeline can find wrong."""
+
+    prompt: str
+    max_tokens: str = "max_tokens"
+    n: str = "n"
+    grammar: str | None = None
+
+
+class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Completions of one prompt, n of them.
+
+    max_tokens None: as many as usual, 0: the prompt alone; that of sampling is not looked at.
+    stop: strings that end the text. weight: as in `GenerateRequest`.
+    """
+
+    request_id: str
+    endpoint: str
+    model: str
+    prompt: Prompt
+    names: FieldNames
+    stream: bool
+    sampling: SamplingParams
+    max_tokens: int | None = None
+    n: int = 1
+    stop: tuple[str, ...] = ()
+    weight: float = 1.0
+
+
+class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One text's embedding: the pooled final hidden states. dimensions: how many of it the client wants."""
+
+    request_id: str
+    endpoint: str
+    model: str
+    prompt: str | list[int]
+    names: FieldNames
+    pooling: Literal["last", "mean"]
+    dimensions: int | None = None
+    stream: Literal[False] = False
