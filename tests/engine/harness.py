@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -51,19 +51,23 @@ def run_engine(
     config: EngineConfig,
     requests: Sequence[GenerateRequest],
     later: Mapping[int, Sequence[GenerateRequest]] | None = None,
+    preload: Iterable[str] = (),
 ) -> dict[str, Answer]:
-    """Run all requests to their end. later: {step: requests that arrive while that step runs}."""
-    return collect(run_events(config, requests, later))
+    """Run all requests to their end. later: {step: requests that arrive while that step runs}; preload: digests."""
+    return collect(run_events(config, requests, later, preload))
 
 
 def run_events(
     config: EngineConfig,
     requests: Sequence[GenerateRequest],
     later: Mapping[int, Sequence[GenerateRequest]] | None = None,
+    preload: Iterable[str] = (),
 ) -> list[Event]:
     """As `run_engine`, but everything the engine said, in order."""
     with contextlib.closing(Mailbox()) as mailbox:
         core, _ = build_core(config, mailbox)
+        for digest in preload:
+            core.preload(digest)
         core._runner = _ArrivalsByStep(core, mailbox, later or {})
         for request in requests:
             mailbox.command(request)

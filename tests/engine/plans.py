@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 
 from adapters.store import AdapterStore
-from engine.adapter_pool import AdapterLoader
+from engine.adapter_loader import AdapterLoader
 from engine.config import load_model_config
+from engine.layers.lora_table import AdapterTables
 from engine.model_runner import ModelRunner
 from engine.models.decoder import Decoder
 from engine.protocol import GenerateRequest
@@ -31,10 +32,12 @@ class HandMadePlans:
         config = engine_config(model_dir, store_dir, block_size=BLOCK_SIZE)
         model = load_model_config(model_dir)
         decoder = Decoder(model, load_weights(model_dir, model, torch.float32, cpu), MAX_MODEL_LEN)
-        loader = AdapterLoader(AdapterStore(store_dir), model, torch.float32, cpu)
+        loader = AdapterLoader(AdapterStore(store_dir), model, torch.float32, cpu, host_bytes=1 << 30)
         self._slots = {digest: slot for slot, digest in enumerate(digests)}
         loaded = [loader.load(digest) for digest in digests]
-        self._runner = ModelRunner(decoder, config, NUM_BLOCKS, loaded.__getitem__)
+        self._runner = ModelRunner(
+            decoder, config, NUM_BLOCKS, loaded.__getitem__, AdapterTables(max(len(digests), 1), cpu)
+        )
         self._free = list(range(1, NUM_BLOCKS))
 
     def start(self, request: GenerateRequest, index: int = 0) -> Sequence:

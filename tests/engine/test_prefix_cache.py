@@ -69,7 +69,10 @@ def test_a_prompt_that_is_all_there_still_computes_its_last_token() -> None:
 def test_a_difference_in_an_early_block_hides_the_later_ones() -> None:
     blocks = BlockManager(8, BLOCK_SIZE)
     blocks.release(compute(blocks, PROMPT))
-    assert blocks.num_cached_tokens(sequence([99, *PROMPT[1:]])) == 0
+    other = [99, *PROMPT[1:]]
+    assert blocks.num_cached_tokens(sequence(other)) == 0
+    blocks.release(compute(blocks, other[:BLOCK_SIZE]))
+    assert blocks.num_cached_tokens(sequence(other)) == BLOCK_SIZE
 
 
 def test_what_is_not_computed_is_not_found() -> None:

@@ -63,11 +63,15 @@ class SlowCompiler:
 
     def __init__(self) -> None:
         self.submitted: list[tuple[str, Grammar]] = []
+        self.withdrawn: list[str] = []
         self.closed = False
         self._asked = 0
 
-    def submit(self, request_id: str, grammar: Grammar) -> None:
+    def submit(self, request_id: str, grammar: Grammar, tenant: str) -> None:
         self.submitted.append((request_id, grammar))
+
+    def withdraw(self, request_id: str) -> None:
+        self.withdrawn.append(request_id)
 
     def ready(self) -> list[Answered]:
         self._asked += 1
@@ -242,7 +246,9 @@ def test_a_grammar_that_does_not_compile_fails_its_own_request() -> None:
 def test_a_request_aborted_while_its_grammar_compiles_is_gone_for_good() -> None:
     bad = request(grammar={"kind": "regex", "source": "bad"})
     again = request(grammar={"kind": "regex", "source": "x"}, max_tokens=40)
-    events, _ = run_core(bad, Abort("r"), again, compiler=SlowCompiler())
+    compiler = SlowCompiler()
+    events, _ = run_core(bad, Abort("r"), again, compiler=compiler)
+    assert len(compiler.withdrawn) == 1
     aborted, ended = collect(events)["r"].finals
     assert (aborted.finish_reason, aborted.usage.prompt_tokens) == ("abort", 0)
     assert ended.finish_reason == expected_choice(again, seed=5).reason

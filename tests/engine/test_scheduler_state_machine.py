@@ -15,7 +15,14 @@ import msgspec
 import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from engine.adapter_pool import AdapterPool
 from engine.block_manager import BlockManager
@@ -35,12 +42,12 @@ from tests.engine.scheduler_model import (
 )
 
 BLOCK_SIZE = 4
-NUM_BLOCKS = 12
+MAX_MODEL_LEN = 48
 LIMITS = Limits(
     max_num_seqs=5,
     max_batched_tokens=9,
     max_waiting=6,
-    max_model_len=NUM_BLOCKS * BLOCK_SIZE,
+    max_model_len=MAX_MODEL_LEN,
     vocab_size=VOCAB,
     eos_token_ids=frozenset({EOS}),
     token_bytes=1,
@@ -89,7 +96,9 @@ class Live(msgspec.Struct):
         return any(expected.reason == "error" for expected in self.expected)
 
 
-PROMPTS = [[blake2b(bytes([base, i])).digest()[0] % VOCAB for i in range(20)] for base in range(2)]
+# Alike but for their first block: a block is its tokens and everything before them.
+TEXT = [blake2b(bytes([i])).digest()[0] % VOCAB for i in range(20)]
+PROMPTS = [TEXT, [*TEXT[-BLOCK_SIZE:], *TEXT[BLOCK_SIZE:]]]
 prompts = st.builds(
     lambda base, length, tail: PROMPTS[base][:length] + tail,
     st.integers(0, 1),
@@ -109,15 +118,20 @@ class SchedulerMachine(RuleBasedStateMachine):
             clock=lambda: self.now_s,
             executor=LoadsAtOnce(),
         )
-        self.blocks = BlockManager(NUM_BLOCKS, BLOCK_SIZE)
-        self.scheduler = Scheduler(
-            self.blocks, self.slots, LIMITS, lambda: self.now_s, make_drafter=lambda: Oracle(self.texts)
-        )
-        self.runner = HashingRunner(NUM_BLOCKS, BLOCK_SIZE)
+        self.use_memory(num_blocks=12)
         self.live: dict[str, Live] = {}
         self.compiling: list[str] = []
         self.num_arrived = 0
         self.versions = [0, 0, 0]
+
+    @initialize(num_blocks=st.sampled_from((12, 40)))
+    def use_memory(self, num_blocks: int) -> None:
+        """Little makes preemptions and evictions, more lets prefixes be found again."""
+        self.blocks = BlockManager(num_blocks, BLOCK_SIZE)
+        self.scheduler = Scheduler(
+            self.blocks, self.slots, LIMITS, lambda: self.now_s, make_drafter=lambda: Oracle(self.texts)
+        )
+        self.runner = HashingRunner(num_blocks, BLOCK_SIZE)
 
     def texts(self) -> list[list[int]]:
         return [[*live.request.prompt_token_ids, *e.produced] for live in self.live.values() for e in live.expected]
@@ -128,7 +142,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         min_share=st.sampled_from((0.0, 0.5, 1.0)),
         stop=st.sampled_from(((), (3, 11))),
         ignore_eos=st.booleans(),
-        adapter=st.sampled_from((None, None, None, 0, 1, 2)),
+        adapter=st.sampled_from((None, None, None, None, 0, 1, 2)),
         tenant=st.sampled_from("aaabc"),
         n=st.sampled_from((1, 1, 1, 2, 3)),
         kind=st.sampled_from(("", "", "", "grammar", "rated", "rated only", "mean", "last", "penalized")),
@@ -243,7 +257,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.scheduler.check_integrity()
         assert not self.live
         assert self.scheduler.num_running == self.scheduler.num_waiting == 0
-        assert self.blocks.num_free == NUM_BLOCKS
+        assert self.blocks.num_free == self.blocks.num_blocks
         self.slots.check_integrity(num_users=0)
 
     def _take(self, outputs: StepOutputs) -> None:
