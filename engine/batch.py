@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.layers.lora import StepLora
+from engine.lora.layer import StepLora
 from engine.models.decoder import Batch, PrefillRows
 from engine.sequence import Chunk, Plan
 

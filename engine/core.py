@@ -9,8 +9,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Many
 from typing import Protocol
 
-from engine.adapter_pool import AdapterPool
-from engine.block_manager import BlockManager
+from engine.lora.pool import AdapterPool
 from engine.mailbox import Drain, Drained, Mailbox, Wake
 from engine.protocol import (
     Abort,
@@ -25,8 +24,9 @@ from engine.protocol import (
     UnloadAdapter,
     Usage,
 )
-from engine.request_group import RequestGroup
-from engine.scheduler import Scheduler
+from engine.scheduling.block_manager import BlockManager
+from engine.scheduling.request_group import RequestGroup
+from engine.scheduling.scheduler import Scheduler
 from engine.sequence import ChunkResult, Matcher, MatcherError, Plan
 
 log = logging.getLogger(__name__)

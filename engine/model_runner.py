@@ -14,13 +14,13 @@ from torch import Tensor
 
 from engine.batch import BatchBuilder
 from engine.config import EngineConfig
-from engine.layers.lora import LoadedAdapter, Segment, StepLora
-from engine.layers.lora_table import AdapterTables
-from engine.logprobs import token_logprobs
+from engine.lora.layer import LoadedAdapter, Segment, StepLora
+from engine.lora.table import AdapterTables
 from engine.models.decoder import Decoder
-from engine.outputs import ChunkRows, rows_of
 from engine.protocol import TokenLogprobs
-from engine.sampler import Sampler
+from engine.sampling.logprobs import token_logprobs
+from engine.sampling.outputs import ChunkRows, rows_of
+from engine.sampling.sampler import Sampler
 from engine.sequence import ChunkResult, Plan, Sampled, Sequence
 
 LOGPROB_ROWS = 64

@@ -185,7 +185,7 @@ class EngineLimits(msgspec.Struct, frozen=True):
 
 
 class TenantStats(msgspec.Struct, frozen=True, array_like=True):
-    """One tenant's sequences. service: its virtual counter (see engine.fairness), in weighted token units."""
+    """One tenant's sequences. service: its virtual counter, in weighted token units."""
 
     num_running: int
     num_waiting: int

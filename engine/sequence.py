@@ -37,7 +37,7 @@ class Matcher(Protocol):
 
 
 class Drafter(Protocol):
-    """Guesses what follows one sequence; `engine.drafter.PromptLookup`, or a test's stand-in."""
+    """Guesses what follows one sequence; `engine.scheduling.drafter.PromptLookup`, or a test's stand-in."""
 
     def propose(self, token_ids: list[int], max_tokens: int) -> tuple[int, ...]:
         """Up to max_tokens tokens that may follow token_ids, which only ever grows between calls."""
@@ -48,7 +48,7 @@ class Sequence(msgspec.Struct, eq=False):
 
     token_ids: prompt, then completion. num_computed: how many of them have their keys and values in the cache.
     block_table: the blocks that hold them, in order, and room for what the next step adds. block_hashes: identities of
-    its full blocks (see `engine.block_hashes`), as far as they were needed; num_registered: how many of its blocks the
+    its full blocks (see `block_hashes`), as far as they were needed; num_registered: how many of its blocks the
     prefix cache has seen. seed: the request's plus index, or one drawn for it plus index.
     matcher: what holds the completion to the request's grammar, once that is compiled. drafter: where it speculates.
     prompt_logprobs, pooled: gathered over the chunks of the prompt (see `ChunkResult`) until they are sent.

@@ -10,21 +10,21 @@ from pathlib import Path
 import torch
 
 from adapters.store import AdapterStore
-from engine.adapter_loader import AdapterLoader, loading_executor
-from engine.adapter_pool import AdapterPool
-from engine.block_manager import BlockManager
 from engine.config import EngineConfig, ModelConfig, load_model_config, model_digest
 from engine.core import EngineCore
 from engine.grammar.compiler import GrammarCompiler
-from engine.layers.lora_table import AdapterTables
-from engine.limits import Limits
+from engine.lora.loader import AdapterLoader, loading_executor
+from engine.lora.pool import AdapterPool
+from engine.lora.table import AdapterTables
 from engine.mailbox import Mailbox, Wake
 from engine.model_runner import ModelRunner
 from engine.models.decoder import Decoder
+from engine.models.weights import load_weights
 from engine.protocol import EngineLimits
-from engine.scheduler import Scheduler
+from engine.scheduling.block_manager import BlockManager
+from engine.scheduling.limits import Limits
+from engine.scheduling.scheduler import Scheduler
 from engine.server import EngineServer
-from engine.weights import load_weights
 
 log = logging.getLogger(__name__)
 

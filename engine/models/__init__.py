@@ -1,1 +1,1 @@
-"""Decoders by architecture. One file serves the whole Llama family."""
+"""Decoders by architecture, their weights and positions. One file serves the whole Llama family."""

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig
-from engine.layers.lora import DOWN, GATE_UP, OUT, QKV, StepLora
-from engine.layers.rope import RotaryTable
-from engine.weights import LayerWeights, ModelWeights
+from engine.lora.layer import DOWN, GATE_UP, OUT, QKV, StepLora
+from engine.models.rope import RotaryTable
+from engine.models.weights import LayerWeights, ModelWeights
 from kernels.activation import silu_mul
 from kernels.attention import decode_attention, prefill_attention
 from kernels.kv_cache import write_kv

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from engine.block_manager import BlockManager
-from engine.limits import Limits
 from engine.protocol import GenerateRequest, SamplingParams
-from engine.scheduler import Scheduler
+from engine.scheduling.block_manager import BlockManager
+from engine.scheduling.limits import Limits
+from engine.scheduling.scheduler import Scheduler
 from engine.sequence import Chunk, ChunkResult, Plan, Sampled
 
 BLOCK_SIZE = 16
@@ -43,7 +43,7 @@ class InstantSlots:
 
 
 class Simulator:
-    """service: by tenant, what `engine.fairness` says a tenant is charged, before weights. most_running: the largest
+    """service: by tenant, what `fairness` says a tenant is charged, before weights. most_running: the largest
     sum of prompt and max_tokens over the sequences that ran at once."""
 
     def __init__(self, num_blocks: int, max_num_seqs: int, max_batched_tokens: int, load_bytes: int = 0) -> None:

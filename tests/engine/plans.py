@@ -9,14 +9,14 @@ from pathlib import Path
 import torch
 
 from adapters.store import AdapterStore
-from engine.adapter_loader import AdapterLoader
 from engine.config import load_model_config
-from engine.layers.lora_table import AdapterTables
+from engine.lora.loader import AdapterLoader
+from engine.lora.table import AdapterTables
 from engine.model_runner import ModelRunner
 from engine.models.decoder import Decoder
+from engine.models.weights import load_weights
 from engine.protocol import GenerateRequest
 from engine.sequence import Chunk, ChunkResult, Plan, Sequence
-from engine.weights import load_weights
 from tests.engine.harness import engine_config
 
 BLOCK_SIZE = 16

@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 
 from adapters.errors import AdapterMissing, AdapterRejected
 from adapters.store import AdapterStore
-from engine.adapter_loader import AdapterLoader, HostTier, loading_executor
 from engine.config import ModelConfig, RopeParameters
-from engine.layers.lora import LoadedAdapter
+from engine.lora.layer import LoadedAdapter
+from engine.lora.loader import AdapterLoader, HostTier, loading_executor
 
 MODEL = ModelConfig("llama", 100, 16, 24, 2, 4, 2, 4, 1e-6, RopeParameters(1e4), 64, True)
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from adapters.errors import AdapterRejected
-from engine.adapter_pool import PATIENCE_S, AdapterPool
-from engine.layers.lora import LoadedAdapter
+from engine.lora.layer import LoadedAdapter
+from engine.lora.pool import PATIENCE_S, AdapterPool
 from tests.engine.loading import LoadsAtOnce, LoadsWhenTold
 
 

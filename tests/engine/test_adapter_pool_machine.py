@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from adapters.errors import AdapterRejected
-from engine.adapter_pool import AdapterPool
-from engine.layers.lora import LoadedAdapter
+from engine.lora.layer import LoadedAdapter
+from engine.lora.pool import AdapterPool
 from tests.engine.loading import LoadsWhenTold
 
 MAX_ADAPTERS, MAX_BYTES = 4, 100

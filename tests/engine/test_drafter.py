@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from engine.drafter import PromptLookup
+from engine.scheduling.drafter import PromptLookup
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from engine.fairness import MAX_REMEMBERED, QUANTUM_TOKENS, ServiceCounters
+from engine.scheduling.fairness import MAX_REMEMBERED, QUANTUM_TOKENS, ServiceCounters
 from tests.engine.fairness_simulator import TOKEN_BYTES, Simulator, percentile
 
 NUM_WORKLOADS = 1_000
@@ -17,8 +17,8 @@ NUM_STEPS = 120
 def spread_and_bound(seed: int) -> tuple[float, float, float]:
     """A random workload of backlogged tenants of equal weight, each with requests of a size and eagerness of its own.
 
-    Returns the largest difference of service between two tenants over any interval, the bound that engine.fairness
-    states for it, and the service of all.
+    Returns the largest difference of service between two tenants over any interval, the bound that
+    `engine.scheduling.fairness` states for it, and the service of all.
     """
     chance = random.Random(seed)
     load_bytes = chance.choice((0, 500, 2000))

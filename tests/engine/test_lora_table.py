@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.layers.lora import DOWN, GATE_UP, OUT, QKV, AdapterLayout, LoadedAdapter, StepLora
-from engine.layers.lora_table import AdapterTable, AdapterTables
+from engine.lora.layer import DOWN, GATE_UP, OUT, QKV, AdapterLayout, LoadedAdapter, StepLora
+from engine.lora.table import AdapterTable, AdapterTables
 from kernels.lora import lora_reference
 
 TARGETS = {

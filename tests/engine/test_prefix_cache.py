@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.block_manager import BlockManager
 from engine.protocol import GenerateRequest, SamplingParams
+from engine.scheduling.block_manager import BlockManager
 from engine.sequence import Sequence
 
 BLOCK_SIZE = 4

@@ -8,11 +8,9 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from engine.adapter_pool import AdapterPool
-from engine.block_manager import BlockManager
 from engine.core import EngineCore
-from engine.layers.lora import LoadedAdapter
-from engine.limits import Limits
+from engine.lora.layer import LoadedAdapter
+from engine.lora.pool import AdapterPool
 from engine.mailbox import Drain, Event, Mailbox, Wake
 from engine.protocol import (
     Abort,
@@ -25,7 +23,9 @@ from engine.protocol import (
     SamplingParams,
     StepOutputs,
 )
-from engine.scheduler import Scheduler
+from engine.scheduling.block_manager import BlockManager
+from engine.scheduling.limits import Limits
+from engine.scheduling.scheduler import Scheduler
 from engine.sequence import ChunkResult, Matcher, Plan
 from tests.engine.harness import collect
 from tests.engine.scheduler_model import (

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from engine.logprobs import MAX_TOP_LOGPROBS, token_logprobs
 from engine.protocol import TokenLogprobs
+from engine.sampling.logprobs import MAX_TOP_LOGPROBS, token_logprobs
 from engine.sequence import Chunk
 from tests.engine.harness import greedy
 from tests.engine.plans import HandMadePlans, decode

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from engine.logits_processors import Row, process_logits_
 from engine.protocol import GenerateRequest, SamplingParams
-from engine.sampler import Sampler
+from engine.sampling.logits_processors import Row, process_logits_
+from engine.sampling.sampler import Sampler
 from engine.sequence import Sequence
 from kernels.penalties import penalties_reference
 from kernels.sampling import kept_probabilities_reference

@@ -24,12 +24,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from engine.adapter_pool import AdapterPool
-from engine.block_manager import BlockManager
-from engine.layers.lora import LoadedAdapter
-from engine.limits import Limits
+from engine.lora.layer import LoadedAdapter
+from engine.lora.pool import AdapterPool
 from engine.protocol import Delta, Final, GenerateRequest, Grammar, SamplingParams, StepOutputs
-from engine.scheduler import Scheduler
+from engine.scheduling.block_manager import BlockManager
+from engine.scheduling.limits import Limits
+from engine.scheduling.scheduler import Scheduler
 from tests.engine.scheduler_model import (
     EOS,
     VOCAB,

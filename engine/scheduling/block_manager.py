@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 
-from engine.block_hashes import BlockHasher
+from engine.scheduling.block_hashes import BlockHasher
 from engine.sequence import Sequence
 
 

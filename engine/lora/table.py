@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from engine.layers.lora import AdapterLayout, LoadedAdapter, TableBatch
+from engine.lora.layer import AdapterLayout, LoadedAdapter, TableBatch
 from kernels.lora import Run
 
 # What one more run costs, in padded rows of the main one (measured: see engine/LOG.md).

@@ -2,7 +2,7 @@
 
 Continuous batching (Yu et al., 2022: Orca) with one token budget per step: sequences that decode come first, what is
 left goes to prefill in chunks (Agrawal et al., 2024: Sarathi-Serve). Who is admitted, whose prompts go first and who
-gives way is decided by the tenants' counters of service (see `engine.fairness`).
+gives way is decided by the tenants' counters of service (see `engine.scheduling.fairness`).
 
 Memory. A sequence is admitted with blocks for all its tokens, if one more stays free for each that runs; only decoding
 needs blocks later. When they run out the newest sequence of the running tenant with the highest counter is preempted:
@@ -19,19 +19,19 @@ from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 
-from engine.admission import Admission
-from engine.block_manager import BlockManager
-from engine.completion import NOT_A_NUMBER, Progress, take_result
-from engine.drafter import PromptLookup
-from engine.fairness import DECODE_COST, ServiceCounters
-from engine.limits import Limits, check_request
 from engine.protocol import EngineError, Final, GenerateRequest, StepOutputs, TenantStats
-from engine.request_book import RequestBook
-from engine.request_group import RequestGroup, unit_embedding
-from engine.running_set import AdapterSlots, RunningSet
+from engine.scheduling.admission import Admission
+from engine.scheduling.block_manager import BlockManager
+from engine.scheduling.completion import NOT_A_NUMBER, Progress, take_result
+from engine.scheduling.drafter import PromptLookup
+from engine.scheduling.fairness import DECODE_COST, ServiceCounters
+from engine.scheduling.limits import Limits, check_request
+from engine.scheduling.request_book import RequestBook
+from engine.scheduling.request_group import RequestGroup, unit_embedding
+from engine.scheduling.running_set import AdapterSlots, RunningSet
+from engine.scheduling.totals import Totals
+from engine.scheduling.waiting_queue import WaitingQueue
 from engine.sequence import Chunk, ChunkResult, Drafter, Matcher, Plan, Sequence, Status
-from engine.totals import Totals
-from engine.waiting_queue import WaitingQueue
 
 AFTER_ALL_SLOTS = 1 << 30
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import insort_right
 from collections.abc import Callable, Iterator
 
-from engine.fairness import QUANTUM_TOKENS, ServiceCounters
+from engine.scheduling.fairness import QUANTUM_TOKENS, ServiceCounters
 from engine.sequence import Sequence
 
 

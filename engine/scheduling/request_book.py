@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from engine.fairness import ServiceCounters
-from engine.finish_rate import FinishRate
 from engine.protocol import EngineError, Final, FinishReason, GenerateRequest
-from engine.request_group import RequestGroup
-from engine.running_set import RunningSet
+from engine.scheduling.fairness import ServiceCounters
+from engine.scheduling.finish_rate import FinishRate
+from engine.scheduling.request_group import RequestGroup
+from engine.scheduling.running_set import RunningSet
+from engine.scheduling.waiting_queue import WaitingQueue
 from engine.sequence import Matcher, Sequence, Status
-from engine.waiting_queue import WaitingQueue
 
 
 class RequestBook:

@@ -9,7 +9,7 @@ from collections.abc import Sequence as Many
 
 import msgspec
 
-from engine.logits_processors import Row
+from engine.sampling.logits_processors import Row
 from engine.sequence import Chunk
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from engine.block_manager import BlockManager
-from engine.fairness import ServiceCounters
+from engine.scheduling.block_manager import BlockManager
+from engine.scheduling.fairness import ServiceCounters
 from engine.sequence import Sequence, Status
 
 

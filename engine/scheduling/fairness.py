@@ -13,9 +13,10 @@ A tenant that has nothing waiting earns no credit: when it returns, its counter 
 wait. A tenant is forgotten once that lift would override whatever is remembered of it.
 
 Bound. Admission takes a tenant whose counter is at most `QUANTUM_TOKENS` above the smallest (see
-`engine.waiting_queue`), so two tenants of weight 1 that both have admissible requests throughout an interval receive
-service that differs by at most 2 * (max(L, DECODE_COST * M) + A + QUANTUM_TOKENS) in it, L being the longest prompt, M
-the most tokens (prompts and completions) of the sequences that run at once, A the largest adapter in token units.
+`engine.scheduling.waiting_queue`), so two tenants of weight 1 that both have admissible requests throughout an interval
+receive service that differs by at most 2 * (max(L, DECODE_COST * M) + A + QUANTUM_TOKENS) in it, L being the longest
+prompt, M the most tokens (prompts and completions) of the sequences that run at once, A the largest adapter in token
+units.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Adapters on the device: slots and a budget of bytes, reference counts, pins, and loads beside running steps.
 
 A slot is reserved before its load begins, so no more adapters are in memory than there are slots. A load brings the
-adapter to the host tier (`engine.adapter_loader`), where it waits until its bytes fit on the device; where bytes are
+adapter to the host tier (`engine.lora.loader`), where it waits until its bytes fit on the device; where bytes are
 scarce one is loaded at a time. An adapter in use is never evicted, a pinned one neither, and one that was just loaded
 not before its first use. Whoever waits is served in order of asking.
 
@@ -23,7 +23,7 @@ from functools import partial
 import msgspec
 
 from adapters.errors import AdapterMissing, AdapterRejected
-from engine.layers.lora import LoadedAdapter
+from engine.lora.layer import LoadedAdapter
 from engine.protocol import EngineError
 
 log = logging.getLogger(__name__)

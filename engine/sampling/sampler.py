@@ -12,9 +12,9 @@ from collections.abc import Sequence as Many
 import torch
 from torch import Tensor
 
-from engine.logits_processors import Row, process_logits_
-from engine.logprobs import token_logprobs
 from engine.protocol import SamplingParams
+from engine.sampling.logits_processors import Row, process_logits_
+from engine.sampling.logprobs import token_logprobs
 from engine.sequence import Sampled
 from kernels.sampling import most_likely, sample, uniform
 

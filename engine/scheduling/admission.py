@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.block_manager import BlockManager
-from engine.fairness import ServiceCounters
-from engine.running_set import AdapterSlots, RunningSet
+from engine.scheduling.block_manager import BlockManager
+from engine.scheduling.fairness import ServiceCounters
+from engine.scheduling.running_set import AdapterSlots, RunningSet
+from engine.scheduling.waiting_queue import WaitingQueue
 from engine.sequence import Sequence
-from engine.waiting_queue import WaitingQueue
 
 MAX_LOADS_PER_TENANT = 8  # so that who asks for many adapters does not keep others' waiting behind them
 

@@ -27,7 +27,7 @@ from adapters.errors import AdapterRejected
 from adapters.peft_format import WEIGHTS_NAME, AdapterFile, check_fit, read_description
 from adapters.store import AdapterStore
 from engine.config import ModelConfig
-from engine.layers.lora import AdapterLayout, GroupKey, LoadedAdapter
+from engine.lora.layer import AdapterLayout, GroupKey, LoadedAdapter
 
 _Ranks = frozenset[tuple[tuple[int, str], int]]
 LOADING_NICENESS = 10

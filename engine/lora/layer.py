@@ -1,7 +1,7 @@
 """An adapter's weights in memory, and the adapters of one step: which rows of the batch use which.
 
 An adapter is one buffer at its true ranks. Its layout says where each matrix lies; adapters of equal layouts can be
-multiplied in one batch (`engine.layers.lora_table`). A batch without adapters has no `StepLora` and runs no LoRA
+multiplied in one batch (`engine.lora.table`). A batch without adapters has no `StepLora` and runs no LoRA
 operation. Knows nothing of files, slots or requests.
 """
 

@@ -1,1 +1,0 @@
-"""Parts of a decoder layer that hold tables or weights of their own."""
