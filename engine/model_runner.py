@@ -86,22 +86,14 @@ class ModelRunner:
         return [part.float().sum(0).cpu().numpy() if len(part) else None for part in parts]
 
     def _step_lora(self, plan: Plan) -> StepLora | None:
-        rows = [
-            adapter
-            for chunk in plan.decodes
-            if (adapter := self._adapter_of(chunk.sequence)) is not None
-            for _ in range(chunk.num_tokens)
-        ]
         segments: list[Segment] = []
-        first = sum(chunk.num_tokens for chunk in plan.decodes)
-        for chunk in plan.prefills:
+        first = 0
+        for chunk in plan.chunks:
             adapter = self._adapter_of(chunk.sequence)
             if adapter is not None:
                 segments.append(Segment(adapter, first, first + chunk.num_tokens))
             first += chunk.num_tokens
-        if not rows and not segments:
-            return None
-        return StepLora(self._tables.batches(rows), len(rows), segments)
+        return self._tables.step(segments)
 
     def _adapter_of(self, sequence: Sequence) -> LoadedAdapter | None:
         return None if sequence.adapter_slot is None else self._adapter_in(sequence.adapter_slot)

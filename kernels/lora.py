@@ -4,10 +4,10 @@ Semantics, for token n with adapter g of rank r_g (no adapter: nothing is added)
     out[n] += scaling_g * (x[n] @ A_g^T) @ B_g^T            A_g [r_g, in], B_g [out, r_g]
 
 Shrink is x @ A^T, expand is h @ B^T. Projections that share their input share one shrink: their A's lie below each
-other. Rows of one adapter that lie together (a prefill chunk) take plain products. Rows of many adapters (decode) take
-one batched product over a table of adapters with equal ranks, in fp32: at a few rows for each adapter the conversion of
-the weights, done once, is worth more than half the bytes. Nothing of one adapter meets rows of another, so what
-overflows stays in its own rows.
+other. B's lie transposed, [r, out]: an expand over few rows is several times faster that way. Many rows of one adapter
+that lie together (a long prefill chunk) take plain products. All others take batched products over a table of adapters
+with equal ranks, in fp32: at a few rows for each adapter the conversion of the weights, done once, is worth more than
+half the bytes. Nothing of one adapter meets rows of another, so what overflows stays in its own rows.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from kernels.workspace import Workspace
+
 
 def lora_reference(x: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:
     """x [N, in], a [r, in], b [out, r] -> the delta [N, out] in fp32, by the definition."""
@@ -27,12 +29,11 @@ def lora_reference(x: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:
 def add_lora_(outs: Sequence[Tensor], x: Tensor, a: Tensor, bs: Sequence[Tensor], scalings: Sequence[float]) -> None:
     """Add one adapter's deltas to rows that all use it, for projections that share the input x [N, in].
 
-    outs: [N, out_p] of each projection p, in place; a [sum(r_p), in]; bs: [out_p, r_p]. All of one dtype.
+    outs: [N, out_p] of each projection p, in place; a [sum(r_p), in]; bs: [r_p, out_p]. All of one dtype.
     """
-    ranks = [b.shape[1] for b in bs]
-    shrunk = torch.split(torch.mm(x, a.T), ranks, -1)
+    shrunk = torch.split(torch.mm(x, a.T), [len(b) for b in bs], -1)
     for out, h, b, scaling in zip(outs, shrunk, bs, scalings, strict=True):
-        out.addmm_(h, b.T, alpha=scaling)
+        out.addmm_(h, b, alpha=scaling)
 
 
 class Run(NamedTuple):
@@ -48,34 +49,47 @@ class Run(NamedTuple):
 
 
 def add_batched_lora_(
-    outs: Sequence[Tensor],
+    out: Tensor,
+    spans: Sequence[tuple[int, int]],
     x: Tensor,
     a: Tensor,
     bs: Sequence[Tensor],
     runs: Sequence[Run],
     places: Tensor | None,
     rows: Tensor | None,
+    scratch: Workspace,
 ) -> None:
     """Add to rows each its own adapter's deltas, for projections that share the input x [N, in].
 
-    outs: [N, out_p] of each projection p, in place. a [G, sum(r_p), in] and bs [G, out_p, r_p] are the table, in fp32,
-    its scalings multiplied into bs. places: [n] int64, where among the places of all runs, one after the other, the
-    delta of the n-th row is found (None: the i-th at i); rows: [n] int64, which rows these are (None: all).
-    The sum is rounded once.
+    out: [N, W], the outputs of all projections side by side, in place; spans: the columns [first, last) of it that are
+    adapted, from left to right. a [G, sum(r_p), in] and bs [G, r_p, out_p] are the table, in fp32, its scalings
+    multiplied into bs; the widths of bs and of spans have one sum. places: [n] int64, where among the places of all
+    runs, one after the other, the delta of the n-th row is found (None: the i-th at i); rows: [n] int64, which rows
+    these are (None: all). scratch: of fp32. The sum is rounded once.
     """
     x = x.float()
-    ranks = [b.shape[2] for b in bs]
-    deltas: list[list[Tensor]] = [[] for _ in bs]
-    for first, last, take in runs:
-        taken = x if take is None else x.index_select(0, take)
-        shrunk = torch.bmm(a[first:last], taken.view(last - first, -1, x.shape[1]).mT)  # [G, R, m]: fastest at m = 1
-        for h, b, parts in zip(torch.split(shrunk, ranks, 1), bs, deltas, strict=True):
-            parts.append(torch.bmm(h.mT, b[first:last].mT).flatten(0, 1))
-    for out, parts in zip(outs, deltas, strict=True):
-        delta = parts[0] if len(parts) == 1 else torch.cat(parts)
-        if places is not None:
-            delta = delta.index_select(0, places)
+    taken = [x if run.take is None else x.index_select(0, run.take) for run in runs]
+    deltas = scratch.take(sum(map(len, taken)), sum(b.shape[2] for b in bs))
+    by_run = torch.split(deltas, [len(part) for part in taken])
+    for (first, last, _), x_run, delta in zip(runs, taken, by_run, strict=True):
+        _batched_deltas(x_run.view(last - first, -1, x.shape[1]), a[first:last], [b[first:last] for b in bs], delta)
+    if places is not None:
+        deltas = deltas.index_select(0, places)
+    widths = [last - first for first, last in spans]
+    for (first, last), delta in zip(spans, torch.split(deltas, widths, 1), strict=True):
+        part = out[:, first:last]
         if rows is None:
-            out.add_(delta)
+            part.add_(delta)
         else:
-            out.index_copy_(0, rows, (out.index_select(0, rows) + delta).to(out.dtype))
+            part.index_copy_(0, rows, (part.index_select(0, rows) + delta).to(out.dtype))
+
+
+def _batched_deltas(x: Tensor, a: Tensor, bs: Sequence[Tensor], deltas: Tensor) -> None:
+    """x [G, m, in], a [G, R, in], bs [G, r, out] -> deltas [G * m, sum(out)], overwritten."""
+    num_adapters, num_places, _ = x.shape
+    # Each form is the faster one where it is used, up to twice.
+    shrunk = torch.bmm(x, a.mT) if num_places > 1 else torch.bmm(a, x.mT).mT
+    shrunk_parts = torch.split(shrunk, [b.shape[1] for b in bs], 2)
+    parts = torch.split(deltas.view(num_adapters, num_places, -1), [b.shape[2] for b in bs], 2)
+    for h, b, part in zip(shrunk_parts, bs, parts, strict=True):
+        torch.bmm(h, b, out=part)

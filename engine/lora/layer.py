@@ -8,6 +8,7 @@ operation. Knows nothing of files, slots or requests.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from kernels.lora import Run, add_batched_lora_, add_lora_
+from kernels.workspace import Workspace
 
 Group = tuple[str, ...]
 GroupKey = tuple[int, Group]  # layer, group
@@ -44,7 +46,7 @@ class GroupWeights(NamedTuple):
     """One group of one layer, for one adapter or, with a leading axis, for a table of them.
 
     projections: which of the group's are adapted, as positions in it; a [sum(r), in]: their A's below each other;
-    bs: their B's [out, r].
+    bs: their B's, transposed: [r, out].
     """
 
     projections: tuple[int, ...]
@@ -77,7 +79,7 @@ class AdapterLayout:
         for (layer, group), a in shrinks.items():
             bs = []
             for p in adapted[layer, group]:
-                bs.append(_Matrix(end, targets[group[p]][1], ranks[layer, group[p]]))
+                bs.append(_Matrix(end, ranks[layer, group[p]], targets[group[p]][1]))
                 end += bs[-1].rows * bs[-1].columns
             self._groups[layer, group] = (tuple(adapted[layer, group]), a, tuple(bs))
         self.num_elements = end
@@ -105,8 +107,10 @@ class LoadedAdapter(msgspec.Struct, frozen=True, eq=False):
 
 
 class TableBatch(msgspec.Struct, frozen=True):
-    """Decode rows of the adapters of one table; runs, places and rows as in `kernels.lora.add_batched_lora_`."""
+    """Rows of the adapters of one table, among the first num_rows rows of the batch; runs, places and rows as in
+    `kernels.lora.add_batched_lora_`."""
 
+    num_rows: int
     groups: dict[GroupKey, GroupWeights]
     runs: Sequence[Run]
     places: Tensor | None
@@ -114,7 +118,7 @@ class TableBatch(msgspec.Struct, frozen=True):
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """Rows [first, last) of the batch that all use one adapter: prefill chunks."""
+    """Rows [first, last) of the batch that all use one adapter: a decode with its drafts, or a prefill chunk."""
 
     adapter: LoadedAdapter
     first: int
@@ -122,12 +126,12 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class StepLora:
-    """One step's adapters. batches: what the first num_rows rows, decodes all, need of each table."""
+    """One step's adapters: rows that take batched products, by table, and long segments that take plain ones."""
 
-    def __init__(self, batches: Sequence[TableBatch], num_rows: int, segments: Sequence[Segment]) -> None:
+    def __init__(self, batches: Sequence[TableBatch], segments: Sequence[Segment], scratch: Workspace) -> None:
         self._batches = batches
-        self._num_rows = num_rows
         self._segments = segments
+        self._scratch = scratch
 
     def add_(self, layer: int, group: Group, x: Tensor, out: Tensor, sizes: Sequence[int]) -> None:
         """Add every row's delta: x [N, in], out [N, sum(sizes)] in place, sizes the group's outputs side by side."""
@@ -135,15 +139,37 @@ class StepLora:
         for batch in self._batches:
             weights = batch.groups.get(key)
             if weights is not None:
-                parts = _parts(out[: self._num_rows], sizes, weights)
-                x_rows = x[: self._num_rows]
-                add_batched_lora_(parts, x_rows, weights.a, weights.bs, batch.runs, batch.places, batch.rows)
+                rows = slice(batch.num_rows)
+                spans = _spans(tuple(sizes), weights.projections)
+                add_batched_lora_(
+                    out[rows],
+                    spans,
+                    x[rows],
+                    weights.a,
+                    weights.bs,
+                    batch.runs,
+                    batch.places,
+                    batch.rows,
+                    self._scratch,
+                )
         for segment in self._segments:
             weights = segment.adapter.groups.get(key)
             if weights is not None:
                 rows = slice(segment.first, segment.last)
                 parts = _parts(out[rows], sizes, weights)
                 add_lora_(parts, x[rows], weights.a, weights.bs, segment.adapter.scalings[key])
+
+
+@lru_cache(maxsize=256)
+def _spans(sizes: tuple[int, ...], projections: tuple[int, ...]) -> list[tuple[int, int]]:
+    """The columns [first, last) of the adapted projections, those of neighbors as one."""
+    spans: list[tuple[int, int]] = []
+    for p in projections:
+        first, last = sum(sizes[:p]), sum(sizes[: p + 1])
+        if spans and spans[-1][1] == first:
+            first = spans.pop()[0]
+        spans.append((first, last))
+    return spans
 
 
 def _parts(out: Tensor, sizes: Sequence[int], weights: GroupWeights) -> list[Tensor]:

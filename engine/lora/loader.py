@@ -140,10 +140,10 @@ class AdapterLoader:
         modules = {(module.layer, module.projection): module for module in file.modules}
         with safe_open(path, framework="pt") as tensors:
             for (layer, group), weights in adapter.groups.items():
-                shrinks = torch.split(weights.a, [b.shape[1] for b in weights.bs])
+                shrinks = torch.split(weights.a, [len(b) for b in weights.bs])
                 for p, a, b in zip(weights.projections, shrinks, weights.bs, strict=True):
                     module = modules[layer, group[p]]
-                    for target, source in ((a, module.a), (b, module.b)):
+                    for target, source in ((a, module.a), (b.T, module.b)):
                         target.copy_(tensors.get_tensor(source.name))
                         self._check_finite(target, f"layer {layer} {group[p]}")
 

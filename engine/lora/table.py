@@ -1,7 +1,7 @@
-"""Tables of the adapters that decode, so that one batched product serves them all (`kernels.lora`).
+"""Tables of the adapters in use, so that one batched product serves them all (`kernels.lora`).
 
 A table has a row for each adapter of one layout, in fp32 with the scalings multiplied in. An adapter is copied to a row
-when its first row of a batch decodes and stays as long as nobody needs the row, so a changing set of adapters costs one
+when a batch first uses it and stays as long as nobody needs the row, so a changing set of adapters costs one
 copy for each that is new, never a rebuild. Rows in use are kept close together: holes between them are computed too.
 
 New memory costs more than the copy (the system clears each page at its first touch), so the loading thread touches
@@ -16,11 +16,14 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from engine.lora.layer import AdapterLayout, LoadedAdapter, TableBatch
+from engine.lora.layer import AdapterLayout, LoadedAdapter, Segment, StepLora, TableBatch
 from kernels.lora import Run
+from kernels.workspace import Workspace
 
 # What one more run costs, in padded rows of the main one (measured: see engine/LOG.md).
 RUN_COST_ROWS = 12
+# From here on plain products in the engine's dtype cost a segment less than its part of the batched ones.
+PLAIN_ROWS = 128
 
 
 class AdapterTable:
@@ -61,8 +64,9 @@ class AdapterTable:
         if hole < last and last + 1 > len(used) + len(used) // 4:  # at most one move in a step
             self._write(next(a for a in adapters if self._row_of[a.digest] == last), hole)
 
-    def batch(self, rows: Mapping[str, Sequence[int]], num_rows: int) -> TableBatch:
-        """What the rows of a batch need, {digest: its rows}, all placed; num_rows: decode rows that use any adapter."""
+    def batch(self, rows: Mapping[str, Sequence[int]]) -> TableBatch:
+        """What the rows of a batch need, {digest: its rows}, all placed."""
+        num_rows = 1 + max(max(indexes) for indexes in rows.values())
         mine = {self._row_of[digest]: list(indexes) for digest, indexes in rows.items()}
         first, last = min(mine), max(mine) + 1
         width = _width([len(indexes) for indexes in mine.values()], last - first)
@@ -81,7 +85,7 @@ class AdapterTable:
             end += len(take)
         ordered = sorted(place_of)
         places = self._unless_identity([place_of[index] for index in ordered], end)
-        return TableBatch(self._groups, runs, places, self._unless_identity(ordered, num_rows))
+        return TableBatch(num_rows, self._groups, runs, places, self._unless_identity(ordered, num_rows))
 
     def _free_row(self, used: set[int]) -> int:
         """The lowest ready row that this step does not use; a fresh one when there is none."""
@@ -135,26 +139,35 @@ class AdapterTables:
         self._device = device
         self._tables: dict[AdapterLayout, AdapterTable] = {}  # the last one used last
         self._lock = threading.Lock()
+        self._scratch = Workspace(torch.float32, device)
 
     def expect(self, layout: AdapterLayout) -> None:
         """An adapter of this layout was loaded and will decode. Called by the loading thread."""
         if layout.num_elements:
             self._table(layout).touch()
 
-    def batches(self, rows: Sequence[LoadedAdapter]) -> list[TableBatch]:
-        """rows: the adapter of each of the first rows of a batch."""
+    def batches(self, segments: Sequence[Segment]) -> list[TableBatch]:
+        """What the segments of one batch need, in any order."""
         rows_of: dict[AdapterLayout, dict[str, list[int]]] = {}
-        for index, adapter in enumerate(rows):
-            rows_of.setdefault(adapter.layout, {}).setdefault(adapter.digest, []).append(index)
-        adapters = {adapter.digest: adapter for adapter in rows}
+        for segment in segments:
+            of_layout = rows_of.setdefault(segment.adapter.layout, {})
+            of_layout.setdefault(segment.adapter.digest, []).extend(range(segment.first, segment.last))
+        adapters = {segment.adapter.digest: segment.adapter for segment in segments}
         batches = []
         for layout, mine in rows_of.items():
             if layout.num_elements:
                 table = self._table(layout)
                 table.place([adapters[digest] for digest in mine])
-                batches.append(table.batch(mine, len(rows)))
+                batches.append(table.batch(mine))
         self._drop_idle(rows_of)
         return batches
+
+    def step(self, segments: Sequence[Segment]) -> StepLora | None:
+        """The adapters of one batch; None if no row uses any."""
+        if not segments:
+            return None
+        short = [s for s in segments if s.last - s.first < PLAIN_ROWS]
+        return StepLora(self.batches(short), [s for s in segments if s.last - s.first >= PLAIN_ROWS], self._scratch)
 
     def _table(self, layout: AdapterLayout) -> AdapterTable:
         with self._lock:

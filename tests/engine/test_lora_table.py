@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.lora.layer import DOWN, GATE_UP, OUT, QKV, AdapterLayout, LoadedAdapter, StepLora
-from engine.lora.table import AdapterTable, AdapterTables
+from engine.lora.layer import DOWN, GATE_UP, OUT, QKV, AdapterLayout, LoadedAdapter, Segment
+from engine.lora.table import PLAIN_ROWS, AdapterTable, AdapterTables
 from kernels.lora import lora_reference
 
 TARGETS = {
@@ -41,15 +41,30 @@ ADAPTERS = [
 ]
 
 
-def assert_right(step: StepLora, rows: Sequence[LoadedAdapter], num_base_rows: int) -> None:
+def segments(rows: Sequence[LoadedAdapter | None]) -> list[Segment]:
+    """Of the adapter of each row, neighbors together."""
+    found: list[Segment] = []
+    for i, used in enumerate(rows):
+        if found and found[-1].last == i and found[-1].adapter is used:
+            found[-1] = Segment(used, found[-1].first, i + 1)
+        elif used is not None:
+            found.append(Segment(used, i, i + 1))
+    return found
+
+
+def assert_right(tables: AdapterTables, rows: Sequence[LoadedAdapter | None]) -> None:
+    step = tables.step(segments(rows))
+    assert step is not None
     for layer in range(NUM_LAYERS):
         for group in (QKV, OUT, GATE_UP, DOWN):
             sizes = [TARGETS[name][1] for name in group]
-            x = torch.randn(len(rows) + num_base_rows, TARGETS[group[0]][0])
+            x = torch.randn(len(rows), TARGETS[group[0]][0])
             out = torch.randn(len(x), sum(sizes))
             expected = out.clone()
-            for row, used in enumerate(rows):
-                add_reference_(expected[row : row + 1].split(sizes, 1), x[row : row + 1], used, (layer, group))
+            for s in segments(rows):
+                add_reference_(
+                    expected[s.first : s.last].split(sizes, 1), x[s.first : s.last], s.adapter, (layer, group)
+                )
             step.add_(layer, group, x, out, sizes)
             torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
 
@@ -58,9 +73,9 @@ def add_reference_(outs: Sequence[Tensor], x: Tensor, used: LoadedAdapter, key: 
     if key not in used.groups:
         return
     weights = used.groups[key]
-    shrinks = weights.a.split([b.shape[1] for b in weights.bs])
+    shrinks = weights.a.split([len(b) for b in weights.bs])
     for p, a, b, scaling in zip(weights.projections, shrinks, weights.bs, used.scalings[key], strict=True):
-        outs[p].add_(lora_reference(x, a, b, scaling))
+        outs[p].add_(lora_reference(x, a, b.T, scaling))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -71,15 +86,16 @@ def test_any_changing_set_of_adapters(seed: int) -> None:
         if rnd.random() < 0.3:
             tables.expect(rnd.choice((EVERYWHERE, HERE_AND_THERE)))
         popular = rnd.sample(ADAPTERS, rnd.randint(1, 8))
-        rows = rnd.choices(popular, [1 / (i + 1) ** 2 for i in range(len(popular))], k=rnd.randint(1, 24))
-        assert_right(StepLora(tables.batches(rows), len(rows), []), rows, rnd.choice((0, 3)))
+        decodes = rnd.choices(popular, [1 / (i + 1) ** 2 for i in range(len(popular))], k=rnd.randint(1, 24))
+        prefills = [used for used in rnd.choices([*popular, None], k=3) for _ in range(rnd.choice((0, 5, PLAIN_ROWS)))]
+        assert_right(tables, [*decodes, *[None] * rnd.choice((0, 3)), *prefills])
 
 
 def test_equal_shares_in_order_are_computed_where_they_lie() -> None:
     """No row is gathered or padded when each adapter's rows lie together."""
     table = AdapterTable(EVERYWHERE, 8, CPU)
     table.place(ADAPTERS[:3])
-    batch = table.batch({used.digest: [2 * i, 2 * i + 1] for i, used in enumerate(ADAPTERS[:3])}, num_rows=6)
+    batch = table.batch({used.digest: [2 * i, 2 * i + 1] for i, used in enumerate(ADAPTERS[:3])})
     (run,) = batch.runs
     assert (run.first, run.last, run.take, batch.places, batch.rows) == (0, 3, None, None, None)
 
@@ -91,7 +107,7 @@ def test_holes_are_closed_a_row_at_a_time() -> None:
     staying = [ADAPTERS[3], ADAPTERS[7]]
     for _ in range(3):
         table.place(staying)
-    (run,) = table.batch({used.digest: [i] for i, used in enumerate(staying)}, num_rows=2).runs
+    (run,) = table.batch({used.digest: [i] for i, used in enumerate(staying)}).runs
     assert (run.first, run.last) == (0, 2)
 
 
@@ -99,6 +115,5 @@ def test_tables_that_nobody_uses_are_dropped() -> None:
     tables = AdapterTables(max_adapters=2, device=CPU)
     layouts = [AdapterLayout({(0, "q_proj"): rank}, TARGETS) for rank in range(1, 9)]
     for i, layout in enumerate(layouts):
-        rows = [adapter(f"{i} {j}", layout) for j in range(2)]
-        assert_right(StepLora(tables.batches(rows), 2, []), rows, 0)
+        assert_right(tables, [adapter(f"{i} {j}", layout) for j in range(2)])
     assert sum(table.num_rows for table in tables._tables.values()) <= 4

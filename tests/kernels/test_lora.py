@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from kernels.lora import Run, add_batched_lora_, add_lora_, lora_reference
+from kernels.workspace import Workspace
 
 DTYPES = [torch.float32, torch.bfloat16]
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
@@ -33,7 +34,7 @@ def test_rows_of_one_adapter(tokens: int, ranks: tuple[int, ...], dtype: torch.d
     scalings = (1.5, 16 / 128**0.5)
     deltas = [lora_reference(x, *abs_) for abs_ in zip(as_, bs, scalings, strict=True)]
     expected = out + torch.cat(deltas, 1)
-    add_lora_(out.split(OUTS, 1), x, torch.cat(as_), bs, scalings)
+    add_lora_(out.split(OUTS, 1), x, torch.cat(as_), [b.T for b in bs], scalings)
     assert_near(out, expected)
 
 
@@ -42,17 +43,30 @@ class Table:
 
     def __init__(self, num_adapters: int) -> None:
         self.a = torch.randn(num_adapters, 19, WIDTH) / 7
-        self.bs = [torch.randn(num_adapters, size, r) / 7 for size, r in zip(OUTS, (3, 16), strict=True)]
+        self.bs = [torch.randn(num_adapters, r, size) / 7 for size, r in zip(OUTS, (3, 16), strict=True)]
 
     def expected(self, x: Tensor, out: Tensor, adapter_of: list[int | None]) -> Tensor:
         rows = []
         for row, g in enumerate(adapter_of):
             deltas = [
-                lora_reference(x[row : row + 1], a, b[g], 1.0) if g is not None else torch.zeros(1, b.shape[1])
+                lora_reference(x[row : row + 1], a, b[g].T, 1.0) if g is not None else torch.zeros(1, b.shape[2])
                 for a, b in zip(self.a[g or 0].split((3, 16)), self.bs, strict=True)
             ]
             rows.append(out[row : row + 1] + torch.cat(deltas, 1))
         return torch.cat(rows)
+
+    def add_(
+        self,
+        out: Tensor,
+        x: Tensor,
+        runs: list[Run],
+        places: Tensor | None,
+        rows: Tensor | None,
+        *,
+        together: bool = True,
+    ) -> None:
+        spans = [(0, sum(OUTS))] if together else [(0, OUTS[0]), (OUTS[0], sum(OUTS))]
+        add_batched_lora_(out, spans, x, self.a, self.bs, runs, places, rows, Workspace(torch.float32, x.device))
 
 
 # Per case: the adapter of each row, the runs (first, last, take), places, rows.
@@ -65,18 +79,20 @@ CASES = {
         torch.tensor([1, 0, 2, 3]),
         None,
     ),
+    "many rows each": ([0] * 9 + [1] * 9, [Run(0, 2, None)], None, None),
     "some rows": ([None, 3, None, 4], [Run(3, 5, torch.tensor([1, 3]))], None, torch.tensor([1, 3])),
 }
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("together", [True, False], ids=["one span", "a span each"])
 @pytest.mark.parametrize("case", CASES)
-def test_rows_of_many_adapters(case: str, dtype: torch.dtype) -> None:
+def test_rows_of_many_adapters(case: str, together: bool, dtype: torch.dtype) -> None:
     adapter_of, runs, places, rows = CASES[case]
     table = Table(5)
     x, out = torch.randn(len(adapter_of), WIDTH, dtype=dtype), torch.randn(len(adapter_of), sum(OUTS), dtype=dtype)
     expected = table.expected(x, out, adapter_of)
-    add_batched_lora_(out.split(OUTS, 1), x, table.a, table.bs, runs, places, rows)
+    table.add_(out, x, runs, places, rows, together=together)
     assert_near(out, expected)
 
 
@@ -86,6 +102,6 @@ def test_an_adapter_that_overflows_leaves_no_trace_in_its_neighbors() -> None:
     x, out = torch.randn(3, WIDTH), torch.randn(3, sum(OUTS))
     expected = table.expected(x, out, [0, 1, 0])
     run = Run(0, 2, torch.tensor([0, 2, 1, 1]))
-    add_batched_lora_(out.split(OUTS, 1), x, table.a, table.bs, [run], torch.tensor([0, 2, 1]), None)
+    table.add_(out, x, [run], torch.tensor([0, 2, 1]), None)
     assert not out[1].isfinite().all()
     assert_near(out[[0, 2]], expected[[0, 2]])
