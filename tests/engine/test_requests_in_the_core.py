@@ -28,7 +28,7 @@ from engine.scheduling.limits import Limits
 from engine.scheduling.scheduler import Scheduler
 from engine.sequence import ChunkResult, Matcher, Plan
 from tests.engine.harness import collect
-from tests.engine.scheduler_model import (
+from tests.engine.scheduling.scheduler_model import (
     EOS,
     VOCAB,
     CountingMatcher,
