@@ -31,16 +31,16 @@ bench: $(VENV)/.installed-dev $(DEMO_MODEL)
 
 # The engine against transformers and peft at full size, and 500 mixed requests: minutes.
 long-numerics: $(VENV)/.installed-dev $(DEMO_MODEL)
-	$(BIN)/pytest --full tests/engine/test_demo_numerics.py tests/e2e/test_tenants_share_one_batch.py
+	$(BIN)/pytest --full tests/engine/models/test_demo_numerics.py tests/e2e/test_tenants_share_one_batch.py
 
 # A million steps of the scheduler's state machine: half an hour.
 long-scheduler: $(VENV)/.installed-dev
-	$(BIN)/pytest --full tests/engine/test_scheduler_state_machine.py
+	$(BIN)/pytest --full tests/engine/scheduling/test_state_machine.py
 
 # Structured output over the schemas of the JSON-Schema-Test-Suite, completed by random weights: minutes.
 #     make long-grammar SUITE=path/to/JSON-Schema-Test-Suite/tests/draft2020-12
 long-grammar: $(VENV)/.installed-dev $(DEMO_MODEL)
-	JSON_SCHEMA_SUITE=$(SUITE) $(BIN)/pytest --full -s tests/engine/test_grammar_outputs.py
+	JSON_SCHEMA_SUITE=$(SUITE) $(BIN)/pytest --full -s tests/engine/grammar/test_outputs.py
 
 install: $(VENV)/.installed
 

@@ -24,6 +24,7 @@ import msgspec
 PROTOCOL_VERSION = 2
 HEARTBEAT_INTERVAL_S = 1.0
 HEARTBEATS_MISSED = 3
+STEP_BUCKETS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -185,7 +186,7 @@ class EngineLimits(msgspec.Struct, frozen=True):
 
 
 class TenantStats(msgspec.Struct, frozen=True, array_like=True):
-    """One tenant's sequences. service: its virtual counter, in weighted token units."""
+    """One tenant's choices. service: its virtual counter, in token units divided by its requests' weights."""
 
     num_running: int
     num_waiting: int
@@ -195,6 +196,14 @@ class TenantStats(msgspec.Struct, frozen=True, array_like=True):
 class EngineStats(msgspec.Struct, frozen=True, omit_defaults=True):
     """A picture of the engine, sent with every heartbeat. Counters (`*_total`) count since the engine started.
 
+    num_running, num_waiting: choices. prompt_tokens_total: computed, those computed again after a preemption included.
+    step_counts: how many steps took at most each of STEP_BUCKETS_S and more than the one before it, then how many took
+    longer than all; step_seconds_total: of all of them.
+    adapter_slots_*, adapter_bytes_*: of the device's tier; adapters_waiting: asked for, but in line for a slot or
+    loading; adapter_load_*: what came onto the device, adapter_load_seconds_total failed loads included;
+    adapter_host_hits_total: loads that found their adapter in the host tier, which takes adapter_host_bytes.
+    grammars_compiling: requests that wait for their grammar; grammars_compiled_total, grammars_refused_total: those
+    that got one, or the reason why there is none; grammar_wait_seconds_total: how long both waited.
     prefix_query_tokens_total: prompt tokens looked up in the prefix cache; prefix_hit_tokens_total: those found.
     tenants: the busiest ones, by opaque id.
     """
@@ -206,7 +215,8 @@ class EngineStats(msgspec.Struct, frozen=True, omit_defaults=True):
     preemptions_total: int = 0
     prompt_tokens_total: int = 0
     generation_tokens_total: int = 0
-    steps_total: int = 0
+    step_seconds_total: float = 0.0
+    step_counts: list[int] = []
     unacked_usage: int = 0
     dropped_usage_total: int = 0
     adapter_loads_total: int = 0
@@ -215,6 +225,15 @@ class EngineStats(msgspec.Struct, frozen=True, omit_defaults=True):
     adapter_evictions_total: int = 0
     adapter_slots_used: int = 0
     adapter_slots_total: int = 0
+    adapter_bytes_used: int = 0
+    adapter_bytes_total: int = 0
+    adapters_waiting: int = 0
+    adapter_host_bytes: int = 0
+    adapter_host_hits_total: int = 0
+    grammars_compiling: int = 0
+    grammars_compiled_total: int = 0
+    grammars_refused_total: int = 0
+    grammar_wait_seconds_total: float = 0.0
     prefix_query_tokens_total: int = 0
     prefix_hit_tokens_total: int = 0
     draft_tokens_total: int = 0

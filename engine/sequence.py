@@ -1,4 +1,7 @@
-"""One request on its way through the engine: its tokens, what is computed, and the blocks it owns."""
+"""What the scheduler and the runner tell each other: one choice's tokens and state, a step's plan, a step's results.
+
+No torch, and no behavior but what follows from the fields.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,6 @@ class Sequence(msgspec.Struct, eq=False):
     adapter_wait_since_s: float = 0.0
     started_s: float = 0.0
     first_token_s: float = 0.0
-    num_preemptions: int = 0
 
     @property
     def request_id(self) -> str:

@@ -1,4 +1,4 @@
-"""From an `EngineConfig` to a running engine: device, dtype, memory, and the parts wired together."""
+"""From an `EngineConfig` to an engine: device, dtype, memory, and the parts wired together. No part of any step."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 import torch
 
 from adapters.store import AdapterStore
+from engine.compilations import Compilations
 from engine.config import EngineConfig, ModelConfig, load_model_config, model_digest
 from engine.core import EngineCore
 from engine.grammar.compiler import GrammarCompiler
-from engine.lora.loader import AdapterLoader, loading_executor
+from engine.lora.loader import AdapterLoader, HostTier, loading_executor
 from engine.lora.pool import AdapterPool
 from engine.lora.table import AdapterTables
 from engine.mailbox import Mailbox, Wake
@@ -25,6 +26,7 @@ from engine.scheduling.block_manager import BlockManager
 from engine.scheduling.limits import Limits
 from engine.scheduling.scheduler import Scheduler
 from engine.server import EngineServer
+from engine.statistics import Statistics
 
 log = logging.getLogger(__name__)
 
@@ -57,11 +59,41 @@ def build_core(config: EngineConfig, mailbox: Mailbox) -> tuple[EngineCore, Engi
     num_blocks = num_kv_blocks(config, model, dtype, device)
     max_model_len = min(config.max_model_len or model.max_position, model.max_position, num_blocks * config.block_size)
     decoder = Decoder(model, weights, max_model_len)
-
     tables = AdapterTables(config.max_adapters, device)
-    pool = build_adapter_pool(config, model, dtype, device, tables, mailbox)
+    host = HostTier(config.adapter_host_bytes)
+    loader = AdapterLoader(
+        AdapterStore(Path(config.adapter_store)), model, dtype, device, host=host, expect=tables.expect
+    )
+    pool = build_adapter_pool(config, device, loader, mailbox)
     blocks = BlockManager(num_blocks, config.block_size)
-    scheduler_limits = Limits(
+    scheduler = Scheduler(blocks, pool, scheduler_limits(config, model, dtype, max_model_len), time.monotonic)
+    compiler = GrammarCompiler(
+        config.model_dir, model.vocab_size, model.eos_token_ids, wake=lambda: mailbox.command(Wake())
+    )
+    compilations = Compilations(scheduler, compiler)
+    runner = ModelRunner(decoder, config, num_blocks, pool.adapter, tables)
+    statistics = Statistics(scheduler, blocks, pool, host, compilations)
+    log.info("ready: %d KV blocks of %d tokens, context %d", num_blocks, config.block_size, max_model_len)
+    limits = EngineLimits(max_model_len, config.max_num_seqs, config.max_waiting, config.block_size, num_blocks)
+    return EngineCore(mailbox, scheduler, pool, runner, compilations, statistics), limits
+
+
+def build_adapter_pool(
+    config: EngineConfig, device: torch.device, loader: AdapterLoader, mailbox: Mailbox
+) -> AdapterPool:
+    """The slots, and the loading thread that fills them."""
+    return AdapterPool(
+        loader.load,
+        config.max_adapters,
+        wake=lambda: mailbox.command(Wake()),
+        max_bytes=adapter_device_bytes(config, device),
+        to_device=loader.to_device if device.type == "cuda" else None,
+        executor=loading_executor(),
+    )
+
+
+def scheduler_limits(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, max_model_len: int) -> Limits:
+    return Limits(
         max_num_seqs=config.max_num_seqs,
         max_batched_tokens=config.max_batched_tokens,
         max_waiting=config.max_waiting,
@@ -70,36 +102,6 @@ def build_core(config: EngineConfig, mailbox: Mailbox) -> tuple[EngineCore, Engi
         eos_token_ids=frozenset(model.eos_token_ids),
         token_bytes=kv_token_bytes(model, dtype),
         num_draft_tokens=config.num_draft_tokens,
-    )
-    scheduler = Scheduler(blocks, pool, scheduler_limits, time.monotonic)
-    runner = ModelRunner(decoder, config, num_blocks, pool.adapter, tables)
-    limits = EngineLimits(max_model_len, config.max_num_seqs, config.max_waiting, config.block_size, num_blocks)
-    log.info("ready: %d KV blocks of %d tokens, context %d", num_blocks, config.block_size, max_model_len)
-    compiler = GrammarCompiler(
-        config.model_dir, model.vocab_size, model.eos_token_ids, wake=lambda: mailbox.command(Wake())
-    )
-    return EngineCore(mailbox, scheduler, blocks, pool, runner, compiler), limits
-
-
-def build_adapter_pool(
-    config: EngineConfig,
-    model: ModelConfig,
-    dtype: torch.dtype,
-    device: torch.device,
-    tables: AdapterTables,
-    mailbox: Mailbox,
-) -> AdapterPool:
-    """The slots, and the loading thread that fills them."""
-    store = AdapterStore(Path(config.adapter_store))
-    host_bytes = config.adapter_host_bytes
-    loader = AdapterLoader(store, model, dtype, device, host_bytes=host_bytes, expect=tables.expect)
-    return AdapterPool(
-        loader.load,
-        config.max_adapters,
-        wake=lambda: mailbox.command(Wake()),
-        max_bytes=adapter_device_bytes(config, device),
-        to_device=loader.to_device if device.type == "cuda" else None,
-        executor=loading_executor(),
     )
 
 

@@ -33,81 +33,108 @@ class TenantLabels:
         return tenant if tenant in self._own else OTHER_TENANTS
 
 
-class RequestMetrics:
-    """Counters and histograms of one process. model_name labels are base models."""
+class _Overall:
+    """By base model."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        model, tenant = ["model_name"], ["tenant"]
+        def counter(name: str, doc: str, *labels: str) -> Counter:
+            return Counter(name, doc, ["model_name", *labels], registry=registry)
 
-        def counter(name: str, doc: str, labels: list[str]) -> Counter:
-            return Counter(name, doc, labels, registry=registry)
+        def histogram(name: str, doc: str, buckets: tuple[float, ...] = _LATENCY_BUCKETS_S) -> Histogram:
+            return Histogram(name, doc, ["model_name"], buckets=buckets, registry=registry)
 
-        def histogram(name: str, doc: str, labels: list[str], buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(name, doc, labels, buckets=buckets, registry=registry)
-
-        self._tenants = TenantLabels()
-        self._prompt_tokens = counter("vllm:prompt_tokens", "Prompt tokens processed.", model)
-        self._generation_tokens = counter("vllm:generation_tokens", "Tokens generated.", model)
-        self._success = counter("vllm:request_success", "Requests by how they ended.", [*model, "finished_reason"])
-        self._tokens = counter(
-            "lorikeet_tokens", "Tokens by phase; cached ones are prompt tokens too.", [*model, "phase"]
-        )
+        self._prompt_tokens = counter("vllm:prompt_tokens", "Prompt tokens processed.")
+        self._generation_tokens = counter("vllm:generation_tokens", "Tokens generated.")
+        self._success = counter("vllm:request_success", "Requests by how they ended.", "finished_reason")
+        self._tokens = counter("lorikeet_tokens", "Tokens by phase; cached ones are prompt tokens too.", "phase")
         self._first_token_s = histogram(
-            "vllm:time_to_first_token_seconds", "From submission to the first token.", model, _FIRST_TOKEN_BUCKETS_S
+            "vllm:time_to_first_token_seconds", "From submission to the first token.", _FIRST_TOKEN_BUCKETS_S
         )
-        self._latency_s = histogram(
-            "vllm:e2e_request_latency_seconds", "From submission to the last token.", model, _LATENCY_BUCKETS_S
-        )
+        self._latency_s = histogram("vllm:e2e_request_latency_seconds", "From submission to the last token.")
         self._per_token_s = histogram(
             "vllm:request_time_per_output_token_seconds",
             "Time per token after the first one, over all choices.",
-            model,
             _TOKEN_BUCKETS_S,
         )
-        self._queue_s = histogram(
-            "vllm:request_queue_time_seconds", "In the engine's queue.", model, _LATENCY_BUCKETS_S
-        )
+        self._queue_s = histogram("vllm:request_queue_time_seconds", "In the engine's queue.")
+        self._prefill_s = histogram("vllm:request_prefill_time_seconds", "From the end of that to the first token.")
+        self._decode_s = histogram("vllm:request_decode_time_seconds", "From the first token to the last.")
         self._adapter_wait_s = histogram(
             "lorikeet_request_adapter_wait_seconds",
             "The part of the queue's time that was spent waiting for the adapter alone.",
-            model,
-            _LATENCY_BUCKETS_S,
-        )
-        self._tenant_requests = counter("lorikeet_tenant_requests", "Requests.", [*tenant, "finished_reason"])
-        self._tenant_tokens = counter("lorikeet_tenant_tokens", "Tokens by phase.", [*tenant, "phase"])
-        self._tenant_queue_s = counter("lorikeet_tenant_queue_seconds", "Time in the engine's queue.", tenant)
-        self._tenant_adapter_wait_s = counter("lorikeet_tenant_adapter_wait_seconds", "Waiting for adapters.", tenant)
-        self._tenant_first_token_s = histogram(
-            "lorikeet_tenant_time_to_first_token_seconds", "To the first token.", tenant, _TENANT_BUCKETS_S
-        )
-        self._tenant_per_token_s = histogram(
-            "lorikeet_tenant_time_per_output_token_seconds", "Per token after that.", tenant, _TOKEN_BUCKETS_S[::3]
         )
 
     def count(self, event: UsageEvent, usage: Usage) -> None:
-        """One request, once its event is in the ledger."""
-        base, tenant = event.model.partition(":")[0], self._tenants.of(event.project_id)
+        base = event.model.partition(":")[0]
         self._prompt_tokens.labels(base).inc(usage.prompt_tokens)
         self._generation_tokens.labels(base).inc(usage.completion_tokens)
         self._success.labels(base, event.finish_reason).inc()
-        self._tenant_requests.labels(tenant, event.finish_reason).inc()
         for phase, num_tokens in _phases(usage).items():
             self._tokens.labels(base, phase).inc(num_tokens)
-            self._tenant_tokens.labels(tenant, phase).inc(num_tokens)
         self._queue_s.labels(base).observe(usage.queue_ms / 1e3)
-        self._tenant_queue_s.labels(tenant).inc(usage.queue_ms / 1e3)
+        self._prefill_s.labels(base).observe(usage.prefill_ms / 1e3)
+        self._decode_s.labels(base).observe(usage.decode_ms / 1e3)
         if event.adapter_digest is not None:
             self._adapter_wait_s.labels(base).observe(usage.adapter_wait_ms / 1e3)
-            self._tenant_adapter_wait_s.labels(tenant).inc(usage.adapter_wait_ms / 1e3)
         if event.latency_ms is not None:
             self._latency_s.labels(base).observe(event.latency_ms / 1e3)
         if event.ttft_ms is not None:
             self._first_token_s.labels(base).observe(event.ttft_ms / 1e3)
-            self._tenant_first_token_s.labels(tenant).observe(event.ttft_ms / 1e3)
-        if event.ttft_ms is not None and event.latency_ms is not None and usage.completion_tokens > 1:
-            per_token_s = (event.latency_ms - event.ttft_ms) / 1e3 / (usage.completion_tokens - 1)
+        if (per_token_s := _per_token_s(event, usage)) is not None:
             self._per_token_s.labels(base).observe(per_token_s)
-            self._tenant_per_token_s.labels(tenant).observe(per_token_s)
+
+
+class _ByTenant:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, doc: str, *labels: str) -> Counter:
+            return Counter(name, doc, ["tenant", *labels], registry=registry)
+
+        def histogram(name: str, doc: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(name, doc, ["tenant"], buckets=buckets, registry=registry)
+
+        self._labels = TenantLabels()
+        self._requests = counter("lorikeet_tenant_requests", "Requests.", "finished_reason")
+        self._tokens = counter("lorikeet_tenant_tokens", "Tokens by phase.", "phase")
+        self._queue_s = counter("lorikeet_tenant_queue_seconds", "Time in the engine's queue.")
+        self._adapter_wait_s = counter("lorikeet_tenant_adapter_wait_seconds", "Waiting for adapters.")
+        self._first_token_s = histogram(
+            "lorikeet_tenant_time_to_first_token_seconds", "To the first token.", _TENANT_BUCKETS_S
+        )
+        self._per_token_s = histogram(
+            "lorikeet_tenant_time_per_output_token_seconds", "Per token after that.", _TOKEN_BUCKETS_S[::3]
+        )
+
+    def count(self, event: UsageEvent, usage: Usage) -> None:
+        tenant = self._labels.of(event.project_id)
+        self._requests.labels(tenant, event.finish_reason).inc()
+        for phase, num_tokens in _phases(usage).items():
+            self._tokens.labels(tenant, phase).inc(num_tokens)
+        self._queue_s.labels(tenant).inc(usage.queue_ms / 1e3)
+        if event.adapter_digest is not None:
+            self._adapter_wait_s.labels(tenant).inc(usage.adapter_wait_ms / 1e3)
+        if event.ttft_ms is not None:
+            self._first_token_s.labels(tenant).observe(event.ttft_ms / 1e3)
+        if (per_token_s := _per_token_s(event, usage)) is not None:
+            self._per_token_s.labels(tenant).observe(per_token_s)
+
+
+class RequestMetrics:
+    """Counters and histograms of one process. model_name labels are base models."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._views = (_Overall(registry), _ByTenant(registry))
+
+    def count(self, event: UsageEvent, usage: Usage) -> None:
+        """One request, once its event is in the ledger."""
+        for view in self._views:
+            view.count(event, usage)
+
+
+def _per_token_s(event: UsageEvent, usage: Usage) -> float | None:
+    """Seconds per token after the first, where there are any."""
+    if event.ttft_ms is None or event.latency_ms is None or usage.completion_tokens <= 1:
+        return None
+    return (event.latency_ms - event.ttft_ms) / 1e3 / (usage.completion_tokens - 1)
 
 
 def _phases(usage: Usage) -> dict[str, int]:

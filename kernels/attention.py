@@ -31,8 +31,8 @@ def attention_reference(q: Tensor, cache: Tensor, slots: Tensor, position: int, 
 def decode_attention(q: Tensor, cache: Tensor, blocks: Tensor, hidden: Tensor, scratch: Workspace) -> Tensor:
     """One query for each of N sequences.
 
-    q [N, H, D]; cache [2, KVH, S, D]; blocks [N, B] int64: each sequence's blocks, padded with any; hidden [N, 1, L],
-    L = B * block_size: 0 where a query may look, -inf where it may not, in q's dtype; scratch of q's dtype.
+    q [N, H, D]; cache [2, KVH, S, D]; blocks [N, B] int64: each sequence's blocks, padded with any; hidden [N, 1, L]
+    bool, L = B * block_size: True where a query may not look; scratch of q's dtype.
     Returns [N, H * D].
     """
     num_seqs, num_heads, head_dim = q.shape

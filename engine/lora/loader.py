@@ -50,17 +50,21 @@ def _step_aside() -> None:
 
 
 class HostTier:
-    """Adapters by digest within max_bytes; what is used stays longest. One that is larger is not kept at all."""
+    """Adapters by digest within max_bytes; what is used stays longest. One that is larger is not kept at all.
+
+    Belongs to the loading thread, but for its two counters, which any thread may read."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._kept: OrderedDict[str, LoadedAdapter] = OrderedDict()
         self.num_bytes = 0
+        self.num_hits = 0
 
     def get(self, digest: str) -> LoadedAdapter | None:
         adapter = self._kept.get(digest)
         if adapter is not None:
             self._kept.move_to_end(digest)
+            self.num_hits += 1
         return adapter
 
     def put(self, adapter: LoadedAdapter) -> None:
@@ -82,7 +86,7 @@ class AdapterLoader:
         dtype: torch.dtype,
         device: torch.device,
         *,
-        host_bytes: int,
+        host: HostTier,
         expect: Callable[[AdapterLayout], None] = lambda layout: None,
     ) -> None:
         self._store = store
@@ -91,7 +95,7 @@ class AdapterLoader:
         self._dtype = dtype
         self._device = device
         self._expect = expect
-        self._host = HostTier(host_bytes)
+        self._host = host
         self._layouts: weakref.WeakValueDictionary[_Ranks, AdapterLayout] = weakref.WeakValueDictionary()
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":

@@ -85,7 +85,7 @@ class AdapterPool:
         self._load = load
         self._to_device = to_device
         self._wake = wake
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._clock = clock
         self._slots: list[_Slot | None] = [None] * max_adapters
         self._slot_of: dict[str, int] = {}
@@ -112,6 +112,11 @@ class AdapterPool:
     def num_bytes(self) -> int:
         """Of the device's budget, those taken."""
         return sum(slot.num_bytes for slot in self._slots if slot is not None)
+
+    @property
+    def num_waiting(self) -> int:
+        """Adapters that were asked for and are not there: in line for a slot, or loading into one."""
+        return len(self._wanted) + sum(slot is not None and slot.adapter is None for slot in self._slots)
 
     @property
     def resident(self) -> list[str]:
@@ -217,7 +222,7 @@ class AdapterPool:
         assert sum(slot.references for slot in held) == num_users
         assert all(slot.adapter is not None for slot in held if slot.references)
         assert all(slot.num_bytes == slot.adapter.num_bytes for slot in held if slot.adapter is not None)
-        assert self.num_bytes <= self._max_bytes
+        assert self.num_bytes <= self.max_bytes
         assert len(self._pinned) <= len(self._slots) // 2
         assert all(slot.closing for digest in self._wanted if (slot := self._held(digest)) is not None)
 
@@ -235,8 +240,8 @@ class AdapterPool:
             self._leave(held, arrival)
         elif ended.on_device:
             self._settle(held, arrival.adapter)
-        elif arrival.adapter.num_bytes > self._max_bytes:
-            why = f"the adapter takes {arrival.adapter.num_bytes} bytes; on the device there are {self._max_bytes}"
+        elif arrival.adapter.num_bytes > self.max_bytes:
+            why = f"the adapter takes {arrival.adapter.num_bytes} bytes; on the device there are {self.max_bytes}"
             self._leave(held, Arrival(arrival.digest, None, EngineError("adapter_rejected", why)))
         else:
             held.staged = arrival.adapter
@@ -254,7 +259,7 @@ class AdapterPool:
         self.num_loads += 1
         self.num_load_bytes += adapter.num_bytes
         pinned_bytes = sum(slot.num_bytes for slot in self._slots if slot is not None and slot.digest in self._pinned)
-        if pinned_bytes > self._max_bytes // 2:
+        if pinned_bytes > self.max_bytes // 2:
             self._pinned.discard(held.digest)
         self._arrived.append(Arrival(held.digest, adapter, None))
 
@@ -298,7 +303,7 @@ class AdapterPool:
     def _make_room(self, num_bytes: int) -> bool:
         """Evict until num_bytes fit; nothing if they would not."""
         evictable = self._evictable()
-        excess = self.num_bytes + num_bytes - self._max_bytes
+        excess = self.num_bytes + num_bytes - self.max_bytes
         if excess > sum(held.num_bytes for _, _, held in evictable):
             return False
         for _, slot, held in evictable:
@@ -312,7 +317,7 @@ class AdapterPool:
         """Nobody loads, or one more adapter as large as any so far would fit beside those that do."""
         coming = sum(held is not None and held.adapter is None for held in self._slots)
         kept = self.num_bytes - sum(held.num_bytes for _, _, held in self._evictable())
-        return not coming or kept + (coming + 1) * self._largest <= self._max_bytes
+        return not coming or kept + (coming + 1) * self._largest <= self.max_bytes
 
     def _free_slot(self) -> int | None:
         """An empty slot, if need be after an eviction."""
@@ -332,7 +337,7 @@ class AdapterPool:
         staged = min(self._staged(), key=lambda held: held.since_s, default=None)
         missing_bytes = 0
         if staged is not None and staged.staged is not None and staged.since_s <= overdue_s:
-            missing_bytes = self.num_bytes + staged.staged.num_bytes - self._max_bytes
+            missing_bytes = self.num_bytes + staged.staged.num_bytes - self.max_bytes
         if not num_missing and missing_bytes <= 0:
             return
         in_use = [held for held in self._slots if held is not None and held.references]

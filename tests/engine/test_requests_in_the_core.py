@@ -2,151 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
-
-import msgspec
 import numpy as np
 
-from engine.core import EngineCore
-from engine.lora.layer import LoadedAdapter
-from engine.lora.pool import AdapterPool
-from engine.mailbox import Drain, Event, Mailbox, Wake
-from engine.protocol import (
-    Abort,
-    Delta,
-    EngineError,
-    EngineStats,
-    Final,
-    GenerateRequest,
-    Grammar,
-    SamplingParams,
-    StepOutputs,
-)
-from engine.scheduling.block_manager import BlockManager
-from engine.scheduling.limits import Limits
-from engine.scheduling.scheduler import Scheduler
-from engine.sequence import ChunkResult, Matcher, Plan
+from engine.mailbox import Wake
+from engine.protocol import Abort
 from tests.engine.harness import collect
-from tests.engine.scheduler_model import (
-    EOS,
+from tests.engine.scheduling.scheduler_model import (
     VOCAB,
-    CountingMatcher,
-    HashingRunner,
     expected_choice,
     expected_embedding,
     expected_prompt_logprobs,
 )
-
-LIMITS = Limits(
-    max_num_seqs=4,
-    max_batched_tokens=16,
-    max_waiting=4,
-    max_model_len=64,
-    vocab_size=VOCAB,
-    eos_token_ids=frozenset({EOS}),
-    token_bytes=1,
-)
-PROMPT = list(range(10, 30))
-
-
-class Answered(msgspec.Struct):
-    """What a compiler answers, as `engine.core.Compiled`."""
-
-    request_id: str
-    make_matcher: Callable[[], Matcher] | None
-    error: EngineError | None
-
-
-class SlowCompiler:
-    """Ready when asked for the second time; refuses the source "bad"."""
-
-    def __init__(self) -> None:
-        self.submitted: list[tuple[str, Grammar]] = []
-        self.withdrawn: list[str] = []
-        self.closed = False
-        self._asked = 0
-
-    def submit(self, request_id: str, grammar: Grammar, tenant: str) -> None:
-        self.submitted.append((request_id, grammar))
-
-    def withdraw(self, request_id: str) -> None:
-        self.withdrawn.append(request_id)
-
-    def ready(self) -> list[Answered]:
-        self._asked += 1
-        if self._asked < 2:
-            return []
-        done, self.submitted = self.submitted, []
-        refused = EngineError("invalid_request", "grammar: bad is not supported")
-        return [
-            Answered(name, None, refused) if grammar.source == "bad" else Answered(name, CountingMatcher, None)
-            for name, grammar in done
-        ]
-
-    def close(self) -> None:
-        self.closed = True
-
-
-class CommandsByStep:
-    """The runner, and before it step k the commands due then."""
-
-    def __init__(self, mailbox: Mailbox, later: dict[int, list[object]]) -> None:
-        self._runner = HashingRunner(64, 4)
-        self._mailbox = mailbox
-        self._later = later
-        self._step = 0
-        self.plans: list[Plan] = []
-
-    def run(self, plan: Plan) -> list[ChunkResult]:
-        self._step += 1
-        self.plans.append(plan)
-        for command in self._later.get(self._step, []):
-            self._mailbox.command(command)  # type: ignore[arg-type]
-        return self._runner.run(plan)
-
-
-def run_core(
-    *commands: object,
-    later: dict[int, list[object]] | None = None,
-    compiler: SlowCompiler | None = None,
-    **limits: int,
-) -> tuple[list[Event], list[Plan]]:
-    """Everything the engine says to these commands, and every step it took."""
-    with contextlib.closing(Mailbox()) as mailbox:
-        pool = AdapterPool(lambda digest: LoadedAdapter(digest, {}, 1), 2, wake=lambda: mailbox.command(Wake()))
-        blocks = BlockManager(64, 4)
-        clock = iter(range(1, 1_000_000)).__next__
-        scheduler = Scheduler(blocks, pool, msgspec.structs.replace(LIMITS, **limits), lambda: float(clock()))
-        runner = CommandsByStep(mailbox, later or {})
-        core = EngineCore(mailbox, scheduler, blocks, pool, runner, compiler)
-        for command in [*commands, Drain()]:
-            mailbox.command(command)  # type: ignore[arg-type]
-        core.run()
-        assert blocks.num_free == 64
-        scheduler.check_integrity()
-        return mailbox.take_events(), runner.plans
-
-
-def request(name: str = "r", max_tokens: int = 6, **changes: object) -> GenerateRequest:
-    """Greedy of kind: the seed decides the text, ignore_eos its length."""
-    fields = {"max_tokens": max_tokens, "seed": 5, "ignore_eos": True}
-    sampling = fields | {key: changes.pop(key) for key in list(changes) if key in SamplingParams.__struct_fields__}
-    prompt = {"request_id": name, "prompt_token_ids": PROMPT, "tenant": "t", "sampling": sampling}
-    return msgspec.convert(prompt | changes, GenerateRequest)
-
-
-def deltas(events: list[Event], name: str = "r") -> list[Delta]:
-    steps = [event for event in events if isinstance(event, StepOutputs)]
-    return [delta for step in steps for delta in step.deltas if delta.request_id == name]
-
-
-def final(events: list[Event], name: str = "r") -> Final:
-    return collect(events)[name].final
-
-
-def text(events: list[Event], name: str = "r", index: int = 0) -> list[int]:
-    return [token for delta in deltas(events, name) if delta.index == index for token in delta.token_ids]
+from tests.engine.scripted_core import PROMPT, SlowCompiler, deltas, final, request, run_core, stats, text
 
 
 def test_choices_share_the_prompt_and_end_with_one_final() -> None:
@@ -169,8 +36,8 @@ def test_the_next_turn_of_a_conversation_is_found_in_the_cache() -> None:
     assert final(events, "s").usage.cached_tokens == 24  # of 28: the 25 computed before, in whole blocks
     assert final(events, "o").usage.cached_tokens == 0
     assert text(events, "s") == expected_choice(second, seed=5).shown
-    (stats,) = [event for event in events if isinstance(event, EngineStats)][-1:]
-    assert (stats.prefix_query_tokens_total, stats.prefix_hit_tokens_total) == (20 + 28 + 28, 24)
+    last = stats(events)
+    assert (last.prefix_query_tokens_total, last.prefix_hit_tokens_total) == (20 + 28 + 28, 24)
 
 
 def test_one_choice_can_be_aborted_and_its_kept_tokens_count() -> None:

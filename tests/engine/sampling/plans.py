@@ -10,7 +10,7 @@ import torch
 
 from adapters.store import AdapterStore
 from engine.config import load_model_config
-from engine.lora.loader import AdapterLoader
+from engine.lora.loader import AdapterLoader, HostTier
 from engine.lora.table import AdapterTables
 from engine.model_runner import ModelRunner
 from engine.models.decoder import Decoder
@@ -32,7 +32,7 @@ class HandMadePlans:
         config = engine_config(model_dir, store_dir, block_size=BLOCK_SIZE)
         model = load_model_config(model_dir)
         decoder = Decoder(model, load_weights(model_dir, model, torch.float32, cpu), MAX_MODEL_LEN)
-        loader = AdapterLoader(AdapterStore(store_dir), model, torch.float32, cpu, host_bytes=1 << 30)
+        loader = AdapterLoader(AdapterStore(store_dir), model, torch.float32, cpu, host=HostTier(1 << 30))
         self._slots = {digest: slot for slot, digest in enumerate(digests)}
         loaded = [loader.load(digest) for digest in digests]
         self._runner = ModelRunner(

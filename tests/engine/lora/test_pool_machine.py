@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from adapters.errors import AdapterRejected
 from engine.lora.layer import LoadedAdapter
 from engine.lora.pool import AdapterPool
-from tests.engine.loading import LoadsWhenTold
+from tests.engine.lora.loading import LoadsWhenTold
 
 MAX_ADAPTERS, MAX_BYTES = 4, 100
 NUM_BYTES = {"a": 10, "b": 10, "c": 25, "d": 40, "e": 60, "f": 99, "too large": 101, "bad": 1}

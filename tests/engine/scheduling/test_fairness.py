@@ -8,7 +8,7 @@ import random
 import pytest
 
 from engine.scheduling.fairness import MAX_REMEMBERED, QUANTUM_TOKENS, ServiceCounters
-from tests.engine.fairness_simulator import TOKEN_BYTES, Simulator, percentile
+from tests.engine.scheduling.fairness_simulator import TOKEN_BYTES, Simulator, percentile
 
 NUM_WORKLOADS = 1_000
 NUM_STEPS = 120

@@ -11,7 +11,7 @@ import pytest
 from adapters.errors import AdapterRejected
 from engine.lora.layer import LoadedAdapter
 from engine.lora.pool import PATIENCE_S, AdapterPool
-from tests.engine.loading import LoadsAtOnce, LoadsWhenTold
+from tests.engine.lora.loading import LoadsAtOnce, LoadsWhenTold
 
 
 class Clock:

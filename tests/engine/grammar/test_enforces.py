@@ -7,7 +7,7 @@ import json
 import pytest
 
 from engine.protocol import Grammar
-from tests.engine.grammars import EOS, allowed_ids, feed, matchers, next_characters, schema
+from tests.engine.grammar.grammars import EOS, allowed_ids, feed, matchers, next_characters, schema
 
 CLOSED = {"type": "object", "additionalProperties": False}
 INTEGER = {"type": "integer"}

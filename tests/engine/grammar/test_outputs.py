@@ -16,7 +16,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from engine.protocol import Grammar
-from tests.engine.grammars import RandomModel, matchers, refusal, schema
+from tests.engine.grammar.grammars import RandomModel, matchers, refusal, schema
 
 SUITE_TOKENS = (512, 4096, 32768)
 INTEGER = {"type": "integer"}

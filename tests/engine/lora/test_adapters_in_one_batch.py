@@ -13,8 +13,8 @@ from transformers import LlamaForCausalLM
 from adapters.store import AdapterStore
 from engine.protocol import EngineStats, GenerateRequest
 from tests.engine.harness import collect, engine_config, greedy, run_engine, run_events
+from tests.engine.models.test_families import save_tiny
 from tests.engine.reference import Claim, assert_greedy_follows
-from tests.engine.test_model_families import save_tiny
 
 LORAS = {
     "attention-r4": LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"]),

@@ -17,7 +17,7 @@ from engine.grammar.compiler import Compiled, GrammarCompiler
 from engine.protocol import EngineError, Grammar
 from engine.sequence import MatcherError
 from tests.demo import demo_model_dir
-from tests.engine.grammars import EOS, VOCAB_SIZE, RandomModel, allowed_ids, matchers, schema
+from tests.engine.grammar.grammars import EOS, VOCAB_SIZE, RandomModel, allowed_ids, matchers, schema
 
 STEP_S = 0.050
 TAKES_MINUTES = schema({"type": "integer", "multipleOf": 99_999_989})

@@ -12,8 +12,8 @@ from engine.protocol import TokenLogprobs
 from engine.sampling.logprobs import MAX_TOP_LOGPROBS, token_logprobs
 from engine.sequence import Chunk
 from tests.engine.harness import greedy
-from tests.engine.plans import HandMadePlans, decode
-from tests.engine.test_model_families import save_tiny
+from tests.engine.models.test_families import save_tiny
+from tests.engine.sampling.plans import HandMadePlans, decode
 
 TOLERANCE = 1e-3
 PROMPT = [(i * i * 7 + 3 * i) % 199 for i in range(70)]  # longer than what is scored at once

@@ -8,7 +8,7 @@ import pytest
 
 from engine.grammar.limits import MAX_SOURCE_BYTES
 from engine.protocol import Grammar
-from tests.engine.grammars import feed, matchers, refusal, schema
+from tests.engine.grammar.grammars import feed, matchers, refusal, schema
 
 STRING = {"type": "string"}
 

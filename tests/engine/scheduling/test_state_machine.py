@@ -30,7 +30,7 @@ from engine.protocol import Delta, Final, GenerateRequest, Grammar, SamplingPara
 from engine.scheduling.block_manager import BlockManager
 from engine.scheduling.limits import Limits
 from engine.scheduling.scheduler import Scheduler
-from tests.engine.scheduler_model import (
+from tests.engine.scheduling.scheduler_model import (
     EOS,
     VOCAB,
     CountingMatcher,

@@ -1,0 +1,78 @@
+"""The engine's picture of itself: what its parts count, put together as `EngineStats`.
+
+Reads the parts and changes none of them. The server adds what it alone knows, the usage that waits for gateways.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from engine.compilations import Compilations
+from engine.lora.loader import HostTier
+from engine.lora.pool import AdapterPool
+from engine.protocol import STEP_BUCKETS_S, EngineStats
+from engine.scheduling.block_manager import BlockManager
+from engine.scheduling.scheduler import Scheduler
+
+NUM_TENANT_STATS = 32
+
+
+class Statistics:
+    """Belongs to the stepping thread, as the parts do."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        blocks: BlockManager,
+        adapters: AdapterPool,
+        host: HostTier,
+        compilations: Compilations,
+    ) -> None:
+        self._scheduler = scheduler
+        self._blocks = blocks
+        self._adapters = adapters
+        self._host = host
+        self._compilations = compilations
+        self._step_counts = [0] * (len(STEP_BUCKETS_S) + 1)
+        self._step_seconds = 0.0
+
+    def count_step(self, seconds: float) -> None:
+        """From the plan to the outputs: what a sequence that decodes waits for its next token."""
+        self._step_counts[bisect_left(STEP_BUCKETS_S, seconds)] += 1
+        self._step_seconds += seconds
+
+    def snapshot(self) -> EngineStats:
+        scheduler, adapters, compilations = self._scheduler, self._adapters, self._compilations
+        totals = scheduler.totals
+        return EngineStats(
+            num_running=scheduler.num_running,
+            num_waiting=scheduler.num_waiting,
+            kv_blocks_used=self._blocks.num_blocks - self._blocks.num_free,
+            kv_blocks_total=self._blocks.num_blocks,
+            preemptions_total=totals.preemptions,
+            prompt_tokens_total=totals.prompt_tokens,
+            generation_tokens_total=totals.generated_tokens,
+            step_seconds_total=self._step_seconds,
+            step_counts=list(self._step_counts),
+            adapter_loads_total=adapters.num_loads,
+            adapter_load_bytes_total=adapters.num_load_bytes,
+            adapter_load_seconds_total=adapters.load_seconds,
+            adapter_evictions_total=adapters.num_evictions,
+            adapter_slots_used=adapters.num_slots_used,
+            adapter_slots_total=adapters.num_slots,
+            adapter_bytes_used=adapters.num_bytes,
+            adapter_bytes_total=adapters.max_bytes,
+            adapters_waiting=adapters.num_waiting,
+            adapter_host_bytes=self._host.num_bytes,
+            adapter_host_hits_total=self._host.num_hits,
+            grammars_compiling=len(compilations),
+            grammars_compiled_total=compilations.num_compiled,
+            grammars_refused_total=compilations.num_refused,
+            grammar_wait_seconds_total=compilations.wait_seconds,
+            prefix_query_tokens_total=totals.prefix_query_tokens,
+            prefix_hit_tokens_total=totals.prefix_hit_tokens,
+            draft_tokens_total=totals.draft_tokens,
+            accepted_draft_tokens_total=totals.accepted_draft_tokens,
+            tenants=scheduler.tenant_stats(NUM_TENANT_STATS),
+            resident_adapters=adapters.resident,
+        )

@@ -1,0 +1,164 @@
+"""The stepping loop with commands at chosen steps, and a model whose answers are known beforehand."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import msgspec
+
+from engine.compilations import Compilations
+from engine.core import EngineCore
+from engine.lora.layer import LoadedAdapter
+from engine.lora.loader import HostTier
+from engine.lora.pool import AdapterPool
+from engine.mailbox import Drain, Event, Mailbox, Wake
+from engine.protocol import (
+    Delta,
+    EngineError,
+    EngineStats,
+    Final,
+    GenerateRequest,
+    Grammar,
+    SamplingParams,
+    StepOutputs,
+)
+from engine.scheduling.block_manager import BlockManager
+from engine.scheduling.limits import Limits
+from engine.scheduling.scheduler import Scheduler
+from engine.sequence import ChunkResult, Matcher, Plan
+from engine.statistics import Statistics
+from tests.engine.harness import collect
+from tests.engine.lora.loading import LoadsAtOnce
+from tests.engine.scheduling.scheduler_model import EOS, VOCAB, CountingMatcher, HashingRunner
+
+LIMITS = Limits(
+    max_num_seqs=4,
+    max_batched_tokens=16,
+    max_waiting=4,
+    max_model_len=64,
+    vocab_size=VOCAB,
+    eos_token_ids=frozenset({EOS}),
+    token_bytes=1,
+)
+PROMPT = list(range(10, 30))
+
+
+class Answered(msgspec.Struct):
+    """What a compiler answers, as `engine.compilations.Compiled`."""
+
+    request_id: str
+    make_matcher: Callable[[], Matcher] | None
+    error: EngineError | None
+
+
+class SlowCompiler:
+    """Ready when asked for the second time; refuses the source "bad"."""
+
+    def __init__(self) -> None:
+        self.submitted: list[tuple[str, Grammar]] = []
+        self.withdrawn: list[str] = []
+        self.closed = False
+        self._asked = 0
+
+    def submit(self, request_id: str, grammar: Grammar, tenant: str) -> None:
+        self.submitted.append((request_id, grammar))
+
+    def withdraw(self, request_id: str) -> None:
+        self.withdrawn.append(request_id)
+
+    def ready(self) -> list[Answered]:
+        self._asked += 1
+        if self._asked < 2:
+            return []
+        done, self.submitted = self.submitted, []
+        refused = EngineError("invalid_request", "grammar: bad is not supported")
+        return [
+            Answered(name, None, refused) if grammar.source == "bad" else Answered(name, CountingMatcher, None)
+            for name, grammar in done
+        ]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class CommandsByStep:
+    """The runner, and before it step k the commands due then."""
+
+    def __init__(self, mailbox: Mailbox, later: dict[int, list[object]]) -> None:
+        self._runner = HashingRunner(64, 4)
+        self._mailbox = mailbox
+        self._later = later
+        self._step = 0
+        self.plans: list[Plan] = []
+
+    def run(self, plan: Plan) -> list[ChunkResult]:
+        self._step += 1
+        self.plans.append(plan)
+        for command in self._later.get(self._step, []):
+            self._mailbox.command(command)  # type: ignore[arg-type]
+        return self._runner.run(plan)
+
+
+class Shelf:
+    """Loads that make an adapter of one byte, unless the host tier has it."""
+
+    def __init__(self, host: HostTier) -> None:
+        self._host = host
+
+    def __call__(self, digest: str) -> LoadedAdapter:
+        adapter = self._host.get(digest) or LoadedAdapter(digest, {}, 1)
+        self._host.put(adapter)
+        return adapter
+
+
+def run_core(
+    *commands: object,
+    later: dict[int, list[object]] | None = None,
+    compiler: SlowCompiler | None = None,
+    num_blocks: int = 64,
+    **limits: int,
+) -> tuple[list[Event], list[Plan]]:
+    """Everything the engine says to these commands, and every step it took."""
+    with contextlib.closing(Mailbox()) as mailbox:
+        host = HostTier(max_bytes=8)
+        pool = AdapterPool(Shelf(host), 2, wake=lambda: mailbox.command(Wake()), executor=LoadsAtOnce())
+        blocks = BlockManager(num_blocks, 4)
+        clock = iter(range(1, 1_000_000)).__next__
+        scheduler = Scheduler(blocks, pool, msgspec.structs.replace(LIMITS, **limits), lambda: float(clock()))
+        runner = CommandsByStep(mailbox, later or {})
+        compilations = Compilations(scheduler, compiler)
+        statistics = Statistics(scheduler, blocks, pool, host, compilations)
+        core = EngineCore(mailbox, scheduler, pool, runner, compilations, statistics)
+        for command in [*commands, Drain()]:
+            mailbox.command(command)  # type: ignore[arg-type]
+        core.run()
+        assert blocks.num_free == num_blocks
+        scheduler.check_integrity()
+        return mailbox.take_events(), runner.plans
+
+
+def request(name: str = "r", max_tokens: int = 6, **changes: object) -> GenerateRequest:
+    """Greedy of kind: the seed decides the text, ignore_eos its length."""
+    fields = {"max_tokens": max_tokens, "seed": 5, "ignore_eos": True}
+    sampling = fields | {key: changes.pop(key) for key in list(changes) if key in SamplingParams.__struct_fields__}
+    prompt = {"request_id": name, "prompt_token_ids": PROMPT, "tenant": "t", "sampling": sampling}
+    return msgspec.convert(prompt | changes, GenerateRequest)
+
+
+def stats(events: list[Event]) -> EngineStats:
+    """The last."""
+    return [event for event in events if isinstance(event, EngineStats)][-1]
+
+
+def deltas(events: list[Event], name: str = "r") -> list[Delta]:
+    steps = [event for event in events if isinstance(event, StepOutputs)]
+    return [delta for step in steps for delta in step.deltas if delta.request_id == name]
+
+
+def final(events: list[Event], name: str = "r") -> Final:
+    return collect(events)[name].final
+
+
+def text(events: list[Event], name: str = "r", index: int = 0) -> list[int]:
+    return [token for delta in deltas(events, name) if delta.index == index for token in delta.token_ids]
