@@ -7,6 +7,7 @@ timed test.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import random
@@ -106,7 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """0: all requests were answered; 1: some were not, or the server cannot be measured; 2: wrong usage."""
     args = parse_arguments(argv, os.environ)
     try:
-        return uvloop.run(_print_rows(args))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_print_rows(args))
     except Unusable as error:
         sys.stderr.write(f"bench: {error}\n")
         return 1
