@@ -51,19 +51,23 @@ def main() -> int:
         return os.EX_CONFIG
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.drain())
-    stepping = threading.Thread(target=_step_or_die, args=(core.run,), name="engine-core", daemon=True)
-    stepping.start()
-    server.run()
+    serving = threading.Thread(target=_run_or_die, args=(server.run,), name="engine-server", daemon=True)
+    serving.start()
+    # Steps run in the thread that loaded the model. Each thread that computes in parallel gets OpenMP workers of its
+    # own, and once there are more of all than processors, libgomp's workers sleep instead of spinning between
+    # operations: waking them hundreds of times a step halves its speed.
+    _run_or_die(core.run)
+    serving.join()
     return 0
 
 
-def _step_or_die(run: Callable[[], None]) -> None:
-    """A stepping thread that ends on a fault takes the process with it, so that the supervisor sees it."""
+def _run_or_die(run: Callable[[], None]) -> None:
+    """A thread that ends on a fault takes the process with it, so that the supervisor sees it."""
     try:
         run()
     except BaseException:
-        logging.getLogger("engine").exception("the stepping thread failed")
-        os._exit(70)
+        logging.getLogger("engine").exception("the %s thread failed", threading.current_thread().name)
+        os._exit(os.EX_SOFTWARE)
 
 
 if __name__ == "__main__":

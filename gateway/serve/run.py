@@ -24,12 +24,14 @@ from gateway.serve.listener import Listener, PortUnavailable, is_ready
 from gateway.serve.lock import DataFolderInUse, DataFolderUnusable, data_folder_lock
 from gateway.serve.model import ModelNotPrepared, prepare_model
 from gateway.serve.stop import StopRequested, StopSignals
-from gateway.serve.supervisor import POLL_INTERVAL_S, Child
+from gateway.serve.supervisor import Child
 from gateway.serve.terminal import Terminal
 from gateway.settings import Settings
 
 PROBE_INTERVAL_S = 0.25
 PROGRESS_INTERVAL_S = 5.0
+TEND_INTERVAL_S = 0.2
+"""How soon a child's end is noticed. Each look takes processor time from the engine, where processors are few."""
 
 
 class DatabaseUnusable(RuntimeError):
@@ -155,5 +157,5 @@ def _supervise(settings: Settings, access: Access, fleet: Fleet, terminal: Termi
         while not stop.requested:
             fleet.tend(stop)
             bound_logs(settings.log_dir)
-            time.sleep(POLL_INTERVAL_S)
+            time.sleep(TEND_INTERVAL_S)
     terminal.say(f"stopping: running requests get up to {settings.drain_seconds:g} s (Ctrl-C again to hurry)")

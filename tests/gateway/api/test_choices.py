@@ -9,8 +9,8 @@ import openai
 import pytest
 
 from engine.fake import fake_logprobs
-from tests.gateway.api.conftest import House
 from tests.gateway.api.test_streams import usage_rows
+from tests.gateway.conftest import House
 
 MESSAGES = [{"role": "user", "content": "choose one"}]
 

@@ -12,8 +12,8 @@ import pytest
 
 from engine.fake import fake_embedding
 from engine.protocol import GenerateRequest, SamplingParams
-from tests.gateway.api.conftest import House
 from tests.gateway.api.test_streams import usage_rows
+from tests.gateway.conftest import House
 
 SIZE = 32
 

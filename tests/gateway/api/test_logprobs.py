@@ -5,7 +5,7 @@ from __future__ import annotations
 import openai
 import pytest
 
-from tests.gateway.api.conftest import House
+from tests.gateway.conftest import House
 
 EURO = "€"  # three bytes, three tokens
 

@@ -7,7 +7,7 @@ import asyncio
 import openai
 import pytest
 
-from tests.gateway.api.conftest import House
+from tests.gateway.conftest import House
 
 MESSAGES = [{"role": "user", "content": "hello there"}]
 

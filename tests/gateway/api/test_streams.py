@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from gateway.settings import Settings
-from tests.gateway.api.conftest import House
+from tests.gateway.conftest import House
 from tests.gateway.live import BASE, FakeEngine, LiveGateway, Tenant, make_tenant
 from tests.gateway.model_folder import make_model_folder
 

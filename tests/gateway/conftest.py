@@ -1,4 +1,4 @@
-"""One gateway with two tenants for all tests of the API; its engine makes 500 steps a second."""
+"""One gateway with two tenants for all tests over HTTP; its engine makes 500 steps a second."""
 
 from __future__ import annotations
 

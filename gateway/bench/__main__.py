@@ -1,0 +1,118 @@
+"""`python -m gateway.bench`: output tokens per second and latencies of a running server, as clients over HTTP see them.
+
+Starts nothing, and needs of the server only OpenAI's streamed completions with vLLM's `ignore_eos`. A program, never a
+timed test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, get_args
+
+import httpx
+import uvloop
+
+from gateway.bench.load import Distribution, Load, Unusable, check, jobs, measure
+
+CONNECT_TIMEOUT_S = 5.0
+REPLY_TIMEOUT_S = 600.0
+
+
+async def rows(args: argparse.Namespace) -> AsyncIterator[dict[str, Any]]:
+    """Raises Unusable."""
+    load = Load(args.model, args.max_tokens, args.prompt_tokens, args.shared_prefix, args.distribution)
+    rng = random.Random(args.seed)  # noqa: S311 - prompts are no secret
+    async with httpx.AsyncClient(
+        base_url=args.url,
+        headers={"authorization": f"Bearer {args.key}"},
+        timeout=httpx.Timeout(REPLY_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+        limits=httpx.Limits(),  # as many connections as there are streams
+        trust_env=False,
+    ) as client:
+        await check(client, load.models)
+        for num_streams in args.streams:
+            count = args.requests or 3 * num_streams
+            yield await measure(client, list(jobs(load, count, rng)), num_streams)
+
+
+def table_line(row: dict[str, Any]) -> str:
+    line = (
+        f"{row['streams']:>4} streams  {row['requests']:>5} requests  {row['output_tokens_per_s']:>7} tokens/s  "
+        f"TTFT p50 {row['ttft_ms_p50']} ms, p99 {row['ttft_ms_p99']} ms  "
+        f"time per token p50 {row['time_per_token_ms_p50']} ms, p99 {row['time_per_token_ms_p99']} ms  "
+        f"errors {row['errors']}"
+    )
+    return f"{line} ({row['first_error']})" if row["errors"] else line
+
+
+def parse_arguments(argv: Sequence[str] | None, environ: Mapping[str, str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m gateway.bench", description=__doc__)
+    add = parser.add_argument
+    add("--url", type=_url, default=environ.get("OPENAI_BASE_URL"), help="the server (default: OPENAI_BASE_URL)")
+    add("--key", default=environ.get("OPENAI_API_KEY"), help="a tenant's key (default: OPENAI_API_KEY)")
+    add("--model", action="append", required=True, help="base or base:adapter; more of them share the requests")
+    add("--streams", type=_positive, nargs="+", default=[1, 8, 16, 32], help="requests at a time, one row for each")
+    add("--requests", type=_positive, default=None, help="requests of a row (default: 3 for each stream)")
+    add("--max-tokens", type=_positive, default=64, help="length of every completion")
+    add("--prompt-tokens", type=_positive, default=64, help="words of a prompt, each about a token")
+    add("--shared-prefix", type=_count, default=0, help="words that every prompt begins with, besides its own")
+    add("--distribution", default="turn", choices=get_args(Distribution), help="of the models; zipf is 1 / rank")
+    add("--seed", type=int, default=None, help="the same prompts again, which a server may have cached")
+    add("--json", action="store_true", help="one JSON line per row instead of a table")
+    args = parser.parse_args(argv)
+    if args.url is None or args.key is None:
+        missing = "--url or OPENAI_BASE_URL" if args.url is None else "--key or OPENAI_API_KEY"
+        parser.error(f"{missing} is needed; `lorikeet serve` writes both variables to demo.env in its data folder")
+    return args
+
+
+def _url(text: str) -> str:
+    """OpenAI's base URL, with or without /v1."""
+    url = text.rstrip("/")
+    if not url.startswith(("http://", "https://")):
+        raise argparse.ArgumentTypeError(f"must begin with http:// or https://, not {text!r}")
+    return url if url.endswith("/v1") else f"{url}/v1"
+
+
+def _positive(text: str) -> int:
+    number = _count(text)
+    if not number:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0, not {text!r}")
+    return int(text)
+
+
+async def _print_rows(args: argparse.Namespace) -> int:
+    """1 where a request failed."""
+    failed = False
+    async for row in rows(args):
+        sys.stdout.write(f"{json.dumps(row) if args.json else table_line(row)}\n")
+        sys.stdout.flush()
+        failed = failed or row["errors"] > 0
+    return int(failed)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0: all requests were answered; 1: some were not, or the server cannot be measured; 2: wrong usage."""
+    args = parse_arguments(argv, os.environ)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_print_rows(args))
+    except Unusable as error:
+        sys.stderr.write(f"bench: {error}\n")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""One request to an OpenAI-compatible server, and when its tokens came. Knows nothing of loads."""
+
+from __future__ import annotations
+
+import time
+
+import httpx
+import msgspec
+
+EVENT_START = b"data: "
+EVENT_END = b"\n\n"
+
+
+class Failed(Exception):
+    """One request failed; the message says how."""
+
+
+class Job(msgspec.Struct, frozen=True):
+    model: str
+    prompt: str
+    max_tokens: int
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """One complete answer. time_per_token_s: of the tokens after the first, None where there is no other."""
+
+    num_tokens: int
+    num_prompt_tokens: int
+    ttft_s: float
+    time_per_token_s: float | None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class _Choice(msgspec.Struct):
+    text: str
+
+
+class _Error(msgspec.Struct):
+    message: str
+
+
+class _Event(msgspec.Struct):
+    """A chunk of a stream, or what stands in its place."""
+
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: _Error | None = None
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+
+
+async def ask(client: httpx.AsyncClient, job: Job) -> Reply:
+    """Raises Failed, and httpx.TransportError where the server goes away."""
+    body = {
+        "model": job.model,
+        "prompt": job.prompt,
+        "max_tokens": job.max_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    start_s = time.perf_counter()
+    first_s = last_s = None
+    usage = None
+    async with client.stream("POST", "/completions", json=body) as response:
+        if response.status_code != 200:
+            raise Failed(f"{response.status_code}: {_message(await response.aread())}")
+        pending = b""
+        async for data in response.aiter_bytes():
+            *events, pending = (pending + data).split(EVENT_END)
+            for event in events:
+                if event == b"data: [DONE]":
+                    continue
+                chunk = _event(event)
+                if chunk.error is not None:
+                    raise Failed(chunk.error.message)
+                usage = chunk.usage or usage
+                if chunk.choices:
+                    last_s = time.perf_counter()
+                    first_s = first_s or last_s
+    if usage is None or first_s is None or last_s is None:
+        raise Failed("the stream ended early")
+    num_more = usage.completion_tokens - 1
+    time_per_token_s = (last_s - first_s) / num_more if num_more > 0 else None
+    return Reply(usage.completion_tokens, usage.prompt_tokens, first_s - start_s, time_per_token_s)
+
+
+def _event(event: bytes) -> _Event:
+    """Raises Failed."""
+    try:
+        return _decode(event.removeprefix(EVENT_START))
+    except msgspec.DecodeError as error:
+        raise Failed(f"an event is not a chunk of a completion: {error}") from None
+
+
+def _message(body: bytes) -> str:
+    """The server's own words in a reply that is an error."""
+    try:
+        error = _decode(body).error
+    except msgspec.DecodeError:
+        error = None
+    return error.message if error is not None else "not an answer of an OpenAI-compatible server"
+
+
+def in_words(error: Exception) -> str:
+    return str(error) or type(error).__name__
