@@ -25,6 +25,7 @@ PROTOCOL_VERSION = 2
 HEARTBEAT_INTERVAL_S = 1.0
 HEARTBEATS_MISSED = 3
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+MAX_LOGPROBS = 20
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -51,7 +52,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
     seed: None draws from the engine's own entropy; with a seed the same prompt gives the same tokens.
     stop_token_ids end the sequence, the stopping id being counted but never sent; ignore_eos disables the model's own.
     num_logprobs, num_prompt_logprobs: how many of the most likely tokens come with each token of the completion, of
-    the prompt; None asks for no log-probabilities. They are of the unmodified distribution.
+    the prompt, at most MAX_LOGPROBS; None asks for no log-probabilities. They are of the unmodified distribution.
     """
 
     max_tokens: int

@@ -48,6 +48,7 @@ LIMITS = Limits(
     token_bytes=1,
 )
 PROMPT = list(range(10, 30))
+NUM_BLOCKS = 64
 
 
 class Answered(msgspec.Struct):
@@ -91,8 +92,8 @@ class SlowCompiler:
 class CommandsByStep:
     """The runner, and before it step k the commands due then."""
 
-    def __init__(self, mailbox: Mailbox, later: dict[int, list[object]]) -> None:
-        self._runner = HashingRunner(64, 4)
+    def __init__(self, mailbox: Mailbox, pool: AdapterPool, later: dict[int, list[object]]) -> None:
+        self._runner = HashingRunner(NUM_BLOCKS, 4, pool.adapter)
         self._mailbox = mailbox
         self._later = later
         self._step = 0
@@ -110,20 +111,21 @@ def run_core(
     *commands: object,
     later: dict[int, list[object]] | None = None,
     compiler: SlowCompiler | None = None,
+    num_blocks: int = NUM_BLOCKS,
     **limits: int,
 ) -> tuple[list[Event], list[Plan]]:
     """Everything the engine says to these commands, and every step it took."""
     with contextlib.closing(Mailbox()) as mailbox:
         pool = AdapterPool(lambda digest: LoadedAdapter(digest, {}, 1), 2, wake=lambda: mailbox.command(Wake()))
-        blocks = BlockManager(64, 4)
+        blocks = BlockManager(num_blocks, 4)
         clock = iter(range(1, 1_000_000)).__next__
         scheduler = Scheduler(blocks, pool, msgspec.structs.replace(LIMITS, **limits), lambda: float(clock()))
-        runner = CommandsByStep(mailbox, later or {})
+        runner = CommandsByStep(mailbox, pool, later or {})
         core = EngineCore(mailbox, scheduler, blocks, pool, runner, compiler)
         for command in [*commands, Drain()]:
             mailbox.command(command)  # type: ignore[arg-type]
         core.run()
-        assert blocks.num_free == 64
+        assert blocks.num_free == num_blocks
         scheduler.check_integrity()
         return mailbox.take_events(), runner.plans
 
@@ -214,6 +216,17 @@ def test_prompt_logprobs_come_once_and_whole_though_the_prompt_is_cached() -> No
         assert final(events).usage.completion_tokens == max_tokens
 
 
+def test_prompt_logprobs_come_once_and_whole_though_the_prompt_is_preempted() -> None:
+    rated = request("rated", prompt_token_ids=PROMPT * 2, max_tokens=3, num_prompt_logprobs=0)
+    events, plans = run_core(request(max_tokens=30), rated, num_blocks=17, max_batched_tokens=4)
+    starts = [c.first for plan in plans for c in plan.prefills if c.sequence.request_id == "rated"]
+    assert starts != sorted(starts)  # some of the prompt was computed again
+    first, *rest = deltas(events, "rated")
+    assert first.prompt_logprobs == expected_prompt_logprobs(rated)
+    assert all(delta.prompt_logprobs is None for delta in rest)
+    assert text(events, "rated") == expected_choice(rated, seed=5).shown
+
+
 def test_drafts_change_how_fast_a_text_comes_and_nothing_else() -> None:
     prompt = [*PROMPT, *expected_choice(request(), seed=5).shown]
     looping = request(prompt_token_ids=[*prompt, *PROMPT[:2]], max_tokens=20)
@@ -266,6 +279,14 @@ def test_what_cannot_be_served_is_refused_by_the_name_of_its_field() -> None:
         "max_tokens": {"max_tokens": 0},
         "pooling": {"pooling": "mean", "max_tokens": 3},
         "logit_bias": {"logit_bias": {VOCAB: 1.0}},
+        "biases": {"logit_bias": {1: float("inf")}},
+        "num_logprobs": {"num_logprobs": 21},
+        "num_prompt_logprobs": {"num_prompt_logprobs": 21},
+        "min_tokens": {"min_tokens": 7},
+        "temperature": {"temperature": float("nan")},
+        "top_k": {"top_k": 2**63},
+        "top_p": {"top_p": 1.5},
+        "repetition_penalty": {"repetition_penalty": 0.0},
         "stop_token_ids": {"stop_token_ids": [-1]},
         "prompt_token_ids": {"prompt_token_ids": [1] * 60},
         "weight": {"weight": float("nan")},
