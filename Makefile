@@ -29,18 +29,20 @@ check: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m engine.bench --model-dir $(DEMO_MODEL)
 
-# The engine against transformers and peft at full size, and 500 mixed requests: minutes.
+# The engine against transformers and peft at full size, with drafts against without, and 500 mixed requests: minutes.
 long-numerics: $(VENV)/.installed-dev $(DEMO_MODEL)
-	$(BIN)/pytest --full tests/engine/models/test_demo_numerics.py tests/e2e/test_tenants_share_one_batch.py
+	$(BIN)/pytest --full tests/engine/models/test_demo_numerics.py tests/engine/models/test_demo_speculation.py \
+	    tests/e2e/test_tenants_share_one_batch.py
 
-# A million steps of the scheduler's state machine: half an hour.
+# A million steps of the scheduler's state machine, in slices of a seed each: ten minutes. FIRST_SEED goes on from one.
 long-scheduler: $(VENV)/.installed-dev
-	$(BIN)/pytest --full tests/engine/scheduling/test_state_machine.py
+	$(BIN)/pytest --full -s tests/engine/scheduling/test_state_machine.py
 
-# Structured output over the schemas of the JSON-Schema-Test-Suite, completed by random weights: minutes.
+# Structured output over the schemas of the JSON-Schema-Test-Suite, completed by random weights, and the delay that
+# hostile grammars cause: minutes.
 #     make long-grammar SUITE=path/to/JSON-Schema-Test-Suite/tests/draft2020-12
 long-grammar: $(VENV)/.installed-dev $(DEMO_MODEL)
-	JSON_SCHEMA_SUITE=$(SUITE) $(BIN)/pytest --full -s tests/engine/grammar/test_outputs.py
+	JSON_SCHEMA_SUITE=$(SUITE) $(BIN)/pytest --full -s tests/engine/grammar/test_outputs.py tests/engine/grammar/test_hostile_grammars.py
 
 install: $(VENV)/.installed
 

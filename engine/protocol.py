@@ -26,6 +26,7 @@ HEARTBEAT_INTERVAL_S = 1.0
 HEARTBEATS_MISSED = 3
 STEP_BUCKETS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+MAX_LOGPROBS = 20
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -52,7 +53,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
     seed: None draws from the engine's own entropy; with a seed the same prompt gives the same tokens.
     stop_token_ids end the sequence, the stopping id being counted but never sent; ignore_eos disables the model's own.
     num_logprobs, num_prompt_logprobs: how many of the most likely tokens come with each token of the completion, of
-    the prompt; None asks for no log-probabilities. They are of the unmodified distribution.
+    the prompt, at most MAX_LOGPROBS; None asks for no log-probabilities. They are of the unmodified distribution.
     """
 
     max_tokens: int

@@ -38,6 +38,10 @@ class Matcher(Protocol):
     def is_complete(self) -> bool:
         """Nothing but the end may follow."""
 
+    @property
+    def expected_cost_s(self) -> float:
+        """What its next token will take of the stepping thread."""
+
 
 class Drafter(Protocol):
     """Guesses what follows one sequence; `engine.scheduling.drafter.PromptLookup`, or a test's stand-in."""

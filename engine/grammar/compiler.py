@@ -28,6 +28,7 @@ from engine.grammar.limits import (
     COMPILER_NICENESS,
     COMPILER_STACK_BYTES,
     MAX_SOURCE_BYTES,
+    MAX_WAITING_PER_TENANT,
     PARSER_LIMITS,
 )
 from engine.grammar.matcher import GrammarMatcher
@@ -37,6 +38,8 @@ from engine.protocol import EngineError, Grammar
 from engine.sequence import Matcher
 
 log = logging.getLogger(__name__)
+
+SENT_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)  # no limit of the worker's ends it by these
 
 
 class Compiled(msgspec.Struct, frozen=True):
@@ -83,8 +86,14 @@ class GrammarCompiler:
     def submit(self, request_id: str, grammar: Grammar, tenant: str) -> None:
         """`ready` will return it, unless it is withdrawn before its turn."""
         with self._changed:
-            self._waiting.setdefault(tenant, deque()).append(_Job(request_id, tenant, grammar))
-            self._changed.notify()
+            jobs = self._waiting.setdefault(tenant, deque())
+            if len(jobs) < MAX_WAITING_PER_TENANT:
+                jobs.append(_Job(request_id, tenant, grammar))
+                self._changed.notify()
+                return
+        full = EngineError("queue_full", f"{MAX_WAITING_PER_TENANT} grammars wait to be compiled", COMPILE_CPU_S)
+        self._ready.put(Compiled(request_id, None, full))
+        self._wake()
 
     def withdraw(self, request_id: str) -> None:
         """Nobody waits for this one any more. `ready` may still return it, if its turn has come already."""
@@ -169,25 +178,38 @@ class _Worker:
     def __init__(self, arguments: list[str]) -> None:
         self._command = [sys.executable, "-m", "engine.grammar.worker", *arguments]
         self._process: subprocess.Popen[bytes] | None = None
+        self._closed = False
 
     def judge(self, grammar: Grammar) -> Verdict:
         """Ask the worker; that it was killed is a verdict too. Raises RuntimeError when it failed by itself."""
+        answer = self._ask(grammar)
+        status = 0 if answer else self.end()
+        if -status in SENT_FROM_OUTSIDE and not self._closed:
+            log.info("the grammar worker was killed; its grammar is tried again")
+            answer = self._ask(grammar)
+            status = 0 if answer else self.end()
+        if answer:
+            return msgspec.json.decode(answer, type=Verdict)
+        return Verdict(error=_cause_of_death(status))
+
+    def _ask(self, grammar: Grammar) -> bytes:
+        """A whole line, or nothing if the worker has ended."""
         if self._process is None:
-            # In a session of its own: what interrupts the engine must not look like a grammar that kills.
+            # In a process group of its own: what interrupts the engine must not look like a grammar that kills. Not in
+            # a session: Linux gives each an equal share of the processors, and niceness counts within one alone.
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
             )
         assert self._process.stdin is not None and self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(msgspec.json.encode(grammar) + b"\n")
             self._process.stdin.flush()
         answer = self._process.stdout.readline()
-        if answer.endswith(b"\n"):
-            return msgspec.json.decode(answer, type=Verdict)
-        return Verdict(error=_cause_of_death(self.end()))
+        return answer if answer.endswith(b"\n") else b""
 
     def kill(self) -> None:
-        """From any thread; who waits for a verdict gets one."""
+        """From any thread, for good; who waits for a verdict gets one."""
+        self._closed = True
         if (process := self._process) is not None:
             process.kill()
 

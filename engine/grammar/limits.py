@@ -18,13 +18,17 @@ COMPILER_NICENESS = 10
 # Of one completion's masks, on the stepping thread. Ordinary masks take 0.01 to 0.3 ms.
 MASK_BURST_S = 0.025
 MASK_PER_TOKEN_S = 0.001
+FIRST_TOKEN_S = 0.002  # what the scheduler expects of a grammar before its first token
+
+MAX_WAITING_PER_TENANT = 64  # grammars to compile, so that who floods the compiler leaves room in the engine's queue
 
 CACHED_GRAMMARS = 32
 
 # llguidance's own, deterministic bounds. Lexer fuel burns at about 14 units a microsecond, items at 20; a lexer state
-# takes 1 to 2 kB. Errors leave this process, so they don't quote the parser's state.
+# takes 1 to 2 kB. A row holds four items for each optional property. Errors leave this process, so they don't quote the
+# parser's state.
 PARSER_LIMITS = LLParserLimits(
-    max_items_in_row=2_000,
+    max_items_in_row=20_000,
     step_lexer_fuel=50_000,
     step_max_items=20_000,
     max_lexer_states=25_000,

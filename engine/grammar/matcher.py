@@ -8,7 +8,7 @@ import numpy as np
 from llguidance import LLMatcher
 from numpy.typing import NDArray
 
-from engine.grammar.limits import MASK_BURST_S, MASK_PER_TOKEN_S
+from engine.grammar.limits import FIRST_TOKEN_S, MASK_BURST_S, MASK_PER_TOKEN_S
 from engine.sequence import MatcherError
 
 
@@ -24,6 +24,8 @@ class GrammarMatcher:
         self._eos = eos_token_ids
         self._budget_s = MASK_BURST_S
         self._failure = ""
+        self._spent_s = 0.0  # on the next token, so far
+        self._expected_cost_s = FIRST_TOKEN_S
 
     def fill_allowed(self, bitmask: NDArray[np.int32]) -> None:
         """Set bit t of bitmask [ceil(V / 32)] where token t may come next, and clear the others.
@@ -48,14 +50,21 @@ class GrammarMatcher:
         if self._failure:
             raise MatcherError(self._failure)
         self._budget_s = min(MASK_BURST_S, self._budget_s + MASK_PER_TOKEN_S)
+        self._expected_cost_s, self._spent_s = self._spent_s, 0.0
 
     @property
     def is_complete(self) -> bool:
         """Nothing but the end may follow."""
         return not self._failure and self._matcher.is_stopped()
 
+    @property
+    def expected_cost_s(self) -> float:
+        """As much as its last token took."""
+        return self._expected_cost_s
+
     def _pay(self, spent_s: float) -> None:
         self._budget_s -= spent_s
+        self._spent_s += spent_s
         if self._matcher.is_error():
             self._failure = f"the grammar can't be followed any further: {self._matcher.get_error()}"
         elif self._budget_s < 0:

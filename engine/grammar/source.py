@@ -50,7 +50,8 @@ def _translate(grammar: Grammar) -> str:
             # \d and \w are ASCII, as in a schema's pattern.
             return _rule(f"/{llguidance.regex_to_lark(grammar.source, 'dw')}/")
         case "choice":
-            return _rule(" | ".join(json.dumps(choice) for choice in _choices(grammar.source)))
+            # One terminal: thousands of choices are one automaton to the lexer, and as many rules to the parser.
+            return _rule("CHOICE\nCHOICE: " + " | ".join(json.dumps(choice) for choice in _choices(grammar.source)))
         case "lark":
             # The option stands last, so that errors name the caller's own line numbers.
             return f"{_lark_or_ebnf(grammar.source)}\n{NO_FORCING}\n"

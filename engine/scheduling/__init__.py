@@ -13,5 +13,6 @@ block_manager   the KV cache's blocks: references, reuse of prefixes, least rece
 block_hashes    what makes two blocks equal
 drafter         tokens guessed from the text so far
 limits          what a request may ask of this engine
+matcher_time    what grammars may take of one step
 totals          counters for the statistics
 """

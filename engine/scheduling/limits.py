@@ -5,11 +5,28 @@ Gateways hold clients to most of these bounds already; here they keep one bad re
 
 from __future__ import annotations
 
+import math
+import sys
+
 import msgspec
 
-from engine.protocol import EngineError, GenerateRequest
+from engine.protocol import MAX_LOGPROBS, EngineError, GenerateRequest, SamplingParams
 
 MIN_WEIGHT, MAX_WEIGHT = 1e-3, 1e3
+# Of `SamplingParams`, each field's least and largest value.
+SAMPLING_BOUNDS: dict[str, tuple[float, float]] = {
+    "temperature": (0, math.inf),
+    "top_p": (0, 1),
+    "top_k": (-1, 2**31 - 1),
+    "min_p": (0, 1),
+    "presence_penalty": (-2, 2),
+    "frequency_penalty": (-2, 2),
+    "repetition_penalty": (sys.float_info.min, sys.float_info.max),
+    "min_tokens": (0, math.inf),
+    "num_logprobs": (0, MAX_LOGPROBS),
+    "num_prompt_logprobs": (0, MAX_LOGPROBS),
+}
+MAX_LOGIT_BIAS = 100
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +51,7 @@ def check_request(request: GenerateRequest, limits: Limits) -> EngineError | Non
         or _wrong_choices(request, limits.max_num_seqs)
         or _wrong_token_ids(request, limits.vocab_size)
         or _wrong_weight(request)
+        or _wrong_sampling(request.sampling)
     )
     return None if problem is None else EngineError("invalid_request", problem)
 
@@ -76,4 +94,16 @@ def _wrong_token_ids(request: GenerateRequest, vocab_size: int) -> str | None:
 def _wrong_weight(request: GenerateRequest) -> str | None:
     if not MIN_WEIGHT <= request.weight <= MAX_WEIGHT:
         return f"weight is {request.weight}; it must be in {MIN_WEIGHT:g}..{MAX_WEIGHT:g}"
+    return None
+
+
+def _wrong_sampling(sampling: SamplingParams) -> str | None:
+    for field, (least, most) in SAMPLING_BOUNDS.items():
+        value = getattr(sampling, field)
+        if value is not None and not least <= value <= most:  # NaN is in no range
+            return f"{field} is {value}; it must be in {least:g}..{most:g}"
+    if sampling.min_tokens > sampling.max_tokens:
+        return f"min_tokens is {sampling.min_tokens}; max_tokens is {sampling.max_tokens}"
+    if not all(-MAX_LOGIT_BIAS <= bias <= MAX_LOGIT_BIAS for bias in sampling.logit_bias.values()):
+        return f"logit_bias: biases must be in {-MAX_LOGIT_BIAS}..{MAX_LOGIT_BIAS}"
     return None

@@ -26,6 +26,7 @@ from engine.scheduling.completion import NOT_A_NUMBER, Progress, take_result
 from engine.scheduling.drafter import PromptLookup
 from engine.scheduling.fairness import DECODE_COST, ServiceCounters
 from engine.scheduling.limits import Limits, check_request
+from engine.scheduling.matcher_time import MatcherTime
 from engine.scheduling.request_book import RequestBook
 from engine.scheduling.request_group import RequestGroup, unit_embedding
 from engine.scheduling.running_set import AdapterSlots, RunningSet
@@ -58,6 +59,7 @@ class Scheduler:
         self._admission = Admission(
             self._waiting, self._running, blocks, adapters, self._counters, limits.token_bytes, clock
         )
+        self._matcher_time = MatcherTime()
         self.totals = Totals()
 
     @property
@@ -138,6 +140,7 @@ class Scheduler:
         """The next step. Blocks for it are already handed out."""
         num_preemptions = self.totals.preemptions
         decoding, prefilling = self._continue_running()
+        decoding = self._matcher_time.start_step(decoding)
         left = self._limits.max_batched_tokens - len(decoding)
         decodes: list[Chunk] = []
         for sequence in decoding:
@@ -240,8 +243,11 @@ class Scheduler:
         sequence.started_s = now_s
 
     def _prefill(self, sequence: Sequence, left: int, prefills: list[Chunk]) -> int:
-        """Compute as much of a sequence as the budget allows; how many tokens that is."""
+        """Compute as much of a sequence as the budget allows; how many tokens that is. Its last one waits while its
+        grammar has no time in this step."""
         num_tokens = min(sequence.num_uncomputed, left)
+        if num_tokens == sequence.num_uncomputed and not self._matcher_time.take(sequence):
+            num_tokens -= 1
         if num_tokens:
             prefills.append(Chunk(sequence, sequence.num_computed, num_tokens))
             self.totals.prompt_tokens += num_tokens

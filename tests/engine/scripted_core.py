@@ -42,6 +42,7 @@ LIMITS = Limits(
     token_bytes=1,
 )
 PROMPT = list(range(10, 30))
+NUM_BLOCKS = 64
 
 
 class Answered(msgspec.Struct):
@@ -85,8 +86,8 @@ class SlowCompiler:
 class CommandsByStep:
     """The runner, and before it step k the commands due then."""
 
-    def __init__(self, mailbox: Mailbox, later: dict[int, list[object]]) -> None:
-        self._runner = HashingRunner(64, 4)
+    def __init__(self, mailbox: Mailbox, pool: AdapterPool, later: dict[int, list[object]]) -> None:
+        self._runner = HashingRunner(NUM_BLOCKS, 4, pool.adapter)
         self._mailbox = mailbox
         self._later = later
         self._step = 0
@@ -116,7 +117,7 @@ def run_core(
     *commands: object,
     later: dict[int, list[object]] | None = None,
     compiler: SlowCompiler | None = None,
-    num_blocks: int = 64,
+    num_blocks: int = NUM_BLOCKS,
     **limits: int,
 ) -> tuple[list[Event], list[Plan]]:
     """Everything the engine says to these commands, and every step it took."""
@@ -126,7 +127,7 @@ def run_core(
         blocks = BlockManager(num_blocks, 4)
         clock = iter(range(1, 1_000_000)).__next__
         scheduler = Scheduler(blocks, pool, msgspec.structs.replace(LIMITS, **limits), lambda: float(clock()))
-        runner = CommandsByStep(mailbox, later or {})
+        runner = CommandsByStep(mailbox, pool, later or {})
         compilations = Compilations(scheduler, compiler)
         statistics = Statistics(scheduler, blocks, pool, host, compilations)
         core = EngineCore(mailbox, scheduler, pool, runner, compilations, statistics)

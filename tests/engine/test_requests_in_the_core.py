@@ -81,6 +81,17 @@ def test_prompt_logprobs_come_once_and_whole_though_the_prompt_is_cached() -> No
         assert final(events).usage.completion_tokens == max_tokens
 
 
+def test_prompt_logprobs_come_once_and_whole_though_the_prompt_is_preempted() -> None:
+    rated = request("rated", prompt_token_ids=PROMPT * 2, max_tokens=3, num_prompt_logprobs=0)
+    events, plans = run_core(request(max_tokens=30), rated, num_blocks=17, max_batched_tokens=4)
+    starts = [c.first for plan in plans for c in plan.prefills if c.sequence.request_id == "rated"]
+    assert starts != sorted(starts)  # some of the prompt was computed again
+    first, *rest = deltas(events, "rated")
+    assert first.prompt_logprobs == expected_prompt_logprobs(rated)
+    assert all(delta.prompt_logprobs is None for delta in rest)
+    assert text(events, "rated") == expected_choice(rated, seed=5).shown
+
+
 def test_drafts_change_how_fast_a_text_comes_and_nothing_else() -> None:
     prompt = [*PROMPT, *expected_choice(request(), seed=5).shown]
     looping = request(prompt_token_ids=[*prompt, *PROMPT[:2]], max_tokens=20)
@@ -133,6 +144,14 @@ def test_what_cannot_be_served_is_refused_by_the_name_of_its_field() -> None:
         "max_tokens": {"max_tokens": 0},
         "pooling": {"pooling": "mean", "max_tokens": 3},
         "logit_bias": {"logit_bias": {VOCAB: 1.0}},
+        "biases": {"logit_bias": {1: float("inf")}},
+        "num_logprobs": {"num_logprobs": 21},
+        "num_prompt_logprobs": {"num_prompt_logprobs": 21},
+        "min_tokens": {"min_tokens": 7},
+        "temperature": {"temperature": float("nan")},
+        "top_k": {"top_k": 2**63},
+        "top_p": {"top_p": 1.5},
+        "repetition_penalty": {"repetition_penalty": 0.0},
         "stop_token_ids": {"stop_token_ids": [-1]},
         "prompt_token_ids": {"prompt_token_ids": [1] * 60},
         "weight": {"weight": float("nan")},

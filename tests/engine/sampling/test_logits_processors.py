@@ -39,6 +39,8 @@ PARAMS = st.builds(
 class OneOf:
     """A matcher whose completion is any one of some tokens, and then the end."""
 
+    expected_cost_s = 0.0
+
     def __init__(self, token_ids: Iterable[int]) -> None:
         self._allowed = sorted(token_ids)
 

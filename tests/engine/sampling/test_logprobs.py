@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from engine.protocol import TokenLogprobs
-from engine.sampling.logprobs import MAX_TOP_LOGPROBS, token_logprobs
+from engine.protocol import MAX_LOGPROBS, TokenLogprobs
+from engine.sampling.logprobs import token_logprobs
 from engine.sequence import Chunk
 from tests.engine.harness import greedy
 from tests.engine.models.test_families import save_tiny
@@ -101,6 +101,6 @@ def test_a_request_without_completion_gets_its_prompt_scored_and_nothing_chosen(
 
 def test_equally_likely_tokens_are_named_in_the_same_order_whatever_neighbors_ask() -> None:
     logits = torch.randn(6, 300).bfloat16().float()
-    together = token_logprobs(logits, [0] * 6, [1, 5, 20, 0, 2, MAX_TOP_LOGPROBS])
+    together = token_logprobs(logits, [0] * 6, [1, 5, 20, 0, 2, MAX_LOGPROBS])
     alone = [token_logprobs(logits[i : i + 1], [0], [count])[0] for i, count in enumerate((1, 5, 20, 0, 2, 20))]
     assert [scored.top_token_ids for scored in together] == [scored.top_token_ids for scored in alone]

@@ -1,12 +1,13 @@
 """A model in place of the model: the scheduler's tests know what every request must get, token for token.
 
-`HashingRunner` keeps, for each cache slot, what was written there (the token, for which tenant, under which adapter),
-and derives the next token from the whole prefix as read back through the block table: one foreign, stale or missing
-entry changes every later token.
+`HashingRunner` writes to each cache slot what stands for keys and values: a hash of the token, of its tenant, of the
+adapter that is in the sequence's slot of the pool at that step, and of the entry before it. It derives the next token
+from the whole prefix as read back through the block table: one foreign, stale or missing entry changes all that follow.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 from hashlib import blake2b
 
@@ -14,6 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.lora.layer import LoadedAdapter
 from engine.protocol import GenerateRequest, TokenLogprobs
 from engine.sequence import Chunk, ChunkResult, MatcherError, Plan, Sampled
 
@@ -21,30 +23,38 @@ VOCAB = 50
 EOS = 7
 BROKEN = 13  # the token no grammar can take
 
-Entry = tuple[int, str, str]
+
+def entry(parent: bytes, token: int, tenant: str, adapter: str) -> bytes:
+    """What the cache holds of a token behind its parent's entry."""
+    return blake2b(msgspec.msgpack.encode((parent, token, tenant, adapter)), digest_size=8).digest()
 
 
-def entries(request: GenerateRequest, token_ids: Many[int]) -> list[Entry]:
-    """What the cache must hold of these tokens."""
-    return [(token, request.tenant, request.adapter) for token in token_ids]
+def prompt_entries(request: GenerateRequest) -> list[bytes]:
+    """What the cache must hold of the request's prompt."""
+    found: list[bytes] = []
+    for token in request.prompt_token_ids:
+        found.append(entry(found[-1] if found else b"", token, request.tenant, request.adapter))
+    return found
 
 
-def next_token(prefix: Many[Entry], seed: int) -> int:
+def next_token(prefix: Many[bytes], seed: int) -> int:
     digest = blake2b(msgspec.msgpack.encode((prefix, seed)), digest_size=4).digest()
     return int.from_bytes(digest, "big") % VOCAB
 
 
-def rating(prefix: Many[Entry]) -> TokenLogprobs:
+def rating(prefix: Many[bytes]) -> TokenLogprobs:
     """In place of the log-probability of what follows the prefix."""
     return TokenLogprobs(-float(next_token(prefix, seed=0)), [], [])
 
 
-def hidden(prefix: Many[Entry]) -> NDArray[np.float32]:
+def hidden(prefix: Many[bytes]) -> NDArray[np.float32]:
     return np.array([len(prefix), next_token(prefix, seed=1), 1], dtype=np.float32)
 
 
 class CountingMatcher:
     """A grammar of tokens that ends with one divisible by ten."""
+
+    expected_cost_s = 0.011  # a step has time for two
 
     def __init__(self) -> None:
         self.is_complete = False
@@ -70,9 +80,10 @@ class Expected(msgspec.Struct, frozen=True):
 def expected_choice(request: GenerateRequest, seed: int) -> Expected:
     """seed: of this choice."""
     sampling = request.sampling
-    produced: list[int] = []
+    prefix, produced = prompt_entries(request), list[int]()
     while len(produced) < sampling.max_tokens:
-        token = next_token(entries(request, [*request.prompt_token_ids, *produced]), seed)
+        token = next_token(prefix, seed)
+        prefix.append(entry(prefix[-1], token, request.tenant, request.adapter))
         produced.append(token)
         is_early = len(produced) <= sampling.min_tokens
         ends = token == EOS and (sampling.grammar is not None or not (is_early or sampling.ignore_eos))
@@ -86,30 +97,33 @@ def expected_choice(request: GenerateRequest, seed: int) -> Expected:
 
 
 def expected_embedding(request: GenerateRequest) -> NDArray[np.float32]:
-    prompt = entries(request, request.prompt_token_ids)
+    prompt = prompt_entries(request)
     rows = [hidden(prompt[: i + 1]) for i in range(len(prompt))]
     pooled = rows[-1] if request.pooling == "last" else np.sum(rows, axis=0)
     return pooled / np.linalg.norm(pooled)
 
 
 def expected_prompt_logprobs(request: GenerateRequest) -> list[TokenLogprobs | None]:
-    prompt = entries(request, request.prompt_token_ids)
+    prompt = prompt_entries(request)
     return [None, *(rating(prompt[:i]) for i in range(1, len(prompt)))]
 
 
 class HashingRunner:
-    """The cache is a list of entries by slot."""
+    """The cache is a list of entries by slot. adapter_in: what a slot of the pool holds, as the real runner asks it."""
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, adapter_in: Callable[[int], LoadedAdapter]) -> None:
         self._block_size = block_size
-        self._cache: list[Entry] = [(-1, "", "")] * (num_blocks * block_size)
+        self._adapter_in = adapter_in
+        self._cache = [b""] * (num_blocks * block_size)
 
     def run(self, plan: Plan) -> list[ChunkResult]:
         for chunk in plan.chunks:
-            written = entries(chunk.sequence.request, chunk.token_ids)
-            assert len(written) == chunk.num_tokens
-            for position, entry in enumerate(written, chunk.first):
-                self._cache[self._slot(chunk, position)] = entry
+            assert len(chunk.token_ids) == chunk.num_tokens
+            slot = chunk.sequence.adapter_slot
+            adapter = "" if slot is None else self._adapter_in(slot).digest
+            for position, token in enumerate(chunk.token_ids, chunk.first):
+                parent = self._cache[self._slot(chunk, position - 1)] if position else b""
+                self._cache[self._slot(chunk, position)] = entry(parent, token, chunk.sequence.request.tenant, adapter)
         return [self._result(chunk) for chunk in plan.chunks]
 
     def _slot(self, chunk: Chunk, position: int) -> int:

@@ -1,0 +1,95 @@
+"""On the demo model in fp32: drafts leave greedy texts as they are, and neighbors leave seeded ones."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from adapters.demo import DEMO
+from adapters.store import AdapterStore
+from engine.config import EngineConfig
+from engine.protocol import GenerateRequest
+from tests.demo import QUESTIONS, chat_ids, demo_model_dir
+from tests.engine.harness import Answer, engine_config, greedy, run_engine
+from tests.engine.reference import TIE
+
+# Answers that quote their question give a drafter something to find.
+FRAMES = (
+    "{}",
+    "Repeat this question three times: {}",
+    "Answer in a list of short lines: {}",
+    "Rewrite this in capital letters, then in small ones: {}",
+    "{} Say it in one sentence, then say the same sentence again.",
+)
+
+
+class Demo:
+    """The engine's configuration, and the digests of the base ("") and each adapter."""
+
+    def __init__(self, store_dir: Path) -> None:
+        store = AdapterStore(store_dir)
+        self.digests = ["", *(store.add(demo.path) for demo in DEMO)]
+        self.config: EngineConfig = engine_config(
+            demo_model_dir(), store_dir, kv_cache_bytes=512 << 20, num_threads=0, max_num_seqs=32
+        )
+
+    def prompts(self, count: int) -> list[list[int]]:
+        return [chat_ids(frame.format(question)) for question, frame in product(QUESTIONS, FRAMES)][:count]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    return Demo(tmp_path_factory.mktemp("store"))
+
+
+def assert_same_text(plain: Answer, drafted: Answer) -> None:
+    """Up to a tie: from there on the two may go different ways."""
+    for ours, theirs, scored in zip(drafted.token_ids, plain.token_ids, plain.logprobs, strict=False):
+        if ours != theirs:
+            best, second = scored.top_logprobs
+            assert best - second <= TIE
+            return
+    assert len(drafted.token_ids) == len(plain.token_ids)
+
+
+def test_speculative_greedy_texts_equal_plain_ones(demo: Demo, full: bool) -> None:
+    """Of 100 prompts, for the base and each adapter in turn."""
+    num_prompts, num_tokens = (100, 64) if full else (10, 20)
+    asked = [
+        greedy(f"r{i}", prompt, num_tokens, adapter=demo.digests[i % len(demo.digests)], ignore_eos=True)
+        for i, prompt in enumerate(demo.prompts(num_prompts))
+    ]
+    plain = run_engine(demo.config, asked)
+    drafted = run_engine(msgspec.structs.replace(demo.config, num_draft_tokens=4), asked)
+    for request in asked:
+        assert_same_text(plain[request.request_id], drafted[request.request_id])
+    usages = [answer.final.usage for answer in drafted.values()]
+    num_drafts, num_accepted = sum(u.draft_tokens for u in usages), sum(u.accepted_draft_tokens for u in usages)
+    print(f"{num_accepted} of {num_drafts} drafts accepted in {num_prompts * num_tokens} tokens")
+    assert 0 < num_accepted < num_drafts
+    same = [
+        request for request in asked if plain[request.request_id].token_ids == drafted[request.request_id].token_ids
+    ]
+    assert len(same) >= 0.9 * len(asked)  # ties are rare
+
+
+def test_a_seeded_text_is_the_same_alone_and_among_31_neighbors(demo: Demo, full: bool) -> None:
+    num_asked, num_tokens = (12, 64) if full else (1, 12)
+    neighbors = [seeded(demo, f"n{i}", i, num_tokens) for i in range(31)]
+    for number in range(num_asked):
+        asked = seeded(demo, "asked", 50 + number, num_tokens)
+        alone = run_engine(demo.config, [asked])["asked"]
+        later = {step: [other] for step, other in enumerate(neighbors[16:], start=2)}
+        among = run_engine(demo.config, [*neighbors[:8], asked, *neighbors[8:16]], later)["asked"]
+        assert len(alone.token_ids) == num_tokens
+        assert among.token_ids == alone.token_ids
+
+
+def seeded(demo: Demo, name: str, number: int, num_tokens: int) -> GenerateRequest:
+    options: dict[str, object] = {"temperature": 0.7 + 0.1 * (number % 7), "top_p": 0.9 + 0.1 * (number % 2)}
+    prompt = demo.prompts(100)[number]
+    digest = demo.digests[number % len(demo.digests)]
+    return greedy(name, prompt, num_tokens, adapter=digest, seed=number, ignore_eos=True, **options)
