@@ -42,7 +42,6 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
     )
     workload = Workload(load_model_config(config.model_dir).vocab_size)
     prefix = workload.prompt(options.shared_prefix)
-    yardstick = Yardstick(config)
 
     def prompts(num_streams: int) -> list[list[int]]:
         return [prefix + workload.prompt(options.prompt_tokens) for _ in range(num_streams)]
@@ -54,7 +53,7 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
         ]
         return run_closed(engine, [Source(iter(requests), num_streams)])
 
-    with BenchEngine(config, preload=digests) as engine:
+    with Yardstick(config) as yardstick, BenchEngine(config, preload=digests) as engine:
         for num_streams in options.streams:
             runs: dict[int, list[list[Trace]]] = {num_adapters: [] for num_adapters in options.adapters}
             references: list[float] = []
