@@ -24,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser, options: type[msgspec.Struct]) 
         settings: dict[str, Any] = {"default": default, "help": f"{text} (default: {_shown(default)})"}
         if get_origin(kind) is tuple:
             kind = get_args(kind)[0]
-            settings["nargs"] = "+"
+            settings["nargs"] = "*"
         if get_origin(kind) is Literal:
             settings["choices"] = get_args(kind)
             kind = str

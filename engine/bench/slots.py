@@ -29,7 +29,7 @@ class Options(msgspec.Struct, frozen=True):
     resident: Annotated[int, about("adapters of the run that this is compared with")] = 24
     streams: Annotated[int, about("requests under way")] = 24
     tight_slots: Annotated[int, about("of the run whose waits are shown")] = 16
-    tight_streams: Annotated[int, about("of that run")] = 32
+    tight_streams: Annotated[int, about("of that run; 0 leaves it out")] = 32
     requests_per_stream: Annotated[int, about("on average; at least 3")] = 6
     rank: Annotated[int, about("of the adapters")] = 16
     prompt_tokens: Annotated[int, about("of each request")] = 64
@@ -58,7 +58,8 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
             yield rows[case.name]
         yield from _compared(popularity, rows[few.name], rows[many.name], rows[all_resident.name])
     tight = Case("far more than slots", "uniform", options.adapters, options.tight_slots, options.tight_streams)
-    yield _run(config, options, tight, digests)
+    if tight.num_streams:
+        yield _run(config, options, tight, digests)
 
 
 def _compared(popularity: str, few: Row, many: Row, all_resident: Row) -> Iterator[Row]:

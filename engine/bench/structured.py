@@ -34,6 +34,7 @@ SCHEMA = {
         "additionalProperties": False,
     },
 }
+SCHEMA_GRAMMAR = Grammar("json_schema", json.dumps(SCHEMA))
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -46,10 +47,9 @@ class Options(msgspec.Struct, frozen=True):
 
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
     workload = Workload(load_model_config(config.model_dir).vocab_size)
-    schema = Grammar("json_schema", json.dumps(SCHEMA))
     with BenchEngine(config) as engine:
         for num_streams in options.streams:
-            runs: dict[Grammar | None, list[list[Trace]]] = {None: [], schema: []}
+            runs: dict[Grammar | None, list[list[Trace]]] = {None: [], SCHEMA_GRAMMAR: []}
             for _ in range(options.repeat + 1):
                 for grammar, done in runs.items():
                     done.append(_run(engine, workload, options, num_streams, grammar))
@@ -59,8 +59,8 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
                 "tokens_per_s": round(median(structured), 1),
                 "without_schema": round(median(plain), 1),
                 "ratio": round(median(structured) / median(plain), 3),
-                "first_ttft_ms": milliseconds([trace.ttft_s for trace in runs[schema][0]], 50),
-                "ttft_ms": milliseconds([trace.ttft_s for traces in runs[schema][1:] for trace in traces], 50),
+                "first_ttft_ms": milliseconds([trace.ttft_s for trace in runs[SCHEMA_GRAMMAR][0]], 50),
+                "ttft_ms": milliseconds([trace.ttft_s for traces in runs[SCHEMA_GRAMMAR][1:] for trace in traces], 50),
                 "without": milliseconds([trace.ttft_s for traces in runs[None][1:] for trace in traces], 50),
             }
 
