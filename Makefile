@@ -27,7 +27,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.installed-dev $(DEMO_MODEL)
-	$(BIN)/python -m engine.bench --model-dir $(DEMO_MODEL)
+	$(BIN)/python -m engine.bench throughput --model-dir $(DEMO_MODEL)
 
 # The engine against transformers and peft at full size, with drafts against without, and 500 mixed requests: minutes.
 long-numerics: $(VENV)/.installed-dev $(DEMO_MODEL)

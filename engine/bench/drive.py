@@ -1,0 +1,169 @@
+"""A whole engine in this process: its loop runs on a thread, requests go in from here, what comes back is timed.
+
+Times are of the monotonic clock, in seconds, taken when an output reaches this thread, as a gateway would see it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import select
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+
+import msgspec
+
+from engine.config import EngineConfig
+from engine.mailbox import Drain, Mailbox
+from engine.protocol import Abort, Delta, EngineStats, Final, GenerateRequest, StepOutputs
+from engine.setup import build_core
+
+POLL_S = 0.1
+
+
+class Trace(msgspec.Struct):
+    """What one request saw. arrived_s: when each token of token_ids came; a step with drafts brings several at once."""
+
+    request: GenerateRequest
+    sent_s: float
+    token_ids: list[int] = msgspec.field(default_factory=list)
+    arrived_s: list[float] = msgspec.field(default_factory=list)
+    final: Final | None = None
+    ended_s: float = math.inf
+
+    @property
+    def ttft_s(self) -> float:
+        return self.arrived_s[0] - self.sent_s
+
+    @property
+    def gaps_s(self) -> list[float]:
+        """Between each token and the next."""
+        return [later - earlier for earlier, later in itertools.pairwise(self.arrived_s)]
+
+
+class Source(msgspec.Struct):
+    """A closed loop: num_streams of these requests are under way, as long as there are any left to send."""
+
+    requests: Iterator[GenerateRequest]
+    num_streams: int
+
+
+class BenchEngine:
+    """Use as a context; it ends by aborting what is under way. preload: adapters resident from the start.
+
+    It is built on the thread that steps: OpenMP keeps a pool for every thread that computes, and with more threads in
+    these than there are processors they sleep at every wait instead of spinning, which costs a third of the speed.
+    """
+
+    def __init__(self, config: EngineConfig, preload: Iterable[str] = ()) -> None:
+        self._mailbox = Mailbox()
+        self._built = threading.Event()
+        self._fault: BaseException | None = None
+        self._under_way: dict[str, Trace] = {}
+        self._thread = threading.Thread(target=self._run, args=(config, list(preload)), name="engine-core", daemon=True)
+        self.stats = EngineStats()  # the latest picture; the last one when the context has ended
+
+    def __enter__(self) -> BenchEngine:
+        self._thread.start()
+        self._built.wait()
+        self._check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.abort_all()
+        self._mailbox.command(Drain())
+        self._thread.join()
+        self._take_events()
+        self._mailbox.close()
+
+    @property
+    def num_under_way(self) -> int:
+        return len(self._under_way)
+
+    def send(self, request: GenerateRequest) -> Trace:
+        trace = self._under_way[request.request_id] = Trace(request, time.monotonic())
+        self._mailbox.command(request)
+        return trace
+
+    def abort_all(self) -> None:
+        for request_id in self._under_way:
+            self._mailbox.command(Abort(request_id))
+
+    def wait(self, timeout_s: float) -> list[Trace]:
+        """Those that ended, as soon as the engine said anything. Raises RuntimeError for one that ended in an error."""
+        select.select([self._mailbox.wake_fd], [], [], timeout_s)
+        return self._take_events()
+
+    def answer(self, request: GenerateRequest) -> Trace:
+        """Send one request and wait for its end."""
+        (trace,) = run_closed(self, [Source(iter([request]), 1)])
+        return trace
+
+    def _take_events(self) -> list[Trace]:
+        now_s = time.monotonic()
+        ended = []
+        for event in self._mailbox.take_events():
+            if isinstance(event, EngineStats):
+                self.stats = event
+            elif isinstance(event, StepOutputs):
+                for delta in event.deltas:
+                    self._take_delta(delta, now_s)
+                ended += [self._take_final(final, now_s) for final in event.finals]
+        self._check()
+        return ended
+
+    def _take_delta(self, delta: Delta, now_s: float) -> None:
+        trace = self._under_way[delta.request_id]
+        trace.token_ids += delta.token_ids
+        trace.arrived_s += [now_s] * len(delta.token_ids)
+
+    def _take_final(self, final: Final, now_s: float) -> Trace:
+        if final.error is not None:
+            raise RuntimeError(f"{final.request_id}: {final.error.code}: {final.error.message}")
+        trace = self._under_way.pop(final.request_id)
+        trace.final, trace.ended_s = final, now_s
+        return trace
+
+    def _check(self) -> None:
+        if self._fault is not None:
+            raise RuntimeError("the engine failed") from self._fault
+
+    def _run(self, config: EngineConfig, preload: list[str]) -> None:
+        try:
+            core, _ = build_core(config, self._mailbox)
+            for digest in preload:
+                core.preload(digest)
+            self._built.set()
+            core.run()
+        except BaseException as fault:
+            self._fault = fault
+            self._built.set()
+            self._mailbox.wake()
+
+
+def run_closed(engine: BenchEngine, sources: list[Source], seconds: float = math.inf) -> list[Trace]:
+    """Every request that was sent, in order. After `seconds` nothing more is sent and what is under way is aborted."""
+    traces: list[Trace] = []
+    source_of: dict[str, Source] = {}
+
+    def send_next(source: Source) -> None:
+        with contextlib.suppress(StopIteration):
+            traces.append(engine.send(next(source.requests)))
+            source_of[traces[-1].request.request_id] = source
+
+    for source in sources:
+        for _ in range(source.num_streams):
+            send_next(source)
+    end_s = time.monotonic() + seconds
+    while engine.num_under_way and time.monotonic() < end_s:
+        for trace in engine.wait(POLL_S):
+            send_next(source_of[trace.request.request_id])
+    engine.abort_all()
+    while engine.num_under_way:
+        engine.wait(POLL_S)
+    return traces

@@ -1,0 +1,86 @@
+"""Rows to a table or to JSON lines, as they come, and what machine they come from. Knows nothing of what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TextIO
+
+from engine.config import EngineConfig
+from engine.setup import num_threads, resolve_device, resolve_dtype
+
+Row = dict[str, Any]  # every row of a table has the same keys in the same order
+
+COLUMN_WIDTH = 8
+
+
+class Report:
+    """A table starts anew, with a line of names, where the keys of the rows change."""
+
+    def __init__(self, scenario: str, out: TextIO, *, as_json: bool) -> None:
+        self._scenario = scenario
+        self._out = out
+        self._as_json = as_json
+        self._keys: list[str] = []
+
+    def machine(self, facts: Row) -> None:
+        if self._as_json:
+            self._write(json.dumps({"scenario": self._scenario, "machine": facts}))
+        else:
+            self._write(", ".join(f"{name} {value}" for name, value in facts.items()))
+
+    def row(self, row: Row) -> None:
+        if self._as_json:
+            self._write(json.dumps({"scenario": self._scenario, **row}))
+            return
+        if list(row) != self._keys:
+            self._keys = list(row)
+            self._write("")
+            self._write("  ".join(_cell(name, name) for name in row))
+        self._write("  ".join(_cell(name, value) for name, value in row.items()))
+
+    def _write(self, line: str) -> None:
+        self._out.write(line.rstrip() + "\n")
+        self._out.flush()
+
+
+def figure(name: str, value: float, target: str = "") -> Row:
+    """A row of what the runs before it come to."""
+    return {"figure": name, "value": round(value, 3), "target": target}
+
+
+def machine(config: EngineConfig) -> Row:
+    """Where and with what the rows were measured."""
+    device = resolve_device(config.device)
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "threads": num_threads(config.num_threads),
+        "device": device.type,
+        "dtype": str(resolve_dtype(config.dtype, device)).removeprefix("torch."),
+        "model": Path(config.model_dir).name,
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "transformers": version("transformers"),
+    }
+
+
+def _processor() -> str:
+    """The model's name, and the instructions that decide how fast it multiplies, where the system tells them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    named = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    extensions = [name for name in ("avx512_bf16", "amx_bf16") if name in named.get("flags", "").split()]
+    return " ".join([named.get("model name", platform.machine()), *extensions])
+
+
+def _cell(name: str, value: object) -> str:
+    text = f"{value:g}" if isinstance(value, float) and abs(value) < 1 else str(value)
+    is_text = name in ("case", "figure", "popularity", "target")
+    width = {"case": 26, "figure": 62}.get(name, max(len(name), COLUMN_WIDTH))
+    return text.ljust(width) if is_text else text.rjust(width)

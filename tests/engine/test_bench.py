@@ -1,0 +1,163 @@
+"""Every benchmark runs, at a tiny size, and what it reports beside times is true. Times are nobody's promise here."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from engine.bench import fairness, prefix, slots, speculative, structured, throughput
+from engine.bench.__main__ import SCENARIOS, main
+from engine.bench.drive import BenchEngine, Source, run_closed
+from engine.bench.measures import auc
+from engine.bench.report import Report, Row
+from engine.bench.workload import Workload
+from engine.config import EngineConfig
+from engine.protocol import SamplingParams
+from tests.engine.harness import engine_config
+from tests.gateway.model_folder import make_model_folder
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random model with a tokenizer, whose vocabulary a grammar needs."""
+    folder = make_model_folder(tmp_path_factory.mktemp("bench") / "model")
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig.from_pretrained(folder)).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def config(model_dir: Path, tmp_path: Path) -> EngineConfig:
+    return engine_config(model_dir, tmp_path / "store")
+
+
+def figures(rows: list[Row]) -> dict[str, float]:
+    return {row["figure"]: row["value"] for row in rows if "figure" in row}
+
+
+def test_throughput_stands_beside_its_yardstick(config: EngineConfig) -> None:
+    options = throughput.Options(
+        streams=(1, 3), adapters=(0, 2), rank=2, prompt_tokens=9, shared_prefix=16, new_tokens=5, repeat=1
+    )
+    rows = list(throughput.measure(config, options))
+    assert [(row["streams"], row["adapters"]) for row in rows] == [(1, 0), (1, 2), (3, 0), (3, 2)]
+    assert all(row["tokens_per_s"] > 0 and row["transformers_base"] > 0 for row in rows)
+
+
+def test_many_adapters_pass_through_few_slots(config: EngineConfig) -> None:
+    options = slots.Options(
+        distributions=("uniform",), adapters=6, slots=3, resident=2, streams=4, tight_slots=1, tight_streams=3, rank=2
+    )
+    rows = list(slots.measure(config, msgspec.structs.replace(options, prompt_tokens=8, new_tokens=6)))
+    few, many, all_resident, tight = (row for row in rows if "case" in row)
+    assert (few["loads"], all_resident["loads"]) == (2, 6)
+    assert many["loads"] > 3 and tight["loads"] > 1
+    assert few["wait_max_ms"] == all_resident["wait_max_ms"] == 0 < tight["wait_max_ms"]
+
+
+def test_a_prefix_is_found_by_its_tenant_alone(config: EngineConfig) -> None:
+    options = prefix.Options(system_tokens=64, user_tokens=8, repeat=3, pairs=4, probe_tokens=40)
+    rows = list(prefix.measure(config, options))
+    cached = {(row["case"], row.get("sent_before")): row["cached_tokens"] for row in rows if "case" in row}
+    assert cached["second", None] == 3 * 64
+    assert cached["the victim", True] == 4 * 32
+    assert sum(cached.values()) == 3 * 64 + 4 * 32
+    assert figures(rows)["tokens that the engine counts as found across tenants"] == 0
+
+
+def test_fairness_sees_both_tenants_served(config: EngineConfig) -> None:
+    options = fairness.Options(max_num_seqs=2, streams=2, factor=5, seconds=0.6, margin=0.1, new_tokens=4)
+    rows = list(fairness.measure(config, options))
+    assert [row["case"] for row in rows if "case" in row] == [
+        *("equal: quiet", "equal: other", "noisy: quiet", "noisy: other", "weights: heavy", "weights: light")
+    ]
+    assert all(row["service_per_s"] > 0 for row in rows if "case" in row)
+
+
+def test_structured_output_runs_as_long_as_plain(config: EngineConfig) -> None:
+    (row,) = structured.measure(config, structured.Options(streams=(2,), prompt_tokens=8, new_tokens=12, repeat=1))
+    assert row["tokens_per_s"] > 0 and row["without_schema"] > 0
+
+
+def test_drafts_are_counted_and_leave_the_text_as_it_is(config: EngineConfig) -> None:
+    (row,) = speculative.measure(config, speculative.Options(streams=(2,), new_tokens=24, repeat=1))
+    assert 0 < row["accepted"] <= row["drafted"]
+    assert row["same_text"] == "2/2"
+
+
+def test_what_a_benchmark_asks_wrongly_ends_it(config: EngineConfig) -> None:
+    workload = Workload(200)
+    with BenchEngine(config) as engine, pytest.raises(RuntimeError, match="max_tokens"):
+        engine.answer(workload.request([1, 2], 0))
+
+
+def test_nothing_is_under_way_when_a_run_ends(config: EngineConfig) -> None:
+    workload = Workload(200)
+    endless = (workload.request(workload.prompt(8), 400) for _ in iter(int, 1))
+    with BenchEngine(config) as engine:
+        traces = run_closed(engine, [Source(endless, 3)], seconds=0.1)
+        assert engine.num_under_way == 0
+    assert {trace.final.finish_reason for trace in traces if trace.final} <= {"abort", "length"}
+    assert all(trace.final for trace in traces)
+    assert engine.stats.num_running == engine.stats.num_waiting == 0
+
+
+@pytest.mark.parametrize(
+    ("smaller", "larger", "expected"), [([1, 2], [3, 4], 1.0), ([1, 3], [2, 4], 0.75), ([1, 1], [1], 0.5)]
+)
+def test_auc_counts_the_pairs_in_order(smaller: list[float], larger: list[float], expected: float) -> None:
+    assert auc(smaller, larger) == expected
+
+
+def test_popularity_is_what_it_is_called() -> None:
+    digests = [f"{n}" for n in range(4)]
+    picks: dict[Any, list[str]] = {
+        popularity: [next(picked) for picked in [Workload(200).pick(digests, popularity)] for _ in range(4000)]
+        for popularity in ("turns", "identical", "uniform", "zipf")
+    }
+    assert picks["turns"][:5] == ["0", "1", "2", "3", "0"]
+    assert set(picks["identical"]) == {"0"}
+    assert all(abs(picks["uniform"].count(digest) - 1000) < 150 for digest in digests)
+    zipf = [picks["zipf"].count(digest) for digest in digests]
+    assert abs(zipf[0] / zipf[1] - 2**1.1) < 0.4 and zipf == sorted(zipf, reverse=True)
+
+
+def test_a_report_is_a_table_or_one_json_line_per_row() -> None:
+    rows: list[Row] = [{"case": "a", "value": 0.25}, {"case": "b", "value": 3}]
+    table, lines = io.StringIO(), io.StringIO()
+    for out, as_json in ((table, False), (lines, True)):
+        report = Report("slots", out, as_json=as_json)
+        for row in rows:
+            report.row(row)
+    assert [line.split() for line in table.getvalue().splitlines()] == [
+        [],
+        ["case", "value"],
+        ["a", "0.25"],
+        ["b", "3"],
+    ]
+    assert [json.loads(line) for line in lines.getvalue().splitlines()] == [{"scenario": "slots", **r} for r in rows]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_option_explains_itself(scenario: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([scenario, "--help"])
+    described = capsys.readouterr().out
+    for name in SCENARIOS[scenario].Options.__struct_fields__:
+        assert f"--{name.replace('_', '-')}" in described
+
+
+def test_the_grammar_of_the_benchmark_is_enforced(config: EngineConfig) -> None:
+    """The schema asks for an array, so the first token of all completions begins one."""
+    workload = Workload(200)
+    with BenchEngine(config) as engine:
+        options = [SamplingParams(1, seed=seed, grammar=structured.SCHEMA_GRAMMAR) for seed in range(4)]
+        firsts = {engine.answer(workload.request([7], 1, sampling=sampling)).token_ids[0] for sampling in options}
+    assert len(firsts) == 1
