@@ -43,7 +43,7 @@ class Statistics:
 
     def snapshot(self) -> EngineStats:
         scheduler, adapters, compilations = self._scheduler, self._adapters, self._compilations
-        totals = scheduler.totals
+        totals, slots = scheduler.totals, adapters.slots
         return EngineStats(
             num_running=scheduler.num_running,
             num_waiting=scheduler.num_waiting,
@@ -57,11 +57,11 @@ class Statistics:
             adapter_loads_total=adapters.num_loads,
             adapter_load_bytes_total=adapters.num_load_bytes,
             adapter_load_seconds_total=adapters.load_seconds,
-            adapter_evictions_total=adapters.num_evictions,
-            adapter_slots_used=adapters.num_slots_used,
-            adapter_slots_total=adapters.num_slots,
-            adapter_bytes_used=adapters.num_bytes,
-            adapter_bytes_total=adapters.max_bytes,
+            adapter_evictions_total=slots.num_evictions,
+            adapter_slots_used=slots.num_used,
+            adapter_slots_total=len(slots),
+            adapter_bytes_used=slots.num_bytes,
+            adapter_bytes_total=slots.max_bytes,
             adapters_waiting=adapters.num_waiting,
             adapter_host_bytes=self._host.num_bytes,
             adapter_host_hits_total=self._host.num_hits,

@@ -84,7 +84,7 @@ _NUMBERS = (
         "Loads that found it in host memory.",
         lambda s: s.adapter_host_hits_total,
     ),
-    _counter("lorikeet_adapter_evictions", "Adapters taken off the device.", lambda s: s.adapter_evictions_total),
+    _counter("lorikeet_adapter_evictions", "Adapters that gave way to others.", lambda s: s.adapter_evictions_total),
     _gauge("lorikeet_grammars_compiling", "Requests that wait for their grammar.", lambda s: s.grammars_compiling),
     _counter("lorikeet_grammars_compiled", "Requests that got their grammar.", lambda s: s.grammars_compiled_total),
     _counter(

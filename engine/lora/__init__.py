@@ -2,6 +2,7 @@
 
 layer    an adapter's weights by layer and projection, and what one step does with them
 loader   from files to memory: read once, checked once, kept in the host tier
-pool     the device's slots: references, pins, least recently used, the thread that fills them
+slots    the device's tier: what is in which slot, its bytes, who leaves for whom
+pool     who asks, who waits and who uses; the thread that loads
 table    those that decode, side by side
 """

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from adapters.store import AdapterStore
 from engine.protocol import GenerateRequest
 from tests.engine.harness import engine_config, greedy, run_engine
-from tests.engine.lora.test_adapters_in_one_batch import Tenants
+from tests.engine.lora.tenants import Tenants
 from tests.engine.reference import Claim, assert_greedy_follows
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from engine.setup import SetupError, build_core
 from tests.engine.harness import engine_config
-from tests.engine.models.test_families import save_tiny
+from tests.engine.models.tiny import save_tiny
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_pins_are_kept_and_fill_at_most_half_of_the_slots(make: Callable[[int], 
         clock.now_s += 1
         pool.preload(f"a{i}")
     assert pool.resident == ["a6", "a7", "pinned 0", "pinned 1"]
-    assert (pool.num_slots_used, pool.num_slots, pool.num_loads, pool.num_evictions) == (4, 4, 11, 7)
+    assert (pool.slots.num_used, len(pool.slots), pool.num_loads, pool.slots.num_evictions) == (4, 4, 11, 7)
     pool.unload("pinned 0")
     assert not pool.is_resident("pinned 0")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.harness import engine_config, greedy, run_engine
-from tests.engine.lora.test_adapters_in_one_batch import Tenants
+from tests.engine.lora.tenants import Tenants
 from tests.engine.reference import Claim, assert_greedy_follows
 
 

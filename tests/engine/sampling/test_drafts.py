@@ -9,7 +9,7 @@ import pytest
 from engine.protocol import GenerateRequest, TokenLogprobs
 from engine.sequence import Chunk, Sequence
 from tests.engine.harness import greedy
-from tests.engine.lora.test_adapters_in_one_batch import Tenants
+from tests.engine.lora.tenants import Tenants
 from tests.engine.sampling.plans import HandMadePlans, decode
 
 NUM_TOKENS = 24

@@ -12,7 +12,7 @@ from engine.protocol import MAX_LOGPROBS, TokenLogprobs
 from engine.sampling.logprobs import token_logprobs
 from engine.sequence import Chunk
 from tests.engine.harness import greedy
-from tests.engine.models.test_families import save_tiny
+from tests.engine.models.tiny import save_tiny
 from tests.engine.sampling.plans import HandMadePlans, decode
 
 TOLERANCE = 1e-3

@@ -9,7 +9,7 @@ import torch
 from engine.protocol import GenerateRequest
 from engine.sequence import Chunk
 from tests.engine.harness import greedy
-from tests.engine.lora.test_adapters_in_one_batch import Tenants
+from tests.engine.lora.tenants import Tenants
 from tests.engine.sampling.plans import HandMadePlans, decode
 
 PROMPT = [(i * 31 + 5) % 199 for i in range(37)]

@@ -9,7 +9,7 @@ import pytest
 
 from engine.protocol import GenerateRequest
 from tests.engine.harness import engine_config, greedy, run_engine
-from tests.engine.models.test_families import save_tiny
+from tests.engine.models.tiny import save_tiny
 
 KINDS: dict[str, dict[str, object]] = {
     "plain": {"temperature": 1.0},

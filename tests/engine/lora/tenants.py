@@ -1,0 +1,49 @@
+"""A tiny base model with adapters of every kind that is supported, and peft's models of the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import LlamaForCausalLM
+
+from adapters.store import AdapterStore
+from tests.engine.models.tiny import save_tiny
+
+LORAS = {
+    "attention-r4": LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"]),
+    "mlp-r7": LoraConfig(r=7, lora_alpha=3, target_modules=["gate_proj", "up_proj", "down_proj"]),
+    "all-rslora-r16": LoraConfig(r=16, lora_alpha=4, use_rslora=True, target_modules="all-linear"),
+    "patterns": LoraConfig(
+        r=2,
+        lora_alpha=2,
+        target_modules=["q_proj", "v_proj", "down_proj"],
+        rank_pattern={"v_proj": 5, "layers.1.self_attn.q_proj": 3},
+        alpha_pattern={"down_proj": 9},
+    ),
+    "one-layer": LoraConfig(r=3, lora_alpha=6, target_modules=["o_proj", "up_proj"], layers_to_transform=[1]),
+}
+
+
+class Tenants:
+    """A tiny base model, the adapters in a store, and the peft model of each."""
+
+    def __init__(self, root: Path) -> None:
+        self.model_dir = root / "model"
+        self.store_dir = root / "store"
+        self.base = save_tiny("llama", self.model_dir)
+        self.digests = {"": ""}
+        self.models: dict[str, torch.nn.Module] = {"": self.base}
+        store = AdapterStore(self.store_dir)
+        for name, lora in LORAS.items():
+            model = get_peft_model(LlamaForCausalLM.from_pretrained(self.model_dir), lora)
+            torch.manual_seed(len(name))
+            with torch.no_grad():
+                for parameter_name, parameter in model.named_parameters():
+                    if "lora_" in parameter_name:
+                        parameter.normal_(0, 0.1)
+            model.save_pretrained(root / name)
+            self.digests[name] = store.add(root / name)
+            base = LlamaForCausalLM.from_pretrained(self.model_dir)
+            self.models[name] = PeftModel.from_pretrained(base, root / name).eval()
