@@ -54,6 +54,7 @@ def test_no_number_stays_empty() -> None:
     later = {
         6: [
             request("same"),
+            request("guessed", prompt_token_ids=[1, 2, 3] * 6, max_tokens=40, seed=0),
             request("x", grammar={"kind": "regex", "source": "x"}),
             LoadAdapter("d"),
         ],
