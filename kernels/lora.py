@@ -49,8 +49,7 @@ class Run(NamedTuple):
 
 
 def add_batched_lora_(
-    out: Tensor,
-    spans: Sequence[tuple[int, int]],
+    outs: Sequence[Tensor],
     x: Tensor,
     a: Tensor,
     bs: Sequence[Tensor],
@@ -61,35 +60,32 @@ def add_batched_lora_(
 ) -> None:
     """Add to rows each its own adapter's deltas, for projections that share the input x [N, in].
 
-    out: [N, W], the outputs of all projections side by side, in place; spans: the columns [first, last) of it that are
-    adapted, from left to right. a [G, sum(r_p), in] and bs [G, r_p, out_p] are the table, in fp32, its scalings
-    multiplied into bs; the widths of bs and of spans have one sum. places: [n] int64, where among the places of all
-    runs, one after the other, the delta of the n-th row is found (None: the i-th at i); rows: [n] int64, which rows
-    these are (None: all). scratch: of fp32. The sum is rounded once.
+    outs: [N, out_p] of each projection p, in place. a [G, sum(r_p), in] and bs [G, r_p, out_p] are the table, in fp32,
+    its scalings multiplied into bs. places: [n] int64, where among the places of all runs, one after the other, the
+    delta of the n-th row is found (None: the i-th at i); rows: [n] int64, which rows these are (None: all). scratch: of
+    fp32. The sum is rounded once.
     """
     x = x.float()
     taken = [x if run.take is None else x.index_select(0, run.take) for run in runs]
-    deltas = scratch.take(sum(map(len, taken)), sum(b.shape[2] for b in bs))
-    by_run = torch.split(deltas, [len(part) for part in taken])
-    for (first, last, _), x_run, delta in zip(runs, taken, by_run, strict=True):
-        _batched_deltas(x_run.view(last - first, -1, x.shape[1]), a[first:last], [b[first:last] for b in bs], delta)
-    if places is not None:
-        deltas = deltas.index_select(0, places)
-    widths = [last - first for first, last in spans]
-    for (first, last), delta in zip(spans, torch.split(deltas, widths, 1), strict=True):
-        part = out[:, first:last]
+    num_places = [len(part) for part in taken]
+    widths = [b.shape[2] for b in bs]
+    buffers = torch.split(scratch.take(sum(num_places) * sum(widths)), [sum(num_places) * width for width in widths])
+    deltas = [buffer.view(-1, width) for buffer, width in zip(buffers, widths, strict=True)]
+    by_run = zip(*(torch.split(delta, num_places) for delta in deltas), strict=True)
+    for (first, last, _), x_run, of_run in zip(runs, taken, by_run, strict=True):
+        _batched_deltas(x_run.view(last - first, -1, x.shape[1]), a[first:last], [b[first:last] for b in bs], of_run)
+    for out, delta in zip(outs, deltas, strict=True):
+        delta = delta if places is None else delta.index_select(0, places)
         if rows is None:
-            part.add_(delta)
+            out.add_(delta)
         else:
-            part.index_copy_(0, rows, (part.index_select(0, rows) + delta).to(out.dtype))
+            out.index_copy_(0, rows, (out.index_select(0, rows) + delta).to(out.dtype))
 
 
-def _batched_deltas(x: Tensor, a: Tensor, bs: Sequence[Tensor], deltas: Tensor) -> None:
-    """x [G, m, in], a [G, R, in], bs [G, r, out] -> deltas [G * m, sum(out)], overwritten."""
+def _batched_deltas(x: Tensor, a: Tensor, bs: Sequence[Tensor], deltas: Sequence[Tensor]) -> None:
+    """x [G, m, in], a [G, R, in], bs [G, r, out] -> deltas [G * m, out] of each projection, overwritten."""
     num_adapters, num_places, _ = x.shape
     # Each form is the faster one where it is used, up to twice.
     shrunk = torch.bmm(x, a.mT) if num_places > 1 else torch.bmm(a, x.mT).mT
-    shrunk_parts = torch.split(shrunk, [b.shape[1] for b in bs], 2)
-    parts = torch.split(deltas.view(num_adapters, num_places, -1), [b.shape[2] for b in bs], 2)
-    for h, b, part in zip(shrunk_parts, bs, parts, strict=True):
-        torch.bmm(h, b, out=part)
+    for h, b, delta in zip(torch.split(shrunk, [b.shape[1] for b in bs], 2), bs, deltas, strict=True):
+        torch.bmm(h, b, out=delta.view(num_adapters, num_places, -1))

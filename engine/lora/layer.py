@@ -8,7 +8,6 @@ operation. Knows nothing of files, slots or requests.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -139,37 +138,15 @@ class StepLora:
         for batch in self._batches:
             weights = batch.groups.get(key)
             if weights is not None:
-                rows = slice(batch.num_rows)
-                spans = _spans(tuple(sizes), weights.projections)
-                add_batched_lora_(
-                    out[rows],
-                    spans,
-                    x[rows],
-                    weights.a,
-                    weights.bs,
-                    batch.runs,
-                    batch.places,
-                    batch.rows,
-                    self._scratch,
-                )
+                parts, x_rows = _parts(out[: batch.num_rows], sizes, weights), x[: batch.num_rows]
+                indexes = batch.runs, batch.places, batch.rows
+                add_batched_lora_(parts, x_rows, weights.a, weights.bs, *indexes, self._scratch)
         for segment in self._segments:
             weights = segment.adapter.groups.get(key)
             if weights is not None:
                 rows = slice(segment.first, segment.last)
                 parts = _parts(out[rows], sizes, weights)
                 add_lora_(parts, x[rows], weights.a, weights.bs, segment.adapter.scalings[key])
-
-
-@lru_cache(maxsize=256)
-def _spans(sizes: tuple[int, ...], projections: tuple[int, ...]) -> list[tuple[int, int]]:
-    """The columns [first, last) of the adapted projections, those of neighbors as one."""
-    spans: list[tuple[int, int]] = []
-    for p in projections:
-        first, last = sum(sizes[:p]), sum(sizes[: p + 1])
-        if spans and spans[-1][1] == first:
-            first = spans.pop()[0]
-        spans.append((first, last))
-    return spans
 
 
 def _parts(out: Tensor, sizes: Sequence[int], weights: GroupWeights) -> list[Tensor]:

@@ -55,18 +55,9 @@ class Table:
             rows.append(out[row : row + 1] + torch.cat(deltas, 1))
         return torch.cat(rows)
 
-    def add_(
-        self,
-        out: Tensor,
-        x: Tensor,
-        runs: list[Run],
-        places: Tensor | None,
-        rows: Tensor | None,
-        *,
-        together: bool = True,
-    ) -> None:
-        spans = [(0, sum(OUTS))] if together else [(0, OUTS[0]), (OUTS[0], sum(OUTS))]
-        add_batched_lora_(out, spans, x, self.a, self.bs, runs, places, rows, Workspace(torch.float32, x.device))
+    def add_(self, out: Tensor, x: Tensor, runs: list[Run], places: Tensor | None, rows: Tensor | None) -> None:
+        scratch = Workspace(torch.float32, x.device)
+        add_batched_lora_(out.split(OUTS, 1), x, self.a, self.bs, runs, places, rows, scratch)
 
 
 # Per case: the adapter of each row, the runs (first, last, take), places, rows.
@@ -85,14 +76,13 @@ CASES = {
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("together", [True, False], ids=["one span", "a span each"])
 @pytest.mark.parametrize("case", CASES)
-def test_rows_of_many_adapters(case: str, together: bool, dtype: torch.dtype) -> None:
+def test_rows_of_many_adapters(case: str, dtype: torch.dtype) -> None:
     adapter_of, runs, places, rows = CASES[case]
     table = Table(5)
     x, out = torch.randn(len(adapter_of), WIDTH, dtype=dtype), torch.randn(len(adapter_of), sum(OUTS), dtype=dtype)
     expected = table.expected(x, out, adapter_of)
-    table.add_(out, x, runs, places, rows, together=together)
+    table.add_(out, x, runs, places, rows)
     assert_near(out, expected)
 
 
