@@ -123,6 +123,8 @@ class GrammarCompiler:
 
     def _run(self) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COMPILER_NICENESS)  # of this thread alone
+        if self._vocabulary is not None:
+            self._worker.start()
         while (job := self._take()) is not None:
             try:
                 outcome = self._compile(job)
@@ -173,12 +175,22 @@ class GrammarCompiler:
 
 
 class _Worker:
-    """The worker process: started when needed, and again after its end."""
+    """The worker process, started again after its end."""
 
     def __init__(self, arguments: list[str]) -> None:
         self._command = [sys.executable, "-m", "engine.grammar.worker", *arguments]
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Unless it runs; it then reads the vocabulary before its first grammar comes."""
+        if self._process is None:
+            # In a process group of its own: what interrupts the engine must not look like a grammar that kills. Not in
+            # a session: Linux gives each an equal share of the processors, and niceness counts within one alone.
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
+            )
+        return self._process
 
     def judge(self, grammar: Grammar) -> Verdict:
         """Ask the worker; that it was killed is a verdict too. Raises RuntimeError when it failed by itself."""
@@ -194,17 +206,12 @@ class _Worker:
 
     def _ask(self, grammar: Grammar) -> bytes:
         """A whole line, or nothing if the worker has ended."""
-        if self._process is None:
-            # In a process group of its own: what interrupts the engine must not look like a grammar that kills. Not in
-            # a session: Linux gives each an equal share of the processors, and niceness counts within one alone.
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
-            )
-        assert self._process.stdin is not None and self._process.stdout is not None
+        process = self.start()
+        assert process.stdin is not None and process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(msgspec.json.encode(grammar) + b"\n")
-            self._process.stdin.flush()
-        answer = self._process.stdout.readline()
+            process.stdin.write(msgspec.json.encode(grammar) + b"\n")
+            process.stdin.flush()
+        answer = process.stdout.readline()
         return answer if answer.endswith(b"\n") else b""
 
     def kill(self) -> None:

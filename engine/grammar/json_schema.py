@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
+from engine.grammar.limits import MAX_OPTIONAL_PROPERTIES
+
 OPTIONS = {
     # One space, or a new line with its indentation: readable JSON, and no room for whitespace without end.
     "whitespace_pattern": r"[ ]|\n[ \t]{0,24}",
@@ -135,6 +137,8 @@ def _check(where: str, schema: dict[str, Any]) -> None:
     for pattern in (schema.get("pattern"), *_keys(schema.get("patternProperties"))):
         if isinstance(pattern, str):
             _check_pattern(where, pattern)
+    if len(set(_keys(schema.get("properties"))) - set(_names(schema.get("required")))) > MAX_OPTIONAL_PROPERTIES:
+        raise Unenforceable(f"{where}: 'properties' has more than {MAX_OPTIONAL_PROPERTIES} that are not in 'required'")
     least = schema.get("minProperties", 0)
     if isinstance(least, int) and least > 1 + len(_keys(schema.get("required"))):
         # Additional names may repeat, and repeated ones count once.
@@ -196,6 +200,10 @@ def _is_exact(value: object) -> bool:
 
 def _keys(value: object) -> list[Any]:
     return list(value) if isinstance(value, dict | list) else []
+
+
+def _names(value: object) -> list[str]:
+    return [name for name in _keys(value) if isinstance(name, str)]
 
 
 def _short(value: object) -> str:

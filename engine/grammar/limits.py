@@ -6,6 +6,7 @@ from llguidance import LLParserLimits
 
 MAX_SOURCE_BYTES = 256 * 1024
 MAX_CHOICES = 10_000
+MAX_OPTIONAL_PROPERTIES = 256  # of one object: they cost the parser their square, and 300 take 2 ms a token
 
 # Of one compilation, in the worker. Ordinary grammars take milliseconds, thousands of properties half a second.
 COMPILE_CPU_S = 2.0
@@ -25,10 +26,9 @@ MAX_WAITING_PER_TENANT = 64  # grammars to compile, so that who floods the compi
 CACHED_GRAMMARS = 32
 
 # llguidance's own, deterministic bounds. Lexer fuel burns at about 14 units a microsecond, items at 20; a lexer state
-# takes 1 to 2 kB. A row holds four items for each optional property. Errors leave this process, so they don't quote the
-# parser's state.
+# takes 1 to 2 kB; a row of 2,000 items takes 5 ms. Errors leave this process, so they don't quote the parser's state.
 PARSER_LIMITS = LLParserLimits(
-    max_items_in_row=20_000,
+    max_items_in_row=2_000,
     step_lexer_fuel=50_000,
     step_max_items=20_000,
     max_lexer_states=25_000,

@@ -27,6 +27,7 @@ REWORDED = {
     "min/maxProperties only supported": "'minProperties' and 'maxProperties' can be enforced only",
     "Invalid URI reference": "'$ref' is no URI reference:",
     "Unknown format:": "'format' can't be enforced:",
+    "Unable to determine if regex is empty:": "'pattern' is too complex beside the other keywords:",
 }
 
 

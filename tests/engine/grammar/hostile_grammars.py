@@ -48,7 +48,7 @@ COMPILES = {
     "optional properties": schema(
         {
             "type": "object",
-            "properties": {f"k{i}": {"type": "string", "pattern": f".*a.{{{i % 30}}}b"} for i in range(1000)},
+            "properties": {f"k{i}": {"type": "string", "pattern": f".*a.{{{i % 30}}}b"} for i in range(256)},
         }
     ),
 }

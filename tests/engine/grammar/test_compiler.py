@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -14,10 +16,11 @@ import numpy as np
 import pytest
 
 from engine.grammar.compiler import Compiled, GrammarCompiler
+from engine.grammar.limits import MAX_WAITING_PER_TENANT
 from engine.protocol import EngineError, Grammar
 from engine.sequence import MatcherError
 from tests.demo import demo_model_dir
-from tests.engine.grammar.grammars import EOS, VOCAB_SIZE, RandomModel, allowed_ids, matchers, schema
+from tests.engine.grammar.grammars import EOS, VOCAB_SIZE, RandomModel, allowed_ids, matchers, schema, worker_pids
 
 STEP_S = 0.050
 TAKES_MINUTES = schema({"type": "integer", "multipleOf": 99_999_989})
@@ -138,6 +141,30 @@ def test_what_is_withdrawn_before_its_turn_is_dropped(compiling: Compiling) -> N
     compiling.submit("kept", Grammar("regex", "kept"), tenant="withdraws")
     compiling.compiler.withdraw("gone")
     assert [answer.request_id for answer in compiling.wait(already + 2)[already:]] == ["slow", "kept"]
+
+
+def test_a_grammar_whose_worker_is_killed_from_outside_is_tried_again() -> None:
+    others = worker_pids()
+    compiling = Compiling(demo_model_dir())
+    with contextlib.closing(compiling.compiler):
+        compiling.submit("r", TAKES_A_WHILE)
+        while not (mine := worker_pids() - others):
+            time.sleep(0.001)
+        for pid in mine:
+            os.kill(pid, signal.SIGKILL)
+        (answer,) = compiling.wait(1)
+    assert answer.error is None
+
+
+def test_a_tenant_may_have_a_bounded_number_of_grammars_waiting(compiling: Compiling) -> None:
+    already = len(compiling.answers)
+    for number in range(MAX_WAITING_PER_TENANT + 10):
+        compiling.submit(f"crowd-{number}", TAKES_A_WHILE, tenant="crowd")
+    answers = compiling.wait(already + MAX_WAITING_PER_TENANT + 10)[already:]
+    refused = {answer.request_id for answer in answers if answer.error is not None}
+    assert {answer.error.code for answer in answers if answer.error is not None} == {"queue_full"}
+    assert refused <= {f"crowd-{number}" for number in range(MAX_WAITING_PER_TENANT, MAX_WAITING_PER_TENANT + 10)}
+    assert 8 <= len(refused) <= 10  # the first may have had its turn before
 
 
 def test_closing_waits_for_no_grammar() -> None:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from engine.grammar.limits import MAX_CHOICES, MAX_OPTIONAL_PROPERTIES
 from engine.protocol import Grammar
 from tests.engine.grammar.grammars import EOS, allowed_ids, feed, matchers, next_characters, schema
 
@@ -94,6 +95,15 @@ def test_whitespace_is_one_space_or_one_line_break_with_its_indentation() -> Non
     assert feed(make(), '{"a":[1,2]}')
     for endless in ('{  "a":1}', '{\n\n"a":1}', ' {"a":1}', '{"a":1}\n', "{\n" + " " * 25 + '"a":1}'):
         assert not feed(make(), endless)
+
+
+def test_as_many_choices_and_optional_properties_as_are_accepted_can_be_followed() -> None:
+    choices = [f"{number * 7919 % 100_003:x}" for number in range(MAX_CHOICES)]
+    make = matchers(Grammar("choice", json.dumps(choices)))
+    assert feed(make(), choices[0]) and feed(make(), choices[-1])
+    properties = {f"key {number}": INTEGER for number in range(MAX_OPTIONAL_PROPERTIES)}
+    make = matchers(schema({"type": "object", "properties": properties}))
+    assert feed(make(), json.dumps(dict.fromkeys(list(properties)[::9], 1)))
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ def of_a(value: object) -> dict[str, object]:
         ("maximum", {"type": "integer", "maximum": 10**30}),
         ("enum", {"enum": []}),
         ("patternProperties", {"patternProperties": {"^a": STRING, "b$": {"type": "integer"}}}),
+        ("properties", {"properties": {f"k{i}": STRING for i in range(300)}, "required": ["k0"]}),
         ("minProperties", {"type": "object", "minProperties": 2}),
         ("minProperties", {"properties": {"a": True, "b": True}, "minProperties": 1, "maxProperties": 2}),
         ("$ref", {"$ref": "https://example.com/schema"}),

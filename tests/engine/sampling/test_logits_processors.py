@@ -134,6 +134,18 @@ def test_draws_with_every_option_follow_the_distribution() -> None:
     assert_frequencies(torch.tensor([s.token_id for s in sampled]), expected)
 
 
+def test_draws_along_one_text_follow_the_distribution() -> None:
+    """One seed, and a draw at each of 3,000 positions: each is made as if it were the only one."""
+    cases = [Case([1], [2] * length, (), SamplingParams(3000), None) for length in range(3000)]
+    logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(5)) * 2
+    sampled = Sampler(EOS).choose(logits.expand(3000, -1).clone(), [case.row(seed=11) for case in cases])
+    token_ids = torch.tensor([s.token_id for s in sampled])
+    assert_frequencies(token_ids, logits.double().softmax(-1))
+    pairs = token_ids[:-1] % 4 * 4 + token_ids[1:] % 4  # of neighbors, in 16 classes
+    classes = torch.zeros(4, dtype=torch.float64).index_add_(0, torch.arange(VOCAB) % 4, logits.double().softmax(-1))
+    assert_frequencies(pairs, torch.outer(classes, classes).flatten())
+
+
 def test_a_row_without_numbers_or_choices_is_said_to_be_so_and_its_neighbors_are_chosen_for() -> None:
     fine, seeded = Case([1], [], (), SamplingParams(2, temperature=0.0), None), SamplingParams(2, top_p=0.9)
     cases = [fine, fine, Case([1], [], (), seeded, None), Case([1], [], (), seeded, None), fine, fine]
