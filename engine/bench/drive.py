@@ -60,16 +60,15 @@ class BenchEngine:
 
     def __init__(self, config: EngineConfig, preload: Iterable[str] = ()) -> None:
         self._mailbox = Mailbox()
-        self._built = threading.Event()
         self._fault: BaseException | None = None
         self._under_way: dict[str, Trace] = {}
         self._thread = threading.Thread(target=self._run, args=(config, list(preload)), name="engine-core", daemon=True)
-        self.stats = EngineStats()  # the latest picture; the last one when the context has ended
+        self.stats = EngineStats()  # the latest picture, the first of all at the start and the last one after the end
 
     def __enter__(self) -> BenchEngine:
         self._thread.start()
-        self._built.wait()
-        self._check()
+        while not self.stats.kv_blocks_total:  # the loop sends its first picture when it starts
+            self.wait(POLL_S)
         return self
 
     def __exit__(
@@ -114,7 +113,8 @@ class BenchEngine:
                 for delta in event.deltas:
                     self._take_delta(delta, now_s)
                 ended += [self._take_final(final, now_s) for final in event.finals]
-        self._check()
+        if self._fault is not None:
+            raise RuntimeError("the engine failed") from self._fault
         return ended
 
     def _take_delta(self, delta: Delta, now_s: float) -> None:
@@ -129,20 +129,14 @@ class BenchEngine:
         trace.final, trace.ended_s = final, now_s
         return trace
 
-    def _check(self) -> None:
-        if self._fault is not None:
-            raise RuntimeError("the engine failed") from self._fault
-
     def _run(self, config: EngineConfig, preload: list[str]) -> None:
         try:
             core, _ = build_core(config, self._mailbox)
             for digest in preload:
                 core.preload(digest)
-            self._built.set()
             core.run()
         except BaseException as fault:
             self._fault = fault
-            self._built.set()
             self._mailbox.wake()
 
 

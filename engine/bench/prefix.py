@@ -29,7 +29,7 @@ class Options(msgspec.Struct, frozen=True):
     user_tokens: Annotated[int, about("of each request after it")] = 32
     repeat: Annotated[int, about("system prompts to take the median over")] = 20
     pairs: Annotated[int, about("timing probes of each kind, for each tenant")] = 500
-    probe_tokens: Annotated[int, about("of a probed prompt")] = 128
+    probe_tokens: Annotated[int, about("of a probed prompt")] = 64
 
 
 class Probe(msgspec.Struct, frozen=True):

@@ -88,12 +88,15 @@ def _run(config: EngineConfig, options: Options, case: Case, digests: list[str])
     ]
     config = msgspec.structs.replace(config, max_adapters=case.num_slots)
     with BenchEngine(config, preload=digests[: min(case.num_slots, case.num_adapters)]) as engine:
+        before = engine.stats
         traces = run_closed(engine, [Source(iter(requests), case.num_streams)])
-    return _row(case, traces, engine.stats)
+    return _row(case, traces, before, engine.stats)
 
 
-def _row(case: Case, traces: list[Trace], stats: EngineStats) -> Row:
+def _row(case: Case, traces: list[Trace], before: EngineStats, after: EngineStats) -> Row:
     window = full_window(traces, case.num_streams)
+    loads = after.adapter_loads_total - before.adapter_loads_total
+    load_s = after.adapter_load_seconds_total - before.adapter_load_seconds_total
     waits_s = [trace.final.usage.adapter_wait_ms / 1e3 for trace in traces if trace.final is not None]
     return {
         "case": case.name,
@@ -109,5 +112,6 @@ def _row(case: Case, traces: list[Trace], stats: EngineStats) -> Row:
         "wait_p50_ms": milliseconds(waits_s, 50),
         "wait_p99_ms": milliseconds(waits_s, 99),
         "wait_max_ms": milliseconds(waits_s, 100),
-        "loads": stats.adapter_loads_total,
+        "loads": loads,
+        "load_ms": round(load_s / max(loads, 1) * 1e3, 1),
     }

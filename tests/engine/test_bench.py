@@ -57,8 +57,7 @@ def test_many_adapters_pass_through_few_slots(config: EngineConfig) -> None:
     )
     rows = list(slots.measure(config, msgspec.structs.replace(options, prompt_tokens=8, new_tokens=6)))
     few, many, all_resident, tight = (row for row in rows if "case" in row)
-    assert (few["loads"], all_resident["loads"]) == (2, 6)
-    assert many["loads"] > 3 and tight["loads"] > 1
+    assert few["loads"] == all_resident["loads"] == 0 < min(many["loads"], tight["loads"])
     assert few["wait_max_ms"] == all_resident["wait_max_ms"] == 0 < tight["wait_max_ms"]
 
 
