@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
 
 import httpx
 import msgspec
 
 EVENT_START = b"data: "
 EVENT_END = b"\n\n"
+DONE = b"data: [DONE]"
 
 
 class Failed(Exception):
@@ -71,19 +73,13 @@ async def ask(client: httpx.AsyncClient, job: Job) -> Reply:
     async with client.stream("POST", "/completions", json=body) as response:
         if response.status_code != 200:
             raise Failed(f"{response.status_code}: {_message(await response.aread())}")
-        pending = b""
-        async for data in response.aiter_bytes():
-            *events, pending = (pending + data).split(EVENT_END)
-            for event in events:
-                if event == b"data: [DONE]":
-                    continue
-                chunk = _event(event)
-                if chunk.error is not None:
-                    raise Failed(chunk.error.message)
-                usage = chunk.usage or usage
-                if chunk.choices:
-                    last_s = time.perf_counter()
-                    first_s = first_s or last_s
+        async for event in _events(response):
+            if event.error is not None:
+                raise Failed(event.error.message)
+            usage = event.usage or usage
+            if event.choices:
+                last_s = time.perf_counter()
+                first_s = first_s or last_s
     if usage is None or first_s is None or last_s is None:
         raise Failed("the stream ended early")
     num_more = usage.completion_tokens - 1
@@ -91,12 +87,18 @@ async def ask(client: httpx.AsyncClient, job: Job) -> Reply:
     return Reply(usage.completion_tokens, usage.prompt_tokens, first_s - start_s, time_per_token_s)
 
 
-def _event(event: bytes) -> _Event:
-    """Raises Failed."""
-    try:
-        return _decode(event.removeprefix(EVENT_START))
-    except msgspec.DecodeError as error:
-        raise Failed(f"an event is not a chunk of a completion: {error}") from None
+async def _events(response: httpx.Response) -> AsyncIterator[_Event]:
+    """Up to `[DONE]`. Raises Failed."""
+    pending = b""
+    async for data in response.aiter_bytes():
+        *whole, pending = (pending + data).split(EVENT_END)
+        for event in whole:
+            if event == DONE:
+                return
+            try:
+                yield _decode(event.removeprefix(EVENT_START))
+            except msgspec.DecodeError as error:
+                raise Failed(f"an event is not a chunk of a completion: {error}") from None
 
 
 def _message(body: bytes) -> str:
