@@ -18,6 +18,7 @@ import torch
 
 from engine.core import EngineCore
 from engine.grammar.compiler import GrammarCompiler
+from engine.grammar.limits import MAX_WAITING_PER_TENANT
 from engine.lora.layer import LoadedAdapter
 from engine.lora.pool import AdapterPool
 from engine.mailbox import Drain, Mailbox, Wake
@@ -89,13 +90,13 @@ class Stepping:
     def _wake(self) -> None:
         self._mailbox.command(Wake())
 
-    def ask(self, name: str, grammar: Grammar, tenant: str, max_tokens: int = 100) -> None:
+    def ask(self, name: str, grammar: Grammar, tenant: str, max_tokens: int = 40) -> None:
         sampling = {"temperature": 1.0, "seed": len(self.answers), "num_logprobs": None, "grammar": grammar}
         self._mailbox.command(greedy(name, [1, 2, 3], max_tokens, tenant=tenant, **sampling))
 
     def wait(self, *names: str) -> list[Answer]:
         """Their answers, when all have ended."""
-        deadline_s = time.monotonic() + 120
+        deadline_s = time.monotonic() + 200
         while not all(name in self.answers for name in names):
             assert time.monotonic() < deadline_s, set(names) - set(self.answers)
             time.sleep(0.01)
@@ -147,7 +148,7 @@ def longest_delay_s(asked: dict[str, tuple[str, Grammar]], kill_workers: bool) -
 def test_no_step_waits_for_hostile_grammars(kill_workers: bool, full: bool) -> None:
     """Each tenant sends each grammar at once; by hand all of them, which takes minutes of compiling."""
     grammars = COMPILES | NEVER_COMPILES if full else {name: COMPILES[name] for name in QUICK}
-    asked = {f"{t}: {name}": (f"hostile {t}", grammars[name]) for t in range(4 if full else 1) for name in grammars}
+    asked = {f"{t}: {name}": (f"hostile {t}", grammars[name]) for t in range(2 if full else 1) for name in grammars}
     assert longest_delay_s(asked, kill_workers) < MAX_DELAY_S
 
 
@@ -162,14 +163,14 @@ def test_another_tenants_grammars_come_through_a_flood() -> None:
     """One hostile grammar at most goes before it, and the flood fills its own tenant's queue alone."""
     with closing(Stepping()) as engine:
         for number in range(200):
-            slow = schema({"type": "integer", "multipleOf": 99_999_989 + number})
+            slow = Grammar("lark", f"start: T\nT: ~/(.*a.{{12}}b{number})*/")
             engine.ask(f"flood {number}", slow, "hostile")
         engine.ask("good", GOOD, "good")
         (answer,) = engine.wait("good")
-        refused = [engine.answers[name].final.error for name in engine.answers if name.startswith("flood")]
-        codes = [error.code for error in refused if error is not None]
+        finals = [engine.answers[name].final for name in engine.answers if name.startswith("flood")]
+        refused = [final.error for final in finals if final.error is not None]
         assert answer.final.finish_reason == "stop"
-        assert codes.count("queue_full") >= 200 - 64 - 2
-        assert all(error is None or error.code != "queue_full" or error.retry_after_s for error in refused)
-        assert codes.count("invalid_request") <= 2
+        assert len(refused) >= 200 - MAX_WAITING_PER_TENANT - 1
+        assert all(error.code == "queue_full" and error.retry_after_s for error in refused)
+        assert len(finals) - len(refused) <= 2
         engine.abort(*(f"flood {number}" for number in range(200)))
