@@ -14,7 +14,7 @@ COMPILE_WALL_S = 20.0  # the worker yields to the engine, so it may need longer 
 COMPILE_BYTES = 1 << 30
 COMPILE_STACK_BYTES = 4 << 20  # the thread that compiles again what the worker has accepted has more
 COMPILER_STACK_BYTES = 16 << 20
-COMPILER_NICENESS = 10
+COMPILER_NICENESS = 5  # a saturated engine leaves a compilation a quarter of a core; at 10 it is a tenth
 
 # Of one completion's masks, on the stepping thread. Ordinary masks take 0.01 to 0.3 ms.
 MASK_BURST_S = 0.025

@@ -19,6 +19,7 @@ import torch
 from engine.compilations import Compilations
 from engine.core import EngineCore
 from engine.grammar.compiler import GrammarCompiler
+from engine.grammar.limits import MAX_WAITING_PER_TENANT
 from engine.lora.layer import LoadedAdapter
 from engine.lora.loader import HostTier
 from engine.lora.pool import AdapterPool
@@ -93,13 +94,13 @@ class Stepping:
     def _wake(self) -> None:
         self._mailbox.command(Wake())
 
-    def ask(self, name: str, grammar: Grammar, tenant: str, max_tokens: int = 100) -> None:
+    def ask(self, name: str, grammar: Grammar, tenant: str, max_tokens: int = 40) -> None:
         sampling = {"temperature": 1.0, "seed": len(self.answers), "num_logprobs": None, "grammar": grammar}
         self._mailbox.command(greedy(name, [1, 2, 3], max_tokens, tenant=tenant, **sampling))
 
     def wait(self, *names: str) -> list[Answer]:
         """Their answers, when all have ended."""
-        deadline_s = time.monotonic() + 120
+        deadline_s = time.monotonic() + 200
         while not all(name in self.answers for name in names):
             assert time.monotonic() < deadline_s, set(names) - set(self.answers)
             time.sleep(0.01)
@@ -149,11 +150,11 @@ def longest_delay_s(asked: dict[str, tuple[str, Grammar]], kill_workers: bool) -
 
 @pytest.mark.parametrize("kill_workers", [False, True], ids=["", "killed"])
 def test_no_step_waits_for_hostile_grammars(kill_workers: bool, full: bool) -> None:
-    """Each of four tenants sends each grammar at once."""
+    """Both of two tenants send each grammar at once."""
     if not full:
         pytest.skip("measures time: runs with --full")
     grammars = COMPILES | NEVER_COMPILES
-    asked = {f"{t}: {name}": (f"hostile {t}", grammars[name]) for t in range(4) for name in grammars}
+    asked = {f"{t}: {name}": (f"hostile {t}", grammars[name]) for t in range(2) for name in grammars}
     assert longest_delay_s(asked, kill_workers) < MAX_DELAY_S
 
 
@@ -170,14 +171,14 @@ def test_another_tenants_grammars_come_through_a_flood() -> None:
     """One hostile grammar at most goes before it, and the flood fills its own tenant's queue alone."""
     with closing(Stepping()) as engine:
         for number in range(200):
-            slow = schema({"type": "integer", "multipleOf": 99_999_989 + number})
+            slow = Grammar("lark", f"start: T\nT: ~/(.*a.{{12}}b{number})*/")
             engine.ask(f"flood {number}", slow, "hostile")
         engine.ask("good", GOOD, "good")
         (answer,) = engine.wait("good")
-        refused = [engine.answers[name].final.error for name in engine.answers if name.startswith("flood")]
-        codes = [error.code for error in refused if error is not None]
+        finals = [engine.answers[name].final for name in engine.answers if name.startswith("flood")]
+        refused = [final.error for final in finals if final.error is not None]
         assert answer.final.finish_reason == "stop"
-        assert codes.count("queue_full") >= 200 - 64 - 2
-        assert all(error is None or error.code != "queue_full" or error.retry_after_s for error in refused)
-        assert codes.count("invalid_request") <= 2
+        assert len(refused) >= 200 - MAX_WAITING_PER_TENANT - 1
+        assert all(error.code == "queue_full" and error.retry_after_s for error in refused)
+        assert len(finals) - len(refused) <= 2
         engine.abort(*(f"flood {number}" for number in range(200)))
