@@ -92,6 +92,7 @@ class EngineCore:
                 else:
                     self._wanted.add(digest)
             case UnloadAdapter(digest):
+                self._wanted.discard(digest)
                 self._mailbox.post(AdapterStatus(digest, not self._adapters.unload(digest)))
             case Drain():
                 self._draining = True

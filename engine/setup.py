@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 CPU_KV_CACHE_BYTES = 1 << 30
 GPU_KV_CACHE_SHARE = 0.85
 CPU_ADAPTER_BYTES = 1 << 30
-GPU_ADAPTER_SHARE = 0.25
+GPU_ADAPTER_SHARE = 0.1
 
 
 class SetupError(ValueError):
@@ -59,7 +59,7 @@ def build_core(config: EngineConfig, mailbox: Mailbox) -> tuple[EngineCore, Engi
     num_blocks = num_kv_blocks(config, model, dtype, device)
     max_model_len = min(config.max_model_len or model.max_position, model.max_position, num_blocks * config.block_size)
     decoder = Decoder(model, weights, max_model_len)
-    tables = AdapterTables(config.max_adapters, device)
+    tables = AdapterTables(config.max_adapters, device, table_bytes(config, dtype, device))
     host = HostTier(config.adapter_host_bytes)
     loader = AdapterLoader(
         AdapterStore(Path(config.adapter_store)), model, dtype, device, host=host, expect=tables.expect
@@ -106,12 +106,17 @@ def scheduler_limits(config: EngineConfig, model: ModelConfig, dtype: torch.dtyp
 
 
 def adapter_device_bytes(config: EngineConfig, device: torch.device) -> int:
-    """What adapters in slots may take: as configured, else 1 GiB on a CPU, a quarter of the free memory on a GPU."""
+    """What adapters in slots may take: as configured, else 1 GiB on a CPU, a tenth of the free memory on a GPU."""
     if config.adapter_device_bytes is not None:
         return config.adapter_device_bytes
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0] * GPU_ADAPTER_SHARE)
     return CPU_ADAPTER_BYTES
+
+
+def table_bytes(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> int:
+    """What the same adapters take in fp32 (`engine.lora.table`)."""
+    return adapter_device_bytes(config, device) * torch.float32.itemsize // dtype.itemsize
 
 
 def num_threads(asked: int) -> int:
@@ -143,7 +148,8 @@ def num_kv_blocks(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, 
     """How many blocks the cache's bytes make: 1 GiB on a CPU, most of the free memory on a GPU, or as configured."""
     budget = config.kv_cache_bytes
     if budget is None and device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0] - adapter_device_bytes(config, device)
+        free = torch.cuda.mem_get_info(device)[0]
+        free -= adapter_device_bytes(config, device) + table_bytes(config, dtype, device)
         budget = int(free * GPU_KV_CACHE_SHARE)
     elif budget is None:
         budget = CPU_KV_CACHE_BYTES

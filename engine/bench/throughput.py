@@ -57,6 +57,7 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
         for num_streams in options.streams:
             runs: dict[int, list[list[Trace]]] = {num_adapters: [] for num_adapters in options.adapters}
             references: list[float] = []
+            yardstick.tokens_per_s(prompts(num_streams), options.new_tokens)
             for num_adapters in options.adapters:
                 run(engine, num_streams, num_adapters)
             for _ in range(options.repeat):

@@ -124,7 +124,8 @@ class GrammarCompiler:
     def _run(self) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COMPILER_NICENESS)  # of this thread alone
         if self._vocabulary is not None:
-            self._worker.start()
+            with contextlib.suppress(OSError):  # then the first grammar says why
+                self._worker.start()
         while (job := self._take()) is not None:
             try:
                 outcome = self._compile(job)

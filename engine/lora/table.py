@@ -20,7 +20,7 @@ from engine.lora.layer import AdapterLayout, LoadedAdapter, Segment, StepLora, T
 from kernels.lora import Run
 from kernels.workspace import Workspace
 
-# What one more run costs, in padded rows of the main one (measured: see engine/LOG.md).
+# What one more run costs, in padded rows of the main one.
 RUN_COST_ROWS = 12
 # From here on plain products in the engine's dtype cost a segment less than its part of the batched ones.
 PLAIN_ROWS = 128
@@ -33,8 +33,9 @@ class AdapterTable:
         self._layout = layout
         self._capacity = capacity
         self._device = device
-        self._weights = torch.empty(capacity, layout.num_elements, dtype=torch.float32, device=device)
-        self._groups = layout.groups_of(self._weights)
+        with torch.inference_mode(False):  # the loading thread writes to it outside of that mode
+            self._weights = torch.empty(capacity, layout.num_elements, dtype=torch.float32, device=device)
+            self._groups = layout.groups_of(self._weights)
         self._digests: list[str | None] = [None] * capacity  # by row
         self._row_of: dict[str, int] = {}
         self._ready: set[int] = set()  # rows whose memory was touched
@@ -42,9 +43,9 @@ class AdapterTable:
         self._claim_lock = threading.Lock()
 
     @property
-    def num_rows(self) -> int:
-        """Rows that take memory."""
-        return self._claimed
+    def num_bytes(self) -> int:
+        """Of the rows that take memory."""
+        return self._claimed * self._layout.num_elements * self._weights.itemsize
 
     def touch(self) -> None:
         """Make one more row ready, if there is one."""
@@ -60,7 +61,7 @@ class AdapterTable:
             if adapter.digest not in self._row_of:
                 used.add(self._write(adapter, self._free_row(used)))
         last = max(used)
-        hole = min((row for row in self._ready if row not in used), default=last)
+        hole = min(self._ready - used, default=last)  # one operation: the loading thread adds to the set
         if hole < last and last + 1 > len(used) + len(used) // 4:  # at most one move in a step
             self._write(next(a for a in adapters if self._row_of[a.digest] == last), hole)
 
@@ -131,11 +132,14 @@ class AdapterTable:
 
 
 class AdapterTables:
-    """The tables of one engine, by layout. Those that no row uses are dropped when all take more than twice the rows
-    that one would."""
+    """The tables of one engine, by layout. max_adapters, max_bytes: what can be in slots at once, the bytes in fp32.
 
-    def __init__(self, max_adapters: int, device: torch.device) -> None:
+    A table has room for as many adapters of its layout as slots can hold; those that no row uses are dropped when all
+    take more than max_bytes."""
+
+    def __init__(self, max_adapters: int, device: torch.device, max_bytes: int) -> None:
         self._max_adapters = max_adapters
+        self._max_bytes = max_bytes
         self._device = device
         self._tables: dict[AdapterLayout, AdapterTable] = {}  # the last one used last
         self._lock = threading.Lock()
@@ -171,16 +175,19 @@ class AdapterTables:
 
     def _table(self, layout: AdapterLayout) -> AdapterTable:
         with self._lock:
-            table = self._tables.pop(layout, None) or AdapterTable(layout, self._max_adapters, self._device)
+            table = self._tables.pop(layout, None)
+            if table is None:
+                capacity = min(self._max_adapters, self._max_bytes // (4 * layout.num_elements))
+                table = AdapterTable(layout, max(capacity, 1), self._device)
             self._tables[layout] = table
             return table
 
     def _drop_idle(self, used: Mapping[AdapterLayout, object]) -> None:
         with self._lock:
-            excess = sum(table.num_rows for table in self._tables.values()) - 2 * self._max_adapters
+            excess = sum(table.num_bytes for table in self._tables.values()) - self._max_bytes
             for layout, table in list(self._tables.items()):
                 if excess > 0 and layout not in used:
-                    excess -= table.num_rows
+                    excess -= table.num_bytes
                     del self._tables[layout]
 
 

@@ -142,11 +142,13 @@ class Scheduler:
         decoding, prefilling = self._continue_running()
         decoding = self._matcher_time.start_step(decoding)
         left = self._limits.max_batched_tokens - len(decoding)
+        for_drafts = left // 2 if prefilling or self._waiting else left  # guesses don't keep prompts waiting
         decodes: list[Chunk] = []
         for sequence in decoding:
-            drafts = self._draft(sequence, left) if self._limits.num_draft_tokens else ()
+            drafts = self._draft(sequence, for_drafts) if self._limits.num_draft_tokens else ()
             decodes.append(Chunk(sequence, sequence.num_computed, 1 + len(drafts), drafts))
             left -= len(drafts)
+            for_drafts -= len(drafts)
         prefills: list[Chunk] = []
         for sequence in prefilling:
             left -= self._prefill(sequence, left, prefills)

@@ -81,7 +81,7 @@ def add_reference_(outs: Sequence[Tensor], x: Tensor, used: LoadedAdapter, key: 
 @pytest.mark.parametrize("seed", range(4))
 def test_any_changing_set_of_adapters(seed: int) -> None:
     rnd = random.Random(seed)
-    tables = AdapterTables(max_adapters=8, device=CPU)
+    tables = AdapterTables(max_adapters=8, device=CPU, max_bytes=1 << 20)
     for _ in range(25):
         if rnd.random() < 0.3:
             tables.expect(rnd.choice((EVERYWHERE, HERE_AND_THERE)))
@@ -111,9 +111,21 @@ def test_holes_are_closed_a_row_at_a_time() -> None:
     assert (run.first, run.last) == (0, 2)
 
 
-def test_tables_that_nobody_uses_are_dropped() -> None:
-    tables = AdapterTables(max_adapters=2, device=CPU)
+def test_tables_that_nobody_uses_are_dropped_and_come_back() -> None:
+    """Also where the steps run in inference mode and the loads do not."""
+    row_bytes = 4 * (12 + 16) * 8
+    tables = AdapterTables(max_adapters=2, device=CPU, max_bytes=4 * row_bytes)
     layouts = [AdapterLayout({(0, "q_proj"): rank}, TARGETS) for rank in range(1, 9)]
-    for i, layout in enumerate(layouts):
-        assert_right(tables, [adapter(f"{i} {j}", layout) for j in range(2)])
-    assert sum(table.num_rows for table in tables._tables.values()) <= 4
+    for i, layout in enumerate([*layouts, *layouts]):
+        with torch.inference_mode():
+            assert_right(tables, [adapter(f"{i} {j}", layout) for j in range(2)])
+        tables.expect(layouts[i % 3])
+    assert sum(table.num_bytes for table in tables._tables.values()) <= 5 * row_bytes
+
+
+def test_a_table_has_room_for_what_the_slots_can_hold() -> None:
+    layout = AdapterLayout({(0, "q_proj"): 8}, TARGETS)
+    tables = AdapterTables(max_adapters=32, device=CPU, max_bytes=3 * 4 * layout.num_elements)
+    for _ in range(8):
+        tables.expect(layout)
+    assert sum(table.num_bytes for table in tables._tables.values()) == 3 * 4 * layout.num_elements
