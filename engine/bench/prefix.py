@@ -99,13 +99,15 @@ def _paired_probes(prober: Prober, workload: Workload, options: Options) -> dict
     shuffle = random.Random(0).shuffle  # noqa: S311
     kinds = [(tenant, sent_before) for tenant in (VICTIM, STRANGER) for sent_before in (True, False)]
     probes: dict[tuple[str, bool], list[Probe]] = {kind: [] for kind in kinds}
+    known = workload.prompt(options.probe_tokens)
+    prober.probe(known, VICTIM)
     for _ in range(options.pairs):
-        known = workload.prompt(options.probe_tokens)
-        prober.probe(known, VICTIM)
+        unknown = {tenant: workload.prompt(options.probe_tokens) for tenant in (VICTIM, STRANGER)}
         shuffle(kinds)
         for tenant, sent_before in kinds:
-            prompt = known if sent_before else workload.prompt(options.probe_tokens)
+            prompt = known if sent_before else unknown[tenant]
             probes[tenant, sent_before].append(prober.probe(prompt, tenant))
+        known = unknown[VICTIM]  # by now the victim has sent it
     return probes
 
 
