@@ -210,7 +210,9 @@ def test_a_number_of_gateways_out_of_bounds_is_wrong_usage(capsys: pytest.Captur
 
 
 def test_an_interrupt_while_modules_load_is_no_traceback(tmp_path: Path) -> None:
-    (tmp_path / "argparse.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    # The handler is set anew: a child of a background job starts with the signal ignored.
+    interrupt = "signal.signal(signal.SIGINT, signal.default_int_handler)\nos.kill(os.getpid(), signal.SIGINT)\n"
+    (tmp_path / "argparse.py").write_text("import os, signal\n" + interrupt)
     environ = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path.cwd()}"}
     command = [sys.executable, "-m", "gateway.cli", "--help"]
     answer = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=20)
