@@ -57,20 +57,28 @@ class EngineCore:
         self._compilations = compilations
         self._statistics = statistics
         self._draining = False
+        self._moved = True  # the last turn computed a step
         self._wanted: set[str] = set()  # digests whose LoadAdapter awaits an answer
         self._next_stats_s = 0.0
 
     def run(self) -> None:
         """Until drained. A fault outside a step ends the process: the supervisor starts a fresh one."""
-        moved = True
         while not (self._draining and not self._scheduler.num_running and not self._scheduler.num_waiting):
-            for command in self._mailbox.take_commands(0.0 if moved else IDLE_WAIT_S):
-                self._obey(command)
-            self._take_arrivals()
-            for request_id, error in self._compilations.settle():
-                self._fail([request_id], error)
-            moved = self._step()
-            self._post_stats(idle=not moved)
+            self.turn()
+        self.close()
+
+    def turn(self) -> None:
+        """Obey what came in and compute a step; after a turn without a step, first wait for something to come in."""
+        for command in self._mailbox.take_commands(0.0 if self._moved else IDLE_WAIT_S):
+            self._obey(command)
+        self._take_arrivals()
+        for request_id, error in self._compilations.settle():
+            self._fail([request_id], error)
+        self._moved = self._step()
+        self._post_stats(idle=not self._moved)
+
+    def close(self) -> None:
+        """After the last turn: end the helping threads and say so."""
         self._adapters.close()
         self._compilations.close()
         self._post_stats(idle=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 from itertools import islice
+from operator import itemgetter
 
 import numpy as np
 import torch
@@ -50,6 +51,13 @@ class ModelRunner:
     @torch.inference_mode()
     def run(self, plan: Plan) -> list[ChunkResult]:
         """One result per chunk of plan.chunks."""
+        if plan.prefills:
+            return self._compute(plan)
+        order = self._tables.order([self._adapter_of(chunk.sequence) for chunk in plan.decodes])
+        results = self._compute(Plan([plan.decodes[place] for place in order], []))
+        return [result for _, result in sorted(zip(order, results, strict=True), key=itemgetter(0))]
+
+    def _compute(self, plan: Plan) -> list[ChunkResult]:
         wanted = rows_of(plan.chunks)
         sampling = [row for w in wanted for row in w.sampled]
         scoring = [row for w in wanted for row in w.scored]

@@ -22,7 +22,6 @@ def write_kv_reference(cache: Tensor, k: Tensor, v: Tensor, slots: Tensor) -> No
         cache[1, :, slot] = torch.nan_to_num(v[n])
 
 
-def write_kv(cache: Tensor, k: Tensor, v: Tensor, slots: Tensor) -> None:
-    """cache [2, KVH, S, D] is written in place; k and v [N, KVH, D], slots [N] int64, all different."""
-    cache[0][:, slots] = torch.nan_to_num(k).transpose(0, 1)
-    cache[1][:, slots] = torch.nan_to_num(v).transpose(0, 1)
+def write_kv(cache: Tensor, kv: Tensor, slots: Tensor) -> None:
+    """cache [2, KVH, S, D] is written in place; kv [N, 2 KVH, D], k before v; slots [N] int64, all different."""
+    cache.flatten(0, 1).index_copy_(1, slots, torch.nan_to_num(kv).transpose(0, 1))

@@ -4,10 +4,10 @@ Semantics, for token n with adapter g of rank r_g (no adapter: nothing is added)
     out[n] += scaling_g * (x[n] @ A_g^T) @ B_g^T            A_g [r_g, in], B_g [out, r_g]
 
 Shrink is x @ A^T, expand is h @ B^T. Projections that share their input share one shrink: their A's lie below each
-other. B's lie transposed, [r, out]: an expand over few rows is several times faster that way. Many rows of one adapter
-that lie together (a long prefill chunk) take plain products. All others take batched products over a table of adapters
-with equal ranks, in fp32: at a few rows for each adapter the conversion of the weights, done once, is worth more than
-half the bytes. Nothing of one adapter meets rows of another, so what overflows stays in its own rows.
+other. B's lie transposed, [r, out]: an expand over few rows is several times faster that way. Adapters of equal ranks
+lie side by side in a table and are multiplied in one batched product. Which dtype a table should have depends on how
+many rows each adapter has (`WIDE_ROWS`). Nothing of one adapter meets rows of another, so what overflows stays in its
+own rows.
 """
 
 from __future__ import annotations
@@ -20,39 +20,31 @@ from torch import Tensor
 
 from kernels.workspace import Workspace
 
+# Rows of each adapter from which on products in the engine's own 16-bit dtype are faster than in fp32, which has the
+# cheaper calls.
+WIDE_ROWS = 12
+
 
 def lora_reference(x: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:
     """x [N, in], a [r, in], b [out, r] -> the delta [N, out] in fp32, by the definition."""
     return scaling * (x.float() @ a.float().T) @ b.float().T
 
 
-def add_lora_(outs: Sequence[Tensor], x: Tensor, a: Tensor, bs: Sequence[Tensor], scalings: Sequence[float]) -> None:
-    """Add one adapter's deltas to rows that all use it, for projections that share the input x [N, in].
-
-    outs: [N, out_p] of each projection p, in place; a [sum(r_p), in]; bs: [r_p, out_p]. All of one dtype.
-    """
-    shrunk = torch.split(torch.mm(x, a.T), [len(b) for b in bs], -1)
-    for out, h, b, scaling in zip(outs, shrunk, bs, scalings, strict=True):
-        out.addmm_(h, b, alpha=scaling)
-
-
 class Run(NamedTuple):
-    """Adapters [first, last) of a table, each for the same number m of places.
+    """G adapters side by side in a table, each for the same number m of places; projections p share the input.
 
-    take: [(last - first) * m] int64, the row of x at each place, adapter by adapter; a place that needs none repeats
-    any row. None where place i is row i.
+    take: [G * m] int64, the row of x at each place, adapter by adapter; a place that needs none repeats any row. None
+    where place i is row i. a [G, sum(r_p), in]; bs: [G, r_p, out_p], the scalings multiplied in.
     """
 
-    first: int
-    last: int
     take: Tensor | None
+    a: Tensor
+    bs: tuple[Tensor, ...]
 
 
 def add_batched_lora_(
     outs: Sequence[Tensor],
     x: Tensor,
-    a: Tensor,
-    bs: Sequence[Tensor],
     runs: Sequence[Run],
     places: Tensor | None,
     rows: Tensor | None,
@@ -60,21 +52,18 @@ def add_batched_lora_(
 ) -> None:
     """Add to rows each its own adapter's deltas, for projections that share the input x [N, in].
 
-    outs: [N, out_p] of each projection p, in place. a [G, sum(r_p), in] and bs [G, r_p, out_p] are the table, in fp32,
-    its scalings multiplied into bs. places: [n] int64, where among the places of all runs, one after the other, the
-    delta of the n-th row is found (None: the i-th at i); rows: [n] int64, which rows these are (None: all). scratch: of
-    fp32. The sum is rounded once.
+    outs: [N, out_p] of each projection p, in place. runs: of one dtype, which the products have. places: [n] int64,
+    where among the places of all runs, one after the other, the delta of the n-th row is found (None: the i-th at i);
+    rows: [n] int64, which rows these are (None: all). scratch: of the products' dtype. In fp32 the sum is rounded once.
     """
-    x = x.float()
-    taken = [x if run.take is None else x.index_select(0, run.take) for run in runs]
-    num_places = [len(part) for part in taken]
-    widths = [b.shape[2] for b in bs]
-    buffers = torch.split(scratch.take(sum(num_places) * sum(widths)), [sum(num_places) * width for width in widths])
-    deltas = [buffer.view(-1, width) for buffer, width in zip(buffers, widths, strict=True)]
-    by_run = zip(*(torch.split(delta, num_places) for delta in deltas), strict=True)
-    for (first, last, _), x_run, of_run in zip(runs, taken, by_run, strict=True):
-        _batched_deltas(x_run.view(last - first, -1, x.shape[1]), a[first:last], [b[first:last] for b in bs], of_run)
-    for out, delta in zip(outs, deltas, strict=True):
+    x = x.to(runs[0].a.dtype)
+    shrunk = [_shrink(x if run.take is None else x.index_select(0, run.take), run) for run in runs]
+    if len(runs) == 1 and runs[0].take is None and places is None and rows is None and _adds_in_place(outs[0], runs[0]):
+        for out, h, b in zip(outs, shrunk[0], runs[0].bs, strict=True):
+            out.view(h.shape[0], h.shape[1], -1).baddbmm_(h, b)
+        return
+    for p, out in enumerate(outs):
+        delta = _expand([(h[p], run.bs[p]) for h, run in zip(shrunk, runs, strict=True)], scratch)
         delta = delta if places is None else delta.index_select(0, places)
         if rows is None:
             out.add_(delta)
@@ -82,10 +71,28 @@ def add_batched_lora_(
             out.index_copy_(0, rows, (out.index_select(0, rows) + delta).to(out.dtype))
 
 
-def _batched_deltas(x: Tensor, a: Tensor, bs: Sequence[Tensor], deltas: Sequence[Tensor]) -> None:
-    """x [G, m, in], a [G, R, in], bs [G, r, out] -> deltas [G * m, out] of each projection, overwritten."""
-    num_adapters, num_places, _ = x.shape
+def _shrink(x: Tensor, run: Run) -> Sequence[Tensor]:
+    """x [G * m, in] -> [G, m, r_p] of each projection."""
+    num_adapters, _, width = run.a.shape
+    x = x.view(num_adapters, -1, width)
     # Each form is the faster one where it is used, up to twice.
-    shrunk = torch.bmm(x, a.mT) if num_places > 1 else torch.bmm(a, x.mT).mT
-    for h, b, delta in zip(torch.split(shrunk, [b.shape[1] for b in bs], 2), bs, deltas, strict=True):
-        torch.bmm(h, b, out=delta.view(num_adapters, num_places, -1))
+    shrunk = torch.bmm(x, run.a.mT) if x.shape[1] > 1 else torch.bmm(run.a, x.mT).mT
+    return torch.split(shrunk, [b.shape[1] for b in run.bs], 2) if len(run.bs) > 1 else (shrunk,)
+
+
+def _expand(factors: Sequence[tuple[Tensor, Tensor]], scratch: Workspace) -> Tensor:
+    """Of one projection, per run h [G, m, r] and b [G, r, out] -> [sum(G * m), out], valid until scratch is used."""
+    width = factors[0][1].shape[2]
+    if len(factors) == 1:
+        ((h, b),) = factors
+        return torch.bmm(h, b, out=scratch.take(h.shape[0], h.shape[1], width)).view(-1, width)
+    counts = [h.shape[0] * h.shape[1] for h, _ in factors]
+    deltas = scratch.take(sum(counts), width)
+    for (h, b), part in zip(factors, torch.split(deltas, counts), strict=True):
+        torch.bmm(h, b, out=part.view(h.shape[0], h.shape[1], width))
+    return deltas
+
+
+def _adds_in_place(out: Tensor, run: Run) -> bool:
+    """oneDNN adds a product to columns of a larger matrix at no cost; in fp32 the adapters would go one by one."""
+    return out.dtype == run.a.dtype != torch.float32

@@ -16,12 +16,22 @@ def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * weight.float()).to(x.dtype)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x [..., H], weight [H] -> [..., H] in x's dtype."""
-    if x.device.type != "cpu":
-        return torch.nn.functional.rms_norm(x, (x.shape[-1],), weight, eps)
-    # Measured 1.4 times (32 rows) to 13 times (512 rows) faster than the composite operation above.
-    wide = x.float()
-    norm: Tensor = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-    scale = norm.square_().mul_(1 / x.shape[-1]).add_(eps).rsqrt_()
-    return (wide * scale).mul_(weight.float()).to(x.dtype)
+class RmsNorm:
+    """weight [H]."""
+
+    def __init__(self, weight: Tensor, eps: float) -> None:
+        self._weight = weight
+        self._eps = eps
+        width = weight.shape[0]
+        # x / sqrt(mean(x^2) + eps) * w = x / hypot(|x|, sqrt(H eps)) * (w sqrt(H)): fewer operations.
+        self._scaled = weight.float() * width**0.5
+        self._floor = torch.tensor((width * eps) ** 0.5, device=weight.device)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [..., H] -> [..., H] in x's dtype."""
+        if x.device.type != "cpu":
+            return torch.nn.functional.rms_norm(x, self._weight.shape, self._weight, self._eps)
+        # Measured 2 times (1 row) to 8 times (512 rows) faster than the composite operation above.
+        wide = x.float() if x.dtype != torch.float32 else x.clone()
+        norm: Tensor = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+        return wide.mul_(norm.hypot_(self._floor).reciprocal_()).mul_(self._scaled).to(x.dtype)

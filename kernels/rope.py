@@ -20,7 +20,10 @@ def rope_reference(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x [N, H, D] -> [N, H, D]; cos and sin [N, 1, D] in x's dtype, as `wide_tables` makes them."""
+    """x [N, H, D] -> [N, H, D]; cos and sin [N, H or 1, D] in x's dtype, as `wide_tables` makes them.
+
+    Heads whose cos is 1 and sin 0 stay as they are, so that queries, keys and values can go together.
+    """
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 

@@ -1,6 +1,7 @@
-"""A whole engine in this process: its loop runs on a thread, requests go in from here, what comes back is timed.
+"""A whole engine in this thread: requests go in between its turns, what comes back is timed.
 
-Times are of the monotonic clock, in seconds, taken when an output reaches this thread, as a gateway would see it.
+Times are of the monotonic clock, in seconds, taken when a turn has ended. There is no other thread that would share the
+processors and the interpreter with the engine: what a client costs is measured where there is one (`gateway.bench`).
 """
 
 from __future__ import annotations
@@ -8,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import select
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
@@ -17,11 +16,10 @@ from types import TracebackType
 import msgspec
 
 from engine.config import EngineConfig
-from engine.mailbox import Drain, Mailbox
+from engine.core import EngineCore
+from engine.mailbox import Mailbox
 from engine.protocol import Abort, Delta, EngineStats, Final, GenerateRequest, StepOutputs
 from engine.setup import build_core
-
-POLL_S = 0.1
 
 
 class Trace(msgspec.Struct):
@@ -52,31 +50,30 @@ class Source(msgspec.Struct):
 
 
 class BenchEngine:
-    """Use as a context; it ends by aborting what is under way. preload: adapters resident from the start.
+    """Use as a context; it ends by aborting what is under way. preload: adapters resident from the start."""
 
-    It is built on the thread that steps: OpenMP keeps a pool for every thread that computes, and with more threads in
-    these than there are processors they sleep at every wait instead of spinning, which costs a third of the speed.
-    """
+    _core: EngineCore
 
     def __init__(self, config: EngineConfig, preload: Iterable[str] = ()) -> None:
+        self._config = config
+        self._preload = list(preload)
         self._mailbox = Mailbox()
-        self._fault: BaseException | None = None
         self._under_way: dict[str, Trace] = {}
-        self._thread = threading.Thread(target=self._run, args=(config, list(preload)), name="engine-core", daemon=True)
         self.stats = EngineStats()  # the latest picture, the first of all at the start and the last one after the end
 
     def __enter__(self) -> BenchEngine:
-        self._thread.start()
-        while not self.stats.kv_blocks_total:  # the loop sends its first picture when it starts
-            self.wait(POLL_S)
+        self._core, _ = build_core(self._config, self._mailbox)
+        for digest in self._preload:
+            self._core.preload(digest)
+        self.turn()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.abort_all()
-        self._mailbox.command(Drain())
-        self._thread.join()
+        if kind is None:
+            self.abort_all()
+        self._core.close()
         self._take_events()
         self._mailbox.close()
 
@@ -90,12 +87,15 @@ class BenchEngine:
         return trace
 
     def abort_all(self) -> None:
+        """And wait until all have ended."""
         for request_id in self._under_way:
             self._mailbox.command(Abort(request_id))
+        while self._under_way:
+            self.turn()
 
-    def wait(self, timeout_s: float) -> list[Trace]:
-        """Those that ended, as soon as the engine said anything. Raises RuntimeError for one that ended in an error."""
-        select.select([self._mailbox.wake_fd], [], [], timeout_s)
+    def turn(self) -> list[Trace]:
+        """Those that ended with the engine's next turn. Raises RuntimeError for one that ended in an error."""
+        self._core.turn()
         return self._take_events()
 
     def answer(self, request: GenerateRequest) -> Trace:
@@ -113,8 +113,6 @@ class BenchEngine:
                 for delta in event.deltas:
                     self._take_delta(delta, now_s)
                 ended += [self._take_final(final, now_s) for final in event.finals]
-        if self._fault is not None:
-            raise RuntimeError("the engine failed") from self._fault
         return ended
 
     def _take_delta(self, delta: Delta, now_s: float) -> None:
@@ -123,21 +121,11 @@ class BenchEngine:
         trace.arrived_s += [now_s] * len(delta.token_ids)
 
     def _take_final(self, final: Final, now_s: float) -> Trace:
+        trace = self._under_way.pop(final.request_id)
         if final.error is not None:
             raise RuntimeError(f"{final.request_id}: {final.error.code}: {final.error.message}")
-        trace = self._under_way.pop(final.request_id)
         trace.final, trace.ended_s = final, now_s
         return trace
-
-    def _run(self, config: EngineConfig, preload: list[str]) -> None:
-        try:
-            core, _ = build_core(config, self._mailbox)
-            for digest in preload:
-                core.preload(digest)
-            core.run()
-        except BaseException as fault:
-            self._fault = fault
-            self._mailbox.wake()
 
 
 def run_closed(engine: BenchEngine, sources: list[Source], seconds: float = math.inf) -> list[Trace]:
@@ -155,9 +143,7 @@ def run_closed(engine: BenchEngine, sources: list[Source], seconds: float = math
             send_next(source)
     end_s = time.monotonic() + seconds
     while engine.num_under_way and time.monotonic() < end_s:
-        for trace in engine.wait(POLL_S):
+        for trace in engine.turn():
             send_next(source_of[trace.request.request_id])
     engine.abort_all()
-    while engine.num_under_way:
-        engine.wait(POLL_S)
     return traces

@@ -14,7 +14,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from kernels.lora import Run, add_batched_lora_, add_lora_
+from kernels.lora import Run, add_batched_lora_
 from kernels.workspace import Workspace
 
 Group = tuple[str, ...]
@@ -105,15 +105,60 @@ class LoadedAdapter(msgspec.Struct, frozen=True, eq=False):
     groups: dict[GroupKey, GroupWeights] = {}
 
 
-class TableBatch(msgspec.Struct, frozen=True):
-    """Rows of the adapters of one table, among the first num_rows rows of the batch; runs, places and rows as in
-    `kernels.lora.add_batched_lora_`."""
+class Span(NamedTuple):
+    """Rows [first, last) of a table; take as in `kernels.lora.Run`."""
 
-    num_rows: int
-    groups: dict[GroupKey, GroupWeights]
-    runs: Sequence[Run]
-    places: Tensor | None
-    rows: Tensor | None
+    first: int
+    last: int
+    take: Tensor | None
+
+
+class TableBatch:
+    """Rows of the adapters of one table, among the first num_rows rows of the batch; places and rows as in
+    `kernels.lora.add_batched_lora_`. groups: of the table, scratch: of its dtype."""
+
+    def __init__(
+        self,
+        groups: Mapping[GroupKey, GroupWeights],
+        scratch: Workspace,
+        num_rows: int,
+        spans: Sequence[Span],
+        places: Tensor | None,
+        rows: Tensor | None,
+    ) -> None:
+        self.spans, self.places, self.rows = spans, places, rows
+        self._groups = groups
+        self._scratch = scratch
+        self._num_rows = num_rows
+        self._runs: dict[GroupKey, tuple[tuple[int, ...], list[Run]] | None] = {}
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the products."""
+        return self._scratch.dtype
+
+    def add_(self, key: GroupKey, x: Tensor, out: Tensor, sizes: Sequence[int]) -> None:
+        """See `StepLora.add_`."""
+        try:
+            of_group = self._runs[key]
+        except KeyError:
+            of_group = self._runs[key] = self._runs_of(key)
+        if of_group is None:
+            return
+        projections, runs = of_group
+        if len(out) > self._num_rows:
+            x, out = x[: self._num_rows], out[: self._num_rows]
+        outs = torch.split(out, list(sizes), -1) if len(sizes) > 1 else (out,)
+        adapted = outs if len(projections) == len(outs) else [outs[p] for p in projections]
+        add_batched_lora_(adapted, x, runs, self.places, self.rows, self._scratch)
+
+    def _runs_of(self, key: GroupKey) -> tuple[tuple[int, ...], list[Run]] | None:
+        """Views cost as much as small products: they are made once for all steps that use this batch."""
+        weights = self._groups.get(key)
+        if weights is None:
+            return None
+        runs = [Run(take, weights.a[i:j], tuple(b[i:j] for b in weights.bs)) for i, j, take in self.spans]
+        return weights.projections, runs
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -125,31 +170,12 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class StepLora:
-    """One step's adapters: rows that take batched products, by table, and long segments that take plain ones."""
+    """The adapters of one step, or of several steps whose rows use the same ones."""
 
-    def __init__(self, batches: Sequence[TableBatch], segments: Sequence[Segment], scratch: Workspace) -> None:
-        self._batches = batches
-        self._segments = segments
-        self._scratch = scratch
+    def __init__(self, batches: Sequence[TableBatch]) -> None:
+        self.batches = batches
 
     def add_(self, layer: int, group: Group, x: Tensor, out: Tensor, sizes: Sequence[int]) -> None:
         """Add every row's delta: x [N, in], out [N, sum(sizes)] in place, sizes the group's outputs side by side."""
-        key = (layer, group)
-        for batch in self._batches:
-            weights = batch.groups.get(key)
-            if weights is not None:
-                parts, x_rows = _parts(out[: batch.num_rows], sizes, weights), x[: batch.num_rows]
-                indexes = batch.runs, batch.places, batch.rows
-                add_batched_lora_(parts, x_rows, weights.a, weights.bs, *indexes, self._scratch)
-        for segment in self._segments:
-            weights = segment.adapter.groups.get(key)
-            if weights is not None:
-                rows = slice(segment.first, segment.last)
-                parts = _parts(out[rows], sizes, weights)
-                add_lora_(parts, x[rows], weights.a, weights.bs, segment.adapter.scalings[key])
-
-
-def _parts(out: Tensor, sizes: Sequence[int], weights: GroupWeights) -> list[Tensor]:
-    """The columns of out [N, sum(sizes)] that belong to the adapted projections."""
-    outs = torch.split(out, list(sizes), -1)
-    return [outs[p] for p in weights.projections]
+        for batch in self.batches:
+            batch.add_((layer, group), x, out, sizes)

@@ -1,8 +1,10 @@
 """Tables of the adapters in use, so that one batched product serves them all (`kernels.lora`).
 
-A table has a row for each adapter of one layout, in fp32 with the scalings multiplied in. An adapter is copied to a row
-when a batch first uses it and stays as long as nobody needs the row, so a changing set of adapters costs one
-copy for each that is new, never a rebuild. Rows in use are kept close together: holes between them are computed too.
+A table has a row for each adapter of one layout, with the scalings multiplied in. An adapter is copied to a row when a
+batch first uses it and stays as long as nobody needs the row, so a changing set of adapters costs one copy for each
+that is new, never a rebuild. Rows in use are kept close together: holes between them are computed too. In a 16-bit
+engine a layout has two tables: in fp32 for steps with few rows for each adapter (decodes), in the engine's dtype for
+many (prefills).
 
 New memory costs more than the copy (the system clears each page at its first touch), so the loading thread touches
 the rows that its adapters will need. Knows nothing of slots or requests.
@@ -11,31 +13,28 @@ the rows that its adapters will need. Knows nothing of slots or requests.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 import torch
 from torch import Tensor
 
-from engine.lora.layer import AdapterLayout, LoadedAdapter, Segment, StepLora, TableBatch
-from kernels.lora import Run
+from engine.lora.layer import AdapterLayout, LoadedAdapter, Segment, Span, StepLora, TableBatch
+from kernels.lora import WIDE_ROWS
 from kernels.workspace import Workspace
 
-# What one more run costs, in padded rows of the main one.
-RUN_COST_ROWS = 12
-# From here on plain products in the engine's dtype cost a segment less than its part of the batched ones.
-PLAIN_ROWS = 128
+# What one more span costs, in padded rows of the main one.
+SPAN_COST_ROWS = 12
 
 
 class AdapterTable:
     """Rows of one layout. `touch` belongs to the loading thread, everything else to the stepping thread."""
 
-    def __init__(self, layout: AdapterLayout, capacity: int, device: torch.device) -> None:
+    def __init__(self, layout: AdapterLayout, capacity: int, dtype: torch.dtype, device: torch.device) -> None:
         self._layout = layout
         self._capacity = capacity
-        self._device = device
         with torch.inference_mode(False):  # the loading thread writes to it outside of that mode
-            self._weights = torch.empty(capacity, layout.num_elements, dtype=torch.float32, device=device)
-            self._groups = layout.groups_of(self._weights)
+            self._weights = torch.empty(capacity, layout.num_elements, dtype=dtype, device=device)
+        self.groups = layout.groups_of(self._weights)
         self._digests: list[str | None] = [None] * capacity  # by row
         self._row_of: dict[str, int] = {}
         self._ready: set[int] = set()  # rows whose memory was touched
@@ -54,39 +53,25 @@ class AdapterTable:
             self._weights[row].zero_()
             self._ready.add(row)
 
-    def place(self, adapters: Sequence[LoadedAdapter]) -> None:
-        """Give every adapter a row; raises IndexError if there are more than the capacity."""
+    def place(self, adapters: Sequence[LoadedAdapter]) -> bool:
+        """Give every adapter a row; False if rows may move at the next call with the same ones.
+
+        Raises IndexError if there are more than the capacity.
+        """
         used = {self._row_of[adapter.digest] for adapter in adapters if adapter.digest in self._row_of}
         for adapter in adapters:
             if adapter.digest not in self._row_of:
                 used.add(self._write(adapter, self._free_row(used)))
         last = max(used)
         hole = min(self._ready - used, default=last)  # one operation: the loading thread adds to the set
-        if hole < last and last + 1 > len(used) + len(used) // 4:  # at most one move in a step
-            self._write(next(a for a in adapters if self._row_of[a.digest] == last), hole)
+        if hole > last or last + 1 <= len(used) + len(used) // 4:
+            return True
+        self._write(next(a for a in adapters if self._row_of[a.digest] == last), hole)  # one move in a step
+        return False
 
-    def batch(self, rows: Mapping[str, Sequence[int]]) -> TableBatch:
-        """What the rows of a batch need, {digest: its rows}, all placed."""
-        num_rows = 1 + max(max(indexes) for indexes in rows.values())
-        mine = {self._row_of[digest]: list(indexes) for digest, indexes in rows.items()}
-        first, last = min(mine), max(mine) + 1
-        width = _width([len(indexes) for indexes in mine.values()], last - first)
-        shares = [(first, [mine.get(row, [])[:width] for row in range(first, last)])]
-        shares += [(row, [indexes[width:]]) for row, indexes in mine.items() if len(indexes) > width]
-        runs: list[Run] = []
-        place_of: dict[int, int] = {}
-        end = 0
-        for run_first, per_adapter in shares:
-            take: list[int] = []
-            run_width = max(len(indexes) for indexes in per_adapter)
-            for indexes in per_adapter:
-                place_of |= {index: end + len(take) + i for i, index in enumerate(indexes)}
-                take += indexes + [0] * (run_width - len(indexes))
-            runs.append(Run(run_first, run_first + len(per_adapter), self._unless_identity(take, num_rows)))
-            end += len(take)
-        ordered = sorted(place_of)
-        places = self._unless_identity([place_of[index] for index in ordered], end)
-        return TableBatch(num_rows, self._groups, runs, places, self._unless_identity(ordered, num_rows))
+    def row(self, adapter: LoadedAdapter) -> int:
+        """Of an adapter that was placed."""
+        return self._row_of[adapter.digest]
 
     def _free_row(self, used: set[int]) -> int:
         """The lowest ready row that this step does not use; a fresh one when there is none."""
@@ -114,7 +99,7 @@ class AdapterTable:
                 self._weights[row, self._layout.num_shrink_elements :].mul_(scaling)
             return row
         for key, of_group in adapter.scalings.items():
-            for b, scaling in zip(self._groups[key].bs, of_group, strict=True):
+            for b, scaling in zip(self.groups[key].bs, of_group, strict=True):
                 b[row].mul_(scaling)
         return row
 
@@ -125,76 +110,150 @@ class AdapterTable:
             self._claimed += 1
             return self._claimed - 1
 
-    def _unless_identity(self, indexes: list[int], length: int) -> Tensor | None:
-        if indexes == list(range(length)):
-            return None
-        return torch.tensor(indexes, dtype=torch.int64).to(self._device)
-
 
 class AdapterTables:
-    """The tables of one engine, by layout. max_adapters, max_bytes: what can be in slots at once, the bytes in fp32.
+    """The tables of one engine. dtype: the engine's; max_adapters: what can be in slots at once.
 
     A table has room for as many adapters of its layout as slots can hold; those that no row uses are dropped when all
     take more than max_bytes."""
 
-    def __init__(self, max_adapters: int, device: torch.device, max_bytes: int) -> None:
+    def __init__(self, max_adapters: int, dtype: torch.dtype, device: torch.device, max_bytes: int) -> None:
         self._max_adapters = max_adapters
         self._max_bytes = max_bytes
         self._device = device
-        self._tables: dict[AdapterLayout, AdapterTable] = {}  # the last one used last
+        self._wide_dtype = dtype
+        self._dtypes = {torch.float32, dtype}
+        self._tables: dict[tuple[AdapterLayout, torch.dtype], AdapterTable] = {}  # the last one used last
         self._lock = threading.Lock()
-        self._scratch = Workspace(torch.float32, device)
+        self._scratch = {each: Workspace(each, device) for each in self._dtypes}
+        self._order: tuple[list[LoadedAdapter | None], list[int]] | None = None
+        self._step: tuple[list[Segment], StepLora] | None = None
+
+    @staticmethod
+    def bytes_per_element(dtype: torch.dtype) -> int:
+        """Of an adapter in all tables of an engine of this dtype."""
+        return sum(each.itemsize for each in {torch.float32, dtype})
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(table.num_bytes for table in self._tables.values())
 
     def expect(self, layout: AdapterLayout) -> None:
-        """An adapter of this layout was loaded and will decode. Called by the loading thread."""
+        """An adapter of this layout was loaded and will be used. Called by the loading thread."""
         if layout.num_elements:
-            self._table(layout).touch()
+            for dtype in self._dtypes:
+                self._table(layout, dtype).touch()
 
-    def batches(self, segments: Sequence[Segment]) -> list[TableBatch]:
-        """What the segments of one batch need, in any order."""
-        rows_of: dict[AdapterLayout, dict[str, list[int]]] = {}
-        for segment in segments:
-            of_layout = rows_of.setdefault(segment.adapter.layout, {})
-            of_layout.setdefault(segment.adapter.digest, []).extend(range(segment.first, segment.last))
-        adapters = {segment.adapter.digest: segment.adapter for segment in segments}
-        batches = []
-        for layout, mine in rows_of.items():
-            if layout.num_elements:
-                table = self._table(layout)
-                table.place([adapters[digest] for digest in mine])
-                batches.append(table.batch(mine))
-        self._drop_idle(rows_of)
-        return batches
+    def order(self, adapters: Sequence[LoadedAdapter | None]) -> list[int]:
+        """The places of adapters, sorted so that rows in this order need not be gathered: by table, then by row."""
+        adapters = list(adapters)
+        if self._order is not None and self._order[0] == adapters:
+            return self._order[1]
+        tables: dict[AdapterLayout, tuple[int, AdapterTable]] = {}
+        settled = True
+        for layout, of_layout in _by_layout(adapters).items():
+            table = self._table(layout, torch.float32)
+            settled &= table.place(of_layout)
+            tables[layout] = len(tables), table
+
+        def key(place: int) -> tuple[int, int]:
+            adapter = adapters[place]
+            if adapter is None or adapter.layout not in tables:
+                return len(tables), 0
+            number, table = tables[adapter.layout]
+            return number, table.row(adapter)
+
+        order = sorted(range(len(adapters)), key=key)
+        self._order = (adapters, order) if settled else None
+        return order
 
     def step(self, segments: Sequence[Segment]) -> StepLora | None:
         """The adapters of one batch; None if no row uses any."""
         if not segments:
             return None
-        short = [s for s in segments if s.last - s.first < PLAIN_ROWS]
-        return StepLora(self.batches(short), [s for s in segments if s.last - s.first >= PLAIN_ROWS], self._scratch)
+        segments = list(segments)
+        if self._step is not None and self._step[0] == segments:
+            return self._step[1]
+        batches = []
+        used, settled = set(), True
+        for layout, adapters in _by_layout([segment.adapter for segment in segments]).items():
+            mine = [segment for segment in segments if segment.adapter.layout is layout]
+            num_rows = sum(segment.last - segment.first for segment in mine)
+            dtype = self._wide_dtype if num_rows >= WIDE_ROWS * len(adapters) else torch.float32
+            table = self._table(layout, dtype)
+            settled &= table.place(adapters)
+            batches.append(_batch(table, mine, self._scratch[dtype], self._device))
+            used.add((layout, dtype))
+        self._drop_idle(used)
+        step = StepLora(batches)
+        self._step = (segments, step) if settled else None
+        return step
 
-    def _table(self, layout: AdapterLayout) -> AdapterTable:
+    def _table(self, layout: AdapterLayout, dtype: torch.dtype) -> AdapterTable:
+        key = layout, dtype
         with self._lock:
-            table = self._tables.pop(layout, None)
+            table = self._tables.pop(key, None)
             if table is None:
-                capacity = min(self._max_adapters, self._max_bytes // (4 * layout.num_elements))
-                table = AdapterTable(layout, max(capacity, 1), self._device)
-            self._tables[layout] = table
+                room = self._max_bytes // (self.bytes_per_element(self._wide_dtype) * layout.num_elements)
+                table = AdapterTable(layout, max(min(self._max_adapters, room), 1), dtype, self._device)
+            self._tables[key] = table
             return table
 
-    def _drop_idle(self, used: Mapping[AdapterLayout, object]) -> None:
+    def _drop_idle(self, used: Set[tuple[AdapterLayout, torch.dtype]]) -> None:
         with self._lock:
-            excess = sum(table.num_bytes for table in self._tables.values()) - self._max_bytes
-            for layout, table in list(self._tables.items()):
-                if excess > 0 and layout not in used:
+            excess = self.num_bytes - self._max_bytes
+            for key, table in list(self._tables.items()):
+                if excess > 0 and key not in used:
                     excess -= table.num_bytes
-                    del self._tables[layout]
+                    del self._tables[key]
+
+
+def _by_layout(adapters: Iterable[LoadedAdapter | None]) -> dict[AdapterLayout, list[LoadedAdapter]]:
+    """Each adapter once; those that adapt nothing are left out."""
+    found: dict[AdapterLayout, dict[str, LoadedAdapter]] = {}
+    for adapter in adapters:
+        if adapter is not None and adapter.layout.num_elements:
+            found.setdefault(adapter.layout, {})[adapter.digest] = adapter
+    return {layout: list(of_layout.values()) for layout, of_layout in found.items()}
+
+
+def _batch(table: AdapterTable, segments: Sequence[Segment], scratch: Workspace, device: torch.device) -> TableBatch:
+    """What the segments of one table need, all placed."""
+    mine: dict[int, list[int]] = {}
+    for segment in segments:
+        mine.setdefault(table.row(segment.adapter), []).extend(range(segment.first, segment.last))
+    num_rows = 1 + max(max(indexes) for indexes in mine.values())
+    first, last = min(mine), max(mine) + 1
+    width = _width([len(indexes) for indexes in mine.values()], last - first)
+    shares = [(first, [mine.get(row, [])[:width] for row in range(first, last)])]
+    shares += [(row, [indexes[width:]]) for row, indexes in mine.items() if len(indexes) > width]
+    spans: list[Span] = []
+    place_of: dict[int, int] = {}
+    end = 0
+    for span_first, per_adapter in shares:
+        take: list[int] = []
+        span_width = max(len(indexes) for indexes in per_adapter)
+        for indexes in per_adapter:
+            place_of |= {index: end + len(take) + i for i, index in enumerate(indexes)}
+            take += indexes + [0] * (span_width - len(indexes))
+        spans.append(Span(span_first, span_first + len(per_adapter), _unless_identity(take, num_rows, device)))
+        end += len(take)
+    ordered = sorted(place_of)
+    places = _unless_identity([place_of[index] for index in ordered], end, device)
+    rows = _unless_identity(ordered, num_rows, device)
+    return TableBatch(table.groups, scratch, num_rows, spans, places, rows)
+
+
+def _unless_identity(indexes: list[int], length: int, device: torch.device) -> Tensor | None:
+    if indexes == list(range(length)):
+        return None
+    return torch.tensor(indexes, dtype=torch.int64).to(device)
 
 
 def _width(counts: Sequence[int], num_adapters: int) -> int:
-    """Places for each adapter in the main run; those with more rows get a run of their own for the rest."""
+    """Places for each adapter in the main span; those with more rows get a span of their own for the rest."""
 
     def cost(width: int) -> int:
-        return num_adapters * width + sum(count - width + RUN_COST_ROWS for count in counts if count > width)
+        return num_adapters * width + sum(count - width + SPAN_COST_ROWS for count in counts if count > width)
 
     return min(sorted(set(counts)), key=cost)

@@ -19,7 +19,6 @@ from engine.models.weights import LayerWeights, ModelWeights
 from kernels.activation import silu_mul
 from kernels.attention import decode_attention, prefill_attention
 from kernels.kv_cache import write_kv
-from kernels.norm import rms_norm
 from kernels.rope import rope
 from kernels.workspace import Workspace
 
@@ -57,20 +56,20 @@ class Decoder:
         self.device = weights.embed.device
         self._gathered = Workspace(self.dtype, self.device)
         self._logits = Workspace(torch.float32, self.device)
-        self._rotary = RotaryTable(config.rope, config.head_dim, max_model_len, self.dtype, self.device)
+        heads = config.num_heads + config.num_kv_heads, config.num_kv_heads
+        self._rotary = RotaryTable(config.rope, heads, config.head_dim, max_model_len, self.dtype, self.device)
 
     def forward(self, batch: Batch, caches: Sequence[Tensor]) -> Tensor:
         """Compute the batch, writing keys and values into caches (one per layer, kernels.kv_cache's layout).
 
         Returns the hidden states [W, hidden] of batch.output_rows after the final norm.
         """
-        eps = self.config.rms_norm_eps
         rotary = self._rotary.at(batch.positions)
         x = self.weights.embed[batch.token_ids]
         for index, (layer, cache) in enumerate(zip(self.weights.layers, caches, strict=True)):
             x = self._attend(index, layer, x, rotary, batch, cache)
             x = self._feed_forward(index, layer, x, batch.lora)
-        return rms_norm(x[batch.output_rows], self.weights.norm, eps)
+        return self.weights.norm(x[batch.output_rows])
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Of rows that `forward` returned: [W, hidden] -> [W, V] fp32, valid until the next call."""
@@ -82,19 +81,18 @@ class Decoder:
     ) -> Tensor:
         """The residual stream x [N, hidden] after the layer's attention."""
         config, lora = self.config, batch.lora
-        normed = rms_norm(x, layer.input_norm, config.rms_norm_eps)
-        heads = [config.num_heads, config.num_kv_heads]
-        sizes = [config.num_heads * config.head_dim, *[config.num_kv_heads * config.head_dim] * 2]
+        normed = layer.input_norm(x)
+        heads = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
+        sizes = [number * config.head_dim for number in heads]
         qkv = layer.qkv(normed)
         if lora is not None:
             lora.add_(index, QKV, normed, qkv, sizes)
-        qk, v = torch.split(qkv.view(x.shape[0], -1, config.head_dim), [sum(heads), config.num_kv_heads], 1)
+        by_head = qkv.view(x.shape[0], -1, config.head_dim)
         if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = torch.split(qk, heads, 1)
-            normed_q = rms_norm(q, layer.q_norm, config.rms_norm_eps)
-            qk = torch.cat((normed_q, rms_norm(k, layer.k_norm, config.rms_norm_eps)), 1)
-        q, k = torch.split(rope(qk, *rotary), heads, 1)
-        write_kv(cache, k, v, batch.slots)
+            q, k, v = torch.split(by_head, heads, 1)
+            by_head = torch.cat((layer.q_norm(q), layer.k_norm(k), v), 1)
+        q, kv = torch.split(rope(by_head, *rotary), [heads[0], heads[1] + heads[2]], 1)
+        write_kv(cache, kv, batch.slots)
         attended = self._attention(q, cache, batch)
         out = layer.o.add(attended, x)
         if lora is not None:
@@ -113,7 +111,7 @@ class Decoder:
 
     def _feed_forward(self, index: int, layer: LayerWeights, x: Tensor, lora: StepLora | None) -> Tensor:
         """The residual stream x [N, hidden] after the layer's feed-forward part."""
-        normed = rms_norm(x, layer.post_norm, self.config.rms_norm_eps)
+        normed = layer.post_norm(x)
         gate_up = layer.gate_up(normed)
         if lora is not None:
             lora.add_(index, GATE_UP, normed, gate_up, (gate_up.shape[1] // 2,) * 2)

@@ -55,15 +55,27 @@ def _yarn(plain: Tensor, rope: RopeParameters) -> Tensor:
 
 
 class RotaryTable:
-    """cos and sin of every position up to max_position, as `kernels.rope` takes them: [max_position, 1, head_dim]."""
+    """cos and sin of every position up to max_position, for rows of rotated heads followed by plain ones."""
 
     def __init__(
-        self, rope: RopeParameters, head_dim: int, max_position: int, dtype: torch.dtype, device: torch.device
+        self,
+        rope: RopeParameters,
+        heads: tuple[int, int],
+        head_dim: int,
+        max_position: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
+        self._rotated, self._plain = heads
         angles = torch.outer(torch.arange(max_position).float(), inverse_frequencies(rope, head_dim))[:, None]
         cos, sin = wide_tables(angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor)
-        self.cos, self.sin = cos.to(device, dtype), sin.to(device, dtype)
+        self._cos, self._sin = cos.to(device, dtype), sin.to(device, dtype)  # [max_position, 1, head_dim]
 
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """positions [N] int64 -> cos and sin, each [N, 1, head_dim]."""
-        return self.cos[positions], self.sin[positions]
+        """positions [N] int64 -> cos and sin, each [N, heads, head_dim], as `kernels.rope` takes them."""
+        return self._wide(self._cos[positions], 1.0), self._wide(self._sin[positions], 0.0)
+
+    def _wide(self, factors: Tensor, plain: float) -> Tensor:
+        num_rows, _, head_dim = factors.shape
+        rest = factors.new_full((num_rows, self._plain, head_dim), plain)
+        return torch.cat((factors.expand(-1, self._rotated, -1), rest), 1)

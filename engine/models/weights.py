@@ -16,17 +16,18 @@ from torch import Tensor
 
 from engine.config import ModelConfig, UnsupportedModel
 from kernels.linear import Linear
+from kernels.norm import RmsNorm
 
 
 class LayerWeights(msgspec.Struct, frozen=True):
     """One decoder layer. H hidden, Q = heads * D, K = kv_heads * D, I intermediate."""
 
-    input_norm: Tensor  # [H]
+    input_norm: RmsNorm  # [H]
     qkv: Linear  # H -> Q + 2K
-    q_norm: Tensor | None  # [D]
-    k_norm: Tensor | None  # [D]
+    q_norm: RmsNorm | None  # [D]
+    k_norm: RmsNorm | None  # [D]
     o: Linear  # Q -> H
-    post_norm: Tensor  # [H]
+    post_norm: RmsNorm  # [H]
     gate_up: Linear  # H -> 2I
     down: Linear  # I -> H
 
@@ -34,7 +35,7 @@ class LayerWeights(msgspec.Struct, frozen=True):
 class ModelWeights(msgspec.Struct, frozen=True):
     embed: Tensor  # [V, H]
     layers: list[LayerWeights]
-    norm: Tensor  # [H]
+    norm: RmsNorm  # [H]
     lm_head: Linear  # H -> V; of the embedding where they are tied
 
 
@@ -74,7 +75,7 @@ def load_weights(model_dir: str | Path, config: ModelConfig, dtype: torch.dtype,
         take, hidden = checkpoint.take, config.hidden_size
         embed = take("model.embed_tokens.weight", (config.vocab_size, hidden))
         layers = [_layer(checkpoint, config, index) for index in range(config.num_layers)]
-        norm = take("model.norm.weight", (hidden,))
+        norm = RmsNorm(take("model.norm.weight", (hidden,)), config.rms_norm_eps)
         tied = config.tie_word_embeddings
         lm_head = embed if tied else take("lm_head.weight", (config.vocab_size, hidden))
         unknown = [name for name in checkpoint.unread() if not (tied and name == "lm_head.weight")]
@@ -93,20 +94,20 @@ def _layer(checkpoint: _Checkpoint, config: ModelConfig, index: int) -> LayerWei
     def bias(projection: str) -> Tensor:
         return checkpoint.take(f"{prefix}.self_attn.{projection}.bias", (config.adapter_targets()[projection][1],))
 
-    def vector(name: str, size: int) -> Tensor:
-        return checkpoint.take(f"{prefix}.{name}.weight", (size,))
+    def norm(name: str, size: int) -> RmsNorm:
+        return RmsNorm(checkpoint.take(f"{prefix}.{name}.weight", (size,)), config.rms_norm_eps)
 
     qkv = ("q_proj", "k_proj", "v_proj")
     return LayerWeights(
-        input_norm=vector("input_layernorm", hidden),
+        input_norm=norm("input_layernorm", hidden),
         qkv=Linear(
             torch.cat([matrix("self_attn", name) for name in qkv]),
             torch.cat([bias(name) for name in qkv]) if config.qkv_bias else None,
         ),
-        q_norm=vector("self_attn.q_norm", config.head_dim) if config.qk_norm else None,
-        k_norm=vector("self_attn.k_norm", config.head_dim) if config.qk_norm else None,
+        q_norm=norm("self_attn.q_norm", config.head_dim) if config.qk_norm else None,
+        k_norm=norm("self_attn.k_norm", config.head_dim) if config.qk_norm else None,
         o=Linear(matrix("self_attn", "o_proj"), bias("o_proj") if config.o_bias else None),
-        post_norm=vector("post_attention_layernorm", hidden),
+        post_norm=norm("post_attention_layernorm", hidden),
         gate_up=Linear(torch.cat([matrix("mlp", "gate_proj"), matrix("mlp", "up_proj")])),
         down=Linear(matrix("mlp", "down_proj")),
     )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.lora.layer import DOWN, GATE_UP, OUT, QKV, AdapterLayout, LoadedAdapter, Segment
-from engine.lora.table import PLAIN_ROWS, AdapterTable, AdapterTables
+from engine.lora.table import AdapterTable, AdapterTables
 from kernels.lora import lora_reference
 
 TARGETS = {
@@ -81,51 +81,67 @@ def add_reference_(outs: Sequence[Tensor], x: Tensor, used: LoadedAdapter, key: 
 @pytest.mark.parametrize("seed", range(4))
 def test_any_changing_set_of_adapters(seed: int) -> None:
     rnd = random.Random(seed)
-    tables = AdapterTables(max_adapters=8, device=CPU, max_bytes=1 << 20)
+    tables = AdapterTables(max_adapters=8, dtype=torch.float32, device=CPU, max_bytes=1 << 20)
     for _ in range(25):
         if rnd.random() < 0.3:
             tables.expect(rnd.choice((EVERYWHERE, HERE_AND_THERE)))
         popular = rnd.sample(ADAPTERS, rnd.randint(1, 8))
         decodes = rnd.choices(popular, [1 / (i + 1) ** 2 for i in range(len(popular))], k=rnd.randint(1, 24))
-        prefills = [used for used in rnd.choices([*popular, None], k=3) for _ in range(rnd.choice((0, 5, PLAIN_ROWS)))]
+        prefills = [used for used in rnd.choices([*popular, None], k=3) for _ in range(rnd.choice((0, 5, 128)))]
         assert_right(tables, [*decodes, *[None] * rnd.choice((0, 3)), *prefills])
 
 
-def test_equal_shares_in_order_are_computed_where_they_lie() -> None:
-    """No row is gathered or padded when each adapter's rows lie together."""
-    table = AdapterTable(EVERYWHERE, 8, CPU)
-    table.place(ADAPTERS[:3])
-    batch = table.batch({used.digest: [2 * i, 2 * i + 1] for i, used in enumerate(ADAPTERS[:3])})
-    (run,) = batch.runs
-    assert (run.first, run.last, run.take, batch.places, batch.rows) == (0, 3, None, None, None)
+def test_rows_in_their_tables_order_are_computed_where_they_lie() -> None:
+    """No row is gathered or padded when each adapter has as many, whatever order they came in."""
+    tables = AdapterTables(max_adapters=8, dtype=torch.float32, device=CPU, max_bytes=1 << 20)
+    base = None
+    came = [ADAPTERS[2], base, ADAPTERS[0], ADAPTERS[1], ADAPTERS[0], ADAPTERS[1], base, ADAPTERS[2]]
+    rows = [came[place] for place in tables.order(came)]
+    step = tables.step(segments(rows))
+    assert step is not None
+    (batch,) = step.batches
+    (span,) = batch.spans
+    assert (span.first, span.last, span.take, batch.places, batch.rows) == (0, 3, None, None, None)
+    assert rows[6:] == [base, base]
+    assert tables.step(segments(rows)) is step
+    assert_right(tables, rows)
+
+
+def test_a_16_bit_engine_has_a_table_for_few_rows_and_one_for_many() -> None:
+    tables = AdapterTables(max_adapters=8, dtype=torch.bfloat16, device=CPU, max_bytes=1 << 20)
+    dtypes = {}
+    for num_rows in (1, 64):
+        step = tables.step(segments([ADAPTERS[0]] * num_rows))
+        assert step is not None
+        (batch,) = step.batches
+        dtypes[num_rows] = batch.dtype
+    assert dtypes == {1: torch.float32, 64: torch.bfloat16}
 
 
 def test_holes_are_closed_a_row_at_a_time() -> None:
     """When most adapters have left, those that stay end up next to each other."""
-    table = AdapterTable(EVERYWHERE, 8, CPU)
+    table = AdapterTable(EVERYWHERE, 8, torch.float32, CPU)
     table.place(ADAPTERS[:8])
     staying = [ADAPTERS[3], ADAPTERS[7]]
-    for _ in range(3):
-        table.place(staying)
-    (run,) = table.batch({used.digest: [i] for i, used in enumerate(staying)}).runs
-    assert (run.first, run.last) == (0, 2)
+    assert [table.place(staying) for _ in range(3)] == [False, False, True]
+    assert {table.row(used) for used in staying} == {0, 1}
 
 
 def test_tables_that_nobody_uses_are_dropped_and_come_back() -> None:
     """Also where the steps run in inference mode and the loads do not."""
     row_bytes = 4 * (12 + 16) * 8
-    tables = AdapterTables(max_adapters=2, device=CPU, max_bytes=4 * row_bytes)
+    tables = AdapterTables(max_adapters=2, dtype=torch.float32, device=CPU, max_bytes=4 * row_bytes)
     layouts = [AdapterLayout({(0, "q_proj"): rank}, TARGETS) for rank in range(1, 9)]
     for i, layout in enumerate([*layouts, *layouts]):
         with torch.inference_mode():
             assert_right(tables, [adapter(f"{i} {j}", layout) for j in range(2)])
         tables.expect(layouts[i % 3])
-    assert sum(table.num_bytes for table in tables._tables.values()) <= 5 * row_bytes
+    assert tables.num_bytes <= 5 * row_bytes
 
 
 def test_a_table_has_room_for_what_the_slots_can_hold() -> None:
     layout = AdapterLayout({(0, "q_proj"): 8}, TARGETS)
-    tables = AdapterTables(max_adapters=32, device=CPU, max_bytes=3 * 4 * layout.num_elements)
+    tables = AdapterTables(max_adapters=32, dtype=torch.float32, device=CPU, max_bytes=3 * 4 * layout.num_elements)
     for _ in range(8):
         tables.expect(layout)
-    assert sum(table.num_bytes for table in tables._tables.values()) == 3 * 4 * layout.num_elements
+    assert tables.num_bytes == 3 * 4 * layout.num_elements

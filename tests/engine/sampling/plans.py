@@ -36,7 +36,11 @@ class HandMadePlans:
         self._slots = {digest: slot for slot, digest in enumerate(digests)}
         loaded = [loader.load(digest) for digest in digests]
         self._runner = ModelRunner(
-            decoder, config, NUM_BLOCKS, loaded.__getitem__, AdapterTables(max(len(digests), 1), cpu, max_bytes=1 << 30)
+            decoder,
+            config,
+            NUM_BLOCKS,
+            loaded.__getitem__,
+            AdapterTables(max(len(digests), 1), decoder.dtype, cpu, max_bytes=1 << 30),
         )
         self._free = list(range(1, NUM_BLOCKS))
 
