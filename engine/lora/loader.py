@@ -10,27 +10,29 @@ All of it belongs to the one thread that `loading_executor` makes. Knows nothing
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from adapters.errors import AdapterRejected
 from adapters.peft_format import WEIGHTS_NAME, AdapterFile, check_fit, read_description
+from adapters.safetensors_header import TensorInfo
 from adapters.store import AdapterStore
 from engine.config import ModelConfig
-from engine.lora.layer import AdapterLayout, GroupKey, LoadedAdapter
+from engine.lora.layer import AdapterLayout, GroupKey, GroupWeights, LoadedAdapter
 
 _Ranks = frozenset[tuple[tuple[int, str], int]]
 LOADING_NICENESS = 10
+_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def loading_executor() -> ThreadPoolExecutor:
@@ -125,9 +127,8 @@ class AdapterLoader:
         check_fit(file, self._targets, self._num_layers)
         layout = self._layout(file)
         weights = torch.empty(layout.num_elements, dtype=self._dtype, pin_memory=self._stream is not None)
-        adapter = LoadedAdapter(
-            digest, _scalings(file, layout, weights), weights.nbytes, layout, weights, layout.groups_of(weights)
-        )
+        groups = layout.groups_of(weights)
+        adapter = LoadedAdapter(digest, _scalings(file, groups), weights.nbytes, layout, weights, groups)
         self._fill(adapter, file, folder / WEIGHTS_NAME)
         return adapter
 
@@ -141,26 +142,36 @@ class AdapterLoader:
         return layout
 
     def _fill(self, adapter: LoadedAdapter, file: AdapterFile, path: Path) -> None:
+        """In few calls: at each one the stepping thread may have to wait for the interpreter."""
         modules = {(module.layer, module.projection): module for module in file.modules}
-        with safe_open(path, framework="pt") as tensors:
-            for (layer, group), weights in adapter.groups.items():
-                shrinks = torch.split(weights.a, [len(b) for b in weights.bs])
-                for p, a, b in zip(weights.projections, shrinks, weights.bs, strict=True):
-                    module = modules[layer, group[p]]
-                    for target, source in ((a, module.a), (b.T, module.b)):
-                        target.copy_(tensors.get_tensor(source.name))
-                        self._check_finite(target, f"layer {layer} {group[p]}")
+        targets, sources, places = [], [], []
+        content = bytearray(path.read_bytes())
+        for (layer, group), weights in adapter.groups.items():
+            shrinks = torch.split(weights.a, [len(b) for b in weights.bs])
+            for p, a, b in zip(weights.projections, shrinks, weights.bs, strict=True):
+                module = modules[layer, group[p]]
+                targets += [a, b.T]
+                sources += [_tensor(module.a, content), _tensor(module.b, content)]
+                places += [f"layer {layer} {group[p]}"] * 2
+        torch._foreach_copy_(targets, sources)
+        # After the conversion: what overflows the engine's dtype would reach every row that uses it.
+        if not math.isfinite(float(adapter.weights.sum(dtype=torch.float32))):
+            for where, target in zip(places, targets, strict=True):
+                if not target.isfinite().all():
+                    dtype = str(self._dtype).removeprefix("torch.")
+                    raise AdapterRejected([f"{where}: a weight is NaN, infinite or too large for {dtype}"])
 
-    def _check_finite(self, tensor: Tensor, where: str) -> None:
-        """After the conversion: what overflows the engine's dtype would reach every row that uses it."""
-        if bool((tensor - tensor).any()):  # 0 for numbers alone, and faster than isfinite
-            dtype = str(self._dtype).removeprefix("torch.")
-            raise AdapterRejected([f"{where}: a weight is NaN, infinite or too large for {dtype}"])
+
+def _tensor(info: TensorInfo, content: bytearray) -> Tensor:
+    """A view of the file's content."""
+    dtype = _DTYPES[info.dtype]
+    count = (info.end - info.start) // dtype.itemsize
+    return torch.frombuffer(content, dtype=dtype, count=count, offset=info.start).view(info.shape)
 
 
-def _scalings(file: AdapterFile, layout: AdapterLayout, weights: Tensor) -> dict[GroupKey, tuple[float, ...]]:
+def _scalings(file: AdapterFile, groups: Mapping[GroupKey, GroupWeights]) -> dict[GroupKey, tuple[float, ...]]:
     scaling = {(module.layer, module.projection): module.scaling for module in file.modules}
     return {
         (layer, group): tuple(scaling[layer, group[p]] for p in of_group.projections)
-        for (layer, group), of_group in layout.groups_of(weights).items()
+        for (layer, group), of_group in groups.items()
     }
