@@ -31,7 +31,7 @@ from engine.config import ModelConfig
 from engine.lora.layer import AdapterLayout, GroupKey, GroupWeights, LoadedAdapter
 
 _Ranks = frozenset[tuple[tuple[int, str], int]]
-LOADING_NICENESS = 10
+LOADING_NICENESS = 4
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 

@@ -27,6 +27,7 @@ class RequestBook:
         self._groups: dict[str, RequestGroup] = {}
         self._finish_rate = FinishRate()
         self.num_alive = 0  # choices
+        self.alive_by_tenant: Counter[str] = Counter()
 
     def find(self, request_id: str) -> RequestGroup | None:
         return self._groups.get(request_id)
@@ -35,6 +36,7 @@ class RequestBook:
         group = RequestGroup.of(request, seed, self._clock())
         self._groups[request.request_id] = group
         self.num_alive += request.n
+        self.alive_by_tenant[request.tenant] += request.n
         self._counters.arrive(request.tenant)
         if not group.compiling:
             self._queue_leader(group)
@@ -69,6 +71,9 @@ class RequestBook:
         choice.status = Status.FINISHED
         group.num_alive -= 1
         self.num_alive -= 1
+        self.alive_by_tenant[choice.request.tenant] -= 1
+        if not self.alive_by_tenant[choice.request.tenant]:
+            del self.alive_by_tenant[choice.request.tenant]
         if group.held and not group.compiling and len(group.held) == group.num_alive:
             self._queue_leader(group)
         return group
@@ -93,12 +98,6 @@ class RequestBook:
         self._finish_rate.note(now_s)
         return group.final(reason, now_s, error, embedding)
 
-    def alive_by_tenant(self) -> Counter[str]:
-        alive: Counter[str] = Counter()
-        for group in self._groups.values():
-            alive[group.request.tenant] += group.num_alive
-        return alive
-
     def check_integrity(self) -> None:
         """Run by tests after every step."""
         groups = self._groups.values()
@@ -107,6 +106,7 @@ class RequestBook:
         running, waiting = list(self._running), list(self._waiting)
         assert Counter(map(id, alive)) == Counter(map(id, [*running, *waiting, *held])), "a choice is lost or doubled"
         assert self.num_alive == len(alive)
+        assert dict(self.alive_by_tenant) == dict(Counter(choice.request.tenant for choice in alive))
         assert all(group.num_alive == sum(c.is_alive for c in group.choices) > 0 for group in groups)
         assert all(choice.status is Status.RUNNING for choice in running)
         assert all(choice.status is Status.WAITING and not choice.block_table for choice in [*waiting, *held])

@@ -81,7 +81,7 @@ class Scheduler:
         num_running = Counter(sequence.request.tenant for sequence in self._running)
         return {
             tenant: TenantStats(num_running[tenant], count - num_running[tenant], self._counters.of(tenant))
-            for tenant, count in self._requests.alive_by_tenant().most_common(max_tenants)
+            for tenant, count in self._requests.alive_by_tenant.most_common(max_tenants)
         }
 
     # requests come and go
@@ -94,11 +94,21 @@ class Scheduler:
         error = check_request(request, self._limits)
         if error is not None:
             return error
+        error = self._queue_full(request)
+        if error is None:
+            self._requests.add(request, seed)
+        return error
+
+    def _queue_full(self, request: GenerateRequest) -> EngineError | None:
+        """Beyond what may run, a tenant holds at most as many places as it leaves free (Choudhury and Hahne, 1998:
+        dynamic queue length thresholds), so that whoever floods the queue keeps nobody else out of it."""
         num_alive = self._requests.num_alive
-        if num_alive + request.n > self._limits.max_num_seqs + self._limits.max_waiting:
-            return EngineError("queue_full", f"{num_alive} completions run or wait", self._requests.retry_after_s())
-        self._requests.add(request, seed)
-        return None
+        num_free = self._limits.max_num_seqs + self._limits.max_waiting - num_alive - request.n
+        num_mine = self._requests.alive_by_tenant[request.tenant]
+        if num_free >= max(0, num_mine + request.n - self._limits.max_num_seqs):
+            return None
+        message = f"{num_mine} completions of this tenant and {num_alive - num_mine} others run or wait"
+        return EngineError("queue_full", message, self._requests.retry_after_s())
 
     def find(self, request_id: str) -> RequestGroup | None:
         return self._requests.find(request_id)

@@ -81,8 +81,10 @@ def test_the_smallest_temperature_and_top_p_are_greedy(tenants: Tenants, extreme
     assert answers["extreme"].token_ids == answers["greedy"].token_ids
 
 
-def test_a_burst_within_the_credits_is_taken_whole(tenants: Tenants) -> None:
-    config = engine_config(tenants.model_dir, tenants.store_dir, max_num_seqs=4, max_waiting=2)
-    answers = run_engine(config, [greedy(f"r{i}", [i], 2) for i in range(7)])
+def test_a_tenant_fills_no_more_of_the_queue_than_it_leaves_to_others(tenants: Tenants) -> None:
+    config = engine_config(tenants.model_dir, tenants.store_dir, max_num_seqs=4, max_waiting=4)
+    floods = [greedy(f"r{i}", [i], 2) for i in range(9)]
+    others = [greedy(f"o{i}", [i], 2, tenant="another") for i in range(3)]
+    answers = run_engine(config, [*floods, *others])
     refused = [name for name, answer in answers.items() if answer.final.error is not None]
-    assert refused == ["r6"]
+    assert refused == ["r6", "r7", "r8", "o2"]

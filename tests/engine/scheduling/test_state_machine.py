@@ -178,11 +178,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         pooling = kind if kind in ("mean", "last") else None
         request = GenerateRequest(name, prompt, sampling, tenant, digest, n, pooling, weight)
         num_alive = self.scheduler.num_running + self.scheduler.num_waiting
+        mine = [live for live in self.live.values() if live.request.tenant == tenant]
+        num_mine = sum(len(live.expected) - len(live.ended) for live in mine)
+        num_free = 5 + 6 - num_alive - n
         error = self.scheduler.add(request, seed=self.num_arrived)
         if error is not None:
-            assert error.code == "queue_full" and num_alive + n > 5 + 6
+            assert error.code == "queue_full" and num_free < max(0, num_mine + n - 5)
             assert error.retry_after_s is not None and 1 <= error.retry_after_s <= 30
             return
+        assert num_free >= max(0, num_mine + n - 5)
         expected = [expected_choice(request, self.num_arrived + index) for index in range(n)]
         self.live[name] = Live(request, expected, [[] for _ in expected], [0] * n, [None] * n)
         self.num_arrived += 1
