@@ -26,8 +26,12 @@ check: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Offline beside transformers, then the demo served over HTTP. Twenty minutes on two cores.
 bench: $(VENV)/.installed-dev $(DEMO_MODEL)
-	$(BIN)/python -m engine.bench throughput --model-dir $(DEMO_MODEL)
+	$(BIN)/python -m engine.bench overview --model-dir $(DEMO_MODEL)
+	@echo; echo "served over HTTP, by lorikeet serve with its demo:"
+	$(BIN)/python -m gateway.bench --serve build/bench \
+	    --model smollm2-135m-instruct --model smollm2-135m-instruct:pirate --model smollm2-135m-instruct:json
 
 # The engine against transformers and peft at full size, with drafts against without, and 500 mixed requests: minutes.
 long-numerics: $(VENV)/.installed-dev $(DEMO_MODEL)

@@ -6,7 +6,8 @@ swing. All requests of a run are sent at once; adapters are resident; the first 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Annotated
 
@@ -33,39 +34,73 @@ class Options(msgspec.Struct, frozen=True):
     repeat: Annotated[int, about("runs of each combination, for both sides")] = 3
 
 
+class Load(msgspec.Struct, frozen=True):
+    """What is sent at once. adapters: distinct ones among the requests, 0 for the base; tokens of each request."""
+
+    streams: int
+    adapters: int
+    distribution: Popularity = "turns"
+    prompt_tokens: int = 65
+    shared_prefix: int = 0
+    new_tokens: int = 64
+
+    @property
+    def yardstick(self) -> tuple[int, int, int]:
+        """Loads that are the same to transformers, which knows no adapters and shares no prefix."""
+        return self.streams, self.shared_prefix + self.prompt_tokens, self.new_tokens
+
+
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
-    digests = random_adapters(config, max(options.adapters), options.rank)
+    loads = [
+        Load(
+            num_streams,
+            num_adapters,
+            options.distribution,
+            options.prompt_tokens,
+            options.shared_prefix,
+            options.new_tokens,
+        )
+        for num_streams in options.streams
+        for num_adapters in options.adapters
+    ]
+    for load, row in compare(config, loads, rank=options.rank, repeat=options.repeat):
+        yield {"streams": load.streams, "adapters": load.adapters} | row
+
+
+def compare(config: EngineConfig, loads: Sequence[Load], *, rank: int, repeat: int) -> Iterator[tuple[Load, Row]]:
+    """Every load beside the yardstick, on one engine in which all adapters are resident."""
+    digests = random_adapters(config, max(load.adapters for load in loads), rank)
     config = msgspec.structs.replace(
         config,
         max_adapters=max(config.max_adapters, len(digests)),
-        max_num_seqs=max(config.max_num_seqs, *options.streams),
+        max_num_seqs=max(config.max_num_seqs, *(load.streams for load in loads)),
+        adapter_device_bytes=config.adapter_device_bytes or 1 << 32,
     )
     workload = Workload(load_model_config(config.model_dir).vocab_size)
-    prefix = workload.prompt(options.shared_prefix)
 
-    def prompts(num_streams: int) -> list[list[int]]:
-        return [prefix + workload.prompt(options.prompt_tokens) for _ in range(num_streams)]
+    def prompts(load: Load) -> list[list[int]]:
+        prefix = workload.prompt(load.shared_prefix)
+        return [prefix + workload.prompt(load.prompt_tokens) for _ in range(load.streams)]
 
-    def run(engine: BenchEngine, num_streams: int, num_adapters: int) -> list[Trace]:
-        adapters = workload.pick(digests[:num_adapters], options.distribution)
-        requests = [
-            workload.request(prompt, options.new_tokens, adapter=next(adapters)) for prompt in prompts(num_streams)
-        ]
-        return run_closed(engine, [Source(iter(requests), num_streams)])
+    def run(engine: BenchEngine, load: Load) -> list[Trace]:
+        adapters = workload.pick(digests[: load.adapters], load.distribution)
+        requests = [workload.request(prompt, load.new_tokens, adapter=next(adapters)) for prompt in prompts(load)]
+        return run_closed(engine, [Source(iter(requests), load.streams)])
 
     with Yardstick(config) as yardstick, BenchEngine(config, preload=digests) as engine:
-        for num_streams in options.streams:
-            runs: dict[int, list[list[Trace]]] = {num_adapters: [] for num_adapters in options.adapters}
+        for _, group in itertools.groupby(loads, key=lambda load: load.yardstick):
+            alike = list(group)
+            runs: list[list[list[Trace]]] = [[] for _ in alike]
             references: list[float] = []
-            yardstick.tokens_per_s(prompts(num_streams), options.new_tokens)
-            for num_adapters in options.adapters:
-                run(engine, num_streams, num_adapters)
-            for _ in range(options.repeat):
-                references.append(yardstick.tokens_per_s(prompts(num_streams), options.new_tokens))
-                for num_adapters, done in runs.items():
-                    done.append(run(engine, num_streams, num_adapters))
-            for num_adapters, done in runs.items():
-                yield {"streams": num_streams, "adapters": num_adapters} | _row(done, references)
+            yardstick.tokens_per_s(prompts(alike[0]), alike[0].new_tokens)
+            for load in alike:
+                run(engine, load)
+            for _ in range(repeat):
+                references.append(yardstick.tokens_per_s(prompts(alike[0]), alike[0].new_tokens))
+                for load, done in zip(alike, runs, strict=True):
+                    done.append(run(engine, load))
+            for load, done in zip(alike, runs, strict=True):
+                yield load, _row(done, references)
 
 
 def _row(runs: list[list[Trace]], references: list[float]) -> Row:

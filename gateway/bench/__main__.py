@@ -1,24 +1,27 @@
 """`python -m gateway.bench`: output tokens per second and latencies of a running server, as clients over HTTP see them.
 
-Starts nothing, and needs of the server only OpenAI's streamed completions with vLLM's `ignore_eos`. A program, never a
-timed test.
+Needs of the server only OpenAI's streamed completions with vLLM's `ignore_eos`, and starts one of its own only where it
+is asked to. A program, never a timed test.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import random
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 import httpx
 import uvloop
 
 from gateway.bench.load import Distribution, Load, Unusable, check, jobs, measure
+from gateway.bench.own_server import own_server
 
 CONNECT_TIMEOUT_S = 5.0
 REPLY_TIMEOUT_S = 600.0
@@ -56,6 +59,7 @@ def parse_arguments(argv: Sequence[str] | None, environ: Mapping[str, str]) -> a
     add = parser.add_argument
     add("--url", type=_url, default=environ.get("OPENAI_BASE_URL"), help="the server (default: OPENAI_BASE_URL)")
     add("--key", default=environ.get("OPENAI_API_KEY"), help="a tenant's key (default: OPENAI_API_KEY)")
+    add("--serve", type=Path, metavar="FOLDER", help="start `lorikeet serve` over this data folder and measure that")
     add("--model", action="append", required=True, help="base or base:adapter; more of them share the requests")
     add("--streams", type=_positive, nargs="+", default=[1, 8, 16, 32], help="requests at a time, one row for each")
     add("--requests", type=_positive, default=None, help="requests of a row (default: 3 for each stream)")
@@ -66,7 +70,7 @@ def parse_arguments(argv: Sequence[str] | None, environ: Mapping[str, str]) -> a
     add("--seed", type=int, default=None, help="the same prompts again, which a server may have cached")
     add("--json", action="store_true", help="one JSON line per row instead of a table")
     args = parser.parse_args(argv)
-    if args.url is None or args.key is None:
+    if args.serve is None and (args.url is None or args.key is None):
         missing = "--url or OPENAI_BASE_URL" if args.url is None else "--key or OPENAI_API_KEY"
         parser.error(f"{missing} is needed; `lorikeet serve` writes both variables to demo.env in its data folder")
     return args
@@ -107,7 +111,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """0: all requests were answered; 1: some were not, or the server cannot be measured; 2: wrong usage."""
     args = parse_arguments(argv, os.environ)
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with contextlib.ExitStack() as stack:
+            if args.serve is not None:
+                access = stack.enter_context(own_server(args.serve.absolute()))
+                args.url, args.key = access["OPENAI_BASE_URL"], access["OPENAI_API_KEY"]
+            runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
             return runner.run(_print_rows(args))
     except Unusable as error:
         sys.stderr.write(f"bench: {error}\n")

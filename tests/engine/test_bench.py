@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from engine.bench import fairness, prefix, slots, speculative, structured, throughput
+from engine.bench import fairness, overview, prefix, slots, speculative, structured, throughput
 from engine.bench.__main__ import SCENARIOS, main
 from engine.bench.drive import BenchEngine, Source, run_closed
 from engine.bench.measures import auc
@@ -59,6 +60,17 @@ def test_many_adapters_pass_through_few_slots(config: EngineConfig) -> None:
     few, many, all_resident, tight = (row for row in rows if "case" in row)
     assert few["loads"] == all_resident["loads"] == 0 < min(many["loads"], tight["loads"])
     assert few["wait_max_ms"] == all_resident["wait_max_ms"] == 0 < tight["wait_max_ms"]
+
+
+def test_the_overview_has_a_row_for_every_load(config: EngineConfig) -> None:
+    """Those of prompts that fit this model; the parts that come after them are scenarios of their own."""
+    options = overview.Options(streams=(1, 3), adapters=(0, 2), repeat=1)
+    rows = list(itertools.islice(overview.measure(config, options), 7))
+    assert [(row["streams"], row["adapters"], row["popularity"]) for row in rows] == [
+        *((1, 0, "turns"), (1, 2, "turns"), (3, 0, "turns"), (3, 2, "turns")),
+        *((3, 2, "identical"), (3, 2, "uniform"), (3, 2, "zipf")),
+    ]
+    assert all(row["tokens_per_s"] > 0 and row["ratio"] > 0 for row in rows)
 
 
 def test_a_prefix_is_found_by_its_tenant_alone(config: EngineConfig) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -86,3 +87,13 @@ def test_wrong_usage_names_the_flag(
         main(["--model", BASE, *argv])
     assert exit.value.code == 2
     assert complaint in capsys.readouterr().err
+
+
+def test_a_server_of_its_own_that_cannot_start_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LORIKEET_MAX_WAITING", "none")
+    assert main(["--serve", str(tmp_path), "--model", BASE]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("bench: lorikeet serve did not start: ") and "LORIKEET_MAX_WAITING" in err
+    assert err.count("\n") == 1

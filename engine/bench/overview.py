@@ -1,0 +1,51 @@
+"""One table of everything that decides what a machine can serve, beside transformers in the same run.
+
+Offline: streams and adapters, popularity, long prompts and shared prefixes; then more adapters than slots, and a quiet
+tenant beside a noisy one. Each has a scenario of its own with more to choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+
+from engine.bench import fairness, slots
+from engine.bench.options import about
+from engine.bench.report import Row
+from engine.bench.throughput import Load, compare
+from engine.config import EngineConfig
+
+
+class Options(msgspec.Struct, frozen=True):
+    streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8, 32)
+    adapters: Annotated[tuple[int, ...], about("distinct adapters among them, 0 for the base")] = (0, 1, 8, 64)
+    repeat: Annotated[int, about("runs of each combination, for both sides")] = 2
+    seconds: Annotated[float, about("of each run of the quiet and the noisy tenant")] = 30.0
+    requests_per_stream: Annotated[int, about("with more adapters than slots; at least 3")] = 4
+
+
+def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
+    for load, row in compare(config, _loads(options), rank=16, repeat=options.repeat):
+        yield {
+            "case": "shared prefix" if load.shared_prefix else "long prompts" if load.prompt_tokens > 65 else "plain",
+            "streams": load.streams,
+            "adapters": load.adapters,
+            "popularity": load.distribution,
+            "prompt": load.shared_prefix + load.prompt_tokens,
+        } | row
+    over_slots = slots.Options(
+        distributions=("zipf",), tight_streams=0, requests_per_stream=options.requests_per_stream
+    )
+    yield from slots.measure(config, over_slots)
+    yield from fairness.measure(config, fairness.Options(seconds=options.seconds))
+
+
+def _loads(options: Options) -> list[Load]:
+    most_streams, most_adapters = max(options.streams), max(options.adapters)
+    loads = [Load(streams, adapters) for streams in options.streams for adapters in options.adapters]
+    loads += [Load(most_streams, most_adapters, popularity) for popularity in ("identical", "uniform", "zipf")]
+    few = min(8, most_adapters)
+    loads += [Load(min(8, most_streams), adapters, prompt_tokens=512) for adapters in (0, few)]
+    return [*loads, *(Load(most_streams, adapters, shared_prefix=512) for adapters in (0, few))]

@@ -1,0 +1,61 @@
+"""A server of the benchmark's own: `lorikeet serve` on a free port, over a data folder that is kept between runs.
+
+Knows of it what its users do: the environment it reads, `demo.env`, readiness and SIGTERM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+
+from gateway.bench.load import Unusable
+
+START_TIMEOUT_S = 600.0  # a fresh folder first prepares the demo's model
+STOP_TIMEOUT_S = 60.0
+POLL_S = 0.2
+
+
+@contextlib.contextmanager
+def own_server(data_dir: Path) -> Iterator[dict[str, str]]:
+    """What `demo.env` says, once the server is ready. Raises Unusable with the end of its log if it does not start."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    port = _free_port()
+    log_path = data_dir / "serve.log"
+    environ = os.environ | {"LORIKEET_DATA_DIR": str(data_dir), "LORIKEET_PORT": str(port)}
+    with log_path.open("w") as log:
+        command = [sys.executable, "-m", "gateway.cli", "serve"]
+        process = subprocess.Popen(command, env=environ, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            _wait_until_ready(process, f"http://127.0.0.1:{port}/health/ready", log_path)
+            lines = (data_dir / "demo.env").read_text().splitlines()
+            yield dict(line.split("=", 1) for line in lines)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(STOP_TIMEOUT_S)
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log_path: Path) -> None:
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline_s and process.poll() is None:
+        with contextlib.suppress(httpx.TransportError):
+            if httpx.get(url, trust_env=False).status_code == httpx.codes.OK:
+                return
+        time.sleep(POLL_S)
+    last_line = (log_path.read_text().splitlines() or ["it said nothing"])[-1]
+    raise Unusable(f"lorikeet serve did not start: {last_line} (all of it in {log_path})")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
