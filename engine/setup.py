@@ -42,6 +42,7 @@ class SetupError(ValueError):
 
 def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
     """Load the model and bind the endpoint. Raises SetupError, UnsupportedModel or zmq.ZMQError."""
+    use_huge_pages()
     mailbox = Mailbox()
     core, limits = build_core(config, mailbox)
     return core, EngineServer(config.endpoint, model_digest(config.model_dir), limits, mailbox)
@@ -49,9 +50,6 @@ def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
 
 def build_core(config: EngineConfig, mailbox: Mailbox) -> tuple[EngineCore, EngineLimits]:
     """Everything of an engine but its socket. Raises SetupError or UnsupportedModel."""
-    # Before PyTorch's first allocation: weights and tables in huge pages, where the system gives them on request, are
-    # read a tenth faster.
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     device = resolve_device(config.device)
     dtype = resolve_dtype(config.dtype, device)
     if device.type == "cpu":
@@ -106,6 +104,12 @@ def scheduler_limits(config: EngineConfig, model: ModelConfig, dtype: torch.dtyp
         token_bytes=kv_token_bytes(model, dtype),
         num_draft_tokens=config.num_draft_tokens,
     )
+
+
+def use_huge_pages() -> None:
+    """Where the system gives them on request: weights and tables in them are read a tenth faster. PyTorch reads the
+    variable at its first allocation, so a program calls this first."""
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 def adapter_device_bytes(config: EngineConfig, device: torch.device) -> int:

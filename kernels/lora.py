@@ -6,8 +6,8 @@ Semantics, for token n with adapter g of rank r_g (no adapter: nothing is added)
 Shrink is x @ A^T, expand is h @ B^T. Projections that share their input share one shrink: their A's lie below each
 other. B's lie transposed, [r, out]: an expand over few rows is several times faster that way. Adapters of equal ranks
 lie side by side in a table and are multiplied in one batched product. Which dtype a table should have depends on how
-many rows each adapter has (`WIDE_ROWS`). Nothing of one adapter meets rows of another, so what overflows stays in its
-own rows.
+many rows it is multiplied with (`WIDE_ROWS`). Nothing of one adapter meets rows of another, so what overflows stays in
+its own rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from kernels.workspace import Workspace
 
-# Rows of each adapter from which on products in the engine's own 16-bit dtype are faster than in fp32, which has the
+# Rows of a segment from which on products in the engine's own 16-bit dtype are faster than in fp32, which has the
 # cheaper calls.
 WIDE_ROWS = 12
 
@@ -34,12 +34,14 @@ class Run(NamedTuple):
     """G adapters side by side in a table, each for the same number m of places; projections p share the input.
 
     take: [G * m] int64, the row of x at each place, adapter by adapter; a place that needs none repeats any row. None
-    where place i is row i. a [G, sum(r_p), in]; bs: [G, r_p, out_p], the scalings multiplied in.
+    where place i is row i. a [G, sum(r_p), in]; bs: [G, r_p, out_p]; scale: [G, 1, sum(r_p)] fp32, each projection's
+    scaling for each of its ranks, or None where they are multiplied into bs.
     """
 
     take: Tensor | None
     a: Tensor
     bs: tuple[Tensor, ...]
+    scale: Tensor | None
 
 
 def add_batched_lora_(
@@ -77,6 +79,8 @@ def _shrink(x: Tensor, run: Run) -> Sequence[Tensor]:
     x = x.view(num_adapters, -1, width)
     # Each form is the faster one where it is used, up to twice.
     shrunk = torch.bmm(x, run.a.mT) if x.shape[1] > 1 else torch.bmm(run.a, x.mT).mT
+    if run.scale is not None:
+        shrunk = (shrunk * run.scale).to(shrunk.dtype)
     return torch.split(shrunk, [b.shape[1] for b in run.bs], 2) if len(run.bs) > 1 else (shrunk,)
 
 

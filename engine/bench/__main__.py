@@ -14,6 +14,7 @@ from engine.bench import fairness, overview, prefix, slots, speculative, structu
 from engine.bench.options import add_options, read_options
 from engine.bench.report import Report, machine
 from engine.config import EngineConfig
+from engine.setup import use_huge_pages
 
 DEMO_MODEL = "build/models/smollm2-135m-instruct"
 SCENARIOS = {
@@ -23,6 +24,7 @@ SCENARIOS = {
 
 
 def main(arguments: list[str]) -> int:
+    use_huge_pages()  # for transformers, too
     args = _parser().parse_args(arguments or ["throughput"])
     scenario = SCENARIOS[args.scenario]
     report = Report(args.scenario, sys.stdout, as_json=args.json)

@@ -22,6 +22,7 @@ class Options(msgspec.Struct, frozen=True):
     streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8, 32)
     adapters: Annotated[tuple[int, ...], about("distinct adapters among them, 0 for the base")] = (0, 1, 8, 64)
     repeat: Annotated[int, about("runs of each combination, for both sides")] = 2
+    long_prompt: Annotated[int, about("tokens of a long prompt, and of a shared prefix")] = 512
     seconds: Annotated[float, about("of each run of the quiet and the noisy tenant")] = 30.0
     requests_per_stream: Annotated[int, about("with more adapters than slots; at least 3")] = 4
 
@@ -29,17 +30,30 @@ class Options(msgspec.Struct, frozen=True):
 def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
     for load, row in compare(config, _loads(options), rank=16, repeat=options.repeat):
         yield {
-            "case": "shared prefix" if load.shared_prefix else "long prompts" if load.prompt_tokens > 65 else "plain",
+            "case": _case(load),
             "streams": load.streams,
             "adapters": load.adapters,
             "popularity": load.distribution,
             "prompt": load.shared_prefix + load.prompt_tokens,
         } | row
+    most_streams, most_adapters = max(options.streams), max(options.adapters)
     over_slots = slots.Options(
-        distributions=("zipf",), tight_streams=0, requests_per_stream=options.requests_per_stream
+        distributions=("zipf",),
+        adapters=most_adapters,
+        slots=(most_adapters + 1) // 2,
+        resident=min(24, most_adapters),
+        streams=min(24, most_streams),
+        tight_streams=0,
+        requests_per_stream=options.requests_per_stream,
     )
     yield from slots.measure(config, over_slots)
-    yield from fairness.measure(config, fairness.Options(seconds=options.seconds))
+    yield from fairness.measure(config, fairness.Options(seconds=options.seconds, margin=options.seconds / 10))
+
+
+def _case(load: Load) -> str:
+    if load.shared_prefix:
+        return "shared prefix"
+    return "plain" if load.prompt_tokens == Load(1, 0).prompt_tokens else "long prompts"
 
 
 def _loads(options: Options) -> list[Load]:
@@ -47,5 +61,5 @@ def _loads(options: Options) -> list[Load]:
     loads = [Load(streams, adapters) for streams in options.streams for adapters in options.adapters]
     loads += [Load(most_streams, most_adapters, popularity) for popularity in ("identical", "uniform", "zipf")]
     few = min(8, most_adapters)
-    loads += [Load(min(8, most_streams), adapters, prompt_tokens=512) for adapters in (0, few)]
-    return [*loads, *(Load(most_streams, adapters, shared_prefix=512) for adapters in (0, few))]
+    loads += [Load(min(8, most_streams), adapters, prompt_tokens=options.long_prompt) for adapters in (0, few)]
+    return [*loads, *(Load(most_streams, adapters, shared_prefix=options.long_prompt) for adapters in (0, few))]

@@ -82,6 +82,18 @@ class AdapterLayout:
                 end += bs[-1].rows * bs[-1].columns
             self._groups[layer, group] = (tuple(adapted[layer, group]), a, tuple(bs))
         self.num_elements = end
+        self.num_ranks = sum(a.rows for _, a, _ in self._groups.values())
+
+    def scales_of(self, factors: Tensor) -> dict[GroupKey, Tensor]:
+        """factors [G, num_ranks] -> [G, 1, sum(r)] of each group, views."""
+        sizes = [a.rows for _, a, _ in self._groups.values()]
+        return {key: part[:, None] for key, part in zip(self._groups, torch.split(factors, sizes, 1), strict=True)}
+
+    def by_rank(self, scalings: Mapping[GroupKey, Sequence[float]]) -> Tensor:
+        """An adapter's scalings, repeated for every rank of their projections: [num_ranks] fp32."""
+        values = [scaling for key in self._groups for scaling in scalings[key]]
+        counts = [b.rows for _, _, bs in self._groups.values() for b in bs]
+        return torch.repeat_interleave(torch.tensor(values), torch.tensor(counts))
 
     def groups_of(self, buffers: Tensor) -> dict[GroupKey, GroupWeights]:
         """Views of buffers [..., num_elements]: of one adapter, or of several below each other."""
@@ -114,22 +126,24 @@ class Span(NamedTuple):
 
 
 class TableBatch:
-    """Rows of the adapters of one table, among the first num_rows rows of the batch; places and rows as in
-    `kernels.lora.add_batched_lora_`. groups: of the table, scratch: of its dtype."""
+    """Rows of the adapters of one table, within a part of the batch; places and rows of that part as in
+    `kernels.lora.add_batched_lora_`. groups and scales: of the table, scratch: of its dtype."""
 
     def __init__(
         self,
         groups: Mapping[GroupKey, GroupWeights],
+        scales: Mapping[GroupKey, Tensor],
         scratch: Workspace,
-        num_rows: int,
+        part: slice,
         spans: Sequence[Span],
         places: Tensor | None,
         rows: Tensor | None,
     ) -> None:
         self.spans, self.places, self.rows = spans, places, rows
         self._groups = groups
+        self._scales = scales
         self._scratch = scratch
-        self._num_rows = num_rows
+        self._part = part
         self._runs: dict[GroupKey, tuple[tuple[int, ...], list[Run]] | None] = {}
 
     @property
@@ -146,8 +160,7 @@ class TableBatch:
         if of_group is None:
             return
         projections, runs = of_group
-        if len(out) > self._num_rows:
-            x, out = x[: self._num_rows], out[: self._num_rows]
+        x, out = x[self._part], out[self._part]
         outs = torch.split(out, list(sizes), -1) if len(sizes) > 1 else (out,)
         adapted = outs if len(projections) == len(outs) else [outs[p] for p in projections]
         add_batched_lora_(adapted, x, runs, self.places, self.rows, self._scratch)
@@ -157,7 +170,11 @@ class TableBatch:
         weights = self._groups.get(key)
         if weights is None:
             return None
-        runs = [Run(take, weights.a[i:j], tuple(b[i:j] for b in weights.bs)) for i, j, take in self.spans]
+        scale = self._scales.get(key)
+        runs = [
+            Run(take, weights.a[i:j], tuple(b[i:j] for b in weights.bs), None if scale is None else scale[i:j])
+            for i, j, take in self.spans
+        ]
         return weights.projections, runs
 
 

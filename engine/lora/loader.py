@@ -20,7 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from adapters.errors import AdapterRejected
@@ -145,7 +147,9 @@ class AdapterLoader:
         """In few calls: at each one the stepping thread may have to wait for the interpreter."""
         modules = {(module.layer, module.projection): module for module in file.modules}
         targets, sources, places = [], [], []
-        content = bytearray(path.read_bytes())
+        content = np.empty(path.stat().st_size, dtype=np.uint8)
+        with path.open("rb") as weights_file:
+            weights_file.readinto(content.data)  # leaves the interpreter to others meanwhile
         for (layer, group), weights in adapter.groups.items():
             shrinks = torch.split(weights.a, [len(b) for b in weights.bs])
             for p, a, b in zip(weights.projections, shrinks, weights.bs, strict=True):
@@ -162,7 +166,7 @@ class AdapterLoader:
                     raise AdapterRejected([f"{where}: a weight is NaN, infinite or too large for {dtype}"])
 
 
-def _tensor(info: TensorInfo, content: bytearray) -> Tensor:
+def _tensor(info: TensorInfo, content: NDArray[np.uint8]) -> Tensor:
     """A view of the file's content."""
     dtype = _DTYPES[info.dtype]
     count = (info.end - info.start) // dtype.itemsize

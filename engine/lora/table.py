@@ -1,10 +1,10 @@
 """Tables of the adapters in use, so that one batched product serves them all (`kernels.lora`).
 
-A table has a row for each adapter of one layout, with the scalings multiplied in. An adapter is copied to a row when a
+A table has a row for each adapter of one layout. An adapter is copied to a row when a
 batch first uses it and stays as long as nobody needs the row, so a changing set of adapters costs one copy for each
 that is new, never a rebuild. Rows in use are kept close together: holes between them are computed too. In a 16-bit
-engine a layout has two tables: in fp32 for steps with few rows for each adapter (decodes), in the engine's dtype for
-many (prefills).
+engine a layout has two tables: in fp32 for segments of few rows (decodes), in the engine's dtype for long ones (chunks
+of prompts). Scalings are applied in fp32: multiplied into fp32 B's, or into what a 16-bit shrink gives.
 
 New memory costs more than the copy (the system clears each page at its first touch), so the loading thread touches
 the rows that its adapters will need. Knows nothing of slots or requests.
@@ -34,7 +34,9 @@ class AdapterTable:
         self._capacity = capacity
         with torch.inference_mode(False):  # the loading thread writes to it outside of that mode
             self._weights = torch.empty(capacity, layout.num_elements, dtype=dtype, device=device)
+            self._scales = torch.empty(0 if dtype == torch.float32 else capacity, layout.num_ranks, device=device)
         self.groups = layout.groups_of(self._weights)
+        self.scales = layout.scales_of(self._scales) if len(self._scales) else {}
         self._digests: list[str | None] = [None] * capacity  # by row
         self._row_of: dict[str, int] = {}
         self._ready: set[int] = set()  # rows whose memory was touched
@@ -53,18 +55,21 @@ class AdapterTable:
             self._weights[row].zero_()
             self._ready.add(row)
 
-    def place(self, adapters: Sequence[LoadedAdapter]) -> bool:
-        """Give every adapter a row; False if rows may move at the next call with the same ones.
+    def place(self, adapters: Sequence[LoadedAdapter], *, compact: bool) -> bool:
+        """Give every adapter a row, and if asked to, move one of them into a hole that is worth closing.
 
-        Raises IndexError if there are more than the capacity.
+        Returns False where the next call with the same ones may move another. Raises IndexError if there are more than
+        the capacity.
         """
         used = {self._row_of[adapter.digest] for adapter in adapters if adapter.digest in self._row_of}
         for adapter in adapters:
             if adapter.digest not in self._row_of:
                 used.add(self._write(adapter, self._free_row(used)))
+        if not compact:
+            return True
         last = max(used)
         hole = min(self._ready - used, default=last)  # one operation: the loading thread adds to the set
-        if hole > last or last + 1 <= len(used) + len(used) // 4:
+        if hole >= last or last + 1 <= len(used) + len(used) // 4:
             return True
         self._write(next(a for a in adapters if self._row_of[a.digest] == last), hole)  # one move in a step
         return False
@@ -92,6 +97,9 @@ class AdapterTable:
         self._digests[row] = adapter.digest
         self._row_of[adapter.digest] = row
         self._weights[row].copy_(adapter.weights)
+        if self.scales:
+            self._scales[row].copy_(self._layout.by_rank(adapter.scalings))
+            return row
         scalings = {scaling for of_group in adapter.scalings.values() for scaling in of_group}
         if len(scalings) == 1:
             (scaling,) = scalings
@@ -149,11 +157,12 @@ class AdapterTables:
         adapters = list(adapters)
         if self._order is not None and self._order[0] == adapters:
             return self._order[1]
+        self._order = self._step = None  # rows may move
         tables: dict[AdapterLayout, tuple[int, AdapterTable]] = {}
         settled = True
         for layout, of_layout in _by_layout(adapters).items():
             table = self._table(layout, torch.float32)
-            settled &= table.place(of_layout)
+            settled &= table.place(of_layout, compact=True)
             tables[layout] = len(tables), table
 
         def key(place: int) -> tuple[int, int]:
@@ -169,21 +178,27 @@ class AdapterTables:
 
     def step(self, segments: Sequence[Segment]) -> StepLora | None:
         """The adapters of one batch; None if no row uses any."""
-        if not segments:
-            return None
         segments = list(segments)
         if self._step is not None and self._step[0] == segments:
             return self._step[1]
+        self._step = None  # rows may move
+        if not segments:
+            return None
         batches = []
         used, settled = set(), True
-        for layout, adapters in _by_layout([segment.adapter for segment in segments]).items():
-            mine = [segment for segment in segments if segment.adapter.layout is layout]
-            num_rows = sum(segment.last - segment.first for segment in mine)
-            dtype = self._wide_dtype if num_rows >= WIDE_ROWS * len(adapters) else torch.float32
-            table = self._table(layout, dtype)
-            settled &= table.place(adapters)
-            batches.append(_batch(table, mine, self._scratch[dtype], self._device))
-            used.add((layout, dtype))
+        for layout in _by_layout([segment.adapter for segment in segments]):
+            by_dtype: dict[torch.dtype, list[Segment]] = {}
+            for segment in segments:
+                if segment.adapter.layout is layout:
+                    dtype = self._wide_dtype if segment.last - segment.first >= WIDE_ROWS else torch.float32
+                    by_dtype.setdefault(dtype, []).append(segment)
+            for dtype, mine in by_dtype.items():
+                table = self._table(layout, dtype)
+                (adapters,) = _by_layout([segment.adapter for segment in mine]).values()
+                # `order` closes the holes of decodes; it has just told where their rows are.
+                settled &= table.place(adapters, compact=dtype != torch.float32)
+                batches.append(_batch(table, mine, self._scratch[dtype], self._device))
+                used.add((layout, dtype))
         self._drop_idle(used)
         step = StepLora(batches)
         self._step = (segments, step) if settled else None
@@ -219,10 +234,10 @@ def _by_layout(adapters: Iterable[LoadedAdapter | None]) -> dict[AdapterLayout, 
 
 def _batch(table: AdapterTable, segments: Sequence[Segment], scratch: Workspace, device: torch.device) -> TableBatch:
     """What the segments of one table need, all placed."""
+    start, stop = min(segment.first for segment in segments), max(segment.last for segment in segments)
     mine: dict[int, list[int]] = {}
     for segment in segments:
-        mine.setdefault(table.row(segment.adapter), []).extend(range(segment.first, segment.last))
-    num_rows = 1 + max(max(indexes) for indexes in mine.values())
+        mine.setdefault(table.row(segment.adapter), []).extend(range(segment.first - start, segment.last - start))
     first, last = min(mine), max(mine) + 1
     width = _width([len(indexes) for indexes in mine.values()], last - first)
     shares = [(first, [mine.get(row, [])[:width] for row in range(first, last)])]
@@ -236,12 +251,12 @@ def _batch(table: AdapterTable, segments: Sequence[Segment], scratch: Workspace,
         for indexes in per_adapter:
             place_of |= {index: end + len(take) + i for i, index in enumerate(indexes)}
             take += indexes + [0] * (span_width - len(indexes))
-        spans.append(Span(span_first, span_first + len(per_adapter), _unless_identity(take, num_rows, device)))
+        spans.append(Span(span_first, span_first + len(per_adapter), _unless_identity(take, stop - start, device)))
         end += len(take)
     ordered = sorted(place_of)
     places = _unless_identity([place_of[index] for index in ordered], end, device)
-    rows = _unless_identity(ordered, num_rows, device)
-    return TableBatch(table.groups, scratch, num_rows, spans, places, rows)
+    rows = _unless_identity(ordered, stop - start, device)
+    return TableBatch(table.groups, table.scales, scratch, slice(start, stop), spans, places, rows)
 
 
 def _unless_identity(indexes: list[int], length: int, device: torch.device) -> Tensor | None:

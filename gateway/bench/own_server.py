@@ -22,6 +22,7 @@ from gateway.bench.load import Unusable
 START_TIMEOUT_S = 600.0  # a fresh folder first prepares the demo's model
 STOP_TIMEOUT_S = 60.0
 POLL_S = 0.2
+OF_OTHERS = frozenset({"DATABASE_URL", "LORIKEET_MODEL", "LORIKEET_HOST"})
 
 
 @contextlib.contextmanager
@@ -30,7 +31,9 @@ def own_server(data_dir: Path) -> Iterator[dict[str, str]]:
     data_dir.mkdir(parents=True, exist_ok=True)
     port = _free_port()
     log_path = data_dir / "serve.log"
-    environ = os.environ | {"LORIKEET_DATA_DIR": str(data_dir), "LORIKEET_PORT": str(port)}
+    # Nothing of what the shell is set up for: least of all a database that others use.
+    environ = {name: value for name, value in os.environ.items() if name not in OF_OTHERS}
+    environ |= {"LORIKEET_DATA_DIR": str(data_dir), "LORIKEET_PORT": str(port)}
     with log_path.open("w") as log:
         command = [sys.executable, "-m", "gateway.cli", "serve"]
         process = subprocess.Popen(command, env=environ, stdout=log, stderr=subprocess.STDOUT)
@@ -40,7 +43,11 @@ def own_server(data_dir: Path) -> Iterator[dict[str, str]]:
             yield dict(line.split("=", 1) for line in lines)
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(STOP_TIMEOUT_S)
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log_path: Path) -> None:

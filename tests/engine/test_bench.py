@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -63,13 +62,18 @@ def test_many_adapters_pass_through_few_slots(config: EngineConfig) -> None:
 
 
 def test_the_overview_has_a_row_for_every_load(config: EngineConfig) -> None:
-    """Those of prompts that fit this model; the parts that come after them are scenarios of their own."""
-    options = overview.Options(streams=(1, 3), adapters=(0, 2), repeat=1)
-    rows = list(itertools.islice(overview.measure(config, options), 7))
+    options = overview.Options(
+        streams=(1, 3), adapters=(0, 2), repeat=1, long_prompt=96, seconds=0.5, requests_per_stream=3
+    )
+    every_row = list(overview.measure(config, options))
+    rows = [row for row in every_row if "prompt" in row]
     assert [(row["streams"], row["adapters"], row["popularity"]) for row in rows] == [
         *((1, 0, "turns"), (1, 2, "turns"), (3, 0, "turns"), (3, 2, "turns")),
         *((3, 2, "identical"), (3, 2, "uniform"), (3, 2, "zipf")),
+        *((3, 0, "turns"), (3, 2, "turns"), (3, 0, "turns"), (3, 2, "turns")),
     ]
+    assert [row["case"] for row in rows[7:]] == ["long prompts"] * 2 + ["shared prefix"] * 2
+    assert {"more than slots", "noisy: quiet"} <= {row.get("case") for row in every_row}
     assert all(row["tokens_per_s"] > 0 and row["ratio"] > 0 for row in rows)
 
 

@@ -43,7 +43,7 @@ class Table:
         return torch.cat(rows)
 
     def add_(self, out: Tensor, x: Tensor, spans: list[Span], places: Tensor | None, rows: Tensor | None) -> None:
-        runs = [Run(take, self.a[i:j], tuple(b[i:j] for b in self.bs)) for i, j, take in spans]
+        runs = [Run(take, self.a[i:j], tuple(b[i:j] for b in self.bs), None) for i, j, take in spans]
         add_batched_lora_(out.split(OUTS, 1), x, runs, places, rows, Workspace(self.dtype, x.device))
 
 
