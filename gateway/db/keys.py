@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection, Mapping, Sequence
-from ipaddress import IPv4Network, IPv6Network
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from gateway.db.ids import new_id
 from gateway.principal import Role, Scope
+from gateway.tenancy.addresses import Network
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
-
-Network = IPv4Network | IPv6Network
 
 
 class KeyRow(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+import asyncpg
 import msgspec
 
 from gateway.db.ids import new_id
@@ -103,15 +104,16 @@ async def list_projects(
     return [ProjectRow(**row) for row in await conn.fetch(_LIST, organization_id, after, limit, archived, ids)]
 
 
-_RENAME = """
-    UPDATE projects SET name = $3 WHERE organization_id = $1 AND id = $2 AND NOT EXISTS (
-        SELECT FROM projects WHERE organization_id = $1 AND name = $3 AND id <> $2)
-"""
+_RENAME = "UPDATE projects SET name = $3 WHERE organization_id = $1 AND id = $2"
 
 
 async def rename_project(conn: Connection, organization_id: str, project_id: str, name: str) -> bool:
-    """False if another project has this name."""
-    return (await conn.execute(_RENAME, organization_id, project_id, name)) == "UPDATE 1"
+    """False, and the transaction is over, if another project has this name."""
+    try:
+        await conn.execute(_RENAME, organization_id, project_id, name)
+    except asyncpg.UniqueViolationError:
+        return False
+    return True
 
 
 _SUSPEND = """

@@ -1,6 +1,6 @@
 """Where a request comes from: the client's address, also behind proxies that are trusted, and lists of networks.
 
-A connection's own address cannot be chosen by the client; `X-Forwarded-For` can, so it counts from trusted proxies only.
+A connection's own address cannot be chosen by the client. `X-Forwarded-For` can: it counts from trusted proxies only.
 """
 
 from __future__ import annotations

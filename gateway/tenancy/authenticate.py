@@ -1,7 +1,7 @@
 """From an Authorization header to a `Principal`, usually without I/O.
 
 Looked-up keys are cached and dropped as soon as the change feed reports a change, so a revocation or a suspension holds
-within a second in every gateway. While the database is away, keys that are cached stay good and others get `Overloaded`.
+within a second in every gateway. While the database is away, keys that are cached stay good, others get `Overloaded`.
 Whoever presents too many bad keys is told to wait; keys that are known here pass even then, since nobody guesses one.
 """
 

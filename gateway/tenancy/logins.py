@@ -80,21 +80,24 @@ class Logins:
 
         Where the password is right and the user has a second factor, a missing code is `totp_required`.
         """
-        if blocked_s := self._failures.blocked_for_s(client.address, client.now_s):
-            raise TooManyAttempts("Too many failed attempts from your address.", retry_after_s=blocked_s)
-        email = email.lower()
-        identity = hashlib.sha256(email.encode()).digest()
-        async with self._database.acquire() as conn:
-            await _count_attempt(conn, identity)
-            user = await logins.find_credentials(conn, email)
-        # No connection is held while the password is hashed.
-        if not await self._passwords.matches(user.password_hash if user else None, password) or user is None:
-            raise await self._failed(user, client)
+        user = await self.verify(email, password, client)
         if user.totp_confirmed and code is None:
             raise InvalidCredentials("Send the code of your authenticator as well.", param="code", code="totp_required")
         if user.totp_confirmed and not await self.use_code(user, code or ""):
             raise await self._failed(user, client)
-        return await self._succeeded(identity, user, client)
+        return await self._succeeded(user, client)
+
+    async def verify(self, email: str, password: str, client: Client) -> logins.Credentials:
+        """The user whose password it is. Raises as `log_in` does; the attempt counts as failed until a login."""
+        self._check_blocked(client.address, client.now_s)
+        email = email.lower()
+        async with self._database.acquire() as conn:
+            await _count_attempt(conn, _identity(email))
+            user = await logins.find_credentials(conn, email)
+        # No connection is held while the password is hashed.
+        if not await self._passwords.matches(user.password_hash if user else None, password) or user is None:
+            raise await self._failed(user, client)
+        return user
 
     async def use_code(self, user: logins.Credentials, code: str) -> bool:
         """Whether the code is right and was never used before."""
@@ -103,10 +106,23 @@ class Logins:
             step = totp.matching_step(user.totp_secret, code, await logins.now_s(conn))
             return step is not None and await logins.use_totp_step(conn, user.id, step)
 
-    async def find(self, token: str) -> logins.LoggedIn | None:
-        """Who holds the token; None if nobody does any more."""
+    async def unlock(self, conn: Connection, email: str) -> None:
+        """Forget the failed attempts for this address."""
+        await logins.forget_failures(conn, _identity(email))
+
+    async def find(self, token: str, address: str, now_s: float) -> logins.LoggedIn:
+        """Who holds the token. Raises InvalidCredentials if nobody does any more, TooManyAttempts as for bad keys."""
+        self._check_blocked(address, now_s)
         async with self._database.acquire() as conn:
-            return await logins.find_login(conn, _digest(token))
+            found = await logins.find_login(conn, _digest(token))
+        if found is None:
+            self._failures.count(address, now_s)
+            raise InvalidCredentials("Your login has ended. Log in again.", code="login_ended")
+        return found
+
+    def _check_blocked(self, address: str, now_s: float) -> None:
+        if blocked_s := self._failures.blocked_for_s(address, now_s):
+            raise TooManyAttempts("Too many failed attempts from your address.", retry_after_s=blocked_s)
 
     async def _failed(self, user: logins.Credentials | None, client: Client) -> InvalidCredentials:
         self._failures.count(client.address, client.now_s)
@@ -115,10 +131,10 @@ class Logins:
                 await audit.record(conn, _author(user, client), "login.failed", user.id)
         return InvalidCredentials("Incorrect e-mail address, password or code.")
 
-    async def _succeeded(self, identity: bytes, user: logins.Credentials, client: Client) -> NewLogin:
+    async def _succeeded(self, user: logins.Credentials, client: Client) -> NewLogin:
         token = secrets.token_urlsafe(32)
         async with self._database.acquire() as conn, conn.transaction():
-            await logins.forget_failures(conn, identity)
+            await logins.forget_failures(conn, _identity(user.email))
             login = await logins.create_login(
                 conn,
                 user.id,
@@ -158,6 +174,10 @@ def _author(user: logins.Credentials, client: Client) -> audit.Author:
         address=client.address,
         request_id=client.request_id,
     )
+
+
+def _identity(email: str) -> bytes:
+    return hashlib.sha256(email.encode()).digest()
 
 
 def _digest(token: str) -> bytes:
