@@ -1,4 +1,4 @@
-"""What the routes of the admin API share: text that people write, times on the wire, and who a change is recorded for."""
+"""What routes of the admin API share: text that people write, times on the wire, who a change is recorded for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""API keys as the admin API shows them, a project's and an operator's alike. The key itself is shown once, when made."""
+"""API keys as the admin API shows them, a project's and an operator's. The key itself is shown once, when made."""
 
 from __future__ import annotations
 

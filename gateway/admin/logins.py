@@ -18,7 +18,7 @@ from gateway.admin.access import COOKIE, Nothing, needs, read_body
 from gateway.admin.common import author, seconds
 from gateway.admin.paging import Page
 from gateway.admin.services import AdminServices, Caller, Services
-from gateway.admin.users import NewPassword, existing_user
+from gateway.admin.users import NewPassword, check_email, existing_user
 from gateway.api.envelope import call_of
 from gateway.api.fields import decode
 from gateway.db import audit
@@ -27,7 +27,7 @@ from gateway.errors import Conflict, InvalidCredentials, NotFound
 from gateway.principal import Role
 from gateway.tenancy import totp
 from gateway.tenancy.actor import Actor
-from gateway.tenancy.logins import LIFETIME, Client, csrf_token
+from gateway.tenancy.logins import LIFETIME, Client, csrf_token, unlock
 from gateway.tenancy.passwords import MAX_CHARS
 from gateway.tenancy.permissions import check_grant, of_role
 
@@ -101,6 +101,7 @@ _log_in_decoder = msgspec.json.Decoder(LogIn)
 @post("/login", status_code=200)
 async def log_in(request: Request[Any, Any, Any], services: Services) -> Response[CurrentLogin]:
     wanted = decode(_log_in_decoder, await request.body() or b"{}")
+    check_email(wanted.email)
     new = await services.logins.log_in(wanted.email, wanted.password, wanted.code, _client(request))
     body = CurrentLogin(
         id=new.login.id,
@@ -114,7 +115,7 @@ async def log_in(request: Request[Any, Any, Any], services: Services) -> Respons
 
 
 class LoginController(Controller):
-    @get("/login", opt=needs(None))
+    @get("/session", opt=needs(None))
     async def get_login(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> CurrentLogin:
         """Who is logged in; a page that was loaded anew gets its CSRF token here."""
         token = request.cookies[COOKIE]
@@ -156,7 +157,7 @@ class LoginController(Controller):
         password_hash = await services.passwords.hash(wanted.new_password)
         async with services.database.transaction() as conn:
             await rows.set_password_hash(conn, caller.id, password_hash)
-            await services.logins.unlock(conn, caller.email or "")
+            await unlock(conn, caller.email or "")
             ended = await rows.revoke_logins(conn, caller.id, except_id=caller.login_id)
             await audit.record(conn, author(caller), "user.password_changed", caller.id)
         return EndedLogins(ended)
@@ -170,7 +171,7 @@ class LoginController(Controller):
         secret = totp.new_secret()
         async with services.database.transaction() as conn:
             await rows.set_totp_secret(conn, caller.id, secret)
-            await services.logins.unlock(conn, user.email)
+            await unlock(conn, user.email)
             await audit.record(conn, author(caller), "user.totp_begun", caller.id)
         return TotpSecret(totp.base32(secret), totp.provisioning_uri(secret, user.email))
 
@@ -197,7 +198,7 @@ class LoginController(Controller):
         user = await _check_password(request, services, caller, wanted.password)
         async with services.database.transaction() as conn:
             await rows.set_totp_secret(conn, caller.id, None)
-            await services.logins.unlock(conn, user.email)
+            await unlock(conn, user.email)
             ended = await rows.revoke_logins(conn, caller.id, except_id=caller.login_id)
             await audit.record(conn, author(caller), "user.totp_removed", caller.id)
         return EndedLogins(ended)

@@ -29,8 +29,8 @@ class OrganizationController(Controller):
 
     @get(opt=needs("organization.read"))
     async def get_organization(self, services: Services, caller: Caller) -> Organization:
-        async with services.database.transaction() as conn:
-            return _wire(await organizations.lock_organization(conn, caller.organization_id))
+        async with services.database.acquire() as conn:
+            return _wire(await organizations.get_organization(conn, caller.organization_id))
 
     @post("/suspend", status_code=200, opt=needs("organization.write", body=Nothing))
     async def suspend_organization(

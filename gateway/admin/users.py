@@ -17,6 +17,7 @@ from gateway.admin.services import Caller, Services
 from gateway.db import audit, logins, users
 from gateway.errors import Conflict, NotFound
 from gateway.principal import Role
+from gateway.tenancy.logins import unlock
 from gateway.tenancy.passwords import MAX_CHARS, MIN_CHARS
 from gateway.tenancy.permissions import check_grant, of_role
 
@@ -151,7 +152,7 @@ class UserController(Controller):
             await logins.set_password_hash(conn, user_id, password_hash)
             await logins.set_totp_secret(conn, user_id, None)
             await logins.revoke_logins(conn, user_id)
-            await services.logins.unlock(conn, before.email)
+            await unlock(conn, before.email)
             after = await existing_user(conn, caller.organization_id, user_id)
             await audit.record(
                 conn, author(caller), "user.reset", user_id, before=user_wire(before), after=user_wire(after)

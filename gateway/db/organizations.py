@@ -34,6 +34,15 @@ async def ensure_organization(conn: Connection, name: str) -> OrganizationRow:
     return OrganizationRow(**row)
 
 
+_GET = "SELECT id, name, created_at, suspended_at FROM organizations WHERE id = $1"
+
+
+async def get_organization(conn: Connection, organization_id: str) -> OrganizationRow:
+    row = await conn.fetchrow(_GET, organization_id)
+    assert row is not None, "organizations are never deleted"
+    return OrganizationRow(**row)
+
+
 _LOCK = "SELECT id, name, created_at, suspended_at FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
 
 

@@ -106,10 +106,6 @@ class Logins:
             step = totp.matching_step(user.totp_secret, code, await logins.now_s(conn))
             return step is not None and await logins.use_totp_step(conn, user.id, step)
 
-    async def unlock(self, conn: Connection, email: str) -> None:
-        """Forget the failed attempts for this address."""
-        await logins.forget_failures(conn, _identity(email))
-
     async def find(self, token: str, address: str, now_s: float) -> logins.LoggedIn:
         """Who holds the token. Raises InvalidCredentials if nobody does any more, TooManyAttempts as for bad keys."""
         self._check_blocked(address, now_s)
@@ -134,7 +130,7 @@ class Logins:
     async def _succeeded(self, user: logins.Credentials, client: Client) -> NewLogin:
         token = secrets.token_urlsafe(32)
         async with self._database.acquire() as conn, conn.transaction():
-            await logins.forget_failures(conn, _identity(user.email))
+            await unlock(conn, user.email)
             login = await logins.create_login(
                 conn,
                 user.id,
@@ -145,6 +141,11 @@ class Logins:
             )
             await audit.record(conn, _author(user, client), "login.succeeded", user.id, after={"login_id": login.id})
         return NewLogin(token, login, user)
+
+
+async def unlock(conn: Connection, email: str) -> None:
+    """Forget the failed attempts for this e-mail address."""
+    await logins.forget_failures(conn, _identity(email))
 
 
 async def _count_attempt(conn: Connection, identity: bytes) -> None:
