@@ -123,12 +123,13 @@ class UserController(Controller):
         self, user_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> User:
         wanted = await read_body(request, ModifyUser)
+        if wanted.name is not UNSET:
+            check_name(wanted.name)
         async with services.database.transaction() as conn:
             owners = await users.lock_owners(conn, caller.organization_id)
             before = await existing_user(conn, caller.organization_id, user_id)
             name = before.name if wanted.name is UNSET else wanted.name
             role = before.role if wanted.role is UNSET else wanted.role
-            check_name(name)
             check_grant(caller, of_role(before.role) | of_role(role))
             if role != "owner":
                 _check_another_owner(owners, user_id)

@@ -170,12 +170,12 @@ async def test_a_code_is_asked_for_once_confirmed_and_is_good_once(server: Admin
         secret = base64.b32decode(begun["secret"])
         assert (await log_in(server)).status_code == 200, "it does not count before it is confirmed"
         now = int(time.time()) // 30
-        confirmed = await browser.post(f"{url}/confirm", json={"code": code_at(secret, now - 1)})
+        confirmed = await browser.post(f"{url}/confirm", json={"code": code_at(secret, now)})
         assert confirmed.status_code == 200
-        assert code_of(await browser.post(f"{url}/confirm", json={"code": code_at(secret, now - 1)}))[0] == 401
+        assert code_of(await browser.post(f"{url}/confirm", json={"code": code_at(secret, now)}))[0] == 401
     assert code_of(await log_in(server)) == (401, "totp_required")
-    assert code_of(await log_in(server, code=code_at(secret, now - 1))) == (401, "invalid_credentials"), "it was used"
-    good = code_at(secret, now)
+    assert code_of(await log_in(server, code=code_at(secret, now))) == (401, "invalid_credentials"), "it was used"
+    good = code_at(secret, now + 1)
     assert (await log_in(server, code=good)).status_code == 200
     assert code_of(await log_in(server, code=good)) == (401, "invalid_credentials"), "replayed"
     assert code_of(await log_in(server, code=good, password="wrong")) == (401, "invalid_credentials")
@@ -186,8 +186,8 @@ async def test_racing_with_one_code_opens_one_login(server: AdminServer, ann: st
         url = f"{server.url}/admin/v1/totp"
         secret = base64.b32decode((await browser.post(url, json={"password": PASSWORD})).json()["secret"])
         now = int(time.time()) // 30
-        await browser.post(f"{url}/confirm", json={"code": code_at(secret, now - 1)})
-    replies = await asyncio.gather(*(log_in(server, code=code_at(secret, now)) for _ in range(4)))
+        await browser.post(f"{url}/confirm", json={"code": code_at(secret, now)})
+    replies = await asyncio.gather(*(log_in(server, code=code_at(secret, now + 1)) for _ in range(4)))
     assert sorted(reply.status_code for reply in replies) == [200, 401, 401, 401]
 
 
