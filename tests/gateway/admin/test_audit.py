@@ -190,7 +190,8 @@ TAMPERING: list[tuple[str, int, str]] = [
     ),
     (
         "INSERT INTO audit_log SELECT organization_id, 8, 'audit_x', effective_at, actor_kind, actor_id, actor_email,"
-        " address, request_id, event, object_id, project_id, before, after, hash, hash FROM audit_log WHERE sequence = 7",
+        " address, request_id, event, object_id, project_id, before, after, hash, hash FROM audit_log"
+        " WHERE sequence = 7",
         8,
         "does not match its hash",
     ),
