@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -11,15 +10,15 @@ from litestar import Controller, Request, delete, get, post
 from litestar.params import FromPath
 from msgspec import UNSET, UnsetType
 
-from gateway.admin.access import LIST_QUERY, Nothing, needs, read_body
+from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import Name, UnixTime, author, check_name, expiry
 from gateway.admin.key_wire import ApiKey, CreatedKey, api_key, created_key
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
 from gateway.admin.projects import active_project, existing_project
-from gateway.admin.services import AdminServices, Caller, Services
+from gateway.admin.services import Caller, Services
 from gateway.db import audit, keys
 from gateway.db.service_accounts import get_service_account
-from gateway.errors import Conflict, NotFound
+from gateway.errors import NotFound
 from gateway.tenancy.actor import Actor
 from gateway.tenancy.addresses import Network, parse_network
 from gateway.tenancy.keys import new_key
@@ -32,7 +31,6 @@ ProjectScope = Literal["inference", "adapters"]
 Scopes = Annotated[tuple[ProjectScope, ...], msgspec.Meta(min_length=1, max_length=2)]
 Models = Annotated[list[Annotated[str, msgspec.Meta(min_length=1, max_length=256)]], msgspec.Meta(max_length=64)]
 Networks = Annotated[list[Annotated[str, msgspec.Meta(max_length=64)]], msgspec.Meta(min_length=1, max_length=64)]
-MAX_GRACE_S = 30 * 86_400
 
 
 class CreateKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,12 +53,6 @@ class ModifyKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expires_at: UnixTime | UnsetType | None = UNSET
     models: Models | UnsetType | None = UNSET
     ip_allowlist: Networks | UnsetType | None = UNSET
-
-
-class RotateKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """grace_seconds: how long the old secret stays good."""
-
-    grace_seconds: Annotated[int, msgspec.Meta(ge=0, le=MAX_GRACE_S)] = 86_400
 
 
 class DeletedKey(msgspec.Struct, frozen=True):
@@ -111,7 +103,7 @@ class KeyController(Controller):
                 owner_service_account_id=owner,
             )
             assert row is not None, "two keys of 238 random bits are never the same"
-            await _record(conn, caller, "api_key.created", None, row)
+            await record_key(conn, caller, "api_key.created", None, row)
         return created_key(row, made.secret)
 
     @get("/{key_id:str}", opt=needs("keys.read"))
@@ -120,7 +112,7 @@ class KeyController(Controller):
     ) -> ApiKey:
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
-            return api_key(await _existing_key(conn, project_id, key_id))
+            return api_key(await existing_key(conn, project_id, key_id))
 
     @post("/{key_id:str}", status_code=200, opt=needs("keys.write", body=ModifyKey))
     async def modify_key(
@@ -138,7 +130,7 @@ class KeyController(Controller):
             _check_models(wanted.models)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
-            before = await _existing_key(conn, project_id, key_id)
+            before = await existing_key(conn, project_id, key_id)
             scopes = before.scopes if wanted.scopes is UNSET else list(wanted.scopes)
             check_grant(caller, of_scopes(scopes), project_id)
             await keys.modify_key(
@@ -151,67 +143,20 @@ class KeyController(Controller):
                 models=before.models if wanted.models is UNSET else wanted.models,
                 ip_allow=before.ip_allow if wanted.ip_allowlist is UNSET else _networks(wanted.ip_allowlist),
             )
-            after = await _existing_key(conn, project_id, key_id)
-            await _record(conn, caller, "api_key.updated", before, after)
+            after = await existing_key(conn, project_id, key_id)
+            await record_key(conn, caller, "api_key.updated", before, after)
         return api_key(after)
-
-    @post("/{key_id:str}/rotate", status_code=200, opt=needs("keys.write", body=RotateKey))
-    async def rotate_key(
-        self,
-        project_id: FromPath[str],
-        key_id: FromPath[str],
-        request: Request[Any, Any, Any],
-        services: Services,
-        caller: Caller,
-    ) -> CreatedKey:
-        """A new secret for the same key. The old one stays good for the grace."""
-        wanted = await read_body(request, RotateKey)
-        grace = datetime.timedelta(seconds=wanted.grace_seconds)
-        made = new_key("project")
-        async with services.database.transaction() as conn:
-            await active_project(conn, caller.organization_id, project_id)
-            before = await _existing_key(conn, project_id, key_id)
-            if not await keys.rotate_key(conn, project_id, key_id, public=made.public, sha256=made.sha256, grace=grace):
-                raise Conflict("The API key is revoked.", param="key_id", code="api_key_revoked")
-            after = await _existing_key(conn, project_id, key_id)
-            await _record(conn, caller, "api_key.rotated", before, after)
-        return created_key(after, made.secret)
-
-    @post("/{key_id:str}/suspend", status_code=200, opt=needs("keys.write", body=Nothing))
-    async def suspend_key(
-        self,
-        project_id: FromPath[str],
-        key_id: FromPath[str],
-        request: Request[Any, Any, Any],
-        services: Services,
-        caller: Caller,
-    ) -> ApiKey:
-        """Refuse the key, in every gateway within a second, until it is resumed."""
-        await read_body(request, Nothing)
-        return await _set_suspended(services, caller, project_id, key_id, True)
-
-    @post("/{key_id:str}/resume", status_code=200, opt=needs("keys.write", body=Nothing))
-    async def resume_key(
-        self,
-        project_id: FromPath[str],
-        key_id: FromPath[str],
-        request: Request[Any, Any, Any],
-        services: Services,
-        caller: Caller,
-    ) -> ApiKey:
-        await read_body(request, Nothing)
-        return await _set_suspended(services, caller, project_id, key_id, False)
 
     @delete("/{key_id:str}", status_code=200, opt=needs("keys.write"))
     async def revoke_key(
         self, project_id: FromPath[str], key_id: FromPath[str], services: Services, caller: Caller
     ) -> DeletedKey:
-        async def revoke(conn: Connection) -> None:
-            await keys.revoke_key(conn, project_id, key_id)
-
-        await _change(
-            services, caller, project_id, key_id, "api_key.deleted", lambda row: row.revoked_at is None, revoke
-        )
+        async with services.database.transaction() as conn:
+            await existing_project(conn, caller.organization_id, project_id, lock=True)
+            before = await existing_key(conn, project_id, key_id)
+            if before.revoked_at is None:
+                await keys.revoke_key(conn, project_id, key_id)
+                await record_key(conn, caller, "api_key.deleted", before, await existing_key(conn, project_id, key_id))
         return DeletedKey(key_id)
 
 
@@ -233,48 +178,16 @@ async def owning_user(conn: Connection, caller: Actor) -> str | None:
     return made_with.owner_user_id if made_with else None
 
 
-async def _set_suspended(
-    services: AdminServices, caller: Actor, project_id: str, key_id: str, suspended: bool
-) -> ApiKey:
-    async def change(conn: Connection) -> None:
-        await keys.set_key_suspended(conn, project_id, key_id, suspended)
-
-    event = "api_key.suspended" if suspended else "api_key.resumed"
-    row = await _change(
-        services, caller, project_id, key_id, event, lambda row: (row.suspended_at is None) == suspended, change
-    )
-    return api_key(row)
-
-
-async def _change(
-    services: AdminServices,
-    caller: Actor,
-    project_id: str,
-    key_id: str,
-    event: str,
-    is_change: Callable[[keys.KeyRow], bool],
-    change: Callable[[Connection], Awaitable[None]],
-) -> keys.KeyRow:
-    """Make a change where it is one, and record it. Returns the key as it is then."""
-    async with services.database.transaction() as conn:
-        await existing_project(conn, caller.organization_id, project_id, lock=True)
-        before = await _existing_key(conn, project_id, key_id)
-        if not is_change(before):
-            return before
-        await change(conn)
-        after = await _existing_key(conn, project_id, key_id)
-        await _record(conn, caller, event, before, after)
-        return after
-
-
-async def _existing_key(conn: Connection, project_id: str, key_id: str) -> keys.KeyRow:
+async def existing_key(conn: Connection, project_id: str, key_id: str) -> keys.KeyRow:
     row = await keys.get_key(conn, project_id, key_id)
     if row is None:
         raise NotFound(f"The project has no API key with the id '{key_id}'.", param="key_id")
     return row
 
 
-async def _record(conn: Connection, caller: Actor, event: str, before: keys.KeyRow | None, after: keys.KeyRow) -> None:
+async def record_key(
+    conn: Connection, caller: Actor, event: str, before: keys.KeyRow | None, after: keys.KeyRow
+) -> None:
     shown = api_key(before) if before else None
     await audit.record(
         conn, author(caller), event, after.id, project_id=after.project_id, before=shown, after=api_key(after)

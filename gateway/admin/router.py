@@ -11,6 +11,7 @@ from gateway.admin.access import admin_guard, check_routes
 from gateway.admin.adapters import AdapterController
 from gateway.admin.admin_keys import AdminKeyController
 from gateway.admin.audit_logs import AuditLogController
+from gateway.admin.key_states import KeyStateController
 from gateway.admin.keys import KeyController, get_key
 from gateway.admin.logins import LoginController, UserLoginController, log_in
 from gateway.admin.members import MemberController
@@ -36,6 +37,7 @@ def admin_router(services: AdminServices) -> Router:
             MemberController,
             ServiceAccountController,
             KeyController,
+            KeyStateController,
             AdapterController,
             UserController,
             UserLoginController,

@@ -11,7 +11,8 @@ from litestar.handlers import HTTPRouteHandler
 
 from gateway.admin.access import Access
 from gateway.admin.admin_keys import CreateAdminKey
-from gateway.admin.keys import CreateKey, ModifyKey, RotateKey
+from gateway.admin.key_states import RotateKey
+from gateway.admin.keys import CreateKey, ModifyKey
 from gateway.admin.logins import ChangePassword, Confirm, WithPassword
 from gateway.admin.members import AddMember, ModifyMember
 from gateway.admin.projects import ArchiveProject, CreateProject, ModifyProject
