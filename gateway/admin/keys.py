@@ -1,4 +1,4 @@
-"""A project's API keys over HTTP: made, changed, rotated, suspended, revoked."""
+"""A project's API keys over HTTP: made, listed, changed, revoked."""
 
 from __future__ import annotations
 
@@ -188,6 +188,7 @@ async def existing_key(conn: Connection, project_id: str, key_id: str) -> keys.K
 async def record_key(
     conn: Connection, caller: Actor, event: str, before: keys.KeyRow | None, after: keys.KeyRow
 ) -> None:
+    """What the key was, if it was there, and is now."""
     shown = api_key(before) if before else None
     await audit.record(
         conn, author(caller), event, after.id, project_id=after.project_id, before=shown, after=api_key(after)

@@ -75,6 +75,14 @@ async def find_project(conn: Connection, organization_id: str, name: str) -> Pro
     return ProjectRow(**row) if row else None
 
 
+_WAS_ARCHIVED = "SELECT EXISTS (SELECT FROM projects WHERE organization_id = $1 AND archived_name = $2)"
+
+
+async def was_archived(conn: Connection, organization_id: str, name: str) -> bool:
+    """Whether the organization had a project of this name that was archived."""
+    return bool(await conn.fetchval(_WAS_ARCHIVED, organization_id, name))
+
+
 _LIST = """
     SELECT id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after
     FROM projects
