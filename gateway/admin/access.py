@@ -7,7 +7,6 @@ so cannot be registered. Knows nothing about what routes do.
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -80,12 +79,7 @@ def check_routes(router: Router) -> Router:
 async def read_body(request: Request[Any, Any, Any], kind: type[T]) -> T:
     """The request's body, of which no field is unknown. Raises InvalidRequest naming the field."""
     assert request.route_handler.opt["access"].body is kind
-    return decode(_decoder(kind), await request.body() or b"{}")
-
-
-@functools.cache
-def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
-    return msgspec.json.Decoder(kind)
+    return decode(msgspec.json.Decoder(kind), await request.body() or b"{}")
 
 
 def admin_guard(authenticator: Authenticator, logins: Logins) -> Guard:

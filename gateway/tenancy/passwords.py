@@ -18,10 +18,10 @@ MAX_AT_ONCE = 2
 
 
 class Passwords:
-    """One per gateway process."""
+    """One per gateway process. hasher: argon2-cffi's defaults are the RFC's parameters."""
 
-    def __init__(self) -> None:
-        self._hasher = PasswordHasher()
+    def __init__(self, hasher: PasswordHasher | None = None) -> None:
+        self._hasher = hasher or PasswordHasher()
         self._slots = asyncio.Semaphore(MAX_AT_ONCE)
         self._of_nobody: str | None = None
 

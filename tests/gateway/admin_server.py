@@ -13,6 +13,7 @@ import httpx
 import msgspec
 import numpy as np
 import uvicorn
+from argon2 import PasswordHasher
 from prometheus_client import CollectorRegistry
 from safetensors.numpy import save_file
 
@@ -97,13 +98,14 @@ class AdminServer:
         user: dict[str, Any] = reply.json()
         return user
 
-    async def person(self, email: str) -> httpx.AsyncClient:
+    @asynccontextmanager
+    async def person(self, email: str) -> AsyncIterator[httpx.AsyncClient]:
         """A browser in which this user has logged in, that sends the CSRF token along."""
-        client = self.client()
-        reply = await client.post(f"{self.url}/admin/v1/login", json={"email": email, "password": PASSWORD})
-        assert reply.status_code == 200, reply.text
-        client.headers["x-csrf-token"] = reply.json()["csrf_token"]
-        return client
+        async with self.client() as client:
+            reply = await client.post(f"{self.url}/admin/v1/login", json={"email": email, "password": PASSWORD})
+            assert reply.status_code == 200, reply.text
+            client.headers["x-csrf-token"] = reply.json()["csrf_token"]
+            yield client
 
 
 @asynccontextmanager
@@ -111,7 +113,9 @@ async def serve_admin(
     database: Database, folder: Path, *, max_failed_keys: int = 0, trusted_proxies: Sequence[Network] = ()
 ) -> AsyncIterator[AdminServer]:
     """Serve on a free port of the loopback until the context is left."""
-    failures, passwords = FailureCap(max_failed_keys), Passwords()
+    # A hash that takes long would take long in every test.
+    passwords = Passwords(PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
+    failures = FailureCap(max_failed_keys)
     removed: list[str] = []
 
     async def on_adapter_removed(digest: str) -> None:

@@ -60,26 +60,20 @@ class Cast(msgspec.Struct):
 
 @pytest.fixture
 async def cast(server: AdminServer, operator: httpx.AsyncClient, acme: str) -> AsyncIterator[Cast]:
-    callers: dict[str, httpx.AsyncClient] = {"anonymous": server.client(), "stranger": server.client("sk-lk-x")}
-    callers["unknown key"] = server.client(new_key("admin").secret)
-    for scope in ("admin_read", "admin_write"):
-        callers[scope] = server.client(await server.admin_key(scope))  # type: ignore[arg-type]
+    keys = {"anonymous": None, "stranger": "sk-lk-x", "unknown key": new_key("admin").secret}
+    keys |= {"admin_read": await server.admin_key("admin_read"), "admin_write": await server.admin_key("admin_write")}
     for scope in ("inference", "adapters"):
-        key = (await operator.post(f"{acme}/api_keys", json={"scopes": [scope]})).json()["value"]
-        callers[f"key {scope}"] = server.client(key)
-    globex = (await operator.post("/projects", json={"name": "globex"})).json()["id"]
-    for where in ("organization", "acme", "globex"):
-        for role in ROLES:
-            name = f"{role} of {where}"
-            user = await server.user(f"{role}@{where}.example.com", role if where == "organization" else None)
-            if where != "organization":
-                path = acme if where == "acme" else f"/projects/{globex}"
-                await operator.post(f"{path}/users", json={"user_id": user["id"], "role": role})
-            callers[name] = await server.person(user["email"])
+        keys[f"key {scope}"] = (await operator.post(f"{acme}/api_keys", json={"scopes": [scope]})).json()["value"]
+    globex = f"/projects/{(await operator.post('/projects', json={'name': 'globex'})).json()['id']}"
     routes = [route for route in routes_of(server.app) if route.access is not None]
     async with contextlib.AsyncExitStack() as stack:
-        for client in callers.values():
-            await stack.enter_async_context(client)
+        callers = {name: await stack.enter_async_context(server.client(key)) for name, key in keys.items()}
+        for where, project in (("organization", None), ("acme", acme), ("globex", globex)):
+            for role in ROLES:
+                user = await server.user(f"{role}@{where}.example.com", None if project else role)
+                if project:
+                    await operator.post(f"{project}/users", json={"user_id": user["id"], "role": role})
+                callers[f"{role} of {where}"] = await stack.enter_async_context(server.person(user["email"]))
         yield Cast(callers, acme.removeprefix("/projects/"), routes, server.url)
 
 

