@@ -146,7 +146,9 @@ async def serve_admin(
         openapi_config=None,
         logging_config=None,
     )
-    listener = socket.create_server(("127.0.0.1", 0))
+    # asyncio turns off Nagle's algorithm only where the protocol is named; replies would wait 40 ms for a late ACK.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(app, lifespan="off", log_config=None, proxy_headers=False, timeout_graceful_shutdown=5)
     server = uvicorn.Server(config)
     await services.authenticator.start()

@@ -85,13 +85,14 @@ class RawClient:
         async with asyncio.timeout(10):
             reply = await _read(reader)
         if reply.headers.get("connection") == "close":
-            self.close()
+            await self.close()
         return reply
 
-    def close(self) -> None:
+    async def close(self) -> None:
         if self._open is not None:
-            self._open[1].close()
-            self._open = None
+            writer, self._open = self._open[1], None
+            writer.close()
+            await writer.wait_closed()
 
 
 async def _read(reader: asyncio.StreamReader) -> Reply:

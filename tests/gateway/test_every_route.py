@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 
 import asyncpg
 import msgspec
@@ -18,10 +18,10 @@ NUM_TEXTS, NUM_TEXTS_FULL = 500, 5000
 
 
 @pytest.fixture
-def client(house: House) -> Iterator[RawClient]:
+async def client(house: House) -> AsyncIterator[RawClient]:
     client = RawClient(house.gateway.port)
     yield client
-    client.close()
+    await client.close()
 
 
 @pytest.fixture
@@ -35,8 +35,11 @@ def test_the_public_routes_are_these(routes: list[Route]) -> None:
     assert undeclared == PUBLIC
 
 
-def refused(reply: Reply, statuses: tuple[int, ...]) -> bool:
-    return reply.status in statuses and bool(reply.error["message"])
+def refused(reply: Reply, status: int) -> bool:
+    """With this status; or with 400, for a Host that is none (RFC 9112, section 3.2)."""
+    if reply.headers["content-type"].startswith("text/plain"):
+        return reply.status == 400  # of the parser, before there is a request
+    return reply.status == status or (reply.status == 400 and reply.error["message"] == "Invalid host header")
 
 
 async def test_no_route_opens_without_a_key_whatever_the_host(
@@ -55,9 +58,8 @@ async def test_no_route_opens_without_a_key_whatever_the_host(
             hosts = HOSTS if full or who == "nobody" else HOSTS[place % 10 :: 10]
             for host in hosts:
                 reply = await client.send(route.method, route.at(project_id=house.acme.project_id), headers, host=host)
-                # The server's parser refuses some hosts before there is a request.
-                if reply.status != 400 or reply.headers["content-type"] != "text/plain; charset=utf-8":
-                    wrong += [] if refused(reply, (401,)) else [f"{who} at {host!r}: {route}: {reply}"]
+                if not refused(reply, 401):
+                    wrong.append(f"{who} at {host!r}: {route}: {reply}")
     assert wrong == []
 
 
@@ -69,8 +71,7 @@ async def test_another_tenants_key_opens_nothing_of_a_tenant(
         for host in HOSTS if full else HOSTS[place % 10 :: 10]:
             path = route.at(project_id=house.acme.project_id)
             reply = await client.send(route.method, path, headers, host=host)
-            if reply.headers["content-type"] == "application/json":
-                assert refused(reply, (404,)), (str(route), host)
+            assert refused(reply, 404), (str(route), host)
     model = f"tiny:{house.acme.adapter}".encode()
     for route in routes:
         if route.path.startswith("/v1/") and not route.path.startswith("/v1/organization"):
@@ -92,10 +93,9 @@ async def test_the_host_header_does_not_change_an_answer(house: House, client: R
     for host in HOSTS:
         for path, status in (("/v1/models", 200), ("/v1/nothing", 404), ("/v1/organization/projects", 403)):
             reply = await client.send("GET", path, headers, host=host)
-            if reply.headers["content-type"].startswith("application/json"):
-                assert reply.status == status, (host, path)
-                assert path != "/v1/models" or reply.body == usual.body
-                assert b"evil" not in reply.body, (host, path)
+            assert refused(reply, status), (host, path)
+            assert reply.body == usual.body or reply.status != 200
+            assert b"evil" not in reply.body, (host, path)
 
 
 COUNTS = """
@@ -123,8 +123,8 @@ async def test_hostile_texts_are_only_ever_texts(house: House, client: RawClient
     for number, text in enumerate(hostile_texts(NUM_TEXTS_FULL if full else NUM_TEXTS)):
         for reply, statuses in [
             (await by_header(client, text, house), (200, 400, 401, 403)),
-            *[(reply, (400, 404, 405)) for reply in await by_path(client, text, operator, house)],
-            *[(reply, (200, 400)) for reply in await by_query(client, text, operator)],
+            *[(reply, (400, 404, 405)) for reply in await by_path(client, text, operator, house, doors(number, full))],
+            *[(reply, (200, 400)) for reply in await by_query(client, text, operator, doors(number, full))],
             (await by_login(client, text, hashed=number % 25 == 0), (400, 401, 429)),
         ]:
             if reply.status not in statuses:
@@ -150,28 +150,34 @@ async def by_header(client: RawClient, text: str, house: House) -> Reply:
     return await client.send("GET", "/v1/organization/projects", headers)
 
 
-async def by_path(client: RawClient, text: str, operator: dict[str, str], house: House) -> list[Reply]:
+def doors(number: int, full: bool) -> slice:
+    """Which of the doors the text of this number goes through: the first texts through all, later ones take turns."""
+    return slice(None) if full or number < 50 else slice(number % 3, None, 3)
+
+
+async def by_path(client: RawClient, text: str, operator: dict[str, str], house: House, through: slice) -> list[Reply]:
     quoted = "".join(f"%{byte:02x}" for byte in text.encode())
     tenant = {"Authorization": f"Bearer {house.acme.key}"}
-    places = [f"/v1/organization/projects/x{quoted}", f"/v1/organization/users/x{quoted}/logins"]
-    return [
-        *[await client.send("GET", place, operator) for place in places],
-        await client.send("GET", f"/v1/models/x{quoted}", tenant),
+    places = [
+        (f"/v1/organization/projects/x{quoted}", operator),
+        (f"/v1/organization/users/x{quoted}/logins", operator),
+        (f"/v1/models/x{quoted}", tenant),
     ]
+    return [await client.send("GET", place, headers) for place, headers in places[through]]
 
 
-async def by_query(client: RawClient, text: str, operator: dict[str, str]) -> list[Reply]:
+async def by_query(client: RawClient, text: str, operator: dict[str, str], through: slice) -> list[Reply]:
+    """Those that look for something find nothing; the others are refused."""
     quoted = "".join(f"%{byte:02x}" for byte in text.encode())
     audit = f"event_types%5B%5D=x{quoted}&actor_emails%5B%5D={quoted}&resource_ids%5B%5D={quoted}"
-    queries = [f"projects?name=x{quoted}", f"users?email=x{quoted}&limit=1", f"audit_logs?{audit}"]
+    finding = [f"projects?name=x{quoted}", f"users?email=x{quoted}&limit=1", f"audit_logs?{audit}"]
     refused = [f"projects?after=x{quoted}", f"projects?limit=x{quoted}", f"projects?x{quoted}=1"]
-    found = [await client.send("GET", f"/v1/organization/{query}", operator) for query in queries]
-    for reply in found:
-        assert reply.status == 400 or b'"data":[]' in reply.body, (text, reply)
-    for query in refused:
+    replies = []
+    for query in [*finding[through], *refused[through]]:
         reply = await client.send("GET", f"/v1/organization/{query}", operator)
-        assert reply.status == 400, (text, reply)
-    return found
+        assert reply.status == 400 or (query in finding and b'"data":[]' in reply.body), (text, reply)
+        replies.append(reply)
+    return replies
 
 
 async def by_login(client: RawClient, text: str, *, hashed: bool) -> Reply:
@@ -192,7 +198,7 @@ async def named(client: RawClient, text: str, operator: dict[str, str]) -> list[
 
 def test_the_texts_are_many_and_the_same_every_time() -> None:
     assert hostile_texts(NUM_TEXTS) == hostile_texts(NUM_TEXTS)
-    assert len(set(hostile_texts(NUM_TEXTS_FULL))) > 0.9 * NUM_TEXTS_FULL
+    assert len(set(hostile_texts(NUM_TEXTS_FULL))) > 0.85 * NUM_TEXTS_FULL
     assert len(FRAGMENTS) > 70
 
 
