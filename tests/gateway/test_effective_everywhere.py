@@ -87,7 +87,7 @@ class Tenant:
 async def tenant(fleet: Fleet) -> AsyncIterator[Tenant]:
     clients = [httpx.AsyncClient(base_url=gateway.url) for gateway in fleet.gateways]
     headers = {"authorization": f"Bearer {fleet.operator_key}"}
-    operator = httpx.AsyncClient(base_url=f"{clients[0].base_url}v1/organization", headers=headers)
+    operator = httpx.AsyncClient(base_url=f"{fleet.gateways[0].url}/v1/organization", headers=headers)
     project = (await operator.post("/projects", json={"name": "acme"})).json()
     path = f"/projects/{project['id']}"
     yield Tenant(clients, operator, path, (await operator.post(f"{path}/api_keys", json={})).json())
