@@ -1,10 +1,10 @@
-"""The one way of a request: route, prepare, bound, generate, text. Knows neither HTTP nor which backend it talks to."""
+"""The one way of a request: route, prepare, bound, admit, generate, text. Knows neither HTTP nor which backend it talks
+to."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -14,6 +14,10 @@ from gateway.backends.base import Backend, PreparedPrompt
 from gateway.backends.pool import Pool
 from gateway.choices import Choice, Piece, Token, prompt_tokens
 from gateway.errors import BackendFailed, InvalidRequest, Overloaded
+from gateway.limits.limiter import Limiter
+from gateway.limits.refusal import Headers
+from gateway.limits.rules import Sizes
+from gateway.limits.work import Part
 from gateway.metering.meter import Meter
 from gateway.metering.tag import MeterTag, encode_tag
 from gateway.principal import Principal
@@ -31,8 +35,23 @@ class Prepared(msgspec.Struct, frozen=True):
 
     pool: Pool
     request: GenerateRequest
+    tag: MeterTag
     stop: tuple[str, ...] = ()
     grammar_field: str | None = None
+
+    @property
+    def max_tokens(self) -> int:
+        """Of each of its completions."""
+        return self.request.sampling.max_tokens
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """Prepared prompts of one HTTP request that may run now. headers: where the caller's limits stand. close has to be
+    called once the request is answered, whatever became of it."""
+
+    prepared: Sequence[Prepared]
+    headers: Headers
+    close: Callable[[], None]
 
 
 class PromptTokens(msgspec.Struct, frozen=True):
@@ -53,6 +72,7 @@ class Pipeline:
         pools: Mapping[str, Pool],
         tokenizers: Mapping[str, Tokenizer],
         meter: Meter,
+        limiter: Limiter,
         *,
         default_max_tokens: int,
     ) -> None:
@@ -60,6 +80,7 @@ class Pipeline:
         self._pools = pools
         self._tokenizers = tokenizers
         self._meter = meter
+        self._limiter = limiter
         self._default_max_tokens = default_max_tokens
 
     def tokenizer(self, prepared: Prepared) -> Tokenizer:
@@ -75,7 +96,9 @@ class Pipeline:
         _check_ids("stop_token_ids", sampling.stop_token_ids, capabilities.vocab_size)
         _check_ids("logit_bias", sampling.logit_bias, capabilities.vocab_size)
         _check_at_most(request.names.n, request.n, capabilities.max_choices)
-        max_tokens = _bound(capabilities.max_model_len, prompt.num_tokens, request, self._default_max_tokens)
+        sizes = (await self._limiter.rules(principal, route.model)).sizes
+        max_tokens = _bound(capabilities.max_model_len, sizes, prompt.num_tokens, request, self._default_max_tokens)
+        tag = self._tag(principal, route, request)
         generate = GenerateRequest(
             request_id=request.request_id,
             prompt_token_ids=prompt.token_ids,
@@ -84,9 +107,9 @@ class Pipeline:
             adapter=route.adapter.digest if route.adapter else "",
             n=request.n,
             weight=request.weight,
-            meter=self._tag(principal, route, request),
+            meter=encode_tag(tag),
         )
-        return Prepared(pool, generate, request.stop, request.names.grammar)
+        return Prepared(pool, generate, tag, request.stop, request.names.grammar)
 
     async def prepare_embedding(self, principal: Principal, request: EmbeddingRequest) -> Prepared:
         """Raises as `prepare` does."""
@@ -96,7 +119,10 @@ class Pipeline:
         capabilities = pool.any.capabilities
         if prompt.num_tokens > capabilities.max_model_len:
             raise _too_long(capabilities.max_model_len, prompt.num_tokens, request.names.prompt)
+        sizes = (await self._limiter.rules(principal, route.model)).sizes
+        _check_prompt(sizes, prompt.num_tokens, request.names.prompt)
         _check_at_most("dimensions", request.dimensions or 1, capabilities.embedding_size)
+        tag = self._tag(principal, route, request)
         generate = GenerateRequest(
             request_id=request.request_id,
             prompt_token_ids=prompt.token_ids,
@@ -104,9 +130,29 @@ class Pipeline:
             tenant=principal.project_id,
             adapter=route.adapter.digest if route.adapter else "",
             pooling=request.pooling,
-            meter=self._tag(principal, route, request),
+            meter=encode_tag(tag),
         )
-        return Prepared(pool, generate)
+        return Prepared(pool, generate, tag)
+
+    async def admit(self, principal: Principal, prepared: Sequence[Prepared]) -> Admitted:
+        """Reserve what the prompts of one request may use at most; completions may have to be shorter for it.
+
+        Raises LimitReached and Overloaded.
+        """
+        first = prepared[0]
+        parts = tuple(
+            Part(each.request.request_id, len(each.request.prompt_token_ids), each.request.n, each.max_tokens)
+            for each in prepared
+        )
+        admission = await self._limiter.admit(
+            principal,
+            first.tag.model,
+            parts,
+            min_tokens=first.request.sampling.min_tokens,
+            capacity=first.pool.any.capabilities.max_in_flight,
+        )
+        bounded = [_bounded(each, admission.cap, admission.instant_ns) for each in prepared]
+        return Admitted(bounded, admission.headers, admission.close)
 
     async def run(self, prepared: Prepared) -> AsyncGenerator[Item]:
         """Pieces as they come, each choice's last with its finish reason; then exactly one Usage.
@@ -145,25 +191,34 @@ class Pipeline:
                     return item.embedding, item.usage
         raise BackendFailed("The engine gave no embedding.")
 
-    def _tag(self, principal: Principal, route: Route, request: TextRequest | EmbeddingRequest) -> bytes:
+    def _tag(self, principal: Principal, route: Route, request: TextRequest | EmbeddingRequest) -> MeterTag:
         """What its usage event needs to know. Raises Overloaded where no more of them can be kept."""
         if not self._meter.has_room:
             raise Overloaded("Usage cannot be recorded at the moment.", retry_after_s=5.0)
         adapter = route.adapter
-        return encode_tag(
-            MeterTag(
-                organization_id=principal.organization_id,
-                project_id=principal.project_id,
-                api_key_id=principal.api_key_id,
-                endpoint=request.endpoint,
-                model=route.model,
-                adapter_id=adapter.id if adapter else None,
-                adapter_version=adapter.version if adapter else None,
-                adapter_digest=adapter.digest if adapter else None,
-                created_at_ns=time.time_ns(),
-                stream=request.stream,
-            )
+        return MeterTag(
+            organization_id=principal.organization_id,
+            project_id=principal.project_id,
+            api_key_id=principal.api_key_id,
+            endpoint=request.endpoint,
+            model=route.model,
+            adapter_id=adapter.id if adapter else None,
+            adapter_version=adapter.version if adapter else None,
+            adapter_digest=adapter.digest if adapter else None,
+            created_at_ns=self._limiter.clock.now_ns(),
+            stream=request.stream,
         )
+
+
+def _bounded(prepared: Prepared, cap: int, instant_ns: int) -> Prepared:
+    """With completions of at most cap tokens, and counted in the windows in which they were reserved."""
+    request, tag = prepared.request, prepared.tag
+    if tag.created_at_ns != instant_ns:
+        tag = msgspec.structs.replace(tag, created_at_ns=instant_ns)
+        request = msgspec.structs.replace(request, meter=encode_tag(tag))
+    if prepared.max_tokens > cap:
+        request = msgspec.structs.replace(request, sampling=msgspec.structs.replace(request.sampling, max_tokens=cap))
+    return msgspec.structs.replace(prepared, request=request, tag=tag)
 
 
 async def _pieces(choices: list[Choice], deltas: list[Delta], backend: Backend) -> list[Piece]:
@@ -195,21 +250,44 @@ def _naming(error: InvalidRequest, prepared: Prepared) -> InvalidRequest:
     return InvalidRequest(error.message, param=error.param or prepared.grammar_field, code=error.code)
 
 
-def _bound(context: int, num_prompt_tokens: int, request: TextRequest, default: int) -> int:
-    """The most tokens to generate, such that prompt and completion fit the context."""
+def _bound(context: int, sizes: Sizes, num_prompt_tokens: int, request: TextRequest, default: int) -> int:
+    """The most tokens to generate, such that prompt and completion fit the context and the tenant's bounds."""
+    _check_prompt(sizes, num_prompt_tokens, request.names.prompt)
     left, min_tokens = context - num_prompt_tokens, request.sampling.min_tokens
     needed = 1 if request.max_tokens is None else request.max_tokens
     if left < min(needed, 1):
         raise _too_long(context, num_prompt_tokens, request.names.prompt)
     if left < needed:
         raise _too_long(context, num_prompt_tokens, request.names.prompt, needed, request.names.max_tokens)
-    max_tokens = min(max(default, min_tokens), left) if request.max_tokens is None else request.max_tokens
+    allowed = left
+    if sizes.completion is not None:
+        allowed = min(allowed, sizes.completion)
+    if sizes.total is not None:
+        allowed = min(allowed, sizes.total - num_prompt_tokens)
+    if needed > allowed:
+        raise InvalidRequest(
+            f"'{request.names.max_tokens}' must be at most {allowed}: this project's completions are limited.",
+            param=request.names.max_tokens,
+            code="completion_too_long",
+        )
+    max_tokens = min(max(default, min_tokens), allowed) if request.max_tokens is None else request.max_tokens
     if min_tokens > max_tokens:
         raise InvalidRequest(
             f"'min_tokens' must be at most {max_tokens}, the most tokens this request may generate.",
             param="min_tokens",
         )
     return max_tokens
+
+
+def _check_prompt(sizes: Sizes, num_tokens: int, field: str) -> None:
+    """Raises InvalidRequest for a prompt that is larger than its tenant's may be."""
+    allowed = min((size for size in (sizes.prompt, sizes.total) if size is not None), default=num_tokens)
+    if num_tokens > allowed:
+        raise InvalidRequest(
+            f"The {field} has {num_tokens} tokens; prompts of this project may have at most {allowed}.",
+            param=field,
+            code="prompt_too_long",
+        )
 
 
 def _too_long(

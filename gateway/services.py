@@ -19,9 +19,17 @@ from engine.config import ModelConfig, load_model_config, model_digest
 from gateway.admin.services import AdminServices
 from gateway.backends.engine_client import EngineBackend
 from gateway.backends.pool import Pool
+from gateway.db.changes import Change
+from gateway.db.leases import PostgresLeases
+from gateway.db.limits import LimitLoader
 from gateway.db.organizations import installation_id
 from gateway.db.pool import UNAVAILABLE, UNUSABLE, Database
 from gateway.errors import GatewayError
+from gateway.limits.clock import DatabaseClock
+from gateway.limits.limiter import Limiter
+from gateway.limits.rules import Rules
+from gateway.limits.webhooks import WebhookSender
+from gateway.limits.work import Free, Prices
 from gateway.metering.meter import Meter
 from gateway.observe import SHARED_METRICS_DIR, Metrics
 from gateway.pipeline import Pipeline
@@ -51,9 +59,12 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @asynccontextmanager
-async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> AsyncIterator[Services]:
+async def running_services(
+    settings: Settings, *, model_dir: Path, dsn: str, prices: Prices | None = None
+) -> AsyncIterator[Services]:
     """Services that are started on entry and, on leaving, stopped: requests first, then the ledger, then the database.
 
+    prices: what tokens cost, by which cost limits are reserved; without any, nothing.
     Waits for the database; the engine may come later, and go and come again. Raises one of `UNUSABLE`.
     """
     config = load_model_config(model_dir)
@@ -65,7 +76,8 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         authenticator = Authenticator(database)
         resolver = Resolver(database, frozenset({settings.model_name}))
         authenticator.changes.subscribe(resolver.changed)
-        meter = Meter(database, metrics)
+        limiter = _limiter(database, authenticator, prices or Free())
+        meter = Meter(database, metrics, limiter)
         backend = EngineBackend(
             settings.engine_endpoint,
             database_id=await _database_id(database),
@@ -74,7 +86,10 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             tokenizer=tokenizer,
             sink=meter,
         )
-        await _start(stack, authenticator, meter, backend)
+        await _start(stack, authenticator, limiter, meter, backend)
+        webhooks = WebhookSender(database, allow_private=settings.private_webhooks)
+        webhooks.start()
+        stack.push_async_callback(webhooks.stop)
         pools = {settings.model_name: Pool(settings.model_name, [backend], created=int(time.time()))}
         metrics.watch(list(pools.values()))
         yield Services(
@@ -88,6 +103,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
                 pools,
                 {settings.model_name: tokenizer},
                 meter,
+                limiter,
                 default_max_tokens=settings.default_max_tokens,
             ),
             metrics=metrics,
@@ -95,10 +111,27 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         )
 
 
-async def _start(stack: AsyncExitStack, authenticator: Authenticator, meter: Meter, backend: EngineBackend) -> None:
+def _limiter(database: Database, authenticator: Authenticator, prices: Prices) -> Limiter:
+    rules = Rules(LimitLoader(database))
+    limiter = Limiter(PostgresLeases(database), rules, DatabaseClock(time.monotonic), prices)
+
+    def changed(change: Change | None) -> None:
+        rules.changed(change)
+        if change is None or change.table == "limits":
+            limiter.limit_changed(change.id if change else None)
+
+    authenticator.changes.subscribe(changed)
+    return limiter
+
+
+async def _start(
+    stack: AsyncExitStack, authenticator: Authenticator, limiter: Limiter, meter: Meter, backend: EngineBackend
+) -> None:
     """Start each, and leave to the stack to stop them in the opposite order."""
     await authenticator.start()
     stack.push_async_callback(authenticator.stop)
+    await limiter.start()
+    stack.push_async_callback(limiter.stop)
     backend.start()
     stack.push_async_callback(backend.stop)
     meter.start()

@@ -84,6 +84,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     default_max_tokens: Annotated[Positive, Meta(description="Completion tokens when a request sets no bound.")] = 1024
     max_body_bytes: Annotated[Bytes, Meta(description="Largest request body, e.g. `4MiB`.")] = 4 << 20
     max_adapter_bytes: Annotated[Bytes, Meta(description="Largest adapter upload, e.g. `512MiB`.")] = 512 << 20
+    private_webhooks: Annotated[
+        bool, Meta(description="Whether webhooks may be at private addresses, such as the loopback.")
+    ] = False
     drain_seconds: Annotated[
         float, Meta(ge=0, le=86400, description="How long running requests may take to finish at shutdown.")
     ] = 30.0
@@ -253,6 +256,8 @@ def _shown(field: str, default: Any) -> str:
         return ""
     if field in _BYTE_FIELDS:
         return f"{default >> 20}MiB"
+    if isinstance(default, bool):
+        return str(default).lower()
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from litestar import Controller, Request, delete, get, post
@@ -19,7 +20,11 @@ from gateway.admin.projects import existing_project
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.admin.upload import receive_adapter
 from gateway.db import adapters
-from gateway.errors import InvalidRequest, NotFound
+from gateway.db.limits import exceeded_storage
+from gateway.errors import InvalidRequest, NotFound, QuotaExceeded
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
 
 
 class Adapter(msgspec.Struct, frozen=True):
@@ -78,7 +83,7 @@ class AdapterController(Controller):
                 check_adapter_name(name)
             except ValueError as error:
                 raise InvalidRequest(f"{error}.", param="name", code="invalid_value") from None
-            row, changed = await _store(services, project_id, name, Path(upload))
+            row, changed = await _store(services, caller.organization_id, project_id, name, Path(upload))
         return PutAdapter(**_fields(row, services.model_name), changed=changed)
 
     @delete("/{name:str}", status_code=200)
@@ -94,22 +99,46 @@ class AdapterController(Controller):
             unreferenced = await adapters.unreferenced_digests(conn, digests)
         for digest in unreferenced:
             await services.on_adapter_removed(digest)
-        async with services.database.acquire() as conn, adapters.store_exclusive(conn):
-            # Somebody may have uploaded the same content since.
-            for digest in await adapters.unreferenced_digests(conn, unreferenced):
-                await asyncio.to_thread(_discard, services, digest)
+        await _discard_unused(services, unreferenced)
         return DeletedAdapter(name)
 
 
-async def _store(services: AdminServices, project_id: str, name: str, upload: Path) -> tuple[adapters.AdapterRow, bool]:
+async def _store(
+    services: AdminServices, organization_id: str, project_id: str, name: str, upload: Path
+) -> tuple[adapters.AdapterRow, bool]:
+    digest = ""
     try:
         rank = await asyncio.to_thread(_checked_rank, services, upload)
         async with services.database.acquire() as conn, adapters.store_shared(conn):
             digest = await asyncio.to_thread(services.store.add, upload)
             size_bytes = services.store.size_bytes(digest)
-            return await adapters.put_adapter(conn, project_id, name, digest=digest, rank=rank, size_bytes=size_bytes)
+            put = await adapters.put_adapter(conn, project_id, name, digest=digest, rank=rank, size_bytes=size_bytes)
+            await _check_storage(conn, organization_id, project_id)
+            return put
     except AdapterRejected as error:
         raise InvalidRequest(str(error), param="file", code="adapter_rejected") from None
+    except QuotaExceeded:
+        await _discard_unused(services, [digest])
+        raise
+
+
+async def _discard_unused(services: AdminServices, digests: Sequence[str]) -> None:
+    """Content that nobody refers to leaves the store."""
+    async with services.database.acquire() as conn, adapters.store_exclusive(conn):
+        # Somebody may have uploaded the same content since.
+        for digest in await adapters.unreferenced_digests(conn, digests):
+            await asyncio.to_thread(_discard, services, digest)
+
+
+async def _check_storage(conn: Connection, organization_id: str, project_id: str) -> None:
+    """Raises QuotaExceeded, which undoes what was stored just now."""
+    exceeded = await exceeded_storage(conn, organization_id, project_id)
+    if exceeded is not None:
+        limit, stored = exceeded
+        raise QuotaExceeded(
+            f"The adapters of this {limit.scope} may have {limit.max} bytes; with this one they would have {stored}.",
+            param="file",
+        )
 
 
 def _checked_rank(services: AdminServices, upload: Path) -> int:

@@ -12,9 +12,12 @@ from litestar.handlers import BaseRouteHandler
 
 from gateway.admin.adapters import AdapterController
 from gateway.admin.keys import KeyController, get_key
+from gateway.admin.limits import OrganizationLimitController, ProjectLimitController
 from gateway.admin.projects import ProjectController
+from gateway.admin.rate_limits import RateLimitController
 from gateway.admin.services import AdminServices
 from gateway.admin.status import status
+from gateway.admin.webhooks import WebhookController
 from gateway.errors import NotFound, PermissionDenied
 from gateway.principal import Principal
 from gateway.tenancy.authenticate import Authenticator, require
@@ -26,7 +29,17 @@ def admin_router(services: AdminServices) -> Router:
     """Every route of the admin API, to be registered on the application."""
     return Router(
         PATH,
-        route_handlers=[ProjectController, KeyController, AdapterController, get_key, status],
+        route_handlers=[
+            ProjectController,
+            KeyController,
+            AdapterController,
+            ProjectLimitController,
+            OrganizationLimitController,
+            RateLimitController,
+            WebhookController,
+            get_key,
+            status,
+        ],
         guards=[operator_guard(services.authenticator)],
         dependencies={
             "services": Provide(lambda: services, sync_to_thread=False),

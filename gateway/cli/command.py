@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from gateway.cli import adapters, keys, processes, tenants
+from gateway.cli import adapters, keys, limits, processes, tenants
 from gateway.cli.errors import EXIT_OK, EXIT_USAGE, CommandFailed, is_text, one_line
 from gateway.settings import BadSetting
 
@@ -51,7 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, help="show the version and exit")
     verbs = parser.add_subparsers(metavar="COMMAND", required=True)
-    for room in (processes, tenants, keys, adapters):
+    for room in (processes, tenants, keys, limits, adapters):
         room.register(verbs)
     return parser
 
