@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import datetime
 import hashlib
 import hmac
 import ipaddress
@@ -34,14 +35,17 @@ class Undeliverable(Exception):
 class WebhookSender:
     """One per gateway process; works between `start` and `stop`.
 
-    allow_private: also to addresses that the internet cannot reach, such as the loopback.
+    allow_private: also to addresses that the internet cannot reach, such as the loopback. first_delay: before the
+    second attempt; each further one is twice as long.
     """
 
-    def __init__(self, database: Database, *, allow_private: bool) -> None:
+    def __init__(
+        self, database: Database, *, allow_private: bool, first_delay: datetime.timedelta = FIRST_DELAY
+    ) -> None:
         self._database = database
         self._allow_private = allow_private
+        self._first_delay = first_delay
         self._task: asyncio.Task[None] | None = None
-        self.first_delay = FIRST_DELAY
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -58,7 +62,7 @@ class WebhookSender:
             while True:
                 try:
                     async with self._database.acquire() as conn:
-                        due = await claim_deliveries(conn, BATCH, first_delay=self.first_delay)
+                        due = await claim_deliveries(conn, BATCH, first_delay=self._first_delay)
                     await asyncio.gather(*(self._deliver(client, each) for each in due))
                 except FAILURES as error:
                     log.warning("webhooks_unavailable", error=repr(error))
@@ -122,8 +126,6 @@ async def checked_address(url: httpx.URL, *, allow_private: bool) -> str:
 
 def _is_public(address: str) -> bool:
     parsed = ipaddress.ip_address(address)
-    if isinstance(parsed, ipaddress.IPv6Address):
-        inner = parsed.ipv4_mapped or parsed.sixtofour or (parsed.teredo[1] if parsed.teredo else None)
-        if inner is not None:
-            return parsed.is_global and inner.is_global if parsed.ipv4_mapped is None else inner.is_global
+    if isinstance(parsed, ipaddress.IPv6Address) and (inner := parsed.ipv4_mapped or parsed.sixtofour) is not None:
+        parsed = inner
     return parsed.is_global and not parsed.is_multicast
