@@ -112,18 +112,20 @@ class PostgresLeases:
             if row is None:
                 raise SessionLost
             await conn.execute(_SUSPECT, SUSPECT_AFTER)
-            if await conn.execute(_FORGET, FORGET_AFTER) != "DELETE 0":
-                await conn.execute(_CLEAN_UP)
+            await conn.execute(_FORGET, FORGET_AFTER)
             return Beat(unix_ns(row["heard_at"]), row["num_gateways"])
 
     async def claim(self, gateway_id: str, amounts: Mapping[Key, int]) -> Beat:
         async with self._database.acquire() as conn, conn.transaction():
-            await conn.execute(_CLEAN_UP)
             await conn.execute(_CLAIM, gateway_id)
             await write_leases(conn, gateway_id, amounts)
             row = await conn.fetchrow(_BEAT, gateway_id)
             assert row is not None
             return Beat(unix_ns(row["heard_at"]), row["num_gateways"])
+
+    async def clean_up(self) -> None:
+        async with self._database.acquire() as conn:
+            await conn.execute(_CLEAN_UP)
 
     async def leave(self, gateway_id: str) -> None:
         async with self._database.acquire() as conn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -41,14 +42,17 @@ async def load_limits(conn: Connection, organization_id: str, project_id: str) -
     return [_limit(row) for row in await conn.fetch(_APPLYING, organization_id, project_id)]
 
 
+LOAD_TIMEOUT_S = 5.0
+
+
 class LimitLoader:
-    """`Rules` loads with this."""
+    """`Rules` loads with this. Raises what asking the database raises, TimeoutError included."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def __call__(self, organization_id: str, project_id: str) -> list[Limit]:
-        async with self._database.acquire() as conn:
+        async with asyncio.timeout(LOAD_TIMEOUT_S), self._database.acquire() as conn:
             return await load_limits(conn, organization_id, project_id)
 
 

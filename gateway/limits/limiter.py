@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import secrets
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
@@ -27,11 +28,13 @@ from gateway.limits.refusal import Headers, refusal, standing
 from gateway.limits.rules import Applicable, Rules
 from gateway.limits.work import Part, Prices, Work
 from gateway.principal import Principal
+from gateway.requests import MAX_PROMPTS_AT_ONCE
 
 log = structlog.get_logger(__name__)
 
 TICK_S = 0.25
 BEAT_S = 1.0
+CLEAN_UP_BEATS = 600
 SILENT_S = 15.0
 """Without an answer of PostgreSQL for this long, nothing is reserved from slices any more: less than the time after
 which others take a gateway for dead."""
@@ -70,6 +73,9 @@ class LeaseStore(Protocol):
 
     async def claim(self, gateway_id: str, amounts: Mapping[Key, int]) -> Beat:
         """Become known, with leases for what is in use already, whatever that leaves for others."""
+
+    async def clean_up(self) -> None:
+        """Forget the accounts of windows that are long over."""
 
     async def leave(self, gateway_id: str) -> None:
         """Be forgotten, with all leases."""
@@ -149,7 +155,7 @@ class Limiter:
 
         Raises LimitReached, with the limit and its standing, and Overloaded.
         """
-        tenant, num_completions = principal.project_id, sum(part.num_choices for part in parts)
+        tenant, num_completions = principal.project_id, sum(part.num_choices for part in parts[:MAX_PROMPTS_AT_ONCE])
         if not self.crowd.enter(tenant, num_completions, capacity):
             raise LimitReached("Too many requests of this project are running and waiting at once.", retry_after_s=1.0)
         try:
@@ -246,7 +252,12 @@ class Limiter:
         answered = asyncio.get_running_loop().create_future()
         self._waiting.append((asked, answered))
         self._wake.set()
-        await answered
+        try:
+            await answered
+        except asyncio.CancelledError:
+            if isinstance(asked.answer, Hold):  # in the very moment that the client left
+                self._holdings.close(asked.answer)
+            raise
         if asked.answer is None:
             raise _unavailable()
         if isinstance(asked.answer, Shortage):
@@ -298,12 +309,14 @@ class Limiter:
                 self._holdings.close(asked.answer)
 
     async def _beat(self) -> None:
-        while True:
+        for number in itertools.count(1):
             await asyncio.sleep(BEAT_S)
             sent_s = self.clock.monotonic()
             try:
                 async with asyncio.timeout(EXCHANGE_TIMEOUT_S):
                     self._heard(await self._store.beat(self._gateway_id), sent_s)
+                    if number % CLEAN_UP_BEATS == 0:
+                        await self._store.clean_up()
             except SessionLost:
                 log.warning("leases_lost")
                 with contextlib.suppress(*self._store.failures):
