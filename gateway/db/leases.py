@@ -14,8 +14,8 @@ import asyncpg
 
 from gateway.db.pool import FAILURES, Database
 from gateway.limits.exchange import Account, Snapshot
-from gateway.limits.holdings import Key
-from gateway.limits.limiter import Beat, SessionLost
+from gateway.limits.slices import Key
+from gateway.limits.store import Beat, SessionLost
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -87,7 +87,7 @@ _LEAVE = "DELETE FROM limit_gateways WHERE id = $1"
 
 
 class PostgresLeases:
-    """The `LeaseStore` of the limiter."""
+    """The `LeaseStore` of gateways."""
 
     failures = FAILURES
 

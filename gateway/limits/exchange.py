@@ -10,8 +10,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gateway.limits.holdings import SLICE_S, Entry, Hold, Holdings, Key, Shortage
+from gateway.limits.holdings import Holdings
+from gateway.limits.slices import Entry, Hold, Key, Shortage
 from gateway.limits.work import Work
+
+SLICE_S = 1.0
+"""A slice is what the gateway reserves in this time, where its share of what is left allows that."""
 
 FREE_SHARE = 0.05
 """Of what is left of a limit, all gateways together hold at most this much ahead of requests."""
@@ -35,7 +39,10 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Stale(msgspec.Struct, frozen=True):
-    """The request was planned for a window that is not PostgreSQL's current one, or for a limit that is gone."""
+    """The request was planned for a window that is not PostgreSQL's current one, or for a limit that is gone. now_ns:
+    PostgreSQL's time, 0 where it was not read because no limit is left."""
+
+    now_ns: int
 
 
 class Ask(msgspec.Struct, eq=False):
@@ -132,7 +139,6 @@ class Exchange:
             account = snapshot.accounts.get(key[0])
             if account is not None and account.window_start == key[1]:
                 left[key] = account.max - account.settled - account.leased - each.held
-                each.max = account.max
         return left
 
     def _answer(self, one: Ask, snapshot: Snapshot, left: dict[Key, int]) -> None:
@@ -141,7 +147,7 @@ class Exchange:
         for entry, taken in zip(one.entries, one.taken, strict=True):
             account = snapshot.accounts.get(entry.limit.id)
             if account is None or account.window_start != entry.slice.key[1]:
-                one.answer = Stale()
+                one.answer = Stale(snapshot.now_ns)
                 return
             least = work.least(entry.limit)
             fits = work.cap_within(entry.limit.unit, taken + max(0, left[entry.slice.key]))
@@ -167,7 +173,8 @@ class Exchange:
         for key, room in left.items():
             each = self._slices[key]
             share = int(max(0, room) * FREE_SHARE / snapshot.num_gateways)
-            keep = min(int(each.per_s * SLICE_S), share)
+            # Of a burst that has just begun no pace is known yet: what came so far comes again.
+            keep = min(int(max(each.per_s * SLICE_S, each.taken)), share)
             each.keep = keep if keep >= each.typical else 0
             more = max(0, each.keep - max(0, each.free))
             if more:

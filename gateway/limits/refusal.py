@@ -11,8 +11,8 @@ from collections.abc import Iterable
 import msgspec
 
 from gateway.errors import LimitReached, QuotaExceeded
-from gateway.limits.holdings import Entry, Shortage
 from gateway.limits.limit import NS_PER_S, Limit, Scope, Unit, Window
+from gateway.limits.slices import Entry, Shortage
 
 CONCURRENCY_RETRY_S = 1.0
 

@@ -16,9 +16,10 @@ import msgspec
 from engine.protocol import Usage
 from gateway.limits.clock import DatabaseClock
 from gateway.limits.exchange import Account, Ask, Exchange, Snapshot, Stale, ask
-from gateway.limits.holdings import Hold, Holdings, Key, Shortage
+from gateway.limits.holdings import Holdings
 from gateway.limits.limit import NS_PER_S, Limit, period
-from gateway.limits.limiter import SHORT_S, SILENT_S
+from gateway.limits.keeper import SHORT_S, SILENT_S
+from gateway.limits.slices import Hold, Key, Shortage
 from gateway.limits.work import Part, Price, Work, amount
 
 SUSPECT_S, FORGET_S = 5, 15
@@ -210,7 +211,7 @@ class Gateway:
                     self.holdings.note_shortage(asked.entries, asked.answer, self.clock.monotonic())
                 else:
                     assert isinstance(asked.answer, Stale)
-                    self.clock.set(self.world.now_ns)
+                    self.clock.set(asked.answer.now_ns)
 
         self.finish = finish
 

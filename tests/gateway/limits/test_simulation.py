@@ -66,9 +66,9 @@ class KeepsWhatItGaveBack(Holdings):
         for key in self.overfull & self.slices.keys():
             each = self.slices[key]
             if each.is_overfull:
-                each.per_s += 1
-                each.unwritten -= each.spare
-                each.held -= each.spare
+                spare = each.spare
+                each.unwritten -= spare
+                each.held -= spare
                 self.dirty.add(key)
         super().give_back()
 
@@ -82,7 +82,7 @@ class SettlesBeforeTheLedger(Holdings):
             each.unwritten -= spent
 
 
-class LeaksWhatNeverRan(Holdings):
+class ForgetsOneOfABatch(Holdings):
     def written(self, request_ids: Iterable[str]) -> None:
         super().written(list(request_ids)[:-1])
 
@@ -92,7 +92,7 @@ def test_a_database_that_errs_is_caught(world: type[World]) -> None:
     assert _is_caught(world, Holdings)
 
 
-@pytest.mark.parametrize("holdings", [KeepsWhatItGaveBack, SettlesBeforeTheLedger, LeaksWhatNeverRan])
+@pytest.mark.parametrize("holdings", [KeepsWhatItGaveBack, SettlesBeforeTheLedger, ForgetsOneOfABatch])
 def test_a_gateway_that_errs_is_caught(holdings: type[Holdings]) -> None:
     assert _is_caught(World, holdings)
 

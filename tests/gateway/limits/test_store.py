@@ -16,9 +16,9 @@ from gateway.db.pool import Database
 from gateway.db.projects import create_project
 from gateway.db.usage import UsageEvent, write_usage_events
 from gateway.limits.exchange import Snapshot
-from gateway.limits.holdings import Key
 from gateway.limits.limit import Limit, Unit, Window, period
-from gateway.limits.limiter import SessionLost
+from gateway.limits.slices import Key
+from gateway.limits.store import SessionLost
 from gateway.tenancy.keys import new_key
 
 NOW = datetime.datetime.now(datetime.UTC)

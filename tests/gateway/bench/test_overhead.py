@@ -1,0 +1,25 @@
+"""The benchmark of the gateway's own cost runs from nothing, and loses no request."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.bench.overhead import main
+from tests.gateway.model_folder import make_model_folder
+
+
+def test_every_row_is_there_and_nothing_fails(
+    open_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(open_folder))
+    flags = ["--rates", "50", "--seconds", "1", "--gateways", "1", "--streams", "4", "--json"]
+    assert main(["--model-dir", str(make_model_folder(tmp_path / "model")), *flags]) == 0
+    at_rate, at_most = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert (at_rate["offered_per_s"], at_most["offered_per_s"]) == (50, None)
+    for row in (at_rate, at_most):
+        assert (row["errors"], row["statuses"]) == (0, {"200": row["requests"]})
+        assert 0 < row["ms_p50"] <= row["ms_p95"] <= row["ms_p99"]
+        assert row["cpu_ms_per_request"] > 0
