@@ -30,8 +30,9 @@ THREAD_ABOVE_CHARS = 16_384
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """A request that was found good: nothing but the engine can refuse it any more. grammar_field: what the client
-    calls the grammar, which only the engine understands."""
+    """A request that was found good: nothing but its tenant's limits and the engine can refuse it any more. tag: of its
+    usage, which goes with the request once it is admitted. grammar_field: what the client calls the grammar, which only
+    the engine understands."""
 
     pool: Pool
     request: GenerateRequest
@@ -107,7 +108,6 @@ class Pipeline:
             adapter=route.adapter.digest if route.adapter else "",
             n=request.n,
             weight=request.weight,
-            meter=encode_tag(tag),
         )
         return Prepared(pool, generate, tag, request.stop, request.names.grammar)
 
@@ -130,7 +130,6 @@ class Pipeline:
             tenant=principal.project_id,
             adapter=route.adapter.digest if route.adapter else "",
             pooling=request.pooling,
-            meter=encode_tag(tag),
         )
         return Prepared(pool, generate, tag)
 
@@ -151,8 +150,8 @@ class Pipeline:
             min_tokens=first.request.sampling.min_tokens,
             capacity=first.pool.any.capabilities.max_in_flight,
         )
-        bounded = [_bounded(each, admission.cap, admission.instant_ns) for each in prepared]
-        return Admitted(bounded, admission.headers, admission.close)
+        admitted = [_admitted(each, admission.cap, admission.instant_ns) for each in prepared]
+        return Admitted(admitted, admission.headers, admission.close)
 
     async def run(self, prepared: Prepared) -> AsyncGenerator[Item]:
         """Pieces as they come, each choice's last with its finish reason; then exactly one Usage.
@@ -205,20 +204,19 @@ class Pipeline:
             adapter_id=adapter.id if adapter else None,
             adapter_version=adapter.version if adapter else None,
             adapter_digest=adapter.digest if adapter else None,
-            created_at_ns=self._limiter.clock.now_ns(),
+            created_at_ns=0,
             stream=request.stream,
         )
 
 
-def _bounded(prepared: Prepared, cap: int, instant_ns: int) -> Prepared:
+def _admitted(prepared: Prepared, cap: int, instant_ns: int) -> Prepared:
     """With completions of at most cap tokens, and counted in the windows in which they were reserved."""
-    request, tag = prepared.request, prepared.tag
-    if tag.created_at_ns != instant_ns:
-        tag = msgspec.structs.replace(tag, created_at_ns=instant_ns)
-        request = msgspec.structs.replace(request, meter=encode_tag(tag))
-    if prepared.max_tokens > cap:
-        request = msgspec.structs.replace(request, sampling=msgspec.structs.replace(request.sampling, max_tokens=cap))
-    return msgspec.structs.replace(prepared, request=request, tag=tag)
+    request = prepared.request
+    sampling = request.sampling
+    if sampling.max_tokens > cap:
+        sampling = msgspec.structs.replace(sampling, max_tokens=cap)
+    meter = encode_tag(msgspec.structs.replace(prepared.tag, created_at_ns=instant_ns))
+    return msgspec.structs.replace(prepared, request=msgspec.structs.replace(request, sampling=sampling, meter=meter))
 
 
 async def _pieces(choices: list[Choice], deltas: list[Delta], backend: Backend) -> list[Piece]:

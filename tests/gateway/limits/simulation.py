@@ -17,8 +17,8 @@ from engine.protocol import Usage
 from gateway.limits.clock import DatabaseClock
 from gateway.limits.exchange import Account, Ask, Exchange, Snapshot, Stale, ask
 from gateway.limits.holdings import Holdings
-from gateway.limits.limit import NS_PER_S, Limit, period
 from gateway.limits.keeper import SHORT_S, SILENT_S
+from gateway.limits.limit import NS_PER_S, Limit, period
 from gateway.limits.slices import Hold, Key, Shortage
 from gateway.limits.work import Part, Price, Work, amount
 
