@@ -4,7 +4,7 @@ to."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -12,11 +12,11 @@ import msgspec
 from engine.protocol import Delta, Final, GenerateRequest, SamplingParams, TokenLogprobs, Usage
 from gateway.backends.base import Backend, PreparedPrompt
 from gateway.backends.pool import Pool
+from gateway.bounds import check_at_most, check_ids, check_prompt, completion_bound, too_long
 from gateway.choices import Choice, Piece, Token, prompt_tokens
 from gateway.errors import BackendFailed, InvalidRequest, Overloaded
 from gateway.limits.limiter import Limiter
 from gateway.limits.refusal import Headers
-from gateway.limits.rules import Sizes
 from gateway.limits.work import Part
 from gateway.metering.meter import Meter
 from gateway.metering.tag import MeterTag, encode_tag
@@ -94,11 +94,13 @@ class Pipeline:
         pool = self._pools[route.base]
         prompt = await _tokenize(pool.any, request.prompt, request.names.prompt)
         capabilities, sampling = pool.any.capabilities, request.sampling
-        _check_ids("stop_token_ids", sampling.stop_token_ids, capabilities.vocab_size)
-        _check_ids("logit_bias", sampling.logit_bias, capabilities.vocab_size)
-        _check_at_most(request.names.n, request.n, capabilities.max_choices)
+        check_ids("stop_token_ids", sampling.stop_token_ids, capabilities.vocab_size)
+        check_ids("logit_bias", sampling.logit_bias, capabilities.vocab_size)
+        check_at_most(request.names.n, request.n, capabilities.max_choices)
         sizes = (await self._limiter.rules(principal, route.model)).sizes
-        max_tokens = _bound(capabilities.max_model_len, sizes, prompt.num_tokens, request, self._default_max_tokens)
+        max_tokens = completion_bound(
+            capabilities.max_model_len, sizes, prompt.num_tokens, request, self._default_max_tokens
+        )
         tag = self._tag(principal, route, request)
         generate = GenerateRequest(
             request_id=request.request_id,
@@ -118,10 +120,10 @@ class Pipeline:
         prompt = await _tokenize(pool.any, request.prompt, request.names.prompt)
         capabilities = pool.any.capabilities
         if prompt.num_tokens > capabilities.max_model_len:
-            raise _too_long(capabilities.max_model_len, prompt.num_tokens, request.names.prompt)
+            raise too_long(capabilities.max_model_len, prompt.num_tokens, request.names.prompt)
         sizes = (await self._limiter.rules(principal, route.model)).sizes
-        _check_prompt(sizes, prompt.num_tokens, request.names.prompt)
-        _check_at_most("dimensions", request.dimensions or 1, capabilities.embedding_size)
+        check_prompt(sizes, prompt.num_tokens, request.names.prompt)
+        check_at_most("dimensions", request.dimensions or 1, capabilities.embedding_size)
         tag = self._tag(principal, route, request)
         generate = GenerateRequest(
             request_id=request.request_id,
@@ -246,73 +248,6 @@ def _end(choices: list[Choice], final: Final) -> list[Piece]:
 def _naming(error: InvalidRequest, prepared: Prepared) -> InvalidRequest:
     """The engine's refusal, with the client's name of what was refused: all but the grammar was checked here."""
     return InvalidRequest(error.message, param=error.param or prepared.grammar_field, code=error.code)
-
-
-def _bound(context: int, sizes: Sizes, num_prompt_tokens: int, request: TextRequest, default: int) -> int:
-    """The most tokens to generate, such that prompt and completion fit the context and the tenant's bounds."""
-    _check_prompt(sizes, num_prompt_tokens, request.names.prompt)
-    left, min_tokens = context - num_prompt_tokens, request.sampling.min_tokens
-    needed = 1 if request.max_tokens is None else request.max_tokens
-    if left < min(needed, 1):
-        raise _too_long(context, num_prompt_tokens, request.names.prompt)
-    if left < needed:
-        raise _too_long(context, num_prompt_tokens, request.names.prompt, needed, request.names.max_tokens)
-    allowed = left
-    if sizes.completion is not None:
-        allowed = min(allowed, sizes.completion)
-    if sizes.total is not None:
-        allowed = min(allowed, sizes.total - num_prompt_tokens)
-    if needed > allowed:
-        raise InvalidRequest(
-            f"'{request.names.max_tokens}' must be at most {allowed}: this project's completions are limited.",
-            param=request.names.max_tokens,
-            code="completion_too_long",
-        )
-    max_tokens = min(max(default, min_tokens), allowed) if request.max_tokens is None else request.max_tokens
-    if min_tokens > max_tokens:
-        raise InvalidRequest(
-            f"'min_tokens' must be at most {max_tokens}, the most tokens this request may generate.",
-            param="min_tokens",
-        )
-    return max_tokens
-
-
-def _check_prompt(sizes: Sizes, num_tokens: int, field: str) -> None:
-    """Raises InvalidRequest for a prompt that is larger than its tenant's may be."""
-    allowed = min((size for size in (sizes.prompt, sizes.total) if size is not None), default=num_tokens)
-    if num_tokens > allowed:
-        raise InvalidRequest(
-            f"The {field} has {num_tokens} tokens; prompts of this project may have at most {allowed}.",
-            param=field,
-            code="prompt_too_long",
-        )
-
-
-def _too_long(
-    context: int, num_tokens: int, prompt_field: str, asked: int | None = None, asked_field: str | None = None
-) -> InvalidRequest:
-    more = f" and asks for {asked} more in the completion" if asked else ""
-    return InvalidRequest(
-        f"This model's maximum context length is {context} tokens. However, your request has {num_tokens} tokens in "
-        f"the {prompt_field}{more}.",
-        param=asked_field or prompt_field,
-        code="context_length_exceeded",
-    )
-
-
-def _check_ids(field: str, token_ids: Iterable[int], vocab_size: int) -> None:
-    for token_id in token_ids:
-        if not 0 <= token_id < vocab_size:
-            raise InvalidRequest(
-                f"Invalid token id {token_id} in '{field}': token ids must be in 0..{vocab_size - 1}.",
-                param=field,
-                code="invalid_value",
-            )
-
-
-def _check_at_most(field: str, value: int, bound: int) -> None:
-    if value > bound:
-        raise InvalidRequest(f"'{field}' must be at most {bound} with this model.", param=field, code="invalid_value")
 
 
 async def _tokenize(backend: Backend, prompt: Prompt, field: str) -> PreparedPrompt:

@@ -106,14 +106,12 @@ async def _rate_limits(services: Services, organization_id: str, project_id: str
         names = [None, *(adapter.name for adapter in await list_adapters(conn, project_id))]
         known = [each.limit for each in await limits.list_limits(conn, organization_id, project_id)]
     models = [services.model_name if name is None else f"{services.model_name}:{name}" for name in names]
-    return [
-        RateLimit(
-            ID_PREFIX + model,
-            model,
-            **{field: limit.max for limit in known if (field := _field_of(limit, model)) is not None},
-        )
-        for model in models
-    ]
+    return [_shown(model, known) for model in models]
+
+
+def _shown(model: str, known: list[Limit]) -> RateLimit:
+    values: dict[str, Any] = {field: limit.max for limit in known if (field := _field_of(limit, model)) is not None}
+    return RateLimit(ID_PREFIX + model, model, **values)
 
 
 def _field_of(limit: Limit, model: str) -> str | None:

@@ -95,7 +95,6 @@ def _text_request(wire: CompletionRequest, prompt: str | list[int], request_id: 
     num_prompt_logprobs = wire.logprobs if wire.echo else None
     if wire.max_tokens == 0:  # the engine is asked for something at least
         num_prompt_logprobs = wire.logprobs or 0
-    default = max(DEFAULT_MAX_TOKENS, wire.min_tokens or 0)
     return TextRequest(
         request_id=request_id,
         endpoint=ENDPOINT,
@@ -109,7 +108,8 @@ def _text_request(wire: CompletionRequest, prompt: str | list[int], request_id: 
             num_prompt_logprobs=num_prompt_logprobs,
             grammar=grammar,
         ),
-        max_tokens=default if wire.max_tokens is None else wire.max_tokens,
+        max_tokens=wire.max_tokens,
+        usual_max_tokens=DEFAULT_MAX_TOKENS,
         n=num_candidates,
         stop=stop_strings(wire),
     )
