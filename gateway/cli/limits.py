@@ -25,6 +25,8 @@ UNITS = {
 """As the command line calls them, and as the API does."""
 
 NANOS = 10**9
+MAX_NUMBER = 2**62
+"""What the server takes."""
 
 
 def register(verbs: Verbs) -> None:
@@ -169,6 +171,6 @@ def _number(text: str) -> Decimal:
         number = Decimal(text)
     except InvalidOperation:
         number = Decimal(-1)
-    if not number.is_finite() or number < 0:
-        raise argparse.ArgumentTypeError(f"must be a number from 0, not {text!r}")
+    if not number.is_finite() or not 0 <= number <= MAX_NUMBER:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to {MAX_NUMBER}, not {text!r}")
     return number

@@ -27,6 +27,9 @@ BATCH = 8
 TIMEOUT_S = 10.0
 SECRET_PREFIX = "whsec_"  # noqa: S105 - the standard's prefix, no secret
 
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: an IPv4 address is in the last 32 bits
+_LOCAL_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")  # RFC 8215
+
 
 class Undeliverable(Exception):
     """It was not delivered; the message says why."""
@@ -126,6 +129,11 @@ async def checked_address(url: httpx.URL, *, allow_private: bool) -> str:
 
 def _is_public(address: str) -> bool:
     parsed = ipaddress.ip_address(address)
-    if isinstance(parsed, ipaddress.IPv6Address) and (inner := parsed.ipv4_mapped or parsed.sixtofour) is not None:
-        parsed = inner
+    if isinstance(parsed, ipaddress.IPv6Address):
+        if parsed in _LOCAL_NAT64:
+            return False
+        inner = parsed.ipv4_mapped or parsed.sixtofour
+        if parsed in _NAT64:
+            inner = ipaddress.IPv4Address(int(parsed) & 0xFFFF_FFFF)
+        parsed = inner or parsed
     return parsed.is_global and not parsed.is_multicast

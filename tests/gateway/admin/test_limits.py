@@ -46,7 +46,7 @@ async def test_the_organization_has_limits_of_its_own(operator: httpx.AsyncClien
         ({"window": "none", "unit": "requests"}, "window"),
         ({"window": "day", "unit": "concurrency"}, "window"),
         ({"window": "none", "hard": False}, "window"),
-        ({"alert_percents": [0]}, "alert_percents[]"),
+        ({"alert_percents": [0]}, "alert_percents[0]"),
         ({"model": "a\0"}, "model"),
         ({"api_key_id": "key_of_nobody"}, "api_key_id"),
         ({"api_key_id": "a\0"}, "api_key_id"),
@@ -57,7 +57,7 @@ async def test_what_is_wrong_is_named(
     operator: httpx.AsyncClient, acme: str, change: dict[str, Any], param: str
 ) -> None:
     reply = await operator.post(f"{acme}/limits", json=LIMIT | change)
-    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param.replace("[]", "")), reply.text
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param), reply.text
 
 
 async def test_another_organization_sees_nothing_of_it(

@@ -101,9 +101,9 @@ def running_fleet(
             fd = listener.fileno()
             shift_s = SHIFTS_S[number % len(SHIFTS_S)]
             values = (folder, model_dir, dsn, fd, shift_s, INPUT_NANOS, OUTPUT_NANOS)
-            log = (folder / f"gateway{number}.log").open("wb")
             command = [sys.executable, "-c", PROGRAM, *map(str, values)]
-            processes.append(subprocess.Popen(command, pass_fds=[fd], stdout=log, stderr=subprocess.STDOUT))
+            with (folder / f"gateway{number}.log").open("wb") as log:
+                processes.append(subprocess.Popen(command, pass_fds=[fd], stdout=log, stderr=subprocess.STDOUT))
             listener.close()
         for url in urls:
             _wait_ready(url)

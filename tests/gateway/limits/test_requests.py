@@ -131,8 +131,8 @@ async def test_a_completion_ends_at_its_reserved_bound(
 
 
 async def test_every_choice_and_prompt_counts(client: httpx.AsyncClient, fleet: Fleet, key: Key) -> None:
-    tokens = await put_limit(fleet.dsn, key.limit("tokens", "day", 1000))
-    requests = await put_limit(fleet.dsn, key.limit("requests", "day", 1000))
+    tokens = await put_limit(fleet.dsn, key.limit("tokens", "day", 200))
+    requests = await put_limit(fleet.dsn, key.limit("requests", "day", 15))
     body = completion([], 5, n=2) | {"prompt": [PROMPT, PROMPT, PROMPT]}
     assert (await client.post("/completions", json=body, headers=key.headers)).status_code == 200
     await until_books_are(fleet, tokens, 3 * (4 + 2 * 5))
