@@ -7,6 +7,7 @@ content-length, and no others.
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 HEAD_END = b"\r\n\r\n"
 CONTENT_LENGTH = b"content-length: "
@@ -36,8 +37,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none of its classes
 
     def data_received(self, data: bytes) -> None:
         self._received += data

@@ -68,6 +68,11 @@ async def write_leases(conn: Connection, gateway_id: str, amounts: Mapping[Key, 
         await conn.execute(_DELETE, gateway_id, *map(list, zip(*none, strict=True)))
 
 
+# Nobody was heard for long: this server was away, or its clock has jumped, and what it suspected has to be seen again.
+_SUSPECT_ANEW = """
+    UPDATE limit_gateways SET suspected_at = clock_timestamp()
+    WHERE suspected_at IS NOT NULL AND (SELECT max(heard_at) FROM limit_gateways) < clock_timestamp() - $1::interval
+"""
 _BEAT = """
     UPDATE limit_gateways SET heard_at = clock_timestamp(), suspected_at = NULL WHERE id = $1
     RETURNING heard_at, (SELECT count(*) FROM limit_gateways WHERE suspected_at IS NULL) AS num_gateways
@@ -108,6 +113,7 @@ class PostgresLeases:
 
     async def beat(self, gateway_id: str) -> Beat:
         async with self._database.acquire() as conn:
+            await conn.execute(_SUSPECT_ANEW, SUSPECT_AFTER)
             row = await conn.fetchrow(_BEAT, gateway_id)
             if row is None:
                 raise SessionLost

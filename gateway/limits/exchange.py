@@ -64,6 +64,7 @@ def ask(entries: tuple[Entry, ...], work: Work, instant_ns: int, now_s: float) -
         entry.slice.take(part, now_s)
         entry.slice.taken += need - part
         entry.slice.typical = max(entry.slice.typical, need)
+        entry.slice.num_asks += 1
         taken.append(part)
     return Ask(entries, work, instant_ns, tuple(taken))
 
@@ -111,6 +112,7 @@ class Exchange:
             holdings.slices[key].held = held
         holdings.dirty -= self._amounts.keys()
         for one in self._asks:
+            self._unpin(one)
             if isinstance(one.answer, Hold):
                 for entry, taken in zip(one.entries, one.taken, strict=True):
                     # Less than was taken where another limit clamped the request.
@@ -125,7 +127,13 @@ class Exchange:
         self._holdings.dirty |= self._amounts.keys()
         for one in self._asks:
             one.answer = None
+            self._unpin(one)
             self._undo(one)
+
+    @staticmethod
+    def _unpin(one: Ask) -> None:
+        for entry in one.entries:
+            entry.slice.num_asks -= 1
 
     def _undo(self, one: Ask) -> None:
         for entry, taken in zip(one.entries, one.taken, strict=True):

@@ -144,7 +144,7 @@ class Holdings:
             if each.keep and each.is_thirsty:
                 self.thirsty.add(each.key)
             self.look_at(each)
-            if each.held == each.reserved == each.unwritten == 0 and now_s - each.used_s >= DROP_S:
+            if now_s - each.used_s >= DROP_S and each.held == each.reserved == each.unwritten == each.num_asks == 0:
                 self._drop(each)
 
     def look_at(self, each: Slice) -> None:

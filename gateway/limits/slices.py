@@ -36,7 +36,8 @@ class Slice(msgspec.Struct, eq=False):
     keep: the most that is held free ahead of requests; 0 asks for each request by itself. typical: the amount of a
     large recent request. per_s: what is reserved per second, of which taken since the last look. left: what nobody held
     at the last look. short, short_s: the last refusal, and when it was.
-    frozen: the limit has changed, nothing that is spare may be reserved before it was given back.
+    frozen: the limit has changed, nothing that is spare may be reserved before it was given back. num_asks: requests
+    that wait for PostgreSQL's answer about it.
     """
 
     key: Key
@@ -53,6 +54,7 @@ class Slice(msgspec.Struct, eq=False):
     short: Shortage | None = None
     short_s: float = 0.0
     frozen: bool = False
+    num_asks: int = 0
 
     @property
     def spare(self) -> int:

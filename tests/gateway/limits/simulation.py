@@ -22,6 +22,9 @@ from gateway.limits.limit import NS_PER_S, Limit, period
 from gateway.limits.slices import Hold, Key, Shortage
 from gateway.limits.work import Part, Price, Work, amount
 
+Fates = tuple[int, int, int]
+"""Weights of transactions that are done, of those that are lost before the commit, and of those whose reply is."""
+
 SUSPECT_S, FORGET_S = 5, 15
 ENGINE_NOTICES_S = 4
 PRICE = Price(3, 7)
@@ -91,6 +94,8 @@ class World:
                 self.settled[self.key(limit, event.instant_ns)] += used(limit, event)
 
     def beat(self, gateway: str) -> bool:
+        if self.now_ns - max(self.heard_ns.values(), default=self.now_ns) > SUSPECT_S * NS_PER_S:
+            self.suspected_ns = dict.fromkeys(self.suspected_ns, self.now_ns)
         if gateway not in self.heard_ns:
             return False
         self.heard_ns[gateway] = self.now_ns
@@ -127,8 +132,8 @@ class Running(msgspec.Struct, eq=False):
 class Gateway:
     """One gateway process, driven step by step as the limiter drives itself."""
 
-    def __init__(self, world: World, rng: random.Random, name: str, holdings: Holdings) -> None:
-        self.world, self.rng, self.name, self.holdings = world, rng, name, holdings
+    def __init__(self, world: World, rng: random.Random, name: str, holdings: Holdings, fates: Fates) -> None:
+        self.world, self.rng, self.name, self.holdings, self.fates = world, rng, name, holdings, fates
         self.id = name
         self.generation = 0
         self.alive, self.cut_off_until_s = True, 0.0
@@ -157,11 +162,9 @@ class Gateway:
         self.clock.set(self.world.now_ns)
 
     def beat(self) -> None:
-        if self.finish is not None:
-            return
         if self.world.beat(self.id):
             self._heard()
-        else:
+        elif self.finish is None:
             self.claim()
 
     def tick(self) -> None:
@@ -191,7 +194,7 @@ class Gateway:
         exchange = Exchange(self.holdings, [asked for _, asked in waiting])
         if exchange.is_empty:
             return
-        fate = self.rng.choices(("done", "lost before", "lost after"), (20, 1, 1))[0]
+        fate = self.rng.choices(("done", "lost before", "lost after"), self.fates)[0]
         if self.id not in self.world.heard_ns and exchange.limit_ids:
             fate = "lost before"
         if fate != "lost before":
@@ -220,7 +223,7 @@ class Gateway:
         batch = dict(list(self.unwritten.items())[: self.rng.randint(1, 5)])
         if not batch:
             return
-        fate = self.rng.choices(("done", "lost before", "lost after"), (20, 1, 1))[0]
+        fate = self.rng.choices(("done", "lost before", "lost after"), self.fates)[0]
         amounts = self.holdings.writing(batch)
         if fate != "lost before":
             self.world.write_usage(batch)
@@ -241,8 +244,15 @@ class Simulation:
     """One seed. `run` raises AssertionError where a promise breaks."""
 
     def __init__(
-        self, seed: int, world: type[World] = World, holdings: type[Holdings] = Holdings, *, num_gateways: int = 0
+        self,
+        seed: int,
+        world: type[World] = World,
+        holdings: type[Holdings] = Holdings,
+        *,
+        num_gateways: int = 0,
+        fates: Fates = (20, 1, 1),
     ) -> None:
+        self.fates = fates
         self.rng = random.Random(seed)
         self.world = world(_limits(self.rng))
         self.holdings = holdings
@@ -256,7 +266,7 @@ class Simulation:
 
     def start_gateway(self) -> None:
         self.num_started += 1
-        self.gateways.append(Gateway(self.world, self.rng, f"gw{self.num_started}", self.holdings()))
+        self.gateways.append(Gateway(self.world, self.rng, f"gw{self.num_started}", self.holdings(), self.fates))
 
     def run(self, num_steps: int = 300) -> None:
         for _ in range(num_steps):
@@ -294,8 +304,10 @@ class Simulation:
                     each.elapsed_s += 30
                     each.cut_off_until_s = min(each.cut_off_until_s, self.elapsed_s)
                 self.collect()
-            case "clock" if not self.world.suspected_ns and not self.orphans:
+            case "clock":
                 self.world.now_ns += rng.choice((1, 60, 3600)) * NS_PER_S
+                for each in self.gateways:  # whom it makes late at once
+                    each.cut_off_until_s = min(each.cut_off_until_s, self.elapsed_s + FORGET_S - 2)
             case "limit":
                 self.change_limit()
             case "start" if len(self.gateways) < 20:

@@ -107,7 +107,7 @@ def _is_caught(world: type[World], holdings: type[Holdings]) -> bool:
 
 
 def test_three_requests_a_minute_can_all_be_used_over_twenty_gateways() -> None:
-    simulation = Simulation(1, num_gateways=20)
+    simulation = Simulation(1, num_gateways=20, fates=(1, 0, 0))
     world = simulation.world
     world.limits = {"few": Limit("few", "org", "a", None, None, "requests", "minute", 3, True)}
     for number, gateway in enumerate(simulation.gateways):
