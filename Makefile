@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: serve test check bench long-numerics long-scheduler long-grammar install clean
+.PHONY: serve test check bench bench-gateway long-numerics long-scheduler long-grammar long-limits install clean
 
 # `exec`: Ctrl-C reaches Lorikeet itself rather than a shell around it. Make only waits for it to drain.
 serve: $(VENV)/.installed
@@ -33,6 +33,11 @@ bench: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m gateway.bench --serve build/bench \
 	    --model smollm2-135m-instruct --model smollm2-135m-instruct:pirate --model smollm2-135m-instruct:json
 
+# What the gateway costs over an engine that answers at once: latencies at fixed rates, highest rate, CPU per request.
+#     make bench-gateway ARGS="--rates 100 1000 --gateways 2 --json"
+bench-gateway: $(VENV)/.installed-dev $(DEMO_MODEL)
+	$(BIN)/python -m gateway.bench.overhead --model-dir $(DEMO_MODEL) $(ARGS)
+
 # The engine against transformers and peft at full size, with drafts against without, and 500 mixed requests: minutes.
 long-numerics: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/pytest --full tests/engine/models/test_demo_numerics.py tests/engine/models/test_demo_speculation.py \
@@ -47,6 +52,11 @@ long-scheduler: $(VENV)/.installed-dev
 #     make long-grammar SUITE=path/to/JSON-Schema-Test-Suite/tests/draft2020-12
 long-grammar: $(VENV)/.installed-dev $(DEMO_MODEL)
 	JSON_SCHEMA_SUITE=$(SUITE) $(BIN)/pytest --full -s tests/engine/grammar/test_outputs.py tests/engine/grammar/test_hostile_grammars.py
+
+# 100,000 seeds of the limits' simulation, and the edge and the steady load at full size: half an hour. FIRST_SEED goes on
+# from one.
+long-limits: $(VENV)/.installed-dev
+	$(BIN)/pytest --full -s tests/gateway/limits/test_simulation.py tests/gateway/limits/test_fleet.py
 
 install: $(VENV)/.installed
 

@@ -5,7 +5,9 @@ Handlers raise these and never catch them; `gateway.api.errors` renders them in 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import msgspec
 
 
 class GatewayError(Exception):
@@ -90,6 +92,33 @@ class Conflict(GatewayError):
     status = 409
     type = "invalid_request_error"
     code = "conflict"
+
+
+class LimitReached(GatewayError):
+    """A limit of the tenant's refuses the request. limit: the same for programs; headers: where its limits stand."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        limit: msgspec.Struct | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
+        **options: Any,
+    ) -> None:
+        super().__init__(message, **options)
+        self.limit = limit
+        self.headers = headers
+
+
+class QuotaExceeded(LimitReached):
+    """The budget of a day or a month is used up: trying again soon is no use."""
+
+    type = "insufficient_quota"
+    code = "insufficient_quota"
 
 
 class Overloaded(GatewayError):

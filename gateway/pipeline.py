@@ -1,10 +1,10 @@
-"""The one way of a request: route, prepare, bound, generate, text. Knows neither HTTP nor which backend it talks to."""
+"""The one way of a request: route, prepare, bound, admit, generate, text. Knows neither HTTP nor which backend it talks
+to."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -12,8 +12,12 @@ import msgspec
 from engine.protocol import Delta, Final, GenerateRequest, SamplingParams, TokenLogprobs, Usage
 from gateway.backends.base import Backend, PreparedPrompt
 from gateway.backends.pool import Pool
+from gateway.bounds import check_at_most, check_ids, check_prompt, completion_bound, too_long
 from gateway.choices import Choice, Piece, Token, prompt_tokens
 from gateway.errors import BackendFailed, InvalidRequest, Overloaded
+from gateway.limits.limiter import Limiter
+from gateway.limits.refusal import Headers
+from gateway.limits.work import Part
 from gateway.metering.meter import Meter
 from gateway.metering.tag import MeterTag, encode_tag
 from gateway.principal import Principal
@@ -26,13 +30,29 @@ THREAD_ABOVE_CHARS = 16_384
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """A request that was found good: nothing but the engine can refuse it any more. grammar_field: what the client
-    calls the grammar, which only the engine understands."""
+    """A request that was found good: nothing but its tenant's limits and the engine can refuse it any more. tag: of its
+    usage, which goes with the request once it is admitted. grammar_field: what the client calls the grammar, which only
+    the engine understands."""
 
     pool: Pool
     request: GenerateRequest
+    tag: MeterTag
     stop: tuple[str, ...] = ()
     grammar_field: str | None = None
+
+    @property
+    def max_tokens(self) -> int:
+        """Of each of its completions."""
+        return self.request.sampling.max_tokens
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """Prepared prompts of one HTTP request that may run now. headers: where the caller's limits stand. close has to be
+    called once the request is answered, whatever became of it."""
+
+    prepared: Sequence[Prepared]
+    headers: Headers
+    close: Callable[[], None]
 
 
 class PromptTokens(msgspec.Struct, frozen=True):
@@ -53,6 +73,7 @@ class Pipeline:
         pools: Mapping[str, Pool],
         tokenizers: Mapping[str, Tokenizer],
         meter: Meter,
+        limiter: Limiter,
         *,
         default_max_tokens: int,
     ) -> None:
@@ -60,6 +81,7 @@ class Pipeline:
         self._pools = pools
         self._tokenizers = tokenizers
         self._meter = meter
+        self._limiter = limiter
         self._default_max_tokens = default_max_tokens
 
     def tokenizer(self, prepared: Prepared) -> Tokenizer:
@@ -72,10 +94,14 @@ class Pipeline:
         pool = self._pools[route.base]
         prompt = await _tokenize(pool.any, request.prompt, request.names.prompt)
         capabilities, sampling = pool.any.capabilities, request.sampling
-        _check_ids("stop_token_ids", sampling.stop_token_ids, capabilities.vocab_size)
-        _check_ids("logit_bias", sampling.logit_bias, capabilities.vocab_size)
-        _check_at_most(request.names.n, request.n, capabilities.max_choices)
-        max_tokens = _bound(capabilities.max_model_len, prompt.num_tokens, request, self._default_max_tokens)
+        check_ids("stop_token_ids", sampling.stop_token_ids, capabilities.vocab_size)
+        check_ids("logit_bias", sampling.logit_bias, capabilities.vocab_size)
+        check_at_most(request.names.n, request.n, capabilities.max_choices)
+        sizes = (await self._limiter.rules(principal, route.model)).sizes
+        max_tokens = completion_bound(
+            capabilities.max_model_len, sizes, prompt.num_tokens, request, self._default_max_tokens
+        )
+        tag = self._tag(principal, route, request)
         generate = GenerateRequest(
             request_id=request.request_id,
             prompt_token_ids=prompt.token_ids,
@@ -84,9 +110,8 @@ class Pipeline:
             adapter=route.adapter.digest if route.adapter else "",
             n=request.n,
             weight=request.weight,
-            meter=self._tag(principal, route, request),
         )
-        return Prepared(pool, generate, request.stop, request.names.grammar)
+        return Prepared(pool, generate, tag, request.stop, request.names.grammar)
 
     async def prepare_embedding(self, principal: Principal, request: EmbeddingRequest) -> Prepared:
         """Raises as `prepare` does."""
@@ -95,8 +120,11 @@ class Pipeline:
         prompt = await _tokenize(pool.any, request.prompt, request.names.prompt)
         capabilities = pool.any.capabilities
         if prompt.num_tokens > capabilities.max_model_len:
-            raise _too_long(capabilities.max_model_len, prompt.num_tokens, request.names.prompt)
-        _check_at_most("dimensions", request.dimensions or 1, capabilities.embedding_size)
+            raise too_long(capabilities.max_model_len, prompt.num_tokens, request.names.prompt)
+        sizes = (await self._limiter.rules(principal, route.model)).sizes
+        check_prompt(sizes, prompt.num_tokens, request.names.prompt)
+        check_at_most("dimensions", request.dimensions or 1, capabilities.embedding_size)
+        tag = self._tag(principal, route, request)
         generate = GenerateRequest(
             request_id=request.request_id,
             prompt_token_ids=prompt.token_ids,
@@ -104,9 +132,28 @@ class Pipeline:
             tenant=principal.project_id,
             adapter=route.adapter.digest if route.adapter else "",
             pooling=request.pooling,
-            meter=self._tag(principal, route, request),
         )
-        return Prepared(pool, generate)
+        return Prepared(pool, generate, tag)
+
+    async def admit(self, principal: Principal, prepared: Sequence[Prepared]) -> Admitted:
+        """Reserve what the prompts of one request may use at most; completions may have to be shorter for it.
+
+        Raises LimitReached and Overloaded.
+        """
+        first = prepared[0]
+        parts = tuple(
+            Part(each.request.request_id, len(each.request.prompt_token_ids), each.request.n, each.max_tokens)
+            for each in prepared
+        )
+        admission = await self._limiter.admit(
+            principal,
+            first.tag.model,
+            parts,
+            min_tokens=first.request.sampling.min_tokens,
+            capacity=first.pool.any.capabilities.max_in_flight,
+        )
+        admitted = [_admitted(each, admission.cap, admission.instant_ns) for each in prepared]
+        return Admitted(admitted, admission.headers, admission.close)
 
     async def run(self, prepared: Prepared) -> AsyncGenerator[Item]:
         """Pieces as they come, each choice's last with its finish reason; then exactly one Usage.
@@ -145,25 +192,33 @@ class Pipeline:
                     return item.embedding, item.usage
         raise BackendFailed("The engine gave no embedding.")
 
-    def _tag(self, principal: Principal, route: Route, request: TextRequest | EmbeddingRequest) -> bytes:
+    def _tag(self, principal: Principal, route: Route, request: TextRequest | EmbeddingRequest) -> MeterTag:
         """What its usage event needs to know. Raises Overloaded where no more of them can be kept."""
         if not self._meter.has_room:
             raise Overloaded("Usage cannot be recorded at the moment.", retry_after_s=5.0)
         adapter = route.adapter
-        return encode_tag(
-            MeterTag(
-                organization_id=principal.organization_id,
-                project_id=principal.project_id,
-                api_key_id=principal.api_key_id,
-                endpoint=request.endpoint,
-                model=route.model,
-                adapter_id=adapter.id if adapter else None,
-                adapter_version=adapter.version if adapter else None,
-                adapter_digest=adapter.digest if adapter else None,
-                created_at_ns=time.time_ns(),
-                stream=request.stream,
-            )
+        return MeterTag(
+            organization_id=principal.organization_id,
+            project_id=principal.project_id,
+            api_key_id=principal.api_key_id,
+            endpoint=request.endpoint,
+            model=route.model,
+            adapter_id=adapter.id if adapter else None,
+            adapter_version=adapter.version if adapter else None,
+            adapter_digest=adapter.digest if adapter else None,
+            created_at_ns=0,
+            stream=request.stream,
         )
+
+
+def _admitted(prepared: Prepared, cap: int, instant_ns: int) -> Prepared:
+    """With completions of at most cap tokens, and counted in the windows in which they were reserved."""
+    request = prepared.request
+    sampling = request.sampling
+    if sampling.max_tokens > cap:
+        sampling = msgspec.structs.replace(sampling, max_tokens=cap)
+    meter = encode_tag(msgspec.structs.replace(prepared.tag, created_at_ns=instant_ns))
+    return msgspec.structs.replace(prepared, request=msgspec.structs.replace(request, sampling=sampling, meter=meter))
 
 
 async def _pieces(choices: list[Choice], deltas: list[Delta], backend: Backend) -> list[Piece]:
@@ -193,50 +248,6 @@ def _end(choices: list[Choice], final: Final) -> list[Piece]:
 def _naming(error: InvalidRequest, prepared: Prepared) -> InvalidRequest:
     """The engine's refusal, with the client's name of what was refused: all but the grammar was checked here."""
     return InvalidRequest(error.message, param=error.param or prepared.grammar_field, code=error.code)
-
-
-def _bound(context: int, num_prompt_tokens: int, request: TextRequest, default: int) -> int:
-    """The most tokens to generate, such that prompt and completion fit the context."""
-    left, min_tokens = context - num_prompt_tokens, request.sampling.min_tokens
-    needed = 1 if request.max_tokens is None else request.max_tokens
-    if left < min(needed, 1):
-        raise _too_long(context, num_prompt_tokens, request.names.prompt)
-    if left < needed:
-        raise _too_long(context, num_prompt_tokens, request.names.prompt, needed, request.names.max_tokens)
-    max_tokens = min(max(default, min_tokens), left) if request.max_tokens is None else request.max_tokens
-    if min_tokens > max_tokens:
-        raise InvalidRequest(
-            f"'min_tokens' must be at most {max_tokens}, the most tokens this request may generate.",
-            param="min_tokens",
-        )
-    return max_tokens
-
-
-def _too_long(
-    context: int, num_tokens: int, prompt_field: str, asked: int | None = None, asked_field: str | None = None
-) -> InvalidRequest:
-    more = f" and asks for {asked} more in the completion" if asked else ""
-    return InvalidRequest(
-        f"This model's maximum context length is {context} tokens. However, your request has {num_tokens} tokens in "
-        f"the {prompt_field}{more}.",
-        param=asked_field or prompt_field,
-        code="context_length_exceeded",
-    )
-
-
-def _check_ids(field: str, token_ids: Iterable[int], vocab_size: int) -> None:
-    for token_id in token_ids:
-        if not 0 <= token_id < vocab_size:
-            raise InvalidRequest(
-                f"Invalid token id {token_id} in '{field}': token ids must be in 0..{vocab_size - 1}.",
-                param=field,
-                code="invalid_value",
-            )
-
-
-def _check_at_most(field: str, value: int, bound: int) -> None:
-    if value > bound:
-        raise InvalidRequest(f"'{field}' must be at most {bound} with this model.", param=field, code="invalid_value")
 
 
 async def _tokenize(backend: Backend, prompt: Prompt, field: str) -> PreparedPrompt:

@@ -21,6 +21,9 @@ class Conversation(msgspec.Struct, frozen=True):
 
 Prompt = Conversation | str | list[int]
 
+MAX_PROMPTS_AT_ONCE = 16
+"""Of one request: the others wait in the gateway."""
+
 
 class FieldNames(msgspec.Struct, frozen=True):
     """What the client calls the fields that only the pipeline can find wrong."""
@@ -34,7 +37,8 @@ class FieldNames(msgspec.Struct, frozen=True):
 class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Completions of one prompt, n of them.
 
-    max_tokens None: as many as usual, 0: the prompt alone; that of sampling is not looked at.
+    max_tokens None: as many as usual_max_tokens, or as the gateway's default, where there is room; 0: the prompt alone;
+    that of sampling is not looked at.
     stop: strings that end the text. weight: as in `GenerateRequest`.
     """
 
@@ -46,6 +50,7 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool
     sampling: SamplingParams
     max_tokens: int | None = None
+    usual_max_tokens: int | None = None
     n: int = 1
     stop: tuple[str, ...] = ()
     weight: float = 1.0

@@ -20,9 +20,17 @@ from gateway.admin.purge import Purger
 from gateway.admin.services import AdminServices
 from gateway.backends.engine_client import EngineBackend
 from gateway.backends.pool import Pool
+from gateway.db.changes import Change
+from gateway.db.leases import PostgresLeases
+from gateway.db.limits import LimitLoader
 from gateway.db.organizations import installation_id
 from gateway.db.pool import UNAVAILABLE, UNUSABLE, Database
 from gateway.errors import GatewayError
+from gateway.limits.clock import DatabaseClock
+from gateway.limits.limiter import Limiter
+from gateway.limits.rules import Rules
+from gateway.limits.webhooks import WebhookSender
+from gateway.limits.work import Free, Prices
 from gateway.metering.meter import Meter
 from gateway.observe import SHARED_METRICS_DIR, Metrics
 from gateway.pipeline import Pipeline
@@ -55,9 +63,12 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @asynccontextmanager
-async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> AsyncIterator[Services]:
+async def running_services(
+    settings: Settings, *, model_dir: Path, dsn: str, prices: Prices | None = None
+) -> AsyncIterator[Services]:
     """Services that are started on entry and, on leaving, stopped: requests first, then the ledger, then the database.
 
+    prices: what tokens cost, by which cost limits are reserved; without any, nothing.
     Waits for the database; the engine may come later, and go and come again. Raises one of `UNUSABLE`.
     """
     config = load_model_config(model_dir)
@@ -70,7 +81,8 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         authenticator = Authenticator(database, failures)
         resolver = Resolver(database, frozenset({settings.model_name}))
         authenticator.changes.subscribe(resolver.changed)
-        meter = Meter(database, metrics)
+        limiter = _limiter(database, authenticator, prices or Free())
+        meter = Meter(database, metrics, limiter)
         backend = EngineBackend(
             settings.engine_endpoint,
             database_id=await _database_id(database),
@@ -80,7 +92,10 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             sink=meter,
         )
         admin = _admin_services(settings, config, database, authenticator, failures, backend)
-        await _start(stack, authenticator, meter, backend, Purger(admin))
+        await _start(stack, authenticator, limiter, meter, backend, Purger(admin))
+        webhooks = WebhookSender(database, allow_private=settings.private_webhooks)
+        webhooks.start()
+        stack.push_async_callback(webhooks.stop)
         pools = {settings.model_name: Pool(settings.model_name, [backend], created=int(time.time()))}
         metrics.watch(list(pools.values()))
         yield Services(
@@ -94,6 +109,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
                 pools,
                 {settings.model_name: tokenizer},
                 meter,
+                limiter,
                 default_max_tokens=settings.default_max_tokens,
             ),
             metrics=metrics,
@@ -101,12 +117,32 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         )
 
 
+def _limiter(database: Database, authenticator: Authenticator, prices: Prices) -> Limiter:
+    rules = Rules(LimitLoader(database))
+    limiter = Limiter(PostgresLeases(database), rules, DatabaseClock(time.monotonic), prices)
+
+    def changed(change: Change | None) -> None:
+        rules.changed(change)
+        if change is None or change.table == "limits":
+            limiter.limit_changed(change.id if change else None)
+
+    authenticator.changes.subscribe(changed)
+    return limiter
+
+
 async def _start(
-    stack: AsyncExitStack, authenticator: Authenticator, meter: Meter, backend: EngineBackend, purger: Purger
+    stack: AsyncExitStack,
+    authenticator: Authenticator,
+    limiter: Limiter,
+    meter: Meter,
+    backend: EngineBackend,
+    purger: Purger,
 ) -> None:
     """Start each, and leave to the stack to stop them in the opposite order."""
     await authenticator.start()
     stack.push_async_callback(authenticator.stop)
+    await limiter.start()
+    stack.push_async_callback(limiter.stop)
     backend.start()
     stack.push_async_callback(backend.stop)
     purger.start()

@@ -71,7 +71,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: Annotated[Count, Meta(description="Longest sequence in tokens (0: the model's own).")] = 0
     max_num_seqs: Annotated[Positive, Meta(description="Sequences in one batch.")] = 64
     max_batched_tokens: Annotated[Positive, Meta(description="Tokens computed in one step.")] = 512
-    max_waiting: Annotated[Positive, Meta(description="Requests that may queue in the engine; one tenant fills at most half.")] = 512
+    max_waiting: Annotated[
+        Positive, Meta(description="Requests that may queue in the engine; one tenant fills at most half.")
+    ] = 512
     num_threads: Annotated[Count, Meta(description="CPU threads of the engine (0: chosen at start).")] = 0
     max_adapters: Annotated[Positive, Meta(description="Adapters on the device at once.")] = 32
     adapter_device_bytes: Annotated[
@@ -98,6 +100,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_connections_per_address: Annotated[
         Count, Meta(description="Open connections per address, in each gateway (0: no bound).")
     ] = 1024
+    private_webhooks: Annotated[
+        bool, Meta(description="Whether webhooks may be at private addresses, such as the loopback.")
+    ] = False
     drain_seconds: Annotated[
         float, Meta(ge=0, le=86400, description="How long running requests may take to finish at shutdown.")
     ] = 30.0
@@ -298,6 +303,8 @@ def _shown(field: str, default: Any) -> str:
         return ""
     if field in _BYTE_FIELDS:
         return f"{default >> 20}MiB"
+    if isinstance(default, bool):
+        return str(default).lower()
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from litestar import Controller, Request, delete, get, post
@@ -22,8 +22,12 @@ from gateway.admin.projects import active_project, existing_project
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.admin.upload import receive_adapter
 from gateway.db import adapters, audit
-from gateway.errors import InvalidRequest, NotFound
+from gateway.db.limits import exceeded_storage
+from gateway.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded
 from gateway.tenancy.actor import Actor
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
 
 
 class Adapter(msgspec.Struct, frozen=True):
@@ -108,15 +112,13 @@ async def discard_content(services: AdminServices, digests: Sequence[str]) -> No
         unreferenced = await adapters.unreferenced_digests(conn, digests)
     for digest in unreferenced:
         await services.on_adapter_removed(digest)
-    async with services.database.acquire() as conn, adapters.store_exclusive(conn):
-        # Somebody may have uploaded the same content since.
-        for digest in await adapters.unreferenced_digests(conn, unreferenced):
-            await asyncio.to_thread(_discard, services, digest)
+    await _discard_unused(services, unreferenced)
 
 
 async def _store(
     services: AdminServices, caller: Actor, project_id: str, name: str, upload: Path
 ) -> tuple[adapters.AdapterRow, bool]:
+    digest = ""
     try:
         rank = await asyncio.to_thread(_checked_rank, services, upload)
         async with services.database.acquire() as conn, adapters.store_shared(conn):
@@ -128,6 +130,7 @@ async def _store(
                 conn, project_id, name, digest=digest, rank=rank, size_bytes=size_bytes
             )
             if changed:
+                await _check_storage(conn, caller.organization_id, project_id)
                 shown = Adapter(**_fields(before, services.model_name)) if before else None
                 after = Adapter(**_fields(row, services.model_name))
                 event = "adapter.updated" if before else "adapter.created"
@@ -137,6 +140,28 @@ async def _store(
             return row, changed
     except AdapterRejected as error:
         raise InvalidRequest(str(error), param="file", code="adapter_rejected") from None
+    except (Conflict, NotFound, QuotaExceeded):
+        await _discard_unused(services, [digest])
+        raise
+
+
+async def _discard_unused(services: AdminServices, digests: Sequence[str]) -> None:
+    """Content that nobody refers to leaves the store."""
+    async with services.database.acquire() as conn, adapters.store_exclusive(conn):
+        # Somebody may have uploaded the same content since.
+        for digest in await adapters.unreferenced_digests(conn, digests):
+            await asyncio.to_thread(_discard, services, digest)
+
+
+async def _check_storage(conn: Connection, organization_id: str, project_id: str) -> None:
+    """Raises QuotaExceeded, which undoes what was stored just now."""
+    exceeded = await exceeded_storage(conn, organization_id, project_id)
+    if exceeded is not None:
+        limit, stored = exceeded
+        raise QuotaExceeded(
+            f"The adapters of this {limit.scope} may have {limit.max} bytes; with this one they would have {stored}.",
+            param="file",
+        )
 
 
 def _checked_rank(services: AdminServices, upload: Path) -> int:

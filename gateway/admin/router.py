@@ -13,14 +13,17 @@ from gateway.admin.admin_keys import AdminKeyController
 from gateway.admin.audit_logs import AuditLogController
 from gateway.admin.key_states import KeyStateController
 from gateway.admin.keys import KeyController, get_key
+from gateway.admin.limits import OrganizationLimitController, ProjectLimitController
 from gateway.admin.logins import LoginController, UserLoginController, log_in
 from gateway.admin.members import MemberController
 from gateway.admin.organization import OrganizationController
 from gateway.admin.projects import ProjectController
+from gateway.admin.rate_limits import RateLimitController
 from gateway.admin.service_accounts import ServiceAccountController
 from gateway.admin.services import AdminServices
 from gateway.admin.status import status
 from gateway.admin.users import UserController
+from gateway.admin.webhooks import WebhookController
 from gateway.tenancy.actor import Actor
 
 PATH = "/v1/organization"
@@ -39,6 +42,10 @@ def admin_router(services: AdminServices) -> Router:
             KeyController,
             KeyStateController,
             AdapterController,
+            ProjectLimitController,
+            OrganizationLimitController,
+            RateLimitController,
+            WebhookController,
             UserController,
             UserLoginController,
             AdminKeyController,

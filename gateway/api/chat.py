@@ -11,6 +11,7 @@ from litestar import Request, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.response.base import ASGIResponse
 
+from gateway.api.admission import admit
 from gateway.api.caller import Caller
 from gateway.api.chat_stream import ChatEvents
 from gateway.api.chat_wire import (
@@ -51,7 +52,8 @@ def chat_completions(pipeline: Pipeline) -> HTTPRouteHandler:
         wire = decode(_DECODER, await request.body())
         call.model = wire.model
         with_usage, tier = include_usage(wire), _tier(wire)
-        prepared = await pipeline.prepare(caller, _text_request(wire, call.request_id, TIER_WEIGHTS[tier]))
+        good = await pipeline.prepare(caller, _text_request(wire, call.request_id, TIER_WEIGHTS[tier]))
+        (prepared,) = await admit(pipeline, request, caller, [good])
         items, to_bytes = pipeline.run(prepared), pipeline.tokenizer(prepared).token_bytes
         common: dict[str, Any] = {
             "id": reply_id("chatcmpl", call.request_id),

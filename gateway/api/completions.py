@@ -12,6 +12,7 @@ from litestar import Request, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.response.base import ASGIResponse
 
+from gateway.api.admission import admit
 from gateway.api.caller import Caller
 from gateway.api.completions_stream import CompletionEvents
 from gateway.api.completions_wire import (
@@ -50,10 +51,11 @@ def completions(pipeline: Pipeline) -> HTTPRouteHandler:
         call.model = wire.model
         with_usage = include_usage(wire)
         _check(wire)
-        prepared = [
+        good = [
             await pipeline.prepare(caller, _text_request(wire, prompt, row_id(call.request_id, index)))
             for index, prompt in enumerate(prompts(wire.prompt, "prompt", MAX_PROMPTS))
         ]
+        prepared = await admit(pipeline, request, caller, good)
         echoes = [_echo(pipeline, wire, each, index) for index, each in enumerate(prepared)]
         to_bytes = None if wire.logprobs is None else pipeline.tokenizer(prepared[0]).token_bytes
         reply = partial(
@@ -93,7 +95,6 @@ def _text_request(wire: CompletionRequest, prompt: str | list[int], request_id: 
     num_prompt_logprobs = wire.logprobs if wire.echo else None
     if wire.max_tokens == 0:  # the engine is asked for something at least
         num_prompt_logprobs = wire.logprobs or 0
-    default = max(DEFAULT_MAX_TOKENS, wire.min_tokens or 0)
     return TextRequest(
         request_id=request_id,
         endpoint=ENDPOINT,
@@ -107,7 +108,8 @@ def _text_request(wire: CompletionRequest, prompt: str | list[int], request_id: 
             num_prompt_logprobs=num_prompt_logprobs,
             grammar=grammar,
         ),
-        max_tokens=default if wire.max_tokens is None else wire.max_tokens,
+        max_tokens=wire.max_tokens,
+        usual_max_tokens=DEFAULT_MAX_TOKENS,
         n=num_candidates,
         stop=stop_strings(wire),
     )

@@ -13,6 +13,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.response.base import ASGIResponse
 from numpy.typing import NDArray
 
+from gateway.api.admission import admit
 from gateway.api.caller import Caller
 from gateway.api.disconnect import unless_gone
 from gateway.api.embeddings_wire import MAX_INPUTS, EmbeddingList, EmbeddingOut, EmbeddingsRequest, EmbeddingUsage
@@ -35,7 +36,7 @@ def embeddings(pipeline: Pipeline) -> HTTPRouteHandler:
         call = call_of(request.scope)
         wire = decode(_DECODER, await request.body())
         call.model = wire.model
-        prepared = []
+        good = []
         for index, prompt in enumerate(prompts(wire.input, "input", MAX_INPUTS)):
             asked = EmbeddingRequest(
                 request_id=row_id(call.request_id, index),
@@ -46,8 +47,9 @@ def embeddings(pipeline: Pipeline) -> HTTPRouteHandler:
                 pooling=wire.pooling or "mean",
                 dimensions=wire.dimensions,
             )
-            prepared.append(await pipeline.prepare_embedding(caller, asked))
+            good.append(await pipeline.prepare_embedding(caller, asked))
             await asyncio.sleep(0)  # the streams of others go on while thousands of inputs are tokenized
+        prepared = await admit(pipeline, request, caller, good)
         results = await unless_gone(request.receive, all_of([pipeline.embed(each) for each in prepared]))
         num_tokens = sum(usage.prompt_tokens for _, usage in results)
         data = [EmbeddingOut(index, _shown(wire, vector)) for index, (vector, _) in enumerate(results)]

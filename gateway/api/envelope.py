@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -36,7 +36,7 @@ class Call(msgspec.Struct):
     """One HTTP request. tenant and model are set by whoever finds them out; error is a code.
 
     address: the client's. is_https: of the client's own connection. client_gone: the server said that the client
-    disconnected.
+    disconnected. headers: more of the reply's; on_end: called when the reply is over, however it ended.
     """
 
     request_id: str
@@ -48,6 +48,8 @@ class Call(msgspec.Struct):
     model: str = ""
     error: str | None = None
     client_gone: bool = False
+    headers: tuple[tuple[str, str], ...] = ()
+    on_end: Callable[[], None] | None = None
 
     @property
     def elapsed_ms(self) -> float:
@@ -96,6 +98,8 @@ class Application(Litestar):
         try:
             await super().__call__(scope, watched_receive, send_with_headers)
         finally:
+            if call.on_end is not None:
+                call.on_end()
             route = str(scope.get("path_template") or "unknown")
             self._metrics.count_http(scope["method"], route, call.status)
             log.info("request", route=route, method=scope["method"], **_log_fields(call, scope))
@@ -117,6 +121,7 @@ def _headers(call: Call) -> list[tuple[bytes, bytes]]:
         (b"x-request-id", call.request_id.encode()),
         (b"openai-processing-ms", str(round(call.elapsed_ms)).encode()),
         (b"openai-version", b"2020-10-01"),
+        *((name.encode(), value.encode()) for name, value in call.headers),
     ]
 
 

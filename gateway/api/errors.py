@@ -14,16 +14,19 @@ from litestar.types import ExceptionHandlersMap
 from gateway.api.disconnect import ClientGone
 from gateway.api.envelope import call_of
 from gateway.db.pool import UNAVAILABLE
-from gateway.errors import BodyTooLarge, GatewayError, InvalidRequest, NotFound, Overloaded
+from gateway.errors import BodyTooLarge, GatewayError, InvalidRequest, LimitReached, NotFound, Overloaded
 
 log = structlog.get_logger(__name__)
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
+    """limit: which one refused, and how full it is; only where one did."""
+
     message: str
     type: str
     param: str | None
     code: str | None
+    limit: msgspec.Struct | msgspec.UnsetType = msgspec.UNSET
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -31,7 +34,8 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 def body_of(error: GatewayError) -> ErrorBody:
-    return ErrorBody(ErrorDetail(error.message, error.type, error.param, error.code))
+    limit = error.limit if isinstance(error, LimitReached) else None
+    return ErrorBody(ErrorDetail(error.message, error.type, error.param, error.code, limit or msgspec.UNSET))
 
 
 def unexpected(request_id: str) -> GatewayError:
@@ -55,7 +59,7 @@ def exception_handlers() -> ExceptionHandlersMap:
 
 
 def _gateway_error(request: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:
-    headers = {}
+    headers = dict(error.headers) if isinstance(error, LimitReached) else {}
     if error.retry_after_s is not None:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
         headers["retry-after-ms"] = str(math.ceil(error.retry_after_s * 1e3))

@@ -7,14 +7,15 @@ from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
+from gateway.requests import MAX_PROMPTS_AT_ONCE
+
 T = TypeVar("T")
 
-MAX_CONCURRENT = 16
 MAX_QUEUED = 64
 
 
 async def merged(sources: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[tuple[int, T]]:
-    """(index of the source, item) in the order in which items come; at most MAX_CONCURRENT sources run at a time.
+    """(index of the source, item) in the order in which items come; at most MAX_PROMPTS_AT_ONCE sources run at a time.
 
     The first error ends everything. Closing it closes every source.
     """
@@ -24,7 +25,7 @@ async def merged(sources: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[tuple[i
                 yield 0, each
         return
     queue: asyncio.Queue[tuple[int, T] | Exception | None] = asyncio.Queue(MAX_QUEUED)
-    places = asyncio.Semaphore(MAX_CONCURRENT)
+    places = asyncio.Semaphore(MAX_PROMPTS_AT_ONCE)
 
     async def pump(index: int, source: AsyncGenerator[T]) -> None:
         try:
@@ -54,8 +55,8 @@ async def merged(sources: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[tuple[i
 
 
 async def all_of(jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Their results in order; at most MAX_CONCURRENT run at a time. The first error ends everything."""
-    places = asyncio.Semaphore(MAX_CONCURRENT)
+    """Their results in order; at most MAX_PROMPTS_AT_ONCE run at a time. The first error ends everything."""
+    places = asyncio.Semaphore(MAX_PROMPTS_AT_ONCE)
 
     async def limited(job: Coroutine[Any, Any, T]) -> T:
         async with places:

@@ -18,7 +18,8 @@ Message = dict[str, Any]
 class Capabilities(msgspec.Struct, frozen=True):
     """What a backend can do; what it cannot is refused before it is asked. Token ids are in 0..vocab_size - 1.
 
-    max_choices: the most choices of one request. embedding_size: numbers in an embedding.
+    max_choices: the most choices of one request. max_in_flight: the most choices that it runs and keeps waiting.
+    embedding_size: numbers in an embedding.
     """
 
     exact_counts: bool
@@ -31,6 +32,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     max_model_len: int
     vocab_size: int
     max_choices: int
+    max_in_flight: int
     embedding_size: int
 
 
@@ -52,6 +54,9 @@ class Health(msgspec.Struct, frozen=True):
 
 class UsageSink(Protocol):
     """Where a backend puts the usage of every attempt it ran, exactly once each, whoever read the stream."""
+
+    def dispatched(self, request_id: str) -> None:
+        """It is on its way to where it runs: from now on its usage will be recorded."""
 
     def record(
         self, usage: UsageRecord, *, source: Acknowledged, ttft_ms: float | None, latency_ms: float | None

@@ -43,6 +43,9 @@ CREDIT_WAIT_S = 2.0
 ADAPTER_WAIT_S = 60.0
 RETRY_AFTER_S = 1.0
 MAX_CHOICES = 128
+MAX_IN_FLIGHT = 1 << 20
+"""While no engine has said what it takes."""
+
 SAMPLING = frozenset(SamplingParams.__struct_fields__)
 
 
@@ -142,6 +145,7 @@ class EngineBackend:
             max_model_len=limits.max_model_len if limits else self._config.max_position,
             vocab_size=self._config.vocab_size,
             max_choices=min(MAX_CHOICES, limits.max_num_seqs) if limits else MAX_CHOICES,
+            max_in_flight=limits.max_num_seqs + limits.max_waiting if limits else MAX_IN_FLIGHT,
             embedding_size=self._config.hidden_size,
         )
 
@@ -170,6 +174,7 @@ class EngineBackend:
             self._credits.give()
             raise _not_ready(str(gone)) from None
         self._streams[request.request_id] = stream
+        self._sink.dispatched(request.request_id)
         try:
             while not isinstance(item := await stream.take(), Final):
                 yield item

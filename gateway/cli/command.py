@@ -15,6 +15,7 @@ from gateway.cli import (
     admin_keys,
     audit,
     keys,
+    limits,
     members,
     organization,
     processes,
@@ -62,7 +63,19 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, help="show the version and exit")
     verbs = parser.add_subparsers(metavar="COMMAND", required=True)
-    rooms = (processes, tenants, keys, adapters, service_accounts, users, members, organization, admin_keys, audit)
+    rooms = (
+        processes,
+        tenants,
+        keys,
+        limits,
+        adapters,
+        service_accounts,
+        users,
+        members,
+        organization,
+        admin_keys,
+        audit,
+    )
     for room in rooms:
         room.register(verbs)
     return parser

@@ -1,4 +1,4 @@
-"""Tells this process what changed in keys and adapters, so that its caches are never stale for long.
+"""Tells this process what changed in keys, adapters and limits, so that its caches are never stale for long.
 
 LISTEN brings each change within milliseconds. A counter that the changing transaction itself increments is polled
 beside it: whatever a lost connection failed to bring is noticed within `POLL_INTERVAL_S`.
@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One row that changed. table: "api_keys" or "adapters"; project_id is None for an operator's key."""
+    """One row that changed. table: "api_keys", "adapters" or "limits"; project_id is None for what belongs to the
+    organization."""
 
     version: int
     table: str

@@ -53,11 +53,14 @@ async def migrate(dsn_or_conn: str | Connection, folder: Path = MIGRATIONS) -> l
 
 
 def read_migrations(folder: Path = MIGRATIONS) -> list[Migration]:
-    """The files `NNNN_name.sql` of a folder in order. Raises MigrationRefused if the numbers have gaps or repeat."""
-    migrations = []
-    for number, path in enumerate(sorted(folder.glob("*.sql")), start=1):
-        if not re.fullmatch(rf"{number:04}_[a-z0-9_]+", path.stem):
-            raise MigrationRefused(f"{path.name}: expected a file named {number:04}_<name>.sql")
+    """The files `NNNN_name.sql` of a folder in order; a number may be left out, for it can't be filled once a later one
+    was applied. Raises MigrationRefused for other names and for numbers that repeat."""
+    migrations: list[Migration] = []
+    for path in sorted(folder.glob("*.sql")):
+        if not re.fullmatch(r"\d{4}_[a-z0-9_]+", path.stem):
+            raise MigrationRefused(f"{path.name}: expected a file named NNNN_<name>.sql")
+        if migrations and migrations[-1].name[:4] == path.stem[:4]:
+            raise MigrationRefused(f"{path.name}: its number is that of {migrations[-1].name}.sql")
         content = path.read_bytes()
         migrations.append(Migration(path.stem, content.decode(), hashlib.sha256(content).hexdigest()))
     return migrations

@@ -174,6 +174,7 @@ _REMOVE_ACCOUNTS = """
 _FORGET_KEYS = """
     UPDATE api_keys SET name = '', models = NULL, ip_allow = NULL, owner_user_id = NULL WHERE project_id = $1
 """
+_REMOVE_LIMITS = "DELETE FROM limits WHERE project_id = $1"
 _PURGED = "UPDATE projects SET purged_at = now() WHERE id = $1"
 
 
@@ -184,6 +185,6 @@ async def purge_project(conn: Connection, project_id: str) -> list[str]:
     ids, the adapters' names, versions and digests.
     """
     digests = [row["digest"] for row in await conn.fetch(_DIGESTS, project_id)]
-    for statement in (_REMOVE_ADAPTERS, _REMOVE_MEMBERS, _REMOVE_ACCOUNTS, _FORGET_KEYS, _PURGED):
+    for statement in (_REMOVE_ADAPTERS, _REMOVE_MEMBERS, _REMOVE_ACCOUNTS, _FORGET_KEYS, _REMOVE_LIMITS, _PURGED):
         await conn.execute(statement, project_id)
     return digests

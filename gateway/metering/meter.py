@@ -14,8 +14,10 @@ import structlog
 
 from engine.protocol import Usage, UsageRecord
 from gateway.backends.base import Acknowledged
+from gateway.db.leases import write_leases
 from gateway.db.pool import UNAVAILABLE, Database
 from gateway.db.usage import UsageEvent, write_usage_events
+from gateway.limits.limiter import Limiter
 from gateway.metering.tag import decode_tag
 from gateway.observe import Metrics
 
@@ -26,6 +28,8 @@ MAX_BATCH = 500
 INSERT_TIMEOUT_S = 10.0
 FIRST_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 5.0
+
+EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 
 class _Waiting(msgspec.Struct, frozen=True):
@@ -47,11 +51,15 @@ class _Waiting(msgspec.Struct, frozen=True):
 class Meter:
     """The gateway's `UsageSink`. Works between `start` and `stop`.
 
-    While the database is away, events wait here and their backends keep them too.
+    While the database is away, events wait here and their backends keep them too. What a request had reserved of its
+    tenant's limits is settled by the transaction that writes its event.
     """
 
-    def __init__(self, database: Database, metrics: Metrics, *, max_waiting: int = MAX_WAITING) -> None:
+    def __init__(
+        self, database: Database, metrics: Metrics, limiter: Limiter, *, max_waiting: int = MAX_WAITING
+    ) -> None:
         self._database = database
+        self._limiter = limiter
         self._metrics = metrics
         self._max_waiting = max_waiting
         self._waiting: dict[tuple[str, int, int], _Waiting] = {}  # in the order in which they are written
@@ -64,6 +72,9 @@ class Meter:
         """Whether new requests may start: what they use must find a place."""
         return len(self._waiting) < self._max_waiting
 
+    def dispatched(self, request_id: str) -> None:
+        self._limiter.dispatched(request_id)
+
     def record(
         self, usage: UsageRecord, *, source: Acknowledged, ttft_ms: float | None, latency_ms: float | None
     ) -> None:
@@ -73,6 +84,7 @@ class Meter:
             # Not acknowledged, so the engine keeps it and whoever can read it still may.
             log.error("usage_without_meter_tag", request_id=usage.request_id, error=str(error))
             return
+        self._limiter.ended(usage.request_id, usage.usage)
         waiting = _Waiting(event, usage.usage, source)
         self._waiting.setdefault(waiting.key, waiting)
         self._metrics.usage_waiting.set(len(self._waiting))
@@ -102,8 +114,7 @@ class Meter:
                 continue
             batch = self._next_batch(limit)
             try:
-                async with asyncio.timeout(INSERT_TIMEOUT_S), self._database.acquire() as conn:
-                    new = await write_usage_events(conn, [waiting.event for waiting in batch])
+                new = await self._insert([waiting.event for waiting in batch])
             except UNAVAILABLE as error:
                 log.warning("ledger_unavailable", error=repr(error), num_waiting=len(self._waiting))
                 await asyncio.sleep(backoff_s)
@@ -121,6 +132,18 @@ class Meter:
             backoff_s, limit = FIRST_BACKOFF_S, min(2 * limit, MAX_BATCH)
             self._written(batch, new)
             await _acknowledge(batch)
+
+    async def _insert(self, events: list[UsageEvent]) -> set[tuple[str, int]]:
+        request_ids = [event.request_id for event in events]
+        async with (
+            self._limiter.settling(request_ids) as leases,
+            asyncio.timeout(INSERT_TIMEOUT_S),
+            self._database.acquire() as conn,
+            conn.transaction(),
+        ):
+            new = await write_usage_events(conn, events)
+            await write_leases(conn, leases.gateway_id, leases.amounts)
+        return new
 
     def _next_batch(self, limit: int) -> list[_Waiting]:
         """The first ones, each attempt once."""
@@ -173,6 +196,6 @@ def _event(record: UsageRecord, ttft_ms: float | None, latency_ms: float | None)
         ttft_ms=ttft_ms,
         latency_ms=latency_ms,
         adapter_load_bytes=usage.adapter_load_bytes,
-        created_at=datetime.datetime.fromtimestamp(tag.created_at_ns / 1e9, datetime.UTC),
+        created_at=EPOCH + datetime.timedelta(microseconds=tag.created_at_ns // 1000),
         finished_at=datetime.datetime.now(datetime.UTC),
     )

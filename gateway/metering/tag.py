@@ -12,7 +12,8 @@ UnixNs = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 class MeterTag(msgspec.Struct, frozen=True):
     """Everything of an event that the engine does not know. It travels as opaque bytes in `GenerateRequest.meter`,
-    so that whichever gateway receives the usage can write the event. created_at_ns: Unix time in ns."""
+    so that whichever gateway receives the usage can write the event. created_at_ns: Unix time in ns of its admission,
+    by the database's clock: it counts in the windows of its limits that this lies in."""
 
     organization_id: str
     project_id: str

@@ -69,3 +69,17 @@ def test_every_request_leaves_one_exact_usage_event(installation: Installation) 
     assert {row["finish_reason"] for row in rows} == {"length", "stop"}
     assert {bool(row["adapter_digest"]) for row in rows} == {True, False}
     assert all(row["latency_ms"] >= row["ttft_ms"] > 0 for row in rows)
+
+
+def test_a_limit_set_from_the_command_line_holds_until_it_is_removed(installation: Installation) -> None:
+    assert installation.cli("tenant", "create", "hooli").returncode == 0
+    key = json.loads(installation.cli("key", "create", "--tenant", "hooli", "--json").stdout)["key"]
+    kind = ("--tenant", "hooli", "--unit", "requests", "--window", "day")
+    assert installation.cli("limit", "set", *kind, "--max", "1").returncode == 0
+    replies = [chat(installation, key, BASE, max_tokens=2) for _ in range(2)]
+    assert [reply.status_code for reply in replies] == [200, 429]
+    assert replies[1].json()["error"]["limit"]["used"] == 1
+    (limit,) = json.loads(installation.cli("limit", "list", "--tenant", "hooli", "--json").stdout)
+    assert (limit["unit"], limit["used"], limit["reserved"], limit["free"]) == ("requests", 1, 0, 0)
+    assert installation.cli("limit", "remove", *kind).returncode == 0
+    assert chat(installation, key, BASE, max_tokens=2).status_code == 200

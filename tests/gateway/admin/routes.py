@@ -13,11 +13,14 @@ from gateway.admin.access import Access
 from gateway.admin.admin_keys import CreateAdminKey
 from gateway.admin.key_states import RotateKey
 from gateway.admin.keys import CreateKey, ModifyKey
+from gateway.admin.limits import SetLimit
 from gateway.admin.logins import ChangePassword, Confirm, WithPassword
 from gateway.admin.members import AddMember, ModifyMember
 from gateway.admin.projects import ArchiveProject, CreateProject, ModifyProject
+from gateway.admin.rate_limits import UpdateRateLimit
 from gateway.admin.service_accounts import CreateServiceAccount
 from gateway.admin.users import CreateUser, ModifyUser, ResetUser
+from gateway.admin.webhooks import CreateWebhook
 
 GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
     AddMember: {"user_id": "user_x", "role": "viewer"},
@@ -36,6 +39,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
     CreateProject: {"name": "x"},
     CreateServiceAccount: {"name": "x"},
     CreateUser: {"email": "x@example.com", "name": "X", "role": "viewer", "password": "a long new password"},
+    CreateWebhook: {"url": "https://example.com/hook"},
     ModifyKey: {
         "name": "x",
         "scopes": ["inference"],
@@ -48,6 +52,20 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
     ModifyUser: {"name": "X", "role": "viewer"},
     ResetUser: {"password": "a long new password"},
     RotateKey: {"grace_seconds": 1},
+    SetLimit: {
+        "unit": "tokens",
+        "max": 1,
+        "window": "day",
+        "hard": True,
+        "model": None,
+        "api_key_id": None,
+        "alert_percents": [80],
+    },
+    UpdateRateLimit: {
+        "max_requests_per_1_minute": 1,
+        "max_tokens_per_1_minute": None,
+        "max_requests_per_1_day": 1,
+    },
     WithPassword: {"password": "x"},
 }
 

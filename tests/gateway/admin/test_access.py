@@ -128,7 +128,7 @@ def test_every_permission_is_some_routes(server: AdminServer) -> None:
     import typing
 
     named = {route.access.permission for route in routes_of(server.app) if route.access}
-    waiting = {"billing.read", "billing.write", "limits.read", "limits.write"}
+    waiting = {"billing.read", "billing.write"}
     assert named - {None} == set(typing.get_args(Permission)) - waiting
 
 
@@ -170,6 +170,9 @@ class Foreign(msgspec.Struct, frozen=True):
     account_id: str
     key_id: str
     admin_key_id: str
+    limit_id: str
+    webhook_id: str
+    rate_limit_id: str = "rl-tiny:pirate"
     name: str = "pirate"
 
 
@@ -182,7 +185,9 @@ async def foreign(server: AdminServer) -> Foreign:
         account = (await other.post(f"/projects/{project}/service_accounts", json={"name": "bot"})).json()
         admin_key = (await other.post("/admin_api_keys", json={"name": "theirs"})).json()["id"]
         await other.post(f"/projects/{project}/users", json={"user_id": user["id"], "role": "viewer"})
-    return Foreign(project, user["id"], account["id"], account["api_key"]["id"], admin_key)
+        limit = (await other.post("/limits", json={"unit": "tokens", "window": "day", "max": 1})).json()["id"]
+        webhook = (await other.post("/webhooks", json={"url": "https://example.com/theirs"})).json()["id"]
+    return Foreign(project, user["id"], account["id"], account["api_key"]["id"], admin_key, limit, webhook)
 
 
 async def test_other_tenants_ids_answer_as_nonexistent_ones_to_the_byte(cast: Cast, foreign: Foreign) -> None:
@@ -218,6 +223,16 @@ async def test_other_tenants_ids_in_bodies_and_cursors_answer_as_nonexistent_one
         (foreign.user_id, lambda id: operator.get("/users", params={"after": id})),
         (foreign.account_id, lambda id: operator.get(f"{acme}/service_accounts", params={"after": id})),
         (foreign.admin_key_id, lambda id: operator.get("/admin_api_keys", params={"after": id})),
+        (foreign.limit_id, lambda id: operator.get("/limits", params={"after": id})),
+        (foreign.limit_id, lambda id: operator.get(f"{acme}/limits", params={"after": id})),
+        (foreign.rate_limit_id, lambda id: operator.get(f"{acme}/rate_limits", params={"after": id})),
+        (foreign.webhook_id, lambda id: operator.get("/webhooks", params={"after": id})),
+        (
+            foreign.key_id,
+            lambda id: operator.post(
+                f"{acme}/limits", json={"unit": "tokens", "window": "day", "max": 1, "api_key_id": id}
+            ),
+        ),
     ]:
         replies = [
             (reply.status_code, reply.content.replace(id.encode(), b"ID"))
@@ -232,9 +247,9 @@ async def test_lists_hold_nothing_of_another_organization(
     foreign: Foreign, operator: httpx.AsyncClient, acme: str
 ) -> None:
     everything = ""
-    for path in ("/projects", "/users", "/admin_api_keys", "/audit_logs"):
+    for path in ("/projects", "/users", "/admin_api_keys", "/audit_logs", "/limits", "/webhooks"):
         everything += (await operator.get(path, params={"limit": 100})).text
-    for theirs in msgspec.structs.astuple(foreign)[:-1]:
+    for theirs in msgspec.structs.astuple(foreign)[:-2]:
         assert theirs not in everything
 
 

@@ -124,3 +124,19 @@ async def assert_nothing_is_kept(server: AdminServer, operator: httpx.AsyncClien
     assert (await operator.get(f"{project}/adapters")).json()["data"] == []
     assert server.services.store.digests() == []
     assert list(server.services.upload_dir.iterdir()) == []
+
+
+async def test_storage_is_limited_and_what_is_refused_leaves_nothing(
+    server: AdminServer, operator: httpx.AsyncClient, acme: str, tmp_path: Path
+) -> None:
+    first = await upload(operator, acme, "pirate", write_adapter(tmp_path / "a"))
+    limit = {"unit": "storage_bytes", "max": first.json()["size_bytes"] + 1}
+    made = (await operator.post(f"{acme}/limits", json=limit)).json()
+    assert (made["used"], made["free"]) == (first.json()["size_bytes"], 1)
+    refused = await upload(operator, acme, "poet", write_adapter(tmp_path / "b", seed=1))
+    assert (refused.status_code, error_of(refused)[1:]) == (429, ("file", "insufficient_quota"))
+    assert server.services.store.digests() == [first.json()["digest"]]
+    assert len((await operator.get(f"{acme}/adapters")).json()["data"]) == 1
+    assert (await upload(operator, acme, "copy", tmp_path / "a")).status_code == 200, "the same content counts once"
+    await operator.post(f"{acme}/limits", json=limit | {"max": 1 << 30})
+    assert (await upload(operator, acme, "poet", tmp_path / "b")).status_code == 200

@@ -16,6 +16,7 @@ from gateway.db.pool import Database
 from tests.gateway.admin_server import PASSWORD, AdminServer
 
 NUM_ROWS = 7
+LIMIT = {"unit": "tokens", "window": "day", "max": 1}
 
 
 async def events(operator: httpx.AsyncClient, **params: Any) -> list[dict[str, Any]]:
@@ -32,6 +33,8 @@ async def test_every_change_leaves_one_row_and_a_refusal_or_a_repetition_none(
     key = (await operator.post(f"{acme}/api_keys", json={})).json()["id"]
     account = (await operator.post(f"{acme}/service_accounts", json={"name": "bot"})).json()["id"]
     admin_key = (await operator.post("/admin_api_keys", json={"name": "ci"})).json()["id"]
+    limit = (await operator.post(f"{acme}/limits", json=LIMIT | {"window": "month"})).json()["id"]
+    webhook = (await operator.post("/webhooks", json={"url": "https://example.com/hook"})).json()["id"]
     steps: list[tuple[str, str, dict[str, Any] | None, str | None]] = [
         ("POST", "/projects", {"name": "globex"}, "project.created"),
         ("POST", "/projects", {"name": "globex"}, None),
@@ -56,11 +59,28 @@ async def test_every_change_leaves_one_row_and_a_refusal_or_a_repetition_none(
         ("POST", f"/users/{user['id']}/reset", {"password": PASSWORD}, "user.reset"),
         ("DELETE", f"/users/{user['id']}", None, "user.deleted"),
         ("DELETE", f"/admin_api_keys/{admin_key}", None, "admin_api_key.deleted"),
+        ("POST", "/limits", LIMIT, "limit.created"),
+        ("POST", "/limits", LIMIT, None),
+        ("POST", "/limits", LIMIT | {"max": 2}, "limit.updated"),
+        ("POST", f"{acme}/limits", LIMIT | {"unit": "bananas"}, None),
+        ("POST", f"{acme}/limits", LIMIT, "limit.created"),
+        ("DELETE", f"{acme}/limits/{limit}", None, "limit.deleted"),
+        ("DELETE", f"{acme}/limits/{limit}", None, None),
+        ("POST", f"{acme}/rate_limits/rl-tiny", {"max_requests_per_1_minute": 1}, "rate_limit.updated"),
+        ("POST", f"{acme}/rate_limits/rl-tiny", {"max_requests_per_1_minute": 1}, None),
+        ("POST", f"{acme}/rate_limits/rl-tiny", {"max_requests_per_1_minute": None}, "rate_limit.updated"),
+        ("POST", f"{acme}/rate_limits/rl-none", {"max_requests_per_1_minute": 1}, None),
+        ("POST", "/webhooks", {"url": "https://example.com/"}, "webhook.created"),
+        ("POST", "/webhooks", {"url": "no url"}, None),
+        ("DELETE", f"/webhooks/{webhook}", None, "webhook.deleted"),
+        ("DELETE", f"/webhooks/{webhook}", None, None),
         ("POST", "/suspend", None, "organization.suspended"),
         ("POST", "/resume", None, "organization.resumed"),
         ("POST", f"{acme}/archive", None, "project.archived"),
         ("POST", f"{acme}/archive", None, None),
         ("POST", f"{acme}/api_keys", {}, None),
+        ("POST", f"{acme}/limits", LIMIT | {"max": 3}, None),
+        ("POST", f"{acme}/rate_limits/rl-tiny", {"max_requests_per_1_minute": 3}, None),
     ]
     for method, path, body, event in steps:
         before = await events(operator)
@@ -90,6 +110,7 @@ async def test_nothing_secret_is_recorded(server: AdminServer, operator: httpx.A
     secrets.append((await operator.post("/admin_api_keys", json={"name": "ci"})).json()["value"])
     account = (await operator.post(f"{acme}/service_accounts", json={"name": "bot"})).json()
     secrets.append(account["api_key"]["value"])
+    secrets.append((await operator.post("/webhooks", json={"url": "https://example.com/"})).json()["secret"])
     await server.user("ann@example.com", "owner")
     async with server.person("ann@example.com") as ann:
         secrets += [ann.cookies["lorikeet_login"], ann.headers["x-csrf-token"]]

@@ -179,6 +179,9 @@ async def test_a_deleted_tenant_is_dead_at_once_and_purged_after_its_retention(
     key = await make_key(operator, acme)
     user = await server.user("ann@example.com", None)
     await operator.post(f"{acme}/users", json={"user_id": user["id"], "role": "viewer"})
+    limit = {"unit": "tokens", "window": "day", "max": 100}
+    for path in (f"{acme}/limits", "/limits"):
+        assert (await operator.post(path, json=limit)).status_code == 200
     async with server.services.database.acquire() as conn:
         await write_usage_events(conn, [usage_event("req_1", project_id)])
     assert await refusal(server, key["value"]) is None
@@ -207,6 +210,8 @@ async def test_a_deleted_tenant_is_dead_at_once_and_purged_after_its_retention(
     async with server.services.database.acquire() as conn:
         assert await list_usage_events(conn, project_id, 10) == [usage_event("req_1", project_id)]
         assert await conn.fetchval("SELECT count(*) FROM project_members WHERE project_id = $1", project_id) == 0
+    assert (await operator.get(f"{acme}/limits")).json()["data"] == []
+    assert len((await operator.get("/limits")).json()["data"]) == 1
     log = (await operator.get("/audit_logs", params={"limit": 100})).json()["data"]
     assert log[0]["type"] == "project.purged"
     assert log[0]["actor"]["type"] == "system"

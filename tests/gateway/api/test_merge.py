@@ -8,7 +8,8 @@ from contextlib import aclosing
 
 import pytest
 
-from gateway.api.merge import MAX_CONCURRENT, all_of, merged
+from gateway.api.merge import all_of, merged
+from gateway.requests import MAX_PROMPTS_AT_ONCE
 
 
 class Sources:
@@ -37,7 +38,7 @@ async def test_every_item_comes_in_its_sources_order_and_few_sources_run_at_once
     async for index, number in merged([sources.count(index) for index in range(40)]):
         seen.setdefault(index, []).append(number)
     assert seen == {index: list(range(index)) for index in range(1, 40)}
-    assert sources.peak == MAX_CONCURRENT
+    assert sources.peak == MAX_PROMPTS_AT_ONCE
     assert sources.num_open == 0
 
 
@@ -66,7 +67,7 @@ async def last(source: AsyncGenerator[int]) -> int:
 async def test_all_results_come_in_order_and_few_jobs_run_at_once():
     sources = Sources()
     assert await all_of([last(sources.count(count)) for count in range(40, 0, -1)]) == list(range(39, -1, -1))
-    assert sources.peak == MAX_CONCURRENT
+    assert sources.peak == MAX_PROMPTS_AT_ONCE
 
 
 async def test_the_first_job_that_fails_ends_all():

@@ -67,7 +67,11 @@ class ListSink:
     def __init__(self) -> None:
         self.records: list[UsageRecord] = []
         self.sources: list[Acknowledged] = []
+        self.dispatched_ids: list[str] = []
         self._changed = asyncio.Event()
+
+    def dispatched(self, request_id: str) -> None:
+        self.dispatched_ids.append(request_id)
 
     def record(
         self, usage: UsageRecord, *, source: Acknowledged, ttft_ms: float | None, latency_ms: float | None

@@ -18,6 +18,7 @@ from gateway.metering.meter import Meter
 from gateway.metering.tag import MeterTag, encode_tag
 from gateway.observe import Metrics
 from tests.conftest import with_database
+from tests.gateway.unlimited import unlimited
 
 TAG = MeterTag("org", "proj", "key", "/v1/completions", "tiny:a", "adpt", 2, "d" * 64, 1_700_000_000_000_000_000, True)
 
@@ -63,7 +64,7 @@ def registry() -> CollectorRegistry:
 
 @pytest.fixture
 async def meter(database: Database, registry: CollectorRegistry) -> AsyncIterator[Meter]:
-    meter = Meter(database, Metrics(registry), max_waiting=3)
+    meter = Meter(database, Metrics(registry), unlimited(database), max_waiting=3)
     meter.start()
     yield meter
     await meter.stop(5)
@@ -111,7 +112,7 @@ async def test_nothing_is_lost_or_acknowledged_while_the_database_is_away(
 
 
 async def test_one_event_that_the_ledger_refuses_does_not_hold_up_the_others(database: Database):
-    meter, source = Meter(database, Metrics(CollectorRegistry())), Source()
+    meter, source = Meter(database, Metrics(CollectorRegistry()), unlimited(database)), Source()
     meter.start()
     meter.record(record("req_1"), source=source, ttft_ms=None, latency_ms=None)
     meter.record(record("req_2", completion_tokens=2**63), source=source, ttft_ms=None, latency_ms=None)
@@ -162,7 +163,7 @@ async def test_an_attempt_that_never_ran_is_a_row_without_tokens(meter: Meter, d
 
 
 async def test_what_an_engine_tells_again_takes_no_second_place(database: Database):
-    meter, source = Meter(database, Metrics(CollectorRegistry()), max_waiting=2), Source()
+    meter, source = Meter(database, Metrics(CollectorRegistry()), unlimited(database), max_waiting=2), Source()
     for _ in range(3):
         meter.record(record("req_1"), source=source, ttft_ms=None, latency_ms=None)
     assert meter.has_room
@@ -184,7 +185,7 @@ async def test_usage_of_an_unknown_kind_stays_with_its_engine(meter: Meter, tag:
 
 
 async def test_stop_writes_what_waits(database: Database):
-    meter, source = Meter(database, Metrics(CollectorRegistry())), Source()
+    meter, source = Meter(database, Metrics(CollectorRegistry()), unlimited(database)), Source()
     for number in range(1200):
         meter.record(record(f"req_{number}"), source=source, ttft_ms=None, latency_ms=None)
     meter.start()

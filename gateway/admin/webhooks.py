@@ -1,0 +1,106 @@
+"""Webhooks over HTTP: where an organization hears that a limit is about to be reached."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated, Any, Literal
+
+import httpx
+import msgspec
+from litestar import Controller, Request, delete, get, post
+from litestar.params import FromPath
+from msgspec import Meta
+
+from gateway.admin.access import LIST_QUERY, needs, read_body
+from gateway.admin.common import author
+from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
+from gateway.admin.services import Caller, Services
+from gateway.db import audit, webhooks
+from gateway.db.organizations import lock_organization
+from gateway.errors import InvalidRequest, NotFound
+from gateway.limits.webhooks import shown_secret
+
+SECRET_BYTES = 32
+MAX_WEBHOOKS = 20
+
+
+class CreateWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    url: Annotated[str, Meta(min_length=1, max_length=2048)]
+
+
+class Webhook(msgspec.Struct, frozen=True):
+    """created_at in Unix seconds."""
+
+    id: str
+    url: str
+    created_at: int
+    object: Literal["organization.webhook"] = "organization.webhook"
+
+
+class CreatedWebhook(Webhook, frozen=True, kw_only=True):
+    """secret: what messages are signed with, shown this once."""
+
+    secret: str
+
+
+class DeletedWebhook(msgspec.Struct, frozen=True):
+    id: str
+    deleted: Literal[True] = True
+    object: Literal["organization.webhook.deleted"] = "organization.webhook.deleted"
+
+
+class WebhookController(Controller):
+    path = "/webhooks"
+
+    @get(opt=needs("limits.read", query=LIST_QUERY))
+    async def list_webhooks(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page:
+        query = read_list_query(request.query_params)
+        async with services.database.acquire() as conn:
+            known = {row.id for row in await webhooks.list_webhooks(conn, caller.organization_id)}
+            if query.after and query.after not in known:
+                raise unknown_cursor(query.after)
+            rows = await webhooks.list_webhooks(conn, caller.organization_id, after=query.after, limit=query.limit + 1)
+        return page([Webhook(**_fields(row)) for row in rows], query.limit)
+
+    @post(status_code=200, opt=needs("limits.write", body=CreateWebhook))
+    async def create_webhook(
+        self, request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> CreatedWebhook:
+        wanted = await read_body(request, CreateWebhook)
+        _check_url(wanted.url)
+        secret = secrets.token_bytes(SECRET_BYTES)
+        async with services.database.transaction() as conn:
+            await lock_organization(conn, caller.organization_id)
+            if len(await webhooks.list_webhooks(conn, caller.organization_id)) >= MAX_WEBHOOKS:
+                raise InvalidRequest(f"There are {MAX_WEBHOOKS} webhooks already, the most there can be.")
+            row = await webhooks.create_webhook(conn, caller.organization_id, wanted.url, secret)
+            await audit.record(conn, author(caller), "webhook.created", row.id, after=Webhook(**_fields(row)))
+        return CreatedWebhook(**_fields(row), secret=shown_secret(secret))
+
+    @delete("/{webhook_id:str}", status_code=200, opt=needs("limits.write"))
+    async def remove_webhook(self, webhook_id: FromPath[str], services: Services, caller: Caller) -> DeletedWebhook:
+        async with services.database.transaction() as conn:
+            row = await webhooks.remove_webhook(conn, caller.organization_id, webhook_id)
+            if row is None:
+                raise NotFound(f"There is no webhook with the id '{webhook_id}'.", param="webhook_id")
+            await audit.record(conn, author(caller), "webhook.deleted", row.id, before=Webhook(**_fields(row)))
+        return DeletedWebhook(webhook_id)
+
+
+def _check_url(text: str) -> None:
+    """The form only: whether its address is public is looked at each time a message is sent."""
+    try:
+        url = httpx.URL(text)
+        is_good = url.scheme in ("http", "https") and bool(url.host) and not url.userinfo and "\0" not in text
+    except httpx.InvalidURL:
+        is_good = False
+    if not is_good:
+        raise InvalidRequest(
+            "Invalid value for 'url': expected one of http or https, without a user name.",
+            param="url",
+            code="invalid_value",
+        )
+
+
+def _fields(row: webhooks.WebhookRow) -> dict[str, Any]:
+    return {"id": row.id, "url": row.url, "created_at": int(row.created_at.timestamp())}

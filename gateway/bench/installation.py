@@ -1,0 +1,151 @@
+"""What the overhead is measured on: a database, the fake engine, and gateways, each in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import msgspec
+
+from gateway.db.embedded import EmbeddedPostgres
+from gateway.db.keys import create_key
+from gateway.db.limits import set_limit
+from gateway.db.migrate import migrate
+from gateway.db.organizations import ensure_organization
+from gateway.db.pool import Database
+from gateway.db.projects import create_project
+from gateway.limits.limit import Limit, Unit, Window
+from gateway.settings import Settings
+from gateway.tenancy.keys import new_key
+
+MODEL_NAME = "bench"
+STARTUP_S = 60.0
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+LIMITS: tuple[tuple[Unit, Window, int], ...] = (
+    ("requests", "minute", 10**7),
+    ("tokens", "minute", 10**9),
+    ("tokens", "month", 10**12),
+    ("concurrency", "none", 10**5),
+)
+"""Of each tenant: none is reached, all are kept."""
+
+
+class Installation(msgspec.Struct, frozen=True):
+    """ports: of the gateways; keys: one of each tenant."""
+
+    ports: list[int]
+    keys: list[str]
+    gateways: list[subprocess.Popen[bytes]]
+
+    def cpu_s(self) -> float:
+        """Seconds of processor time that the gateways have used."""
+        return sum(_cpu_s(gateway.pid) for gateway in self.gateways)
+
+
+@contextmanager
+def running(
+    folder: Path, model_dir: Path, *, num_gateways: int, num_tenants: int, with_limits: bool
+) -> Iterator[Installation]:
+    """Everything that runs is gone when the context is left. folder: an empty one; every user can pass through it."""
+    settings = Settings(data_dir=folder, model=str(model_dir), model_name=MODEL_NAME)
+    settings.run_dir.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        server = EmbeddedPostgres(folder / "postgres")
+        dsn = server.start()
+        stack.callback(server.stop)
+        keys = asyncio.run(_tenants(dsn, num_tenants, with_limits))
+        engine = ("engine.fake", "--endpoint", settings.engine_endpoint, "--model-dir", str(model_dir))
+        _spawn(stack, folder / "engine.log", engine, {})
+        ports, gateways = [], []
+        for number in range(num_gateways):
+            port = _free_port()
+            environ = {
+                "LORIKEET_DATA_DIR": str(folder),
+                "LORIKEET_MODEL": str(model_dir),
+                "LORIKEET_MODEL_NAME": MODEL_NAME,
+                "LORIKEET_PORT": str(port),
+                "DATABASE_URL": dsn,
+            }
+            gateways.append(_spawn(stack, folder / f"gateway{number}.log", ("gateway.cli", "gateway"), environ))
+            ports.append(port)
+        for port, gateway in zip(ports, gateways, strict=True):
+            _wait_ready(port, gateway)
+        yield Installation(ports, keys, gateways)
+
+
+async def _tenants(dsn: str, count: int, with_limits: bool) -> list[str]:
+    """Returns a key of each."""
+    await migrate(dsn)
+    keys = []
+    async with await Database.connect(dsn) as database, database.acquire() as conn:
+        organization = await ensure_organization(conn, "default")
+        for number in range(count):
+            project = await create_project(conn, organization.id, f"bench-{number}-{secrets.token_hex(4)}")
+            assert project is not None
+            made = new_key()
+            await create_key(
+                conn,
+                organization_id=organization.id,
+                project_id=project.id,
+                name="bench",
+                public=made.public,
+                sha256=made.sha256,
+                scopes=["inference"],
+            )
+            for unit, window, most in LIMITS if with_limits else ():
+                await set_limit(conn, Limit("", organization.id, project.id, None, None, unit, window, most, True))
+            keys.append(made.secret)
+    return keys
+
+
+def _spawn(stack: ExitStack, log: Path, module: tuple[str, ...], environ: dict[str, str]) -> subprocess.Popen[bytes]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("LORIKEET_")}
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *module], env=inherited | environ, stdout=out, stderr=subprocess.STDOUT
+        )
+    stack.callback(_end, process)
+    return process
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(15)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _wait_ready(port: int, gateway: subprocess.Popen[bytes]) -> None:
+    deadline_s = time.monotonic() + STARTUP_S
+    while time.monotonic() < deadline_s and gateway.poll() is None:
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/health/ready", timeout=5).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    raise RuntimeError("a gateway did not start; its log is in the folder of the benchmark")
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _cpu_s(pid: int) -> float:
+    """User and system time of a process, proc(5)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S

@@ -1,0 +1,81 @@
+"""How large the numbers of a request may be: by the model's context and vocabulary, and by its tenant's bounds.
+
+Every refusal names the field as the client calls it. Pure; knows no backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gateway.errors import InvalidRequest
+from gateway.limits.rules import Sizes
+from gateway.requests import TextRequest
+
+
+def completion_bound(context: int, sizes: Sizes, num_prompt_tokens: int, request: TextRequest, default: int) -> int:
+    """The most tokens to generate, such that prompt and completion fit the context and the tenant's bounds."""
+    check_prompt(sizes, num_prompt_tokens, request.names.prompt)
+    left, min_tokens = context - num_prompt_tokens, request.sampling.min_tokens
+    needed = 1 if request.max_tokens is None else request.max_tokens
+    if left < min(needed, 1):
+        raise too_long(context, num_prompt_tokens, request.names.prompt)
+    if left < needed:
+        raise too_long(context, num_prompt_tokens, request.names.prompt, needed, request.names.max_tokens)
+    allowed = left
+    if sizes.completion is not None:
+        allowed = min(allowed, sizes.completion)
+    if sizes.total is not None:
+        allowed = min(allowed, sizes.total - num_prompt_tokens)
+    if needed > allowed:
+        raise InvalidRequest(
+            f"'{request.names.max_tokens}' must be at most {allowed}: this project's completions are limited.",
+            param=request.names.max_tokens,
+            code="completion_too_long",
+        )
+    max_tokens = request.max_tokens
+    if max_tokens is None:
+        max_tokens = min(max(request.usual_max_tokens or default, min_tokens), allowed)
+    if min_tokens > max_tokens:
+        raise InvalidRequest(
+            f"'min_tokens' must be at most {max_tokens}, the most tokens this request may generate.",
+            param="min_tokens",
+        )
+    return max_tokens
+
+
+def check_prompt(sizes: Sizes, num_tokens: int, field: str) -> None:
+    """Raises InvalidRequest for a prompt that is larger than its tenant's may be."""
+    allowed = min((size for size in (sizes.prompt, sizes.total) if size is not None), default=num_tokens)
+    if num_tokens > allowed:
+        raise InvalidRequest(
+            f"The {field} has {num_tokens} tokens; prompts of this project may have at most {allowed}.",
+            param=field,
+            code="prompt_too_long",
+        )
+
+
+def too_long(
+    context: int, num_tokens: int, prompt_field: str, asked: int | None = None, asked_field: str | None = None
+) -> InvalidRequest:
+    more = f" and asks for {asked} more in the completion" if asked else ""
+    return InvalidRequest(
+        f"This model's maximum context length is {context} tokens. However, your request has {num_tokens} tokens in "
+        f"the {prompt_field}{more}.",
+        param=asked_field or prompt_field,
+        code="context_length_exceeded",
+    )
+
+
+def check_ids(field: str, token_ids: Iterable[int], vocab_size: int) -> None:
+    for token_id in token_ids:
+        if not 0 <= token_id < vocab_size:
+            raise InvalidRequest(
+                f"Invalid token id {token_id} in '{field}': token ids must be in 0..{vocab_size - 1}.",
+                param=field,
+                code="invalid_value",
+            )
+
+
+def check_at_most(field: str, value: int, bound: int) -> None:
+    if value > bound:
+        raise InvalidRequest(f"'{field}' must be at most {bound} with this model.", param=field, code="invalid_value")

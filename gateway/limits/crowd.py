@@ -1,0 +1,34 @@
+"""How many completions one tenant may have in the engines' queues, so that it cannot fill them. Pure counting."""
+
+from __future__ import annotations
+
+TENANT_SHARE = 0.5
+"""Of what the engine takes at once, one tenant over all gateways."""
+
+
+class Crowd:
+    """Counts each tenant's completions in this gateway against its share of what the engine takes."""
+
+    def __init__(self) -> None:
+        self._num_gateways = 1
+        self._inside: dict[str, int] = {}
+
+    def share_among(self, num_gateways: int) -> None:
+        """Each of so many gateways lets in its part of a tenant's share."""
+        self._num_gateways = max(1, num_gateways)
+
+    def enter(self, tenant: str, num_completions: int, capacity: int) -> bool:
+        """Whether they may go in; a tenant that has nothing inside always may. capacity: of the engine."""
+        inside = self._inside.get(tenant, 0)
+        bound = int(capacity * TENANT_SHARE / self._num_gateways)
+        if inside and inside + num_completions > bound:
+            return False
+        self._inside[tenant] = inside + num_completions
+        return True
+
+    def leave(self, tenant: str, num_completions: int) -> None:
+        left = self._inside[tenant] - num_completions
+        if left:
+            self._inside[tenant] = left
+        else:
+            del self._inside[tenant]

@@ -1,0 +1,214 @@
+"""Keeps this gateway's leases in PostgreSQL: asks for what requests need, refills slices, returns them, stays known.
+
+One worker speaks with PostgreSQL about leases: whatever waits meanwhile travels together in the next exchange. What
+requests used is settled by the transaction that writes the ledger, under the same lock. Knows neither callers nor SQL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import secrets
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+
+import msgspec
+import structlog
+
+from gateway.limits.clock import DatabaseClock
+from gateway.limits.exchange import Ask, Exchange, Stale, ask
+from gateway.limits.holdings import Holdings
+from gateway.limits.limit import Limit
+from gateway.limits.slices import Hold, Key, Shortage
+from gateway.limits.store import Beat, LeaseStore, SessionLost
+from gateway.limits.work import Work
+
+log = structlog.get_logger(__name__)
+
+TICK_S = 0.25
+BEAT_S = 1.0
+CLEAN_UP_BEATS = 600
+SILENT_S = 15.0
+"""Without an answer of PostgreSQL for this long, nothing is reserved from slices any more: less than the time after
+which others take a gateway for dead."""
+
+EXCHANGE_TIMEOUT_S = 5.0
+SHORT_S = 0.1
+"""For so long a shortage is believed without asking again, so that a client in a loop costs next to nothing."""
+
+
+class Settling(msgspec.Struct, frozen=True):
+    """What the transaction that writes usage has to write of leases too."""
+
+    gateway_id: str
+    amounts: Mapping[Key, int]
+
+
+class Keeper:
+    """Works between `start` and `stop`. on_beat is told how many gateways there are."""
+
+    def __init__(self, store: LeaseStore, clock: DatabaseClock, on_beat: Callable[[int], None]) -> None:
+        self.holdings = Holdings()
+        self.failures = store.failures
+        self._store = store
+        self._clock = clock
+        self._on_beat = on_beat
+        self._gateway_id = _new_gateway_id()
+        self._heard_s = float("-inf")
+        self._lock = asyncio.Lock()  # whoever changes a lease, and `held` with it
+        self._wake = asyncio.Event()
+        self._waiting: list[tuple[Ask, asyncio.Future[None]]] = []
+        self._ticked_s = 0.0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Raises what the store raises: without PostgreSQL's time nothing can start."""
+        await self._claim()
+        self._ticked_s = self._clock.monotonic()
+        self._tasks = [asyncio.create_task(self._work()), asyncio.create_task(self._beat())]
+
+    async def stop(self) -> None:
+        """Give everything back that no unwritten usage needs."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._answer(self._waiting)
+        self.holdings.forget_free()
+        with contextlib.suppress(SessionLost, *self.failures):
+            async with asyncio.timeout(EXCHANGE_TIMEOUT_S):
+                if self.holdings.amounts():
+                    await self._exchange([])
+                else:
+                    await self._store.leave(self._gateway_id)
+
+    def reserve(self, limits: tuple[Limit, ...], work: Work) -> Hold | Shortage | None:
+        """What can be said without I/O; None: `ask`."""
+        now_s, instant_ns = self._clock.monotonic(), self._clock.now_ns()
+        if now_s - self._heard_s > SILENT_S:
+            return None
+        entries = self.holdings.entries(limits, instant_ns)
+        hold = self.holdings.reserve(entries, work, instant_ns, now_s)
+        if hold is None:
+            return self.holdings.known_shortage(entries, work, instant_ns, now_s - SHORT_S)
+        if self.holdings.thirsty:
+            self._wake.set()
+        return hold
+
+    async def ask(self, limits: tuple[Limit, ...], work: Work) -> Hold | Shortage | Stale | None:
+        """Ask PostgreSQL for this request, together with whoever else waits. None where it does not answer."""
+        now_s, instant_ns = self._clock.monotonic(), self._clock.now_ns()
+        asked = ask(self.holdings.entries(limits, instant_ns), work, instant_ns, now_s)
+        answered = asyncio.get_running_loop().create_future()
+        self._waiting.append((asked, answered))
+        self._wake.set()
+        try:
+            await answered
+        except asyncio.CancelledError:
+            if isinstance(asked.answer, Hold):  # in the very moment that the client left
+                self.close(asked.answer)
+            raise
+        if isinstance(asked.answer, Shortage):
+            self.holdings.note_shortage(asked.entries, asked.answer, self._clock.monotonic())
+        return asked.answer
+
+    def close(self, hold: Hold) -> None:
+        self.holdings.close(hold)
+        self.look()
+
+    def look(self) -> None:
+        """Something may have to be given back."""
+        if self.holdings.overfull:
+            self._wake.set()
+
+    @asynccontextmanager
+    async def settling(self, request_ids: Collection[str]) -> AsyncIterator[Settling]:
+        """Around the transaction that writes the usage of these requests. It is over when the context is left without
+        an exception; otherwise its end is unknown."""
+        if not self.holdings.awaits(request_ids):
+            yield Settling("", {})
+            return
+        async with self._lock:
+            amounts = self.holdings.writing(request_ids)
+            try:
+                yield Settling(self._gateway_id, amounts)
+            except BaseException:
+                self.holdings.dirty |= amounts.keys()
+                raise
+            self.holdings.written(request_ids)
+
+    async def _work(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_S):
+                    await self._wake.wait()
+            self._wake.clear()
+            now_s = self._clock.monotonic()
+            if now_s - self._ticked_s >= TICK_S:
+                self.holdings.tick(now_s, now_s - self._ticked_s, self._clock.now_ns())
+                self._ticked_s = now_s
+            waiting, self._waiting = self._waiting, []
+            try:
+                await self._exchange([asked for asked, _ in waiting])
+            except SessionLost:
+                self._heard_s = float("-inf")  # `_beat` claims what is in use
+            except self.failures as error:
+                log.warning("leases_unavailable", error=repr(error))
+            except Exception:
+                log.exception("leases_failed")  # those who wait are told; the next exchange mends the rest
+            finally:
+                self._answer(waiting)
+
+    async def _exchange(self, asks: list[Ask]) -> None:
+        async with self._lock:
+            exchange = Exchange(self.holdings, asks)
+            if exchange.is_empty:
+                return
+            try:
+                async with asyncio.timeout(EXCHANGE_TIMEOUT_S):
+                    await self._store.exchange(self._gateway_id, exchange.limit_ids, exchange.decide)
+            except BaseException:
+                exchange.failed()
+                raise
+            exchange.committed()
+
+    def _answer(self, waiting: list[tuple[Ask, asyncio.Future[None]]]) -> None:
+        for asked, answered in waiting:
+            if not answered.done():
+                answered.set_result(None)
+            elif isinstance(asked.answer, Hold):  # nobody waits for it any more
+                self.close(asked.answer)
+
+    async def _beat(self) -> None:
+        for number in itertools.count(1):
+            await asyncio.sleep(BEAT_S)
+            sent_s = self._clock.monotonic()
+            try:
+                async with asyncio.timeout(EXCHANGE_TIMEOUT_S):
+                    self._heard(await self._store.beat(self._gateway_id), sent_s)
+                    if number % CLEAN_UP_BEATS == 0:
+                        await self._store.clean_up()
+            except SessionLost:
+                log.warning("leases_lost")
+                with contextlib.suppress(*self.failures):
+                    await self._claim()
+            except self.failures as error:
+                log.warning("leases_unavailable", error=repr(error))
+
+    async def _claim(self) -> None:
+        """Begin anew, under another name, with what is in use."""
+        async with self._lock:
+            sent_s = self._clock.monotonic()
+            self._gateway_id = _new_gateway_id()
+            self.holdings.reclaim()
+            beat = await self._store.claim(self._gateway_id, self.holdings.amounts())
+            self._heard(beat, sent_s)
+
+    def _heard(self, beat: Beat, sent_s: float) -> None:
+        self._heard_s = sent_s
+        self._clock.set(beat.now_ns)
+        self._on_beat(beat.num_gateways)
+
+
+def _new_gateway_id() -> str:
+    return secrets.token_hex(16)

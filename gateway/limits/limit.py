@@ -1,0 +1,118 @@
+"""What a limit is, and the calendar its windows follow. Pure data: knows neither accounts nor requests."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Literal, get_args
+
+import msgspec
+
+Unit = Literal["requests", "input_tokens", "output_tokens", "tokens", "cost_nanos", "concurrency", "storage_bytes"]
+Window = Literal["minute", "day", "month", "none"]
+Scope = Literal["organization", "project", "key"]
+
+UNITS: tuple[Unit, ...] = get_args(Unit)
+WINDOWS: tuple[Window, ...] = get_args(Window)
+
+RATED: frozenset[Unit] = frozenset({"requests", "input_tokens", "output_tokens", "tokens", "cost_nanos"})
+"""Units that are counted per window."""
+
+SIZES: frozenset[Unit] = frozenset({"input_tokens", "output_tokens", "tokens"})
+"""Units that without a window bound the size of one request: its prompt, each completion, or both together."""
+
+NS_PER_S = 1_000_000_000
+_UTC_DAY_S = 86_400
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """At most `max` of a unit per window for whoever it is about. hard: refuses; soft: only alerts.
+
+    project_id None: all of the organization. api_key_id None: all keys. model None: all models, else exactly this one,
+    by its public id.
+    """
+
+    id: str
+    organization_id: str
+    project_id: str | None
+    api_key_id: str | None
+    model: str | None
+    unit: Unit
+    window: Window
+    max: int
+    hard: bool
+    alert_percents: tuple[int, ...] = ()
+
+    @property
+    def scope(self) -> Scope:
+        if self.api_key_id is not None:
+            return "key"
+        return "organization" if self.project_id is None else "project"
+
+    @property
+    def reserves(self) -> bool:
+        """Whether requests reserve a part of it before they run."""
+        return self.hard and (self.unit == "concurrency" or (self.unit in RATED and self.window != "none"))
+
+    @property
+    def bounds_size(self) -> bool:
+        """Whether it bounds each request by itself."""
+        return self.hard and self.window == "none" and self.unit in SIZES
+
+    def applies(self, api_key_id: str, model: str) -> bool:
+        """To a request of its project or organization."""
+        return self.api_key_id in (None, api_key_id) and self.model in (None, model)
+
+
+def complaint(unit: Unit, window: Window, *, hard: bool) -> str | None:
+    """What is wrong with a combination, or None: the words that follow "'window'"."""
+    if unit in ("concurrency", "storage_bytes"):
+        return None if window == "none" else f"must be 'none' with the unit '{unit}'"
+    if window == "none" and unit not in SIZES:
+        return f"must be 'minute', 'day' or 'month' with the unit '{unit}'"
+    if window == "none" and not hard:
+        return "must be 'minute', 'day' or 'month' for a soft limit"
+    return None
+
+
+class Period(msgspec.Struct, frozen=True):
+    """One window: from start up to end, Unix seconds. Without a window: start 0 and no end."""
+
+    start: int
+    end: int | None
+
+
+NO_PERIOD = Period(0, None)
+
+
+def period(window: Window, instant_ns: int) -> Period:
+    """The calendar window in UTC that an instant, Unix time in ns, lies in."""
+    instant_s = instant_ns // NS_PER_S
+    match window:
+        case "minute":
+            start = instant_s - instant_s % 60
+            return Period(start, start + 60)
+        case "day":
+            start = instant_s - instant_s % _UTC_DAY_S
+            return Period(start, start + _UTC_DAY_S)
+        case "month":
+            first = datetime.datetime.fromtimestamp(instant_s, datetime.UTC).replace(
+                day=1, hour=0, minute=0, second=0, microsecond=0
+            )
+            following = (first + datetime.timedelta(days=31)).replace(day=1)
+            return Period(int(first.timestamp()), int(following.timestamp()))
+        case "none":
+            return NO_PERIOD
+
+
+class Calendar:
+    """The windows of a clock that goes forward: each is computed once."""
+
+    def __init__(self) -> None:
+        self._current: dict[Window, Period] = {"none": NO_PERIOD}
+
+    def period(self, window: Window, instant_ns: int) -> Period:
+        known = self._current.get(window)
+        if known is not None and (known.end is None or known.start * NS_PER_S <= instant_ns < known.end * NS_PER_S):
+            return known
+        self._current[window] = now = period(window, instant_ns)
+        return now

@@ -1,0 +1,147 @@
+"""Admits requests within the limits of whoever sends them, usually without I/O. Knows neither HTTP nor SQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager
+
+import msgspec
+
+from engine.protocol import Usage
+from gateway.errors import LimitReached, Overloaded
+from gateway.limits.clock import DatabaseClock
+from gateway.limits.crowd import Crowd
+from gateway.limits.exchange import Stale
+from gateway.limits.keeper import Keeper, Settling
+from gateway.limits.refusal import Headers, refusal, standing
+from gateway.limits.rules import Applicable, Rules
+from gateway.limits.slices import Hold
+from gateway.limits.store import LeaseStore
+from gateway.limits.work import Part, Prices, Work
+from gateway.principal import Principal
+from gateway.requests import MAX_PROMPTS_AT_ONCE
+
+CONCURRENCY_WAITS_S = (0.01, 0.03, 0.06, 0.1)
+"""A place that was freed on another gateway a moment ago may not be back yet."""
+
+MAX_STALE = 4
+RETRY_AFTER_S = 1.0
+
+
+class Admission(msgspec.Struct, frozen=True):
+    """A request that may run, with completions of at most cap tokens, as of instant_ns. `close` ends it, whatever
+    became of it; what the engine was given of it settles by itself."""
+
+    cap: int
+    instant_ns: int
+    headers: Headers
+    close: Callable[[], None]
+
+
+class Limiter:
+    """One per gateway process; works between `start` and `stop`."""
+
+    def __init__(self, store: LeaseStore, rules: Rules, clock: DatabaseClock, prices: Prices) -> None:
+        self.clock = clock
+        self._crowd = Crowd()
+        self._keeper = Keeper(store, clock, self._crowd.share_among)
+        self._rules = rules
+        self._prices = prices
+
+    async def start(self) -> None:
+        """Raises what the store raises: without PostgreSQL's time nothing can start."""
+        await self._keeper.start()
+
+    async def stop(self) -> None:
+        """Give everything back that no unwritten usage needs."""
+        await self._keeper.stop()
+
+    def limit_changed(self, limit_id: str | None) -> None:
+        """None: any may have changed."""
+        self._keeper.holdings.forget_free(limit_id)
+        self._keeper.look()
+
+    async def rules(self, principal: Principal, model: str) -> Applicable:
+        """What applies to a caller. Raises Overloaded when the database cannot be asked."""
+        try:
+            return await self._rules.of(principal, model)
+        except self._keeper.failures:
+            raise _unavailable() from None
+
+    async def admit(
+        self, principal: Principal, model: str, parts: tuple[Part, ...], *, min_tokens: int, capacity: int
+    ) -> Admission:
+        """Reserve for all parts of a request. capacity: completions that the engine takes at once.
+
+        Raises LimitReached, with the limit and its standing, and Overloaded.
+        """
+        tenant, num_completions = principal.project_id, sum(part.num_choices for part in parts[:MAX_PROMPTS_AT_ONCE])
+        if not self._crowd.enter(tenant, num_completions, capacity):
+            raise LimitReached(
+                "Too many requests of this project are running and waiting at once.", retry_after_s=RETRY_AFTER_S
+            )
+        try:
+            hold = await self._reserve(principal, model, parts, min_tokens)
+        except BaseException:
+            self._crowd.leave(tenant, num_completions)
+            raise
+
+        def close() -> None:
+            nonlocal num_completions
+            if num_completions:
+                self._crowd.leave(tenant, num_completions)
+                num_completions = 0
+            if hold is not None:
+                self._keeper.close(hold)
+
+        if hold is None:
+            return Admission(max(part.max_tokens for part in parts), self.clock.now_ns(), (), close)
+        return Admission(hold.cap, hold.instant_ns, standing(hold.entries, hold.instant_ns), close)
+
+    async def _reserve(self, principal: Principal, model: str, parts: tuple[Part, ...], min_tokens: int) -> Hold | None:
+        """None where nothing is limited. Raises LimitReached and Overloaded."""
+        work: Work | None = None
+        waits_s = iter(CONCURRENCY_WAITS_S)
+        for _ in range(MAX_STALE + len(CONCURRENCY_WAITS_S)):
+            limits = (await self.rules(principal, model)).reserving
+            if not limits:
+                return None
+            if work is None:
+                work = Work(parts, self._prices.of(principal.organization_id, model), max(1, min_tokens))
+            answer = self._keeper.reserve(limits, work) or await self._keeper.ask(limits, work)
+            if isinstance(answer, Hold):
+                return answer
+            if answer is None:
+                break
+            if isinstance(answer, Stale):
+                self._rules.forget(principal.project_id)
+                if answer.now_ns:
+                    self.clock.set(answer.now_ns)
+                continue
+            wait_s = next(waits_s, None) if answer.limit.unit == "concurrency" else None
+            if wait_s is None:
+                entries = self._keeper.holdings.entries(limits, self.clock.now_ns())
+                raise refusal(answer, standing(entries, answer.now_ns))
+            await asyncio.sleep(wait_s)
+        raise _unavailable()
+
+    # what the meter tells
+
+    def dispatched(self, request_id: str) -> None:
+        """The engine has it: `ended` will come."""
+        self._keeper.holdings.dispatched(request_id)
+
+    def ended(self, request_id: str, usage: Usage) -> None:
+        """It used this much, which has yet to be written."""
+        self._keeper.holdings.ended(request_id, usage)
+        self._keeper.look()
+
+    def settling(self, request_ids: Collection[str]) -> AbstractAsyncContextManager[Settling]:
+        """Around the transaction that writes the usage of these requests. It is over when the context is left without
+        an exception; otherwise its end is unknown."""
+        return self._keeper.settling(request_ids)
+
+
+def _unavailable() -> Overloaded:
+    return Overloaded("The limits of this project cannot be checked at the moment.", retry_after_s=RETRY_AFTER_S)

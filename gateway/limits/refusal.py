@@ -1,0 +1,127 @@
+"""Refusals that explain themselves, and where a caller's limits stand, in the words of OpenAI's headers.
+
+Pure: from a shortage to an error; knows how neither came about.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+
+import msgspec
+
+from gateway.errors import LimitReached, QuotaExceeded
+from gateway.limits.limit import NS_PER_S, Limit, Scope, Unit, Window
+from gateway.limits.slices import Entry, Shortage
+
+CONCURRENCY_RETRY_S = 1.0
+
+_NOUNS: dict[Unit, str] = {
+    "requests": "requests",
+    "input_tokens": "input tokens",
+    "output_tokens": "output tokens",
+    "tokens": "tokens",
+    "cost_nanos": "nanos of cost",
+    "concurrency": "requests at a time",
+    "storage_bytes": "bytes stored",
+}
+_TOKENS: tuple[Unit, ...] = ("tokens", "input_tokens", "output_tokens")
+_LONGEST_FIRST: tuple[Window, ...] = ("month", "day", "minute")
+
+Headers = tuple[tuple[str, str], ...]
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Which limit refused, for programs. needed: the least that the request could do with. frees_at: Unix seconds at
+    which the window ends, null where running requests free it."""
+
+    id: str
+    scope: Scope
+    model: str | None
+    unit: Unit
+    window: Window
+    max: int
+    used: int
+    reserved: int
+    needed: int
+    frees_at: int | None
+
+
+def refusal(shortage: Shortage, headers: Headers) -> LimitReached:
+    """The error that tells a client which limit it has met, and when to come again."""
+    limit = shortage.limit
+    explanation = Explanation(
+        limit.id,
+        limit.scope,
+        limit.model,
+        limit.unit,
+        limit.window,
+        limit.max,
+        shortage.used,
+        shortage.reserved,
+        shortage.need,
+        shortage.frees_s,
+    )
+    message = f"{_subject(limit)}: {shortage.used} used, {shortage.reserved} reserved by running requests"
+    if limit.unit == "concurrency":
+        message = f"{_subject(limit)}, and {shortage.reserved} are running. It frees as soon as one of them ends."
+        return LimitReached(message, limit=explanation, headers=headers, retry_after_s=CONCURRENCY_RETRY_S)
+    message += f", and this request needs at least {shortage.need}."
+    if shortage.need > limit.max:
+        message += " It is more than the limit allows at any time."
+        return LimitReached(message, limit=explanation, headers=(*headers, ("x-should-retry", "false")))
+    assert shortage.frees_s is not None
+    wait_s = max(0.0, (shortage.frees_s * NS_PER_S - shortage.now_ns) / NS_PER_S)
+    frees = datetime.datetime.fromtimestamp(shortage.frees_s, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    message += f" The window ends at {frees}, in {duration(wait_s)}."
+    if limit.window == "minute":
+        return LimitReached(message, limit=explanation, headers=headers, retry_after_s=wait_s)
+    headers = (*headers, ("x-should-retry", "false"))
+    return QuotaExceeded(message, limit=explanation, headers=headers, retry_after_s=wait_s)
+
+
+def standing(entries: Iterable[Entry], now_ns: int) -> Headers:
+    """`x-ratelimit-*` for requests and for tokens: of the limits that apply, the shortest windows' that has the least
+    left. `remaining` is what this gateway last heard of."""
+    chosen: dict[str, Entry] = {}
+    for entry in entries:
+        unit = entry.limit.unit
+        kind = "requests" if unit == "requests" else "tokens" if unit in _TOKENS else None
+        if kind is not None and (kind not in chosen or _order(entry) < _order(chosen[kind])):
+            chosen[kind] = entry
+    headers = []
+    for kind, entry in chosen.items():
+        end_s = entry.slice.window_end
+        reset_s = max(0.0, end_s - now_ns / NS_PER_S) if end_s is not None else 0.0
+        headers += [
+            (f"x-ratelimit-limit-{kind}", str(entry.limit.max)),
+            (f"x-ratelimit-remaining-{kind}", str(_remaining(entry))),
+            (f"x-ratelimit-reset-{kind}", duration(reset_s)),
+        ]
+    return tuple(headers)
+
+
+def duration(seconds: float) -> str:
+    """As OpenAI writes them: `12ms`, `1.5s`, `6m0s`, `23h59m59s`."""
+    if seconds < 1:
+        return f"{round(seconds * 1e3)}ms"
+    if seconds < 60:
+        return f"{round(seconds, 1):g}s"
+    hours, rest = divmod(round(seconds), 3600)
+    minutes, left = divmod(rest, 60)
+    return f"{hours}h{minutes}m{left}s" if hours else f"{minutes}m{left}s"
+
+
+def _remaining(entry: Entry) -> int:
+    return max(0, entry.slice.left + entry.slice.free)
+
+
+def _order(entry: Entry) -> tuple[int, int]:
+    return -_LONGEST_FIRST.index(entry.limit.window), _remaining(entry)
+
+
+def _subject(limit: Limit) -> str:
+    whose = {"organization": "organization", "project": "project", "key": "API key"}[limit.scope]
+    model = f" with the model '{limit.model}'" if limit.model is not None else ""
+    per = "" if limit.window == "none" else f" per {limit.window}"
+    return f"The limit of this {whose}{model} is {limit.max} {_NOUNS[limit.unit]}{per}"

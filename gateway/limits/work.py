@@ -1,0 +1,95 @@
+"""What a request would use at most, unit by unit, and what it used in the end. Pure arithmetic; prices are linear."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from gateway.limits.limit import Limit, Unit
+
+
+class Price(msgspec.Struct, frozen=True):
+    """Nanos of the currency per token."""
+
+    input_nanos: int = 0
+    output_nanos: int = 0
+
+
+class Prices(Protocol):
+    """What a model costs whom. The ledger prices the same way: `usage_cost_nanos` in the schema."""
+
+    def of(self, organization_id: str, model: str) -> Price: ...
+
+
+class Free:
+    """Nothing costs anything."""
+
+    def of(self, organization_id: str, model: str) -> Price:
+        return Price()
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One prompt of a request. max_tokens: the most completion tokens of each of its choices."""
+
+    request_id: str
+    prompt_tokens: int
+    num_choices: int
+    max_tokens: int
+
+
+class Work(msgspec.Struct, frozen=True):
+    """One request over all its prompts. min_tokens: a bound below which each completion must not be clamped."""
+
+    parts: tuple[Part, ...]
+    price: Price = Price()
+    min_tokens: int = 1
+
+    @property
+    def max_tokens(self) -> int:
+        return max(part.max_tokens for part in self.parts)
+
+    def least(self, limit: Limit) -> int:
+        """The fewest completion tokens for which the request is worth running. A minute's limit is free again soon, so
+        a request is refused rather than cut short by it; a budget of days is used up to its end."""
+        if limit.window in ("day", "month"):
+            return min(self.max_tokens, self.min_tokens)
+        return self.max_tokens
+
+    def part_amount(self, index: int, unit: Unit, cap: int) -> int:
+        """The most that one part can use when completions have at most cap tokens."""
+        part = self.parts[index]
+        return amount(unit, index, part.prompt_tokens, part.num_choices * min(cap, part.max_tokens), self.price)
+
+    def amount(self, unit: Unit, cap: int) -> int:
+        """The most that all parts can use. One request is one of `requests` and one of `concurrency`."""
+        if unit == "concurrency":
+            return 1
+        return sum(self.part_amount(index, unit, cap) for index in range(len(self.parts)))
+
+    def cap_within(self, unit: Unit, budget: int) -> int | None:
+        """The largest cap for which the amount fits the budget, up to max_tokens; None where even 0 does not fit."""
+        if self.amount(unit, self.max_tokens) <= budget:
+            return self.max_tokens
+        fixed = self.amount(unit, 0)
+        if fixed > budget:
+            return None
+        per_token = self.amount(unit, 1) - fixed
+        return min(self.max_tokens, (budget - fixed) // per_token) if per_token else self.max_tokens
+
+
+def amount(unit: Unit, index: int, prompt_tokens: int, completion_tokens: int, price: Price) -> int:
+    """What one part used. index: of the part; the first one counts as the request."""
+    match unit:
+        case "requests":
+            return int(index == 0)
+        case "input_tokens":
+            return prompt_tokens
+        case "output_tokens":
+            return completion_tokens
+        case "tokens":
+            return prompt_tokens + completion_tokens
+        case "cost_nanos":
+            return prompt_tokens * price.input_nanos + completion_tokens * price.output_nanos
+        case "concurrency" | "storage_bytes":
+            return 0

@@ -1,0 +1,109 @@
+"""Limits and webhooks over the admin API: idempotent, within one organization, every wrong field named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.gateway.admin_server import AdminServer
+
+LIMIT = {"unit": "tokens", "window": "day", "max": 100}
+
+
+async def test_a_limit_of_the_same_kind_gets_the_new_maximum(operator: httpx.AsyncClient, acme: str) -> None:
+    first = (await operator.post(f"{acme}/limits", json=LIMIT)).json()
+    second = (await operator.post(f"{acme}/limits", json={**LIMIT, "max": 7})).json()
+    assert second == first | {"max": 7, "free": 7}
+    assert (first["scope"], first["used"], first["reserved"], first["free"]) == ("project", 0, 0, 100)
+    others = [{"model": "tiny"}, {"window": "month"}, {"hard": False}, {"unit": "requests"}]
+    ids = {(await operator.post(f"{acme}/limits", json=LIMIT | other)).json()["id"] for other in others}
+    listed = (await operator.get(f"{acme}/limits", params={"limit": "3"})).json()
+    assert (len(listed["data"]), listed["has_more"]) == (3, True)
+    rest = (await operator.get(f"{acme}/limits", params={"after": listed["last_id"]})).json()["data"]
+    assert {each["id"] for each in listed["data"] + rest} == ids | {first["id"]}
+    removed = await operator.delete(f"{acme}/limits/{first['id']}")
+    assert removed.json() == {"id": first["id"], "deleted": True, "object": "organization.limit.deleted"}
+    assert (await operator.delete(f"{acme}/limits/{first['id']}")).status_code == 404
+
+
+async def test_the_organization_has_limits_of_its_own(operator: httpx.AsyncClient, acme: str) -> None:
+    made = (await operator.post("/limits", json=LIMIT)).json()
+    assert (made["scope"], made["project_id"]) == ("organization", None)
+    assert (await operator.get(f"{acme}/limits")).json()["data"] == []
+    assert (await operator.delete(f"{acme}/limits/{made['id']}")).status_code == 404
+    assert (await operator.delete(f"/limits/{made['id']}")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"unit": "bananas"}, "unit"),
+        ({"max": -1}, "max"),
+        ({"max": 2**63}, "max"),
+        ({"window": "week"}, "window"),
+        ({"window": "none", "unit": "requests"}, "window"),
+        ({"window": "day", "unit": "concurrency"}, "window"),
+        ({"window": "none", "hard": False}, "window"),
+        ({"alert_percents": [0]}, "alert_percents[0]"),
+        ({"model": "a\0"}, "model"),
+        ({"api_key_id": "key_of_nobody"}, "api_key_id"),
+        ({"api_key_id": "a\0"}, "api_key_id"),
+        ({"project_id": "proj_x"}, "project_id"),
+    ],
+)
+async def test_what_is_wrong_is_named(
+    operator: httpx.AsyncClient, acme: str, change: dict[str, Any], param: str
+) -> None:
+    reply = await operator.post(f"{acme}/limits", json=LIMIT | change)
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param), reply.text
+
+
+async def test_another_organization_sees_nothing_of_it(
+    server: AdminServer, operator: httpx.AsyncClient, acme: str
+) -> None:
+    made = (await operator.post(f"{acme}/limits", json=LIMIT)).json()
+    hook = (await operator.post("/webhooks", json={"url": "https://example.com/hook"})).json()
+    key = await server.admin_key("admin_read", "admin_write", organization="other")
+    headers = {"authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(base_url=f"{server.url}/v1/organization", headers=headers) as other:
+        for path in (f"{acme}/limits", f"{acme}/rate_limits"):
+            theirs, nobodys = await other.get(path), await other.get(path.replace(acme, "/projects/proj_none"))
+            assert theirs.status_code == nobodys.status_code == 404
+        assert (await other.post(f"{acme}/limits", json=LIMIT)).status_code == 404
+        assert (await other.delete(f"{acme}/limits/{made['id']}")).status_code == 404
+        assert (await other.delete(f"/limits/{made['id']}")).status_code == 404
+        assert (await other.delete(f"/webhooks/{hook['id']}")).status_code == 404
+        assert (await other.get("/webhooks")).json()["data"] == []
+    assert len((await operator.get(f"{acme}/limits")).json()["data"]) == 1
+
+
+async def test_rate_limits_have_openais_shape(operator: httpx.AsyncClient, acme: str) -> None:
+    (listed,) = (await operator.get(f"{acme}/rate_limits")).json()["data"]
+    assert (listed["object"], listed["id"], listed["model"]) == ("project.rate_limit", "rl-tiny", "tiny")
+    path = f"{acme}/rate_limits/rl-tiny"
+    changed = await operator.post(path, json={"max_requests_per_1_minute": 500, "max_tokens_per_1_minute": 9})
+    assert changed.json() == listed | {"max_requests_per_1_minute": 500, "max_tokens_per_1_minute": 9}
+    cleared = await operator.post(path, json={"max_requests_per_1_minute": None, "max_requests_per_1_day": 3})
+    assert cleared.json() == listed | {"max_tokens_per_1_minute": 9, "max_requests_per_1_day": 3}
+    limits = (await operator.get(f"{acme}/limits")).json()["data"]
+    assert {(each["unit"], each["window"], each["max"]) for each in limits} == {
+        ("tokens", "minute", 9),
+        ("requests", "day", 3),
+    }
+    assert (await operator.post(f"{acme}/rate_limits/rl-none", json={})).status_code == 404
+    wrong = await operator.post(path, json={"max_images_per_1_minute": 1})
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "max_images_per_1_minute")
+
+
+async def test_a_webhooks_secret_is_shown_once(operator: httpx.AsyncClient) -> None:
+    made = (await operator.post("/webhooks", json={"url": "https://example.com/hook"})).json()
+    assert made["secret"].startswith("whsec_")
+    (listed,) = (await operator.get("/webhooks")).json()["data"]
+    assert listed == {field: made[field] for field in ("id", "url", "created_at", "object")}
+    for url in ("ftp://example.com", "no url", "https://user:pass@example.com/", "http://"):
+        reply = await operator.post("/webhooks", json={"url": url})
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "url")
+    assert (await operator.delete(f"/webhooks/{made['id']}")).status_code == 200
+    assert (await operator.get("/webhooks")).json()["data"] == []

@@ -1,0 +1,57 @@
+"""`lorikeet limit`: set as often as one likes, listed with what is used, removed."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.cli import main
+from tests.gateway.cli.conftest import Cli
+
+
+async def test_a_limit_is_set_listed_and_removed(lorikeet: Cli) -> None:
+    await lorikeet.json("tenant", "create", "acme")
+    kind = ("--tenant", "acme", "--unit", "tokens", "--window", "day")
+    first = await lorikeet.json("limit", "set", *kind, "--max", "1000")
+    again = await lorikeet.json("limit", "set", *kind, "--max", "2000")
+    assert (first["max"], again["max"], first["id"]) == (1000, 2000, again["id"])
+    soft = await lorikeet.json("limit", "set", *kind, "--max", "500", "--soft", "--alert", "50")
+    assert soft["id"] != first["id"]
+    listed = await lorikeet.json("limit", "list", "--tenant", "acme")
+    assert [(each["id"], each["hard"], each["used"], each["reserved"], each["free"]) for each in listed] == [
+        (first["id"], True, 0, 0, 2000),
+        (soft["id"], False, 0, 0, 500),
+    ]
+    code, out, _ = await lorikeet("limit", "list", "--tenant", "acme")
+    header, *rows = out.splitlines()
+    assert (code, header.split()[:3], len(rows)) == (0, ["ID", "UNIT", "WINDOW"], 2)
+    for removed in ([first["id"]], []):
+        assert await lorikeet.json("limit", "remove", *kind) == {"removed": removed}
+    assert [each["id"] for each in await lorikeet.json("limit", "list", "--tenant", "acme")] == [soft["id"]]
+
+
+async def test_cost_is_in_the_currency(lorikeet: Cli) -> None:
+    await lorikeet.json("tenant", "create", "acme")
+    made = await lorikeet.json(
+        "limit", "set", "--tenant", "acme", "--unit", "cost", "--window", "month", "--max", "12.5"
+    )
+    assert (made["unit"], made["max"], made["free"]) == ("cost", 12.5, 12.5)
+
+
+async def test_what_cannot_be_is_one_line(lorikeet: Cli) -> None:
+    await lorikeet.json("tenant", "create", "acme")
+    code, _, err = await lorikeet("limit", "set", "--tenant", "acme", "--unit", "requests", "--max", "1")
+    assert (code, err) == (
+        1,
+        "lorikeet: Invalid value for 'window': it must be 'minute', 'day' or 'month' with the unit 'requests'.\n",
+    )
+    code, _, err = await lorikeet("limit", "list", "--tenant", "nobody")
+    assert (code, "no tenant named 'nobody'" in err) == (1, True)
+    code, _, err = await lorikeet("limit", "set", "--tenant", "acme", "--unit", "tokens", "--max", "1.5")
+    assert (code, err) == (1, "lorikeet: --max: expected a whole number of tokens\n")
+
+
+@pytest.mark.parametrize("most", ["-1", "many", "nan", "1e400000000"])
+def test_a_maximum_is_a_number(most: str) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["limit", "set", "--tenant", "acme", "--unit", "tokens", f"--max={most}"], {})
+    assert left.value.code == 2

@@ -1,0 +1,172 @@
+"""Gateways in processes of their own, as many as wanted, over one database and one fake engine."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import asyncpg
+import httpx
+import msgspec
+
+from gateway.db.keys import create_key
+from gateway.db.limits import set_limit
+from gateway.db.organizations import ensure_organization
+from gateway.db.projects import create_project
+from gateway.limits.limit import Limit, Unit, Window
+from gateway.settings import Settings
+from gateway.tenancy.keys import new_key
+from tests.gateway.live import BASE, STARTUP_S, FakeEngine
+from tests.gateway.model_folder import make_model_folder
+
+INPUT_NANOS, OUTPUT_NANOS = 3, 7
+SHIFTS_S = (0, 3600, -3600)
+
+# Tokens cost something here, in the gateway as in the ledger; the process's idea of the time of day is off.
+PROGRAM = """
+import sys, time
+data_dir, model_dir, dsn, fd, shift_s, input_nanos, output_nanos = sys.argv[1:]
+seconds, nanoseconds = time.time, time.time_ns
+time.time = lambda: seconds() + int(shift_s)
+time.time_ns = lambda: nanoseconds() + int(shift_s) * 10**9
+import asyncio, pathlib, socket, uvicorn, uvloop
+from gateway.app import build_app
+from gateway.limits.work import Price
+from gateway.services import running_services
+from gateway.settings import Settings
+
+class Flat:
+    def of(self, organization_id, model):
+        return Price(int(input_nanos), int(output_nanos))
+
+async def serve():
+    settings = Settings(data_dir=pathlib.Path(data_dir), model=model_dir, model_name="tiny")
+    async with running_services(settings, model_dir=pathlib.Path(model_dir), dsn=dsn, prices=Flat()) as services:
+        config = uvicorn.Config(build_app(services), log_config=None, access_log=False, lifespan="off")
+        await uvicorn.Server(config).serve([socket.socket(fileno=int(fd))])
+
+with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    runner.run(serve())
+"""
+
+PRICED = f"""
+    CREATE OR REPLACE FUNCTION usage_cost_nanos(model text, input_tokens bigint, output_tokens bigint) RETURNS bigint
+    LANGUAGE sql STABLE AS $$ SELECT input_tokens * {INPUT_NANOS} + output_tokens * {OUTPUT_NANOS} $$
+"""
+
+
+class Key(msgspec.Struct, frozen=True):
+    organization_id: str
+    project_id: str
+    id: str
+    secret: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.secret}"}
+
+    def limit(self, unit: Unit, window: Window, most: int, *, hard: bool = True) -> Limit:
+        """One of the key's project."""
+        return Limit("", self.organization_id, self.project_id, None, None, unit, window, most, hard, (80, 100))
+
+
+class Fleet(msgspec.Struct, frozen=True):
+    """urls: of the running gateways."""
+
+    dsn: str
+    urls: list[str]
+    processes: list[subprocess.Popen[bytes]]
+
+
+@contextmanager
+def running_fleet(
+    dsn: str, folder: Path, *, num_gateways: int = 3, engine_flags: tuple[str, ...] = ()
+) -> Iterator[Fleet]:
+    model_dir = make_model_folder(folder / "model")
+    settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE)
+    settings.run_dir.mkdir(parents=True)
+    asyncio.run(_execute(dsn, PRICED))
+    engine = FakeEngine(settings.engine_endpoint, model_dir, *engine_flags)
+    urls, processes = [], []
+    try:
+        for number in range(num_gateways):
+            listener = socket.create_server(("127.0.0.1", 0))
+            urls.append(f"http://127.0.0.1:{listener.getsockname()[1]}")
+            fd = listener.fileno()
+            shift_s = SHIFTS_S[number % len(SHIFTS_S)]
+            values = (folder, model_dir, dsn, fd, shift_s, INPUT_NANOS, OUTPUT_NANOS)
+            command = [sys.executable, "-c", PROGRAM, *map(str, values)]
+            with (folder / f"gateway{number}.log").open("wb") as log:
+                processes.append(subprocess.Popen(command, pass_fds=[fd], stdout=log, stderr=subprocess.STDOUT))
+            listener.close()
+        for url in urls:
+            _wait_ready(url)
+        yield Fleet(dsn, urls, processes)
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(20)
+        engine.kill()
+
+
+async def make_key(dsn: str, tenant: str) -> Key:
+    conn = await asyncpg.connect(dsn)
+    try:
+        organization = await ensure_organization(conn, "default")
+        project = await create_project(conn, organization.id, tenant)
+        assert project is not None
+        made = new_key()
+        row = await create_key(
+            conn,
+            organization_id=organization.id,
+            project_id=project.id,
+            name="test",
+            public=made.public,
+            sha256=made.sha256,
+            scopes=["inference"],
+        )
+        assert row is not None
+        return Key(organization.id, project.id, row.id, made.secret)
+    finally:
+        await conn.close()
+
+
+async def put_limit(dsn: str, limit: Limit) -> str:
+    """Returns its id."""
+    conn = await asyncpg.connect(dsn)
+    try:
+        limit_id, _ = await set_limit(conn, limit)
+        return limit_id
+    finally:
+        await conn.close()
+
+
+def completion(prompt: list[int], max_tokens: int, **fields: object) -> dict[str, object]:
+    return {"model": BASE, "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, **fields}
+
+
+async def _execute(dsn: str, sql: str) -> None:
+    conn = await asyncpg.connect(dsn)
+    try:
+        await conn.execute(sql)
+    finally:
+        await conn.close()
+
+
+def _wait_ready(url: str) -> None:
+    deadline = time.monotonic() + STARTUP_S
+    while time.monotonic() < deadline:
+        try:
+            if httpx.get(f"{url}/health/ready", timeout=5).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.05)
+    raise AssertionError(f"{url} did not become ready")

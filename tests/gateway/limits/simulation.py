@@ -1,0 +1,474 @@
+"""Gateways, an engine and a database in one deterministic world, where everything that can go wrong does at some seed.
+
+The gateways run the limiter's own pure parts; the database is a few dictionaries with the semantics of the SQL: whole
+transactions, row locks (one exchange at a time), the ledger's trigger, gateways suspected and then forgotten. Replies
+are lost before and after the commit, gateways die and are cut off, the database freezes, its clock jumps.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from engine.protocol import Usage
+from gateway.limits.clock import DatabaseClock
+from gateway.limits.exchange import Account, Ask, Exchange, Snapshot, Stale, ask
+from gateway.limits.holdings import Holdings
+from gateway.limits.keeper import SHORT_S, SILENT_S
+from gateway.limits.limit import NS_PER_S, Limit, period
+from gateway.limits.slices import Hold, Key, Shortage
+from gateway.limits.work import Part, Price, Work, amount
+
+Fates = tuple[int, int, int]
+"""Weights of transactions that are done, of those that are lost before the commit, and of those whose reply is."""
+
+SUSPECT_S, FORGET_S = 5, 15
+ENGINE_NOTICES_S = 4
+PRICE = Price(3, 7)
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A row of the ledger."""
+
+    tenant: str
+    index: int
+    usage: Usage
+    instant_ns: int
+
+
+def used(limit: Limit, event: Event) -> int:
+    if limit.project_id not in (None, event.tenant):
+        return 0
+    return amount(limit.unit, event.index, event.usage.prompt_tokens, event.usage.completion_tokens, PRICE)
+
+
+class World:
+    """The database."""
+
+    def __init__(self, limits: list[Limit]) -> None:
+        self.now_ns = 1_790_000_030 * NS_PER_S
+        self.limits = {limit.id: limit for limit in limits}
+        self.settled: Counter[Key] = Counter()
+        self.leases: dict[Key, dict[str, int]] = {}
+        self.heard_ns: dict[str, int] = {}
+        self.suspected_ns: dict[str, int] = {}
+        self.ledger: dict[str, Event] = {}
+        self.allowed: Counter[Key] = Counter()
+        """The largest max that was in force in each window."""
+
+    def key(self, limit: Limit, instant_ns: int) -> Key:
+        return limit.id, period(limit.window, instant_ns).start
+
+    def snapshot(self, gateway: str, limit_ids: list[str]) -> Snapshot:
+        accounts = {}
+        for limit_id in limit_ids:
+            limit = self.limits.get(limit_id)
+            if limit is not None:
+                key = self.key(limit, self.now_ns)
+                self.allowed[key] = max(self.allowed[key], limit.max)
+                others = sum(held for other, held in self.leases.get(key, {}).items() if other != gateway)
+                accounts[limit_id] = Account(key[1], limit.max, self.settled[key], others)
+        return Snapshot(self.now_ns, max(1, len(self.heard_ns) - len(self.suspected_ns)), accounts)
+
+    def write_leases(self, gateway: str, amounts: Mapping[Key, int]) -> None:
+        for key, held in amounts.items():
+            if gateway in self.heard_ns and key[0] in self.limits:
+                leases = self.leases.setdefault(key, {})
+                if held > 0:
+                    leases[gateway] = held
+                else:
+                    leases.pop(gateway, None)
+
+    def write_usage(self, events: Mapping[str, Event]) -> None:
+        for request_id, event in events.items():
+            if request_id not in self.ledger:
+                self.ledger[request_id] = event
+                self.settle(event)
+
+    def settle(self, event: Event) -> None:
+        for limit in self.limits.values():
+            if limit.window != "none":
+                self.settled[self.key(limit, event.instant_ns)] += used(limit, event)
+
+    def beat(self, gateway: str) -> bool:
+        if self.now_ns - max(self.heard_ns.values(), default=self.now_ns) > SUSPECT_S * NS_PER_S:
+            self.suspected_ns = dict.fromkeys(self.suspected_ns, self.now_ns)
+        if gateway not in self.heard_ns:
+            return False
+        self.heard_ns[gateway] = self.now_ns
+        self.suspected_ns.pop(gateway, None)
+        for other, heard_ns in self.heard_ns.items():
+            if self.now_ns - heard_ns > SUSPECT_S * NS_PER_S:
+                self.suspected_ns.setdefault(other, self.now_ns)
+        for other, since_ns in list(self.suspected_ns.items()):
+            if self.now_ns - since_ns > FORGET_S * NS_PER_S:
+                self.forget(other)
+        return True
+
+    def forget(self, gateway: str) -> None:
+        self.heard_ns.pop(gateway, None)
+        self.suspected_ns.pop(gateway, None)
+        for leases in self.leases.values():
+            leases.pop(gateway, None)
+
+    def claim(self, gateway: str, amounts: Mapping[Key, int]) -> None:
+        self.heard_ns[gateway] = self.now_ns
+        self.write_leases(gateway, amounts)
+
+
+class Running(msgspec.Struct, eq=False):
+    """An admitted request. ended: what each part used, once it has ended."""
+
+    tenant: str
+    hold: Hold
+    gateway: Gateway
+    ended: dict[int, Usage] = msgspec.field(default_factory=dict)
+    closed: bool = False
+
+
+class Gateway:
+    """One gateway process, driven step by step as the limiter drives itself."""
+
+    def __init__(self, world: World, rng: random.Random, name: str, holdings: Holdings, fates: Fates) -> None:
+        self.world, self.rng, self.name, self.holdings, self.fates = world, rng, name, holdings, fates
+        self.id = name
+        self.generation = 0
+        self.alive, self.cut_off_until_s = True, 0.0
+        self.elapsed_s = 0.0
+        self._origin_s = rng.uniform(0, 1e6)
+        self.clock = DatabaseClock(lambda: self._origin_s + self.elapsed_s)
+        self.waiting: list[tuple[str, Ask]] = []
+        self.unwritten: dict[str, Event] = {}
+        self.heard_s = float("-inf")
+        self.finish: Callable[[], None] | None = None
+        """The second half of a transaction that is under way."""
+        self.admitted: list[Running] = []
+        self.refused: list[Shortage] = []
+        self.ticked_s = 0.0
+        self.claim()
+
+    def claim(self) -> None:
+        self.generation += 1
+        self.id = f"{self.name}.{self.generation}"
+        self.holdings.reclaim()
+        self.world.claim(self.id, self.holdings.amounts())
+        self._heard()
+
+    def _heard(self) -> None:
+        self.heard_s = self.clock.monotonic()
+        self.clock.set(self.world.now_ns)
+
+    def beat(self) -> None:
+        if self.world.beat(self.id):
+            self._heard()
+        elif self.finish is None:
+            self.claim()
+
+    def tick(self) -> None:
+        now_s = self.clock.monotonic()
+        if self.finish is None and now_s > self.ticked_s:
+            self.holdings.tick(now_s, max(0.01, now_s - self.ticked_s), self.clock.now_ns())
+            self.ticked_s = now_s
+
+    def arrive(self, tenant: str, work: Work) -> None:
+        limits = tuple(limit for limit in self.world.limits.values() if limit.project_id in (None, tenant))
+        now_s, instant_ns = self.clock.monotonic(), self.clock.now_ns()
+        entries = self.holdings.entries(limits, instant_ns)
+        if now_s - self.heard_s <= SILENT_S:
+            hold = self.holdings.reserve(entries, work, instant_ns, now_s)
+            if hold is not None:
+                self.admitted.append(Running(tenant, hold, self))
+                return
+            short = self.holdings.known_shortage(entries, work, instant_ns, now_s - SHORT_S)
+            if short is not None:
+                self.refused.append(short)
+                return
+        self.waiting.append((tenant, ask(entries, work, instant_ns, now_s)))
+
+    def exchange(self) -> None:
+        """The transaction; its reply comes later, or never."""
+        waiting, self.waiting = self.waiting, []
+        exchange = Exchange(self.holdings, [asked for _, asked in waiting])
+        if exchange.is_empty:
+            return
+        fate = self.rng.choices(("done", "lost before", "lost after"), self.fates)[0]
+        if self.id not in self.world.heard_ns and exchange.limit_ids:
+            fate = "lost before"
+        if fate != "lost before":
+            snapshot = self.world.snapshot(self.id, exchange.limit_ids) if exchange.limit_ids else None
+            self.world.write_leases(self.id, exchange.decide(snapshot))
+
+        def finish() -> None:
+            if fate != "done":
+                exchange.failed()
+                return
+            exchange.committed()
+            for tenant, asked in waiting:
+                if isinstance(asked.answer, Hold):
+                    self.admitted.append(Running(tenant, asked.answer, self))
+                elif isinstance(asked.answer, Shortage):
+                    self.refused.append(asked.answer)
+                    self.holdings.note_shortage(asked.entries, asked.answer, self.clock.monotonic())
+                else:
+                    assert isinstance(asked.answer, Stale)
+                    self.clock.set(asked.answer.now_ns)
+
+        self.finish = finish
+
+    def write(self) -> None:
+        """The transaction of the meter."""
+        batch = dict(list(self.unwritten.items())[: self.rng.randint(1, 5)])
+        if not batch:
+            return
+        fate = self.rng.choices(("done", "lost before", "lost after"), self.fates)[0]
+        amounts = self.holdings.writing(batch)
+        if fate != "lost before":
+            self.world.write_usage(batch)
+            self.world.write_leases(self.id, amounts)
+
+        def finish() -> None:
+            if fate == "done":
+                self.holdings.written(batch)
+                for request_id in batch:
+                    self.unwritten.pop(request_id)
+            else:
+                self.holdings.dirty |= amounts.keys()
+
+        self.finish = finish
+
+
+class Simulation:
+    """One seed. `run` raises AssertionError where a promise breaks."""
+
+    def __init__(
+        self,
+        seed: int,
+        world: type[World] = World,
+        holdings: type[Holdings] = Holdings,
+        *,
+        num_gateways: int = 0,
+        fates: Fates = (20, 1, 1),
+    ) -> None:
+        self.fates = fates
+        self.rng = random.Random(seed)
+        self.world = world(_limits(self.rng))
+        self.holdings = holdings
+        self.elapsed_s = 0.0
+        self.running: list[Running] = []
+        self.orphans: list[tuple[float, Running]] = []
+        self.num_requests = self.num_started = 0
+        self.gateways: list[Gateway] = []
+        for _ in range(num_gateways or self.rng.choice((1, 2, 3, 5, 20))):
+            self.start_gateway()
+
+    def start_gateway(self) -> None:
+        self.num_started += 1
+        self.gateways.append(Gateway(self.world, self.rng, f"gw{self.num_started}", self.holdings(), self.fates))
+
+    def run(self, num_steps: int = 300) -> None:
+        for _ in range(num_steps):
+            self.step()
+            self.check()
+        self.drain()
+
+    def step(self) -> None:
+        rng = self.rng
+        gateway = rng.choice(self.gateways)
+        action = rng.choices(
+            ("arrive", "transact", "end", "time", "die", "cut off", "freeze", "clock", "limit", "start"),
+            (30, 40, 25, 20, 0.3, 0.3, 0.2, 0.2, 0.5, 0.3),
+        )[0]
+        match action:
+            case "arrive":
+                for _ in range(rng.choice((1, 1, 1, 5))):
+                    self.num_requests += 1
+                    gateway.arrive(rng.choice(("a", "b")), _work(rng, self.num_requests))
+            case "transact":
+                self.transact(gateway)
+            case "end":
+                self.end_some()
+            case "time":
+                self.pass_time(rng.choice((0.001, 0.01, 0.1, 0.3, 1.0)))
+            case "die" if len(self.gateways) > 1:
+                self.die(gateway)
+            case "cut off":
+                # Longer would be taken for dead; what it runs then is counted when it is written.
+                gateway.cut_off_until_s = self.elapsed_s + rng.uniform(0, SUSPECT_S + FORGET_S - 2)
+            case "freeze":
+                self.world.now_ns += 30 * NS_PER_S
+                self.elapsed_s += 30
+                for each in self.gateways:
+                    each.elapsed_s += 30
+                    each.cut_off_until_s = min(each.cut_off_until_s, self.elapsed_s)
+                self.collect()
+            case "clock":
+                self.world.now_ns += rng.choice((1, 60, 3600)) * NS_PER_S
+                for each in self.gateways:  # whom it makes late at once
+                    each.cut_off_until_s = min(each.cut_off_until_s, self.elapsed_s + FORGET_S - 2)
+            case "limit":
+                self.change_limit()
+            case "start" if len(self.gateways) < 20:
+                self.start_gateway()
+        self.adopt()
+
+    def transact(self, gateway: Gateway) -> None:
+        if gateway.finish is not None:
+            gateway.finish()
+            gateway.finish = None
+        elif self.elapsed_s >= gateway.cut_off_until_s:
+            gateway.tick()
+            self.rng.choice((gateway.exchange, gateway.write))()
+
+    def pass_time(self, seconds: float) -> None:
+        beats = int(self.elapsed_s + seconds) - int(self.elapsed_s)
+        self.elapsed_s += seconds
+        self.world.now_ns += int(seconds * NS_PER_S)
+        for gateway in self.gateways:
+            gateway.elapsed_s += seconds
+            if beats and self.elapsed_s >= gateway.cut_off_until_s:
+                gateway.beat()
+        self.collect()
+
+    def collect(self) -> None:
+        """The engine's records of dead gateways reach the ledger through a living one."""
+        due = [running for at_s, running in self.orphans if self.elapsed_s >= at_s]
+        self.orphans = [(at_s, running) for at_s, running in self.orphans if self.elapsed_s < at_s]
+        for running in due:
+            for index, part in enumerate(running.hold.work.parts):
+                usage = running.ended.get(index) or self._usage(running, index)
+                self.world.write_usage({part.request_id: _event(running, index, usage)})
+
+    def adopt(self) -> None:
+        for gateway in self.gateways:
+            self.running += gateway.admitted
+            for running in gateway.admitted:
+                for part in running.hold.work.parts:
+                    if self.rng.random() < 0.9:
+                        gateway.holdings.dispatched(part.request_id)
+            gateway.admitted = []
+
+    def end_some(self) -> None:
+        for running in self.rng.sample(self.running, min(len(self.running), self.rng.randint(1, 4))):
+            self.end(running)
+
+    def end(self, running: Running) -> None:
+        for index in sorted(running.hold.dispatched - running.ended.keys()):
+            usage = running.ended[index] = self._usage(running, index)
+            part = running.hold.work.parts[index]
+            running.gateway.holdings.ended(part.request_id, usage)
+            running.gateway.unwritten[part.request_id] = _event(running, index, usage)
+        running.gateway.holdings.close(running.hold)
+        running.closed = True
+        self.running.remove(running)
+
+    def die(self, gateway: Gateway) -> None:
+        self.gateways.remove(gateway)
+        gateway.alive = False
+        orphans = [running for running in self.running if running.gateway is gateway]
+        self.running = [running for running in self.running if running.gateway is not gateway]
+        late_s = self.elapsed_s + self.rng.uniform(1, ENGINE_NOTICES_S)
+        for running in orphans:
+            running.hold.dispatched |= running.hold.open  # the worst case: all of it runs
+            self.orphans.append((late_s, running))
+        for request_id, event in gateway.unwritten.items():  # of requests that ended: the engine keeps these as well
+            self.world.write_usage({request_id: event})
+
+    def change_limit(self) -> None:
+        limit = self.rng.choice(list(self.world.limits.values()))
+        changed = msgspec.structs.replace(limit, max=int(limit.max * self.rng.choice((0.5, 2, 1))))
+        self.world.limits[limit.id] = changed
+        for gateway in self.gateways:
+            gateway.holdings.forget_free(limit.id)
+
+    def check(self) -> None:
+        """Never over, counting every admitted request with its worst case until the ledger has what it used."""
+        committed: Counter[Key] = Counter(self.world.settled)
+        concurrent: Counter[Key] = Counter()
+        for running in [*self.running, *(running for _, running in self.orphans)]:
+            for entry in running.hold.entries:
+                concurrent[entry.slice.key] += int(entry.limit.unit == "concurrency" and not running.closed)
+                for index in range(len(running.hold.work.parts)):
+                    worst = running.hold.work.part_amount(index, entry.limit.unit, running.hold.cap)
+                    committed[entry.slice.key] += worst
+        for gateway in self.gateways:
+            for event in gateway.unwritten.keys() - self.world.ledger.keys():
+                for limit in self.world.limits.values():
+                    if limit.window != "none":
+                        what = gateway.unwritten[event]
+                        committed[self.world.key(limit, what.instant_ns)] += used(limit, what)
+        for key, total in (committed + concurrent).items():
+            assert total <= self.world.allowed[key], f"{key}: {total} of {self.world.allowed[key]}"
+        for gateway in self.gateways:
+            self._check_holdings(gateway)
+
+    def _check_holdings(self, gateway: Gateway) -> None:
+        # Of a write whose reply was lost, the ledger knows and the gateway does not.
+        in_ledger = gateway.holdings.writing(gateway.unwritten.keys() & self.world.ledger.keys())
+        for key, each in gateway.holdings.slices.items():
+            assert each.spare >= 0, f"{gateway.id} uses more of {key} than it holds"
+            if gateway.id in self.world.heard_ns and gateway.finish is None:
+                leased = self.world.leases.get(key, {}).get(gateway.id, 0)
+                held = in_ledger.get(key, each.held)
+                assert held <= leased, f"{gateway.id} holds {held} of {key}, PostgreSQL knows of {leased}"
+
+    def drain(self) -> None:
+        """Everything ends: nothing stays reserved or leased, the accounts are the ledger, and the rest can be used."""
+        for running in list(self.running):
+            self.end(running)
+        for gateway in self.gateways:
+            gateway.cut_off_until_s = 0.0
+        for _ in range(60):
+            self.pass_time(0.5)
+            for gateway in self.gateways:
+                for _ in range(4):
+                    self.transact(gateway)
+            self.adopt()
+            for running in list(self.running):
+                self.end(running)
+            self.check()
+        assert not self.orphans
+        held = {key: leases for key, leases in self.world.leases.items() if any(leases.values())}
+        assert not held, f"not returned: {held}"
+        assert not any(gateway.unwritten for gateway in self.gateways)
+        sums: Counter[Key] = Counter()
+        for event in self.world.ledger.values():
+            for limit in self.world.limits.values():
+                if limit.window != "none":
+                    sums[self.world.key(limit, event.instant_ns)] += used(limit, event)
+        assert +self.world.settled == +sums, "the accounts have drifted from the ledger"
+
+    def _usage(self, running: Running, index: int) -> Usage:
+        part = running.hold.work.parts[index]
+        most = part.num_choices * min(part.max_tokens, running.hold.cap)
+        return Usage(part.prompt_tokens, self.rng.choice((most, self.rng.randint(0, most))))
+
+
+def _event(running: Running, index: int, usage: Usage) -> Event:
+    return Event(running.tenant, index, usage, running.hold.instant_ns)
+
+
+def _limits(rng: random.Random) -> list[Limit]:
+    def limit(name: str, unit: str, window: str, most: int, project: str | None) -> Limit:
+        return Limit(name, "org", project, None, None, unit, window, most, True)  # type: ignore[arg-type]
+
+    scale = rng.choice((1, 10, 1000))
+    known = [
+        limit("a-tokens", "tokens", "minute", 300 * scale, "a"),
+        limit("a-requests", "requests", "minute", 3 * scale, "a"),
+        limit("a-concurrency", "concurrency", "none", rng.choice((1, 3, 50)), "a"),
+        limit("b-cost", "cost_nanos", "day", 3000 * scale, "b"),
+        limit("b-output", "output_tokens", "month", 200 * scale, "b"),
+        limit("org-tokens", "tokens", "day", 500 * scale, None),
+    ]
+    return rng.sample(known, rng.randint(1, len(known)))
+
+
+def _work(rng: random.Random, number: int) -> Work:
+    parts = tuple(
+        Part(f"req_{number}" + (f".{index}" if index else ""), rng.randint(1, 40), rng.choice((1, 1, 3)), 50)
+        for index in range(rng.choice((1, 1, 1, 3)))
+    )
+    return Work(parts, PRICE, min_tokens=rng.choice((1, 1, 10)))

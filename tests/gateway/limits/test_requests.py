@@ -1,0 +1,267 @@
+"""What a tenant meets at its limits: refusals that explain themselves, headers, clamped completions, and exact books.
+
+One gateway; its engine makes 100 steps a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+
+import asyncpg
+import httpx
+import pytest
+
+from gateway.limits.limit import Limit, Unit, Window
+from tests.conftest import with_database
+from tests.gateway.conftest import _create_database
+from tests.gateway.limits.fleet import Fleet, Key, completion, make_key, put_limit, running_fleet
+
+PROMPT = [5, 6, 7, 8]
+
+
+@pytest.fixture(scope="module")
+def fleet(postgres: str, database_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    asyncio.run(_create_database(postgres, "requests", database_template))
+    dsn = with_database(postgres, "requests")
+    flags = ("--tokens-per-s", "100", "--max-num-seqs", "8", "--max-waiting", "8")
+    with running_fleet(dsn, tmp_path_factory.mktemp("requests"), num_gateways=1, engine_flags=flags) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+async def client(fleet: Fleet) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=f"{fleet.urls[0]}/v1", timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+async def key(fleet: Fleet, request: pytest.FixtureRequest) -> Key:
+    return await make_key(fleet.dsn, request.node.name[:60])
+
+
+async def ask(
+    client: httpx.AsyncClient, key: Key, max_tokens: int | None = 4, path: str = "/completions", **fields: object
+) -> httpx.Response:
+    body = completion(PROMPT, max_tokens or 1, **fields)
+    if max_tokens is None:
+        del body["max_tokens"]
+    return await client.post(path, json=body, headers=key.headers)
+
+
+async def limit_row(fleet: Fleet, limit_id: str) -> tuple[int, int]:
+    """(settled, leased) in the database, whatever the window."""
+    conn = await asyncpg.connect(fleet.dsn)
+    try:
+        settled = await conn.fetchval("SELECT sum(settled)::bigint FROM limit_accounts WHERE limit_id = $1", limit_id)
+        leased = await conn.fetchval("SELECT sum(amount)::bigint FROM limit_leases WHERE limit_id = $1", limit_id)
+        return settled or 0, leased or 0
+    finally:
+        await conn.close()
+
+
+async def until_books_are(fleet: Fleet, limit_id: str, settled: int, leased: int = 0) -> None:
+    for _ in range(250):
+        found = await limit_row(fleet, limit_id)
+        if found == (settled, leased):
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"(settled, leased) are {found}, not {(settled, leased)}")
+
+
+async def test_a_refusal_explains_itself(client: httpx.AsyncClient, fleet: Fleet, key: Key) -> None:
+    limit_id = await put_limit(fleet.dsn, key.limit("tokens", "day", 10))
+    assert (await ask(client, key)).status_code == 200
+    refused = await ask(client, key)
+    assert refused.status_code == 429
+    error = refused.json()["error"]
+    assert (error["type"], error["code"], error["param"]) == ("insufficient_quota", "insufficient_quota", None)
+    assert "The limit of this project is 10 tokens per day: 8 used, 0 reserved" in error["message"]
+    frees_at = error["limit"].pop("frees_at")
+    assert frees_at % 86_400 == 0
+    assert error["limit"] == {
+        "id": limit_id,
+        "scope": "project",
+        "model": None,
+        "unit": "tokens",
+        "window": "day",
+        "max": 10,
+        "used": 8,
+        "reserved": 0,
+        "needed": 5,
+    }
+    assert refused.headers["x-should-retry"] == "false"
+    assert 0 < int(refused.headers["retry-after"]) <= 86_400
+    assert refused.headers["x-ratelimit-remaining-tokens"] == "2"
+
+
+async def test_headers_count_down_on_every_answer(client: httpx.AsyncClient, fleet: Fleet, key: Key) -> None:
+    await put_limit(fleet.dsn, key.limit("requests", "minute", 3))
+    await put_limit(fleet.dsn, key.limit("tokens", "day", 1000))
+    seen = []
+    for stream in (False, True, False, False):
+        reply = await ask(client, key, stream=stream)
+        seen.append((reply.status_code, reply.headers["x-ratelimit-remaining-requests"]))
+        assert reply.headers["x-ratelimit-limit-requests"] == "3"
+        assert reply.headers["x-ratelimit-limit-tokens"] == "1000"
+        assert reply.headers["x-ratelimit-reset-requests"].endswith("s")
+    if seen[-1][0] == 200:
+        return  # a minute ended meanwhile
+    assert seen == [(200, "2"), (200, "1"), (200, "0"), (429, "0")]
+    assert reply.json()["error"]["code"] == "rate_limit_exceeded"
+    assert 0 < int(reply.headers["retry-after"]) <= 60
+    assert "x-should-retry" not in reply.headers
+
+
+async def test_without_limits_there_are_no_headers(client: httpx.AsyncClient, key: Key) -> None:
+    reply = await ask(client, key)
+    assert not [name for name in reply.headers if name.startswith("x-ratelimit")]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_completion_ends_at_its_reserved_bound(
+    client: httpx.AsyncClient, fleet: Fleet, key: Key, stream: bool
+) -> None:
+    limit_id = await put_limit(fleet.dsn, key.limit("tokens", "month", 10))
+    reply = await ask(client, key, 50, stream=stream)
+    assert reply.status_code == 200
+    assert '"finish_reason":"length"' in reply.text
+    await until_books_are(fleet, limit_id, 10)
+
+
+async def test_every_choice_and_prompt_counts(client: httpx.AsyncClient, fleet: Fleet, key: Key) -> None:
+    tokens = await put_limit(fleet.dsn, key.limit("tokens", "day", 200))
+    requests = await put_limit(fleet.dsn, key.limit("requests", "day", 15))
+    body = completion([], 5, n=2) | {"prompt": [PROMPT, PROMPT, PROMPT]}
+    assert (await client.post("/completions", json=body, headers=key.headers)).status_code == 200
+    await until_books_are(fleet, tokens, 3 * (4 + 2 * 5))
+    await until_books_are(fleet, requests, 1)
+    embedded = await client.post("/embeddings", json={"model": "tiny", "input": [[1, 2], [3]]}, headers=key.headers)
+    assert embedded.status_code == 200
+    await until_books_are(fleet, tokens, 42 + 3)
+    await until_books_are(fleet, requests, 2)
+
+
+async def test_a_client_that_leaves_settles_what_was_made(client: httpx.AsyncClient, fleet: Fleet, key: Key) -> None:
+    limit_id = await put_limit(fleet.dsn, key.limit("output_tokens", "day", 400))
+    body = completion(PROMPT, 400, stream=True)
+    with contextlib.suppress(httpx.ReadError):
+        async with client.stream("POST", "/completions", json=body, headers=key.headers) as reply:
+            async for _ in reply.aiter_lines():
+                break
+    for _ in range(250):
+        settled, leased = await limit_row(fleet, limit_id)
+        if settled and not leased:
+            break
+        await asyncio.sleep(0.02)
+    assert 0 < settled < 400
+    assert leased == 0
+
+
+async def test_what_is_refused_after_it_was_admitted_is_given_back(
+    client: httpx.AsyncClient, fleet: Fleet, key: Key
+) -> None:
+    limit_id = await put_limit(fleet.dsn, key.limit("requests", "day", 1))
+    wrong = await ask(client, key, structured_outputs={"regex": "unsupported"})
+    assert wrong.status_code == 400
+    assert (await ask(client, key, 100_000)).status_code == 400
+    settled, _ = await limit_row(fleet, limit_id)
+    assert settled <= 1  # the engine was asked about the first one
+
+
+async def test_concurrent_requests_are_bounded_and_their_places_return(
+    client: httpx.AsyncClient, fleet: Fleet, key: Key
+) -> None:
+    limit_id = await put_limit(fleet.dsn, key.limit("concurrency", "none", 3))
+    replies = await asyncio.gather(*(ask(client, key, 60) for _ in range(7)))
+    statuses = sorted(reply.status_code for reply in replies)
+    assert statuses == [200] * 3 + [429] * 4
+    refused = next(reply for reply in replies if reply.status_code == 429)
+    assert "is 3 requests at a time, and 3 are running" in refused.json()["error"]["message"]
+    assert refused.json()["error"]["code"] == "rate_limit_exceeded"
+    await until_books_are(fleet, limit_id, 0)
+    for _ in range(5):
+        assert (await ask(client, key, 1)).status_code == 200
+
+
+async def test_one_tenant_cannot_fill_the_engines_queue(client: httpx.AsyncClient, fleet: Fleet, key: Key) -> None:
+    """It takes 16 completions at once; one tenant may have half of them."""
+    other = await make_key(fleet.dsn, "bystander")
+    crowd = [asyncio.create_task(ask(client, key, 40)) for _ in range(14)]
+    await asyncio.sleep(0.15)
+    assert (await ask(client, other, 1)).status_code == 200
+    statuses = [(await task).status_code for task in crowd]
+    assert statuses.count(200) == 8
+    assert statuses.count(429) == 6
+
+
+@pytest.mark.parametrize(
+    ("unit", "most", "max_tokens", "status", "param"),
+    [
+        ("input_tokens", 3, 1, 400, "prompt"),
+        ("input_tokens", 4, 1, 200, None),
+        ("output_tokens", 5, 6, 400, "max_tokens"),
+        ("output_tokens", 5, 5, 200, None),
+        ("tokens", 9, 6, 400, "max_tokens"),
+        ("tokens", 9, None, 200, None),
+    ],
+)
+async def test_sizes_are_bounded_by_name(
+    client: httpx.AsyncClient,
+    fleet: Fleet,
+    unit: Unit,
+    most: int,
+    max_tokens: int | None,
+    status: int,
+    param: str | None,
+    key: Key,
+) -> None:
+    await put_limit(fleet.dsn, key.limit(unit, "none", most))
+    body = {"model": "tiny", "prompt": PROMPT, "max_tokens": max_tokens}
+    if max_tokens is None:  # a chat has no small default
+        body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 5}
+    reply = await client.post("/completions", json=body, headers=key.headers)
+    assert reply.status_code == status, reply.text
+    if param is not None:
+        assert reply.json()["error"]["param"] == param
+
+
+async def test_a_chat_without_a_bound_is_cut_at_the_tenants(client: httpx.AsyncClient, fleet: Fleet, key: Key) -> None:
+    await put_limit(fleet.dsn, key.limit("output_tokens", "none", 7))
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "hello there"}], "ignore_eos": True}
+    reply = await client.post("/chat/completions", json=body, headers=key.headers)
+    assert reply.json()["usage"]["completion_tokens"] == 7
+    assert reply.json()["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("about", ["the key", "the model", "the organization"])
+async def test_limits_are_about_what_they_name(client: httpx.AsyncClient, fleet: Fleet, key: Key, about: str) -> None:
+    other = await make_key(fleet.dsn, f"other of {about}")
+    names: dict[str, dict[str, str | None]] = {
+        "the key": {"project_id": key.project_id, "api_key_id": key.id},
+        "the model": {"project_id": key.project_id, "model": "tiny:none"},
+        "the organization": {"project_id": None, "model": "tiny"},
+    }
+    window: Window = "day"
+    limit = Limit("", key.organization_id, None, None, None, "requests", window, 0, True)
+    made = Limit(**({field: getattr(limit, field) for field in limit.__struct_fields__} | names[about]))  # type: ignore[arg-type]
+    limit_id = await put_limit(fleet.dsn, made)
+    try:
+        for _ in range(50):
+            mine, others = (await ask(client, key, 1)).status_code, (await ask(client, other, 1)).status_code
+            if about == "the model" or mine == 429:
+                break
+            await asyncio.sleep(0.02)
+        expected = {"the key": (429, 200), "the model": (200, 200), "the organization": (429, 429)}
+        assert (mine, others) == expected[about]
+    finally:
+        conn = await asyncpg.connect(fleet.dsn)
+        await conn.execute("DELETE FROM limits WHERE id = $1", limit_id)
+        await conn.close()
+
+
+async def test_a_soft_limit_refuses_nothing(client: httpx.AsyncClient, fleet: Fleet, key: Key) -> None:
+    limit_id = await put_limit(fleet.dsn, key.limit("requests", "day", 1, hard=False))
+    assert [(await ask(client, key, 1)).status_code for _ in range(3)] == [200] * 3
+    await until_books_are(fleet, limit_id, 3)

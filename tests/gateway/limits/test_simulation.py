@@ -1,0 +1,120 @@
+"""Whatever fails, limits hold, nothing leaks, and every slice comes back: hundreds of small worlds, each from its seed.
+
+`make long-limits` runs 100,000; FIRST_SEED goes on from one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import pytest
+
+from engine.protocol import Usage
+from gateway.limits.exchange import Snapshot
+from gateway.limits.holdings import Holdings
+from gateway.limits.limit import NS_PER_S, Limit
+from gateway.limits.work import Part, Work
+from tests.gateway.limits.simulation import Event, Simulation, World
+
+CI_SEEDS, FULL_SEEDS = 200, 100_000
+MUTANT_SEEDS = 60
+
+
+def test_limits_hold_and_slices_return_whatever_fails(full: bool) -> None:
+    first = int(os.environ.get("FIRST_SEED", "0"))
+    for seed in range(first, first + (FULL_SEEDS if full else CI_SEEDS)):
+        try:
+            Simulation(seed).run()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        if full and seed % 1000 == 999:
+            print(f"{seed + 1 - first} seeds", flush=True)
+
+
+class ForgetsLeases(World):
+    """Grants what others hold."""
+
+    def snapshot(self, gateway: str, limit_ids: list[str]) -> Snapshot:
+        told = super().snapshot(gateway, limit_ids)
+        accounts = {
+            key: type(each)(each.window_start, each.max, each.settled, 0) for key, each in told.accounts.items()
+        }
+        return Snapshot(told.now_ns, told.num_gateways, accounts)
+
+
+class SettlesTwice(World):
+    def settle(self, event: Event) -> None:
+        super().settle(event)
+        super().settle(event)
+
+
+class ForgetsAtOnce(World):
+    """Takes a gateway for dead as soon as it is late."""
+
+    def beat(self, gateway: str) -> bool:
+        for other, heard_ns in list(self.heard_ns.items()):
+            if other != gateway and self.now_ns - heard_ns > 2 * NS_PER_S:
+                self.forget(other)
+        return super().beat(gateway)
+
+
+class KeepsWhatItGaveBack(Holdings):
+    """Tells PostgreSQL of less than it goes on using."""
+
+    def give_back(self) -> None:
+        for key in self.overfull & self.slices.keys():
+            each = self.slices[key]
+            if each.is_overfull:
+                spare = each.spare
+                each.unwritten -= spare
+                each.held -= spare
+                self.dirty.add(key)
+        super().give_back()
+
+
+class SettlesBeforeTheLedger(Holdings):
+    """What ended is free again although the ledger does not have it."""
+
+    def ended(self, request_id: str, usage: Usage) -> None:
+        super().ended(request_id, usage)
+        for each, spent in self._unwritten.pop(request_id, ()):
+            each.unwritten -= spent
+
+
+class ForgetsOneOfABatch(Holdings):
+    def written(self, request_ids: Iterable[str]) -> None:
+        super().written(list(request_ids)[:-1])
+
+
+@pytest.mark.parametrize("world", [ForgetsLeases, SettlesTwice, ForgetsAtOnce])
+def test_a_database_that_errs_is_caught(world: type[World]) -> None:
+    assert _is_caught(world, Holdings)
+
+
+@pytest.mark.parametrize("holdings", [KeepsWhatItGaveBack, SettlesBeforeTheLedger, ForgetsOneOfABatch])
+def test_a_gateway_that_errs_is_caught(holdings: type[Holdings]) -> None:
+    assert _is_caught(World, holdings)
+
+
+def _is_caught(world: type[World], holdings: type[Holdings]) -> bool:
+    for seed in range(MUTANT_SEEDS):
+        try:
+            Simulation(seed, world, holdings).run()
+        except AssertionError:
+            return True
+    return False
+
+
+def test_three_requests_a_minute_can_all_be_used_over_twenty_gateways() -> None:
+    simulation = Simulation(1, num_gateways=20, fates=(1, 0, 0))
+    world = simulation.world
+    world.limits = {"few": Limit("few", "org", "a", None, None, "requests", "minute", 3, True)}
+    for number, gateway in enumerate(simulation.gateways):
+        gateway.arrive("a", Work((Part(f"req_{number}", 1, 1, 1),)))
+        while gateway.waiting or gateway.finish is not None:
+            simulation.transact(gateway)
+        simulation.adopt()
+    assert len(simulation.running) == 3
+    assert sum(len(gateway.refused) for gateway in simulation.gateways) == 17
+    simulation.drain()

@@ -1,0 +1,281 @@
+"""Accounts are the ledger's sums, however its rows come and change; leases end when their gateway is not heard of."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+
+import asyncpg
+import pytest
+
+from gateway.db.keys import create_key
+from gateway.db.leases import PostgresLeases, unix_ns
+from gateway.db.limits import Standing, list_limits, load_limits, remove_limit, set_limit
+from gateway.db.organizations import ensure_organization
+from gateway.db.pool import Database
+from gateway.db.projects import create_project
+from gateway.db.usage import UsageEvent, write_usage_events
+from gateway.limits.exchange import Snapshot
+from gateway.limits.limit import Limit, Unit, Window, period
+from gateway.limits.slices import Key
+from gateway.limits.store import SessionLost
+from gateway.tenancy.keys import new_key
+
+NOW = datetime.datetime.now(datetime.UTC)
+
+
+@pytest.fixture
+async def acme(database: Database) -> Limit:
+    """A limit to copy: of the project acme."""
+    async with database.acquire() as conn:
+        organization = await ensure_organization(conn, "default")
+        project = await create_project(conn, organization.id, "acme")
+    assert project is not None
+    return Limit("", organization.id, project.id, None, None, "tokens", "day", 100, True)
+
+
+def event(limit: Limit, request_id: str, tokens: int = 5, **changes: object) -> UsageEvent:
+    values: dict[str, object] = {
+        "request_id": request_id,
+        "attempt": 0,
+        "organization_id": limit.organization_id,
+        "project_id": limit.project_id,
+        "api_key_id": "key_a",
+        "endpoint": "/v1/completions",
+        "model": "tiny",
+        "adapter_id": None,
+        "adapter_version": None,
+        "adapter_digest": None,
+        "stream": False,
+        "prompt_tokens": 10,
+        "cached_tokens": 0,
+        "completion_tokens": tokens,
+        "discarded_tokens": 0,
+        "finish_reason": "stop",
+        "queue_ms": 0.0,
+        "prefill_ms": 0.0,
+        "decode_ms": 0.0,
+        "ttft_ms": None,
+        "latency_ms": None,
+        "adapter_load_bytes": 0,
+        "created_at": NOW,
+        "finished_at": NOW,
+    }
+    return UsageEvent(**(values | changes))  # type: ignore[arg-type]
+
+
+async def put(database: Database, limit: Limit, **changes: object) -> str:
+    async with database.acquire() as conn:
+        limit_id, _ = await set_limit(conn, Limit(**{**_fields(limit), **changes}))  # type: ignore[arg-type]
+        return limit_id
+
+
+def _fields(limit: Limit) -> dict[str, object]:
+    return {field: getattr(limit, field) for field in limit.__struct_fields__}
+
+
+async def standing(database: Database, limit: Limit, limit_id: str) -> Standing:
+    async with database.acquire() as conn:
+        (found,) = await list_limits(conn, limit.organization_id, limit.project_id, limit_id=limit_id)
+        return found
+
+
+async def write(database: Database, *events: UsageEvent) -> None:
+    async with database.acquire() as conn:
+        await write_usage_events(conn, events)
+
+
+@pytest.mark.parametrize(
+    ("unit", "window", "used"),
+    [
+        ("requests", "minute", 2),
+        ("input_tokens", "day", 30),
+        ("output_tokens", "month", 15),
+        ("tokens", "day", 45),
+        ("cost_nanos", "day", 0),
+    ],
+)
+async def test_what_is_written_is_settled_whether_the_limit_was_there_or_not(
+    database: Database, acme: Limit, unit: Unit, window: Window, used: int
+) -> None:
+    before = await put(database, acme, unit=unit, window=window)
+    await write(database, event(acme, "req_1"), event(acme, "req_1.1"), event(acme, "req_2"))
+    after = await put(database, acme, unit=unit, window=window, hard=False)
+    if window == "minute" and period("minute", unix_ns(NOW)) != period("minute", unix_ns(await _now(database))):
+        return  # the minute ended meanwhile
+    assert (await standing(database, acme, before)).used == used
+    assert (await standing(database, acme, after)).used == used
+
+
+async def test_a_row_counts_once_and_its_correction_by_the_difference(database: Database, acme: Limit) -> None:
+    limit_id = await put(database, acme)
+    guess = event(acme, "req_1", 3, finish_reason="error")
+    for each in (guess, guess, event(acme, "req_1", 8), event(acme, "req_1", 9)):
+        await write(database, each)
+    assert (await standing(database, acme, limit_id)).used == 18
+
+
+async def test_others_and_other_windows_do_not_count(database: Database, acme: Limit) -> None:
+    whole = await put(database, acme, project_id=None)
+    model = await put(database, acme, model="tiny:pirate")
+    async with database.acquire() as conn:
+        made = new_key()
+        key = await create_key(
+            conn,
+            organization_id=acme.organization_id,
+            project_id=acme.project_id,
+            name="a",
+            public=made.public,
+            sha256=made.sha256,
+            scopes=["inference"],
+        )
+    assert key is not None
+    mine = await put(database, acme, api_key_id=key.id)
+    yesterday = NOW - datetime.timedelta(days=1, minutes=1)
+    await write(
+        database,
+        event(acme, "req_1"),
+        event(acme, "req_2", model="tiny:pirate"),
+        event(acme, "req_3", api_key_id=key.id),
+        event(acme, "req_4", project_id="proj_other"),
+        event(acme, "req_5", organization_id="org_other", project_id="proj_other"),
+        event(acme, "req_6", created_at=yesterday),
+    )
+    async with database.acquire() as conn:
+        (found,) = await list_limits(conn, acme.organization_id, None)
+    assert (found.limit.id, found.used) == (whole, 60)
+    assert (await standing(database, acme, model)).used == 15
+    assert (await standing(database, acme, mine)).used == 15
+
+
+async def test_a_limit_set_while_usage_is_written_misses_none_of_it(database: Database, acme: Limit) -> None:
+    async def keep_writing(first: int) -> None:
+        for number in range(first, first + 40):
+            await write(database, event(acme, f"req_{number}"))
+
+    async def keep_setting() -> None:
+        for number in range(8):
+            await put(database, acme, model=None, unit="tokens", max=number, hard=bool(number % 2))
+            await put(database, acme, model="tiny", unit="requests", window="month" if number % 2 else "day")
+
+    await asyncio.gather(keep_writing(0), keep_writing(100), keep_setting())
+    async with database.acquire() as conn:
+        used = {(each.limit.unit, each.used) for each in await list_limits(conn, acme.organization_id, acme.project_id)}
+    assert used == {("tokens", 80 * 15), ("requests", 80)}
+
+
+async def test_setting_is_idempotent_and_tells_caches_once(database: Database, acme: Limit) -> None:
+    first = await put(database, acme)
+    async with database.acquire() as conn:
+        version = await conn.fetchval("SELECT change_version FROM installation")
+    assert await put(database, acme) == first
+    async with database.acquire() as conn:
+        assert await conn.fetchval("SELECT change_version FROM installation") == version
+        changed, is_new = await set_limit(conn, Limit(**{**_fields(acme), "max": 5}))  # type: ignore[arg-type]
+        assert (changed, is_new) == (first, False)
+        assert await conn.fetchval("SELECT change_version FROM installation") == version + 1
+        (loaded,) = await load_limits(conn, acme.organization_id, acme.project_id or "")
+        assert loaded.max == 5
+        assert await remove_limit(conn, acme.organization_id, acme.project_id, first)
+        assert not await remove_limit(conn, acme.organization_id, acme.project_id, first)
+        assert not await load_limits(conn, acme.organization_id, acme.project_id or "")
+
+
+async def test_leases_are_seen_by_others_and_end_with_their_gateway(database: Database, acme: Limit) -> None:
+    limit_id = await put(database, acme)
+    leases = PostgresLeases(database)
+    seen: list[int] = []
+
+    async def exchange(gateway_id: str, amount: int) -> None:
+        def decide(snapshot: Snapshot | None) -> dict[Key, int]:
+            assert snapshot is not None
+            account = snapshot.accounts[limit_id]
+            assert account.window_start == period("day", snapshot.now_ns).start
+            seen.append(account.leased)
+            return {(limit_id, account.window_start): amount}
+
+        await leases.exchange(gateway_id, [limit_id], decide)
+
+    for gateway_id in ("one", "two"):
+        await leases.claim(gateway_id, {})
+    await exchange("one", 30)
+    await exchange("two", 20)
+    await exchange("one", 40)
+    await exchange("two", 0)
+    await exchange("one", 40)
+    assert seen == [0, 30, 20, 40, 0]
+    assert (await standing(database, acme, limit_id)).reserved == 40
+    await _age(database, "one", heard_s=6)
+    assert (await leases.beat("two")).num_gateways == 2  # of this beat's own statement; the suspicion comes after it
+    assert (await leases.beat("two")).num_gateways == 1
+    assert (await standing(database, acme, limit_id)).reserved == 40, "suspected, not forgotten"
+    await _age(database, "one", suspected_s=16)
+    await leases.beat("two")
+    assert (await standing(database, acme, limit_id)).reserved == 0
+    for lost in (leases.beat("one"), exchange("one", 1)):
+        with pytest.raises(SessionLost):
+            await lost
+    await leases.claim("again", {(limit_id, period("day", unix_ns(NOW)).start): 7})
+    await leases.leave("again")
+    assert (await standing(database, acme, limit_id)).reserved == 0
+
+
+async def test_concurrent_exchanges_see_each_other(database: Database, acme: Limit) -> None:
+    limit_id = await put(database, acme)
+    leases = PostgresLeases(database)
+    granted: dict[str, int] = {}
+
+    async def take(gateway_id: str) -> None:
+        await leases.claim(gateway_id, {})
+
+        def decide(snapshot: Snapshot | None) -> dict[Key, int]:
+            assert snapshot is not None
+            account = snapshot.accounts[limit_id]
+            granted[gateway_id] = min(30, account.max - account.settled - account.leased)
+            return {(limit_id, account.window_start): granted[gateway_id]}
+
+        await leases.exchange(gateway_id, [limit_id], decide)
+
+    await asyncio.gather(*(take(f"gw{number}") for number in range(6)))
+    assert sum(granted.values()) == acme.max
+    assert (await standing(database, acme, limit_id)).free == 0
+
+
+async def test_a_threshold_is_announced_once_per_window(database: Database, acme: Limit) -> None:
+    limit_id = await put(database, acme, hard=False, alert_percents=(50, 100))
+    async with database.acquire() as conn:
+        await conn.execute(
+            "INSERT INTO webhooks (id, organization_id, url, secret) VALUES ('wh', $1, 'http://localhost', '\\x00')",
+            acme.organization_id,
+        )
+    for number in range(8):
+        await write(database, event(acme, f"req_{number}"))
+    async with database.acquire() as conn:
+        rows = await conn.fetch(
+            "SELECT (body::json)->'data'->>'percent' AS percent, (body::json)->'data'->>'used' AS used "
+            "FROM webhook_deliveries ORDER BY due_at"
+        )
+        assert await conn.fetchval("SELECT count(*) FROM limit_alerts WHERE limit_id = $1", limit_id) == 2
+    assert [(row["percent"], row["used"]) for row in rows] == [("50", "60"), ("100", "105")]
+
+
+async def test_a_key_of_another_project_cannot_be_limited(database: Database, acme: Limit) -> None:
+    with pytest.raises(asyncpg.ForeignKeyViolationError):
+        await put(database, acme, api_key_id="key_of_nobody")
+
+
+async def _age(database: Database, gateway_id: str, *, heard_s: int = 0, suspected_s: int = 0) -> None:
+    async with database.acquire() as conn:
+        await conn.execute(
+            "UPDATE limit_gateways SET heard_at = heard_at - $2::interval, suspected_at = suspected_at - $3::interval "
+            "WHERE id = $1",
+            gateway_id,
+            datetime.timedelta(seconds=heard_s),
+            datetime.timedelta(seconds=suspected_s),
+        )
+
+
+async def _now(database: Database) -> datetime.datetime:
+    async with database.acquire() as conn:
+        now: datetime.datetime = await conn.fetchval("SELECT clock_timestamp()")
+        return now
