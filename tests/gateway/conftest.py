@@ -47,7 +47,12 @@ def house(postgres: str, database_template: str, tmp_path_factory: pytest.TempPa
     operator_key = asyncio.run(make_operator_key(dsn))
     # Whole tests come from one address here.
     settings = Settings(
-        data_dir=folder, model=str(model_dir), model_name=BASE, max_body_bytes=1 << 20, max_failed_keys=0
+        data_dir=folder,
+        model=str(model_dir),
+        model_name=BASE,
+        max_body_bytes=1 << 20,
+        max_failed_keys=0,
+        cors_origins="https://app.example.com, https://other.example.com:8443",
     )
     (folder / "run").mkdir()
     engine = FakeEngine(settings.engine_endpoint, model_dir, "--tokens-per-s", "500")

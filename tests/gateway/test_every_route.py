@@ -8,6 +8,7 @@ import asyncpg
 import msgspec
 import pytest
 
+from gateway.settings import Settings
 from gateway.tenancy.keys import new_key
 from tests.gateway.admin.routes import Route, routes_of
 from tests.gateway.conftest import House
@@ -202,11 +203,26 @@ def test_the_texts_are_many_and_the_same_every_time() -> None:
     assert len(FRAGMENTS) > 70
 
 
-async def test_other_origins_get_no_leave_unless_they_are_listed(house: House, client: RawClient) -> None:
-    headers = {"Authorization": f"Bearer {house.acme.key}", "Origin": "https://evil.example.com"}
-    reply = await client.send("GET", "/v1/models", headers)
-    preflight = await client.send(
-        "OPTIONS", "/v1/models", {"Origin": "https://evil.example.com", "Access-Control-Request-Method": "GET"}
-    )
-    for answer in (reply, preflight):
-        assert not [name for name in answer.headers if name.startswith("access-control")]
+@pytest.mark.parametrize(
+    ("origin", "listed"),
+    [
+        ("https://app.example.com", True),
+        ("https://other.example.com:8443", True),
+        ("https://other.example.com", False),
+        ("http://app.example.com", False),
+        ("https://app.example.com.evil.com", False),
+        ("https://appXexample.com", False),
+        ("null", False),
+        ("*", False),
+    ],
+)
+async def test_only_listed_origins_may_call(house: House, client: RawClient, origin: str, listed: bool) -> None:
+    headers = {"Authorization": f"Bearer {house.acme.key}", "Origin": origin}
+    asking = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+    for reply in (await client.send("GET", "/v1/models", headers), await client.send("OPTIONS", "/v1/models", asking)):
+        assert reply.headers.get("access-control-allow-origin") == (origin if listed else None)
+        assert reply.headers.get("access-control-allow-credentials") != "true"
+
+
+def test_by_default_no_origin_may_call() -> None:
+    assert Settings().allowed_origins == []

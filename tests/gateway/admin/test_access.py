@@ -112,6 +112,34 @@ async def test_every_role_reaches_what_it_may_and_nothing_else(cast: Cast) -> No
     assert wrong == []
 
 
+MEANT = {
+    (): "organization",
+    ("status",): "organization",
+    ("projects",): "projects",
+    ("projects", "users"): "members",
+    ("projects", "service_accounts"): "keys",
+    ("projects", "api_keys"): "keys",
+    ("projects", "adapters"): "adapters",
+    ("api_keys",): "keys",
+    ("users",): "users",
+    ("users", "logins"): "users",
+    ("admin_api_keys",): "admin_keys",
+    ("audit_logs",): "audit",
+}
+"""What a path is about, without ids and actions."""
+ACTIONS = {"suspend", "resume", "archive", "rotate", "reset", "verify"}
+
+
+def test_each_route_names_the_permission_that_its_path_and_method_call_for(server: AdminServer) -> None:
+    for route in routes_of(server.app):
+        if route.path.startswith("/v1/organization") and route.access:
+            words = route.path.removeprefix("/v1/organization").split("/")
+            about = MEANT[tuple(word for word in words if word and word[0] != "{" and word not in ACTIONS)]
+            assert route.access.permission == f"{about}.{'read' if route.method == 'GET' else 'write'}", str(route)
+        elif route.access:
+            assert (route.path[:10], route.access.permission) == ("/admin/v1/", None), str(route)
+
+
 async def test_a_route_without_a_permission_cannot_be_registered() -> None:
     @get("/open")
     async def undeclared() -> None: ...
