@@ -53,8 +53,8 @@ long-scheduler: $(VENV)/.installed-dev
 long-grammar: $(VENV)/.installed-dev $(DEMO_MODEL)
 	JSON_SCHEMA_SUITE=$(SUITE) $(BIN)/pytest --full -s tests/engine/grammar/test_outputs.py tests/engine/grammar/test_hostile_grammars.py
 
-# 100,000 seeds of the limits' simulation, and the edge and the steady load at full size: half an hour. FIRST_SEED goes on
-# from one.
+# 100,000 seeds of the limits' simulation, and the edge and the steady load at full size: an hour or two. FIRST_SEED goes
+# on from one.
 long-limits: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/limits/test_simulation.py tests/gateway/limits/test_fleet.py
 

@@ -83,6 +83,7 @@ class Exchange:
         holdings.give_back()
         thirsty = {key: each for key in holdings.thirsty if (each := holdings.slices.get(key)) is not None}
         holdings.thirsty.clear()
+        holdings.is_urgent = False
         self._slices = thirsty | {entry.slice.key: entry.slice for one in asks for entry in one.entries}
         self._amounts: dict[Key, int] = {}
 

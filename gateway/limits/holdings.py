@@ -30,6 +30,8 @@ class Holdings:
         """Slices that have something to give back."""
         self.thirsty: set[Key] = set()
         """Slices that want more."""
+        self.is_urgent = False
+        """One of them cannot wait."""
         self.dirty: set[Key] = set()
         """Slices whose lease in PostgreSQL may be larger than what is held."""
         self._latest: dict[str, Slice] = {}
@@ -51,6 +53,7 @@ class Holdings:
             entry.slice.take(need, now_s)
             if entry.slice.is_thirsty:
                 self.thirsty.add(entry.slice.key)
+                self.is_urgent = self.is_urgent or entry.slice.is_parched
         return self.hold(entries, work, cap, instant_ns)
 
     def hold(self, entries: tuple[Entry, ...], work: Work, cap: int, instant_ns: int) -> Hold:

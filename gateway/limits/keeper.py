@@ -91,7 +91,7 @@ class Keeper:
         hold = self.holdings.reserve(entries, work, instant_ns, now_s)
         if hold is None:
             return self.holdings.known_shortage(entries, work, instant_ns, now_s - SHORT_S)
-        if self.holdings.thirsty:
+        if self.holdings.is_urgent:
             self._wake.set()
         return hold
 

@@ -73,6 +73,11 @@ class Slice(msgspec.Struct, eq=False):
     def is_thirsty(self) -> bool:
         return 2 * self.free < self.keep
 
+    @property
+    def is_parched(self) -> bool:
+        """It would not last until the next look."""
+        return 8 * self.free < self.keep
+
     def take(self, need: int, now_s: float) -> None:
         self.reserved += need
         self.taken += need

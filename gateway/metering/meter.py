@@ -25,6 +25,9 @@ log = structlog.get_logger(__name__)
 
 MAX_WAITING = 100_000
 MAX_BATCH = 500
+LINGER_S = 0.02
+"""How long an event waits for others to be written with: a transaction for each would cost more than its request."""
+
 INSERT_TIMEOUT_S = 10.0
 FIRST_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 5.0
@@ -112,6 +115,8 @@ class Meter:
                 await self._wake.wait()
                 self._wake.clear()
                 continue
+            if not self._stopping:
+                await asyncio.sleep(LINGER_S)
             batch = self._next_batch(limit)
             try:
                 new = await self._insert([waiting.event for waiting in batch])
@@ -139,11 +144,13 @@ class Meter:
             self._limiter.settling(request_ids) as leases,
             asyncio.timeout(INSERT_TIMEOUT_S),
             self._database.acquire() as conn,
-            conn.transaction(),
         ):
-            new = await write_usage_events(conn, events)
-            await write_leases(conn, leases.gateway_id, leases.amounts)
-        return new
+            if not leases.amounts:
+                return await write_usage_events(conn, events)
+            async with conn.transaction():
+                new = await write_usage_events(conn, events)
+                await write_leases(conn, leases.gateway_id, leases.amounts)
+                return new
 
     def _next_batch(self, limit: int) -> list[_Waiting]:
         """The first ones, each attempt once."""

@@ -175,6 +175,8 @@ class Gateway:
 
     def arrive(self, tenant: str, work: Work) -> None:
         limits = tuple(limit for limit in self.world.limits.values() if limit.project_id in (None, tenant))
+        if not limits:
+            return
         now_s, instant_ns = self.clock.monotonic(), self.clock.now_ns()
         entries = self.holdings.entries(limits, instant_ns)
         if now_s - self.heard_s <= SILENT_S:

@@ -73,6 +73,7 @@ async def until_books_are(fleet: Fleet, limit_id: str, settled: int, leased: int
 async def test_a_refusal_explains_itself(client: httpx.AsyncClient, fleet: Fleet, key: Key) -> None:
     limit_id = await put_limit(fleet.dsn, key.limit("tokens", "day", 10))
     assert (await ask(client, key)).status_code == 200
+    await until_books_are(fleet, limit_id, 8)
     refused = await ask(client, key)
     assert refused.status_code == 429
     error = refused.json()["error"]
