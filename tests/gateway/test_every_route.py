@@ -103,6 +103,7 @@ COUNTS = """
     SELECT (SELECT count(*) FROM organizations) AS organizations, (SELECT count(*) FROM projects) AS projects,
            (SELECT count(*) FROM users) AS users, (SELECT count(*) FROM api_keys) AS api_keys,
            (SELECT count(*) FROM logins) AS logins, (SELECT count(*) FROM adapters) AS adapters,
+           (SELECT count(*) FROM limits) AS limits, (SELECT count(*) FROM webhooks) AS webhooks,
            (SELECT count(*) FROM audit_log) AS audit_log
 """
 
@@ -120,12 +121,13 @@ async def counts(house: House) -> dict[str, int]:
 async def test_hostile_texts_are_only_ever_texts(house: House, client: RawClient, full: bool) -> None:
     """Through every header, path, query parameter and field; what is taken comes back as it was given."""
     operator = {"Authorization": f"Bearer {house.operator_key}"}
-    before, anomalies, created = await counts(house), [], 0
+    before, anomalies, created, limited = await counts(house), [], 0, 0
     for number, text in enumerate(hostile_texts(NUM_TEXTS_FULL if full else NUM_TEXTS)):
         for reply, statuses in [
             (await by_header(client, text, house), (200, 400, 401, 403)),
             *[(reply, (400, 404, 405)) for reply in await by_path(client, text, operator, house, doors(number, full))],
             *[(reply, (200, 400)) for reply in await by_query(client, text, operator, doors(number, full))],
+            (await by_webhook(client, text, operator), (400,)),
             (await by_login(client, text, hashed=number % 25 == 0), (400, 401, 429)),
         ]:
             if reply.status not in statuses:
@@ -136,9 +138,15 @@ async def test_hostile_texts_are_only_ever_texts(house: House, client: RawClient
             anomalies.append((text, found))
         elif reply.status not in (200, 400, 409):
             anomalies.append((text, reply))
+        if full or number < 50 or number % 3 == 0:
+            reply = await by_limit(client, text, operator)
+            limited += reply.status == 200
+            if reply.status not in (200, 400):
+                anomalies.append((text, reply))
     assert anomalies == []
     after = await counts(house)
-    assert after == before | {name: before[name] + created for name in ("projects", "audit_log")}
+    audited = created + 2 * limited
+    assert after == before | {"projects": before["projects"] + created, "audit_log": before["audit_log"] + audited}
 
 
 async def by_header(client: RawClient, text: str, house: House) -> Reply:
@@ -162,6 +170,7 @@ async def by_path(client: RawClient, text: str, operator: dict[str, str], house:
     places = [
         (f"/v1/organization/projects/x{quoted}", operator),
         (f"/v1/organization/users/x{quoted}/logins", operator),
+        (f"/v1/organization/projects/x{quoted}/limits", operator),
         (f"/v1/models/x{quoted}", tenant),
     ]
     return [await client.send("GET", place, headers) for place, headers in places[through]]
@@ -172,7 +181,12 @@ async def by_query(client: RawClient, text: str, operator: dict[str, str], throu
     quoted = "".join(f"%{byte:02x}" for byte in text.encode())
     audit = f"event_types%5B%5D=x{quoted}&actor_emails%5B%5D={quoted}&resource_ids%5B%5D={quoted}"
     finding = [f"projects?name=x{quoted}", f"users?email=x{quoted}&limit=1", f"audit_logs?{audit}"]
-    refused = [f"projects?after=x{quoted}", f"projects?limit=x{quoted}", f"projects?x{quoted}=1"]
+    refused = [
+        f"projects?after=x{quoted}",
+        f"limits?after=x{quoted}",
+        f"projects?limit=x{quoted}",
+        f"projects?x{quoted}=1",
+    ]
     replies = []
     for query in [*finding[through], *refused[through]]:
         reply = await client.send("GET", f"/v1/organization/{query}", operator)
@@ -185,6 +199,24 @@ async def by_login(client: RawClient, text: str, *, hashed: bool) -> Reply:
     """hashed: let it go as far as the password, whose hashing takes its time."""
     body = {"email": f"{text}@example.com", "password": text} | ({} if hashed else {"code": f"{text} is no code"})
     return await client.send("POST", "/admin/v1/login", body=msgspec.json.encode(body))
+
+
+async def by_webhook(client: RawClient, text: str, operator: dict[str, str]) -> Reply:
+    """Whatever it looks like, it is no place that speaks HTTP."""
+    body = msgspec.json.encode({"url": f"gopher://{text}"})
+    return await client.send("POST", "/v1/organization/webhooks", operator, body)
+
+
+async def by_limit(client: RawClient, text: str, operator: dict[str, str]) -> Reply:
+    """Of a model of this name; it is taken away again."""
+    wanted = {"unit": "requests", "window": "day", "max": 1, "hard": False, "model": text}
+    reply = await client.send("POST", "/v1/organization/limits", operator, msgspec.json.encode(wanted))
+    if reply.status == 200:
+        limit = msgspec.json.decode(reply.body)
+        assert limit["model"] == text
+        gone = await client.send("DELETE", f"/v1/organization/limits/{limit['id']}", operator)
+        assert gone.status == 200, (text, gone)
+    return reply
 
 
 async def by_name(client: RawClient, text: str, operator: dict[str, str]) -> Reply:
