@@ -69,7 +69,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: Annotated[Count, Meta(description="Longest sequence in tokens (0: the model's own).")] = 0
     max_num_seqs: Annotated[Positive, Meta(description="Sequences in one batch.")] = 64
     max_batched_tokens: Annotated[Positive, Meta(description="Tokens computed in one step.")] = 512
-    max_waiting: Annotated[Positive, Meta(description="Requests that may queue in the engine; one tenant fills at most half.")] = 512
+    max_waiting: Annotated[
+        Positive, Meta(description="Requests that may queue in the engine; one tenant fills at most half.")
+    ] = 512
     num_threads: Annotated[Count, Meta(description="CPU threads of the engine (0: chosen at start).")] = 0
     max_adapters: Annotated[Positive, Meta(description="Adapters on the device at once.")] = 32
     adapter_device_bytes: Annotated[
