@@ -14,11 +14,13 @@ import structlog
 import uvicorn
 import uvloop
 from litestar import Litestar, Router
+from litestar.config.cors import CORSConfig
 
 from gateway.admin.router import admin_router
 from gateway.api.caller import provide_caller
 from gateway.api.chat import chat_completions
 from gateway.api.completions import completions
+from gateway.api.connections import ConnectionCap, capped_protocol
 from gateway.api.embeddings import embeddings
 from gateway.api.envelope import Application
 from gateway.api.errors import exception_handlers
@@ -35,7 +37,7 @@ KEEP_ALIVE_S = 75
 
 def build_app(services: Services) -> Litestar:
     """Every route: OpenAI's under /v1, the admin API, health and metrics."""
-    pools = services.pools
+    pools, settings = services.pools, services.settings
     openai = Router(
         "/v1",
         route_handlers=[
@@ -48,15 +50,36 @@ def build_app(services: Services) -> Litestar:
     )
     return Application(
         metrics=services.metrics,
+        trusted_proxies=settings.trusted_networks,
         route_handlers=[
             openai,
             admin_router(services.admin),
             *health(services.database, list(pools.values()), services.metrics),
         ],
         exception_handlers=exception_handlers(),
-        request_max_body_size=services.settings.max_body_bytes,
+        request_max_body_size=settings.max_body_bytes,
+        # Cookies stay with our own pages: another origin's has to bring a key.
+        cors_config=CORSConfig(allow_origins=settings.allowed_origins) if settings.cors_origins else None,
         openapi_config=None,
         logging_config=None,
+    )
+
+
+def server_config(settings: Settings, app: Litestar) -> uvicorn.Config:
+    """How the application is served."""
+    cap = ConnectionCap(settings.max_connections_per_address, settings.trusted_networks)
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        http=capped_protocol(cap),
+        proxy_headers=False,  # uvicorn would believe every process of this machine
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=math.ceil(settings.drain_seconds),
     )
 
 
@@ -78,20 +101,7 @@ async def _serve(settings: Settings, model_dir: Path, dsn: str, sockets: list[so
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, main.cancel)  # as long as there is nothing to drain
     async with running_services(settings, model_dir=model_dir, dsn=dsn) as services:
-        server = _Server(
-            uvicorn.Config(
-                build_app(services),
-                host=settings.host,
-                port=settings.port,
-                http="httptools",
-                lifespan="off",
-                access_log=False,
-                log_config=None,
-                server_header=False,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=math.ceil(settings.drain_seconds),
-            )
-        )
+        server = _Server(server_config(settings, build_app(services)))
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, server.handle_exit, number, None)
         await server.serve(sockets)

@@ -43,10 +43,32 @@ class InvalidApiKey(GatewayError):
     code = "invalid_api_key"
 
 
+class InvalidCredentials(GatewayError):
+    """A login that failed or has ended."""
+
+    status = 401
+    type = "invalid_request_error"
+    code = "invalid_credentials"
+
+
 class PermissionDenied(GatewayError):
     status = 403
     type = "permission_error"
     code = "insufficient_permissions"
+
+
+class Suspended(PermissionDenied):
+    """The key is good, but it, its project or its organization is out of use for now."""
+
+    code = "suspended"
+
+
+class TooManyAttempts(GatewayError):
+    """Of guesses, before anybody is authenticated."""
+
+    status = 429
+    type = "requests"
+    code = "rate_limit_exceeded"
 
 
 class NotFound(GatewayError):

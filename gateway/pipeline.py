@@ -68,7 +68,7 @@ class Pipeline:
 
     async def prepare(self, principal: Principal, request: TextRequest) -> Prepared:
         """Raises InvalidRequest, ModelNotFound and Overloaded; nothing was asked of an engine then."""
-        route = await self._resolver.resolve(principal.project_id, request.model)
+        route = await self._resolver.resolve(principal.project_id, request.model, principal.models)
         pool = self._pools[route.base]
         prompt = await _tokenize(pool.any, request.prompt, request.names.prompt)
         capabilities, sampling = pool.any.capabilities, request.sampling
@@ -90,7 +90,7 @@ class Pipeline:
 
     async def prepare_embedding(self, principal: Principal, request: EmbeddingRequest) -> Prepared:
         """Raises as `prepare` does."""
-        route = await self._resolver.resolve(principal.project_id, request.model)
+        route = await self._resolver.resolve(principal.project_id, request.model, principal.models)
         pool = self._pools[route.base]
         prompt = await _tokenize(pool.any, request.prompt, request.names.prompt)
         capabilities = pool.any.capabilities

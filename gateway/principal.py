@@ -7,15 +7,41 @@ from typing import Literal
 import msgspec
 
 Scope = Literal["inference", "adapters", "admin_read", "admin_write"]
+Role = Literal["owner", "admin", "billing", "viewer"]
+Permission = Literal[
+    "adapters.read",
+    "adapters.write",
+    "admin_keys.read",
+    "admin_keys.write",
+    "audit.read",
+    "billing.read",
+    "billing.write",
+    "keys.read",
+    "keys.write",
+    "limits.read",
+    "limits.write",
+    "members.read",
+    "members.write",
+    "organization.read",
+    "organization.write",
+    "projects.read",
+    "projects.write",
+    "users.read",
+    "users.write",
+]
+"""What a route of the admin API may ask for; `gateway.tenancy.permissions` says who has which."""
 
 
 class Principal(msgspec.Struct, frozen=True):
     """The owner of an API key. A tenant is a project; an operator's key belongs to the organization: project_id is "".
 
-    Ids are strings as the API shows them (`org_...`, `proj_...`, `key_...`).
+    Ids are strings as the API shows them (`org_...`, `proj_...`, `key_...`). models: ids the key may call, None for
+    all. permissions: in the admin API, within the project or, for an operator's key, the organization.
     """
 
     organization_id: str
     project_id: str
     api_key_id: str
     scopes: frozenset[Scope]
+    models: frozenset[str] | None = None
+    permissions: frozenset[Permission] = frozenset()

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from adapters.store import AdapterStore
 from engine.config import ModelConfig, load_model_config, model_digest
+from gateway.admin.purge import Purger
 from gateway.admin.services import AdminServices
 from gateway.backends.engine_client import EngineBackend
 from gateway.backends.pool import Pool
@@ -28,6 +29,9 @@ from gateway.pipeline import Pipeline
 from gateway.routing.resolve import Resolver
 from gateway.settings import Settings
 from gateway.tenancy.authenticate import Authenticator
+from gateway.tenancy.failures import FailureCap
+from gateway.tenancy.logins import Logins
+from gateway.tenancy.passwords import Passwords
 from gateway.text.tokenizer import Tokenizer
 
 log = structlog.get_logger(__name__)
@@ -62,7 +66,8 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
     metrics = Metrics(CollectorRegistry(), Path(shared) if shared else None)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(await connect_database(dsn))
-        authenticator = Authenticator(database)
+        failures = FailureCap(settings.max_failed_keys)
+        authenticator = Authenticator(database, failures)
         resolver = Resolver(database, frozenset({settings.model_name}))
         authenticator.changes.subscribe(resolver.changed)
         meter = Meter(database, metrics)
@@ -74,7 +79,8 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             tokenizer=tokenizer,
             sink=meter,
         )
-        await _start(stack, authenticator, meter, backend)
+        admin = _admin_services(settings, config, database, authenticator, failures, backend)
+        await _start(stack, authenticator, meter, backend, Purger(admin))
         pools = {settings.model_name: Pool(settings.model_name, [backend], created=int(time.time()))}
         metrics.watch(list(pools.values()))
         yield Services(
@@ -91,26 +97,38 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
                 default_max_tokens=settings.default_max_tokens,
             ),
             metrics=metrics,
-            admin=_admin_services(settings, config, database, authenticator, backend),
+            admin=admin,
         )
 
 
-async def _start(stack: AsyncExitStack, authenticator: Authenticator, meter: Meter, backend: EngineBackend) -> None:
+async def _start(
+    stack: AsyncExitStack, authenticator: Authenticator, meter: Meter, backend: EngineBackend, purger: Purger
+) -> None:
     """Start each, and leave to the stack to stop them in the opposite order."""
     await authenticator.start()
     stack.push_async_callback(authenticator.stop)
     backend.start()
     stack.push_async_callback(backend.stop)
+    purger.start()
+    stack.push_async_callback(purger.stop)
     meter.start()
     stack.push_async_callback(meter.stop, LEDGER_FLUSH_S)
     stack.push_async_callback(_drain, backend)
 
 
 def _admin_services(
-    settings: Settings, config: ModelConfig, database: Database, authenticator: Authenticator, backend: EngineBackend
+    settings: Settings,
+    config: ModelConfig,
+    database: Database,
+    authenticator: Authenticator,
+    failures: FailureCap,
+    backend: EngineBackend,
 ) -> AdminServices:
+    passwords = Passwords()
     return AdminServices(
         database=database,
+        logins=Logins(database, passwords, failures),
+        passwords=passwords,
         store=AdapterStore(settings.adapter_store_dir),
         authenticator=authenticator,
         model_config=config,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import ipaddress
 import re
 import tempfile
 import typing
@@ -26,6 +27,7 @@ MAX_SOCKET_PATH_BYTES = 107
 
 MODEL_NAME_PATTERN = r"^[^:\s]+$"
 ENGINE_ENDPOINT = re.compile(r"ipc://.+|tcp://(localhost|127(\.\d{1,3}){3}|\[::1\]):\d{1,5}")
+ORIGIN = re.compile(r"https?://[A-Za-z0-9.-]+(:\d{1,5})?|https?://\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
 
 _LONGEST_SOCKET_NAME = ".s.PGSQL.5432.lock"
 _BYTE_FIELDS = frozenset(
@@ -86,6 +88,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     default_max_tokens: Annotated[Positive, Meta(description="Completion tokens when a request sets no bound.")] = 1024
     max_body_bytes: Annotated[Bytes, Meta(description="Largest request body, e.g. `4MiB`.")] = 4 << 20
     max_adapter_bytes: Annotated[Bytes, Meta(description="Largest adapter upload, e.g. `512MiB`.")] = 512 << 20
+    trusted_proxies: Annotated[
+        str, Meta(description="Networks whose X-Forwarded-For counts, e.g. `10.0.0.0/8, ::1` (unset: none).")
+    ] = ""
+    cors_origins: Annotated[
+        str, Meta(description="Web pages that may call the API, e.g. `https://app.example.com` (unset: none).")
+    ] = ""
+    max_failed_keys: Annotated[
+        Count, Meta(description="Bad keys and passwords per address and minute, in each gateway (0: no bound).")
+    ] = 100
+    max_connections_per_address: Annotated[
+        Count, Meta(description="Open connections per address, in each gateway (0: no bound).")
+    ] = 1024
     drain_seconds: Annotated[
         float, Meta(ge=0, le=86400, description="How long running requests may take to finish at shutdown.")
     ] = 30.0
@@ -114,6 +128,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """URL at which this machine reaches the gateway, without a path."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)  # noqa: S104
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    @property
+    def trusted_networks(self) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+        """The networks of trusted_proxies. Raises ValueError, which `load_settings` turns into BadSetting."""
+        return tuple(ipaddress.ip_network(text) for text in _listed(self.trusted_proxies))
+
+    @property
+    def allowed_origins(self) -> list[str]:
+        return _listed(self.cors_origins)
 
     @property
     def model_cache_dir(self) -> Path:
@@ -178,6 +201,8 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
     settings = Settings(**values)
     _check_model_name(settings)
     _check_engine_endpoint(settings.engine_endpoint)
+    _check_networks(settings)
+    _check_origins(settings)
     if settings.database_url is not None:
         _check_database_url(settings.database_url)
     return settings
@@ -221,6 +246,22 @@ def _check_engine_endpoint(endpoint: str) -> None:
         )
 
 
+def _check_networks(settings: Settings) -> None:
+    try:
+        _ = settings.trusted_networks
+    except ValueError as error:
+        raise BadSetting(f"LORIKEET_TRUSTED_PROXIES={settings.trusted_proxies!r}: {error}") from None
+
+
+def _check_origins(settings: Settings) -> None:
+    for origin in settings.allowed_origins:
+        if ORIGIN.fullmatch(origin) is None:
+            raise BadSetting(
+                f"LORIKEET_CORS_ORIGINS={settings.cors_origins!r}: Expected origins such as https://app.example.com, "
+                f"without a path and without wildcards, separated by commas; {origin!r} is none"
+            )
+
+
 def _check_database_url(url: str) -> None:
     """The form only, and never the text: it holds a password."""
     try:
@@ -234,6 +275,10 @@ def _check_database_url(url: str) -> None:
             "DATABASE_URL: Expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with special characters "
             "percent-encoded"
         )
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _parse_bytes(text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,12 +15,15 @@ from litestar.params import FromPath
 from adapters.errors import AdapterMissing, AdapterRejected
 from adapters.peft_format import check_fit, read_adapter
 from adapters.ref import check_adapter_name
+from gateway.admin.access import LIST_QUERY, needs
+from gateway.admin.common import author
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
-from gateway.admin.projects import existing_project
+from gateway.admin.projects import active_project, existing_project
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.admin.upload import receive_adapter
-from gateway.db import adapters
+from gateway.db import adapters, audit
 from gateway.errors import InvalidRequest, NotFound
+from gateway.tenancy.actor import Actor
 
 
 class Adapter(msgspec.Struct, frozen=True):
@@ -51,7 +55,7 @@ class DeletedAdapter(msgspec.Struct, frozen=True):
 class AdapterController(Controller):
     path = "/projects/{project_id:str}/adapters"
 
-    @get()
+    @get(opt=needs("adapters.read", query=LIST_QUERY))
     async def list_adapters(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page:
@@ -64,7 +68,7 @@ class AdapterController(Controller):
         return page([Adapter(**_fields(row, services.model_name)) for row in rows], query.limit)
 
     # The handler counts the bytes itself: an adapter is larger than any other body may be.
-    @post(status_code=200, request_max_body_size=None)
+    @post(status_code=200, request_max_body_size=None, opt=needs("adapters.write"))
     async def put_adapter(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> PutAdapter:
@@ -78,36 +82,59 @@ class AdapterController(Controller):
                 check_adapter_name(name)
             except ValueError as error:
                 raise InvalidRequest(f"{error}.", param="name", code="invalid_value") from None
-            row, changed = await _store(services, project_id, name, Path(upload))
+            row, changed = await _store(services, caller, project_id, name, Path(upload))
         return PutAdapter(**_fields(row, services.model_name), changed=changed)
 
-    @delete("/{name:str}", status_code=200)
+    @delete("/{name:str}", status_code=200, opt=needs("adapters.write"))
     async def remove_adapter(
         self, project_id: FromPath[str], name: FromPath[str], services: Services, caller: Caller
     ) -> DeletedAdapter:
         """Remove an adapter with all its versions. Content that no other adapter uses leaves the store."""
-        async with services.database.acquire() as conn:
+        async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id)
+            before = await adapters.find_adapter(conn, project_id, name)
             digests = await adapters.remove_adapter(conn, project_id, name)
-            if digests is None:
+            if before is None or digests is None:
                 raise NotFound(f"The project has no adapter named '{name}'.", param="name")
-            unreferenced = await adapters.unreferenced_digests(conn, digests)
-        for digest in unreferenced:
-            await services.on_adapter_removed(digest)
-        async with services.database.acquire() as conn, adapters.store_exclusive(conn):
-            # Somebody may have uploaded the same content since.
-            for digest in await adapters.unreferenced_digests(conn, unreferenced):
-                await asyncio.to_thread(_discard, services, digest)
+            shown = Adapter(**_fields(before, services.model_name))
+            await audit.record(conn, author(caller), "adapter.deleted", before.id, project_id=project_id, before=shown)
+        await discard_content(services, digests)
         return DeletedAdapter(name)
 
 
-async def _store(services: AdminServices, project_id: str, name: str, upload: Path) -> tuple[adapters.AdapterRow, bool]:
+async def discard_content(services: AdminServices, digests: Sequence[str]) -> None:
+    """Take those that no adapter uses any more out of the backends and the store."""
+    async with services.database.acquire() as conn:
+        unreferenced = await adapters.unreferenced_digests(conn, digests)
+    for digest in unreferenced:
+        await services.on_adapter_removed(digest)
+    async with services.database.acquire() as conn, adapters.store_exclusive(conn):
+        # Somebody may have uploaded the same content since.
+        for digest in await adapters.unreferenced_digests(conn, unreferenced):
+            await asyncio.to_thread(_discard, services, digest)
+
+
+async def _store(
+    services: AdminServices, caller: Actor, project_id: str, name: str, upload: Path
+) -> tuple[adapters.AdapterRow, bool]:
     try:
         rank = await asyncio.to_thread(_checked_rank, services, upload)
         async with services.database.acquire() as conn, adapters.store_shared(conn):
             digest = await asyncio.to_thread(services.store.add, upload)
             size_bytes = services.store.size_bytes(digest)
-            return await adapters.put_adapter(conn, project_id, name, digest=digest, rank=rank, size_bytes=size_bytes)
+            await active_project(conn, caller.organization_id, project_id)
+            before = await adapters.find_adapter(conn, project_id, name)
+            row, changed = await adapters.put_adapter(
+                conn, project_id, name, digest=digest, rank=rank, size_bytes=size_bytes
+            )
+            if changed:
+                shown = Adapter(**_fields(before, services.model_name)) if before else None
+                after = Adapter(**_fields(row, services.model_name))
+                event = "adapter.updated" if before else "adapter.created"
+                await audit.record(
+                    conn, author(caller), event, row.id, project_id=project_id, before=shown, after=after
+                )
+            return row, changed
     except AdapterRejected as error:
         raise InvalidRequest(str(error), param="file", code="adapter_rejected") from None
 

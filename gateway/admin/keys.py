@@ -1,52 +1,58 @@
-"""A project's API keys over HTTP. The key itself is in the reply to its creation and nowhere else."""
+"""A project's API keys over HTTP: made, listed, changed, revoked."""
 
 from __future__ import annotations
 
-import datetime
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from litestar import Controller, Request, delete, get, post
 from litestar.params import FromPath
+from msgspec import UNSET, UnsetType
 
-from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
-from gateway.admin.projects import Name, check_name, existing_project
+from gateway.admin.access import LIST_QUERY, needs, read_body
+from gateway.admin.common import Name, UnixTime, author, check_name, expiry
+from gateway.admin.key_wire import ApiKey, CreatedKey, api_key, created_key
+from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
+from gateway.admin.projects import active_project, existing_project
 from gateway.admin.services import Caller, Services
-from gateway.api.fields import decode
-from gateway.db import keys
-from gateway.errors import InvalidRequest, NotFound
+from gateway.db import audit, keys
+from gateway.db.service_accounts import get_service_account
+from gateway.errors import NotFound
+from gateway.tenancy.actor import Actor
+from gateway.tenancy.addresses import Network, parse_network
 from gateway.tenancy.keys import new_key
+from gateway.tenancy.permissions import check_grant, of_scopes
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
 
 ProjectScope = Literal["inference", "adapters"]
+Scopes = Annotated[tuple[ProjectScope, ...], msgspec.Meta(min_length=1, max_length=2)]
+Models = Annotated[list[Annotated[str, msgspec.Meta(min_length=1, max_length=256)]], msgspec.Meta(max_length=64)]
+Networks = Annotated[list[Annotated[str, msgspec.Meta(max_length=64)]], msgspec.Meta(min_length=1, max_length=64)]
 
 
 class CreateKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """expires_at: Unix seconds; null never expires."""
+    """expires_at: Unix seconds; null never expires. models: ids the key may call, ip_allowlist: networks it may be used
+    from; null allows all. service_account_id: who owns it; else the person who makes it."""
 
     name: Name = "default"
-    scopes: Annotated[tuple[ProjectScope, ...], msgspec.Meta(min_length=1, max_length=2)] = ("inference",)
-    expires_at: Annotated[int, msgspec.Meta(ge=0, le=2**32)] | None = None
+    scopes: Scopes = ("inference",)
+    expires_at: UnixTime | None = None
+    models: Models | None = None
+    ip_allowlist: Networks | None = None
+    service_account_id: str | None = None
 
 
-class ApiKey(msgspec.Struct, frozen=True):
-    """A key without its secret. Times in Unix seconds."""
+class ModifyKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is left out stays as it is."""
 
-    id: str
-    project_id: str
-    name: str
-    redacted_value: str
-    scopes: list[str]
-    created_at: int
-    expires_at: int | None
-    revoked_at: int | None
-    last_used_at: int | None
-    object: Literal["organization.project.api_key"] = "organization.project.api_key"
-
-
-class CreatedKey(ApiKey, frozen=True, kw_only=True):
-    """value: the key, shown this once."""
-
-    value: str
+    name: Name | UnsetType = UNSET
+    scopes: Scopes | UnsetType = UNSET
+    expires_at: UnixTime | UnsetType | None = UNSET
+    models: Models | UnsetType | None = UNSET
+    ip_allowlist: Networks | UnsetType | None = UNSET
 
 
 class DeletedKey(msgspec.Struct, frozen=True):
@@ -55,13 +61,10 @@ class DeletedKey(msgspec.Struct, frozen=True):
     object: Literal["organization.project.api_key.deleted"] = "organization.project.api_key.deleted"
 
 
-_create_decoder = msgspec.json.Decoder(CreateKey)
-
-
 class KeyController(Controller):
     path = "/projects/{project_id:str}/api_keys"
 
-    @get()
+    @get(opt=needs("keys.read", query=LIST_QUERY))
     async def list_keys(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page:
@@ -71,21 +74,20 @@ class KeyController(Controller):
             if query.after and await keys.get_key(conn, project_id, query.after) is None:
                 raise unknown_cursor(query.after)
             rows = await keys.list_keys(conn, project_id, after=query.after, limit=query.limit + 1)
-        return page([ApiKey(**_fields(row)) for row in rows], query.limit)
+        return page([api_key(row) for row in rows], query.limit)
 
-    @post(status_code=200)
+    @post(status_code=200, opt=needs("keys.write", body=CreateKey))
     async def create_key(
-        self,
-        project_id: FromPath[str],
-        request: Request[Any, Any, Any],
-        services: Services,
-        caller: Caller,
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> CreatedKey:
-        wanted = decode(_create_decoder, await request.body() or b"{}")
+        wanted = await read_body(request, CreateKey)
         check_name(wanted.name)
-        made = new_key("project")
-        async with services.database.acquire() as conn:
-            await existing_project(conn, caller.organization_id, project_id)
+        check_grant(caller, of_scopes(wanted.scopes), project_id)
+        _check_models(wanted.models)
+        async with services.database.transaction() as conn:
+            await active_project(conn, caller.organization_id, project_id)
+            owner = await _service_account(conn, project_id, wanted.service_account_id)
+            made = new_key("project")
             row = await keys.create_key(
                 conn,
                 organization_id=caller.organization_id,
@@ -94,54 +96,125 @@ class KeyController(Controller):
                 public=made.public,
                 sha256=made.sha256,
                 scopes=set(wanted.scopes),
-                expires_at=_expiry(wanted.expires_at),
+                expires_at=expiry(wanted.expires_at),
+                models=wanted.models,
+                ip_allow=_networks(wanted.ip_allowlist),
+                owner_user_id=None if owner else await owning_user(conn, caller),
+                owner_service_account_id=owner,
             )
-        assert row is not None, "two keys of 238 random bits are never the same"
-        return CreatedKey(**_fields(row), value=made.secret)
+            assert row is not None, "two keys of 238 random bits are never the same"
+            await record_key(conn, caller, "api_key.created", None, row)
+        return created_key(row, made.secret)
 
-    @delete("/{key_id:str}", status_code=200)
+    @get("/{key_id:str}", opt=needs("keys.read"))
+    async def get_key(
+        self, project_id: FromPath[str], key_id: FromPath[str], services: Services, caller: Caller
+    ) -> ApiKey:
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            return api_key(await existing_key(conn, project_id, key_id))
+
+    @post("/{key_id:str}", status_code=200, opt=needs("keys.write", body=ModifyKey))
+    async def modify_key(
+        self,
+        project_id: FromPath[str],
+        key_id: FromPath[str],
+        request: Request[Any, Any, Any],
+        services: Services,
+        caller: Caller,
+    ) -> ApiKey:
+        wanted = await read_body(request, ModifyKey)
+        if wanted.name is not UNSET:
+            check_name(wanted.name)
+        if wanted.models is not UNSET:
+            _check_models(wanted.models)
+        async with services.database.transaction() as conn:
+            await active_project(conn, caller.organization_id, project_id)
+            before = await existing_key(conn, project_id, key_id)
+            scopes = before.scopes if wanted.scopes is UNSET else list(wanted.scopes)
+            check_grant(caller, of_scopes(scopes), project_id)
+            await keys.modify_key(
+                conn,
+                project_id,
+                key_id,
+                name=before.name if wanted.name is UNSET else wanted.name,
+                scopes=set(scopes),
+                expires_at=before.expires_at if wanted.expires_at is UNSET else expiry(wanted.expires_at),
+                models=before.models if wanted.models is UNSET else wanted.models,
+                ip_allow=before.ip_allow if wanted.ip_allowlist is UNSET else _networks(wanted.ip_allowlist),
+            )
+            after = await existing_key(conn, project_id, key_id)
+            await record_key(conn, caller, "api_key.updated", before, after)
+        return api_key(after)
+
+    @delete("/{key_id:str}", status_code=200, opt=needs("keys.write"))
     async def revoke_key(
         self, project_id: FromPath[str], key_id: FromPath[str], services: Services, caller: Caller
     ) -> DeletedKey:
-        async with services.database.acquire() as conn:
-            await existing_project(conn, caller.organization_id, project_id)
-            if await keys.revoke_key(conn, project_id, key_id) is None:
-                raise NotFound(f"The project has no API key with the id '{key_id}'.", param="key_id")
+        async with services.database.transaction() as conn:
+            await existing_project(conn, caller.organization_id, project_id, lock=True)
+            before = await existing_key(conn, project_id, key_id)
+            if before.revoked_at is None:
+                await keys.revoke_key(conn, project_id, key_id)
+                await record_key(conn, caller, "api_key.deleted", before, await existing_key(conn, project_id, key_id))
         return DeletedKey(key_id)
 
 
-@get("/api_keys/{key_id:str}")
+@get("/api_keys/{key_id:str}", opt=needs("keys.read"))
 async def get_key(key_id: FromPath[str], services: Services, caller: Caller) -> ApiKey:
     """A key of any project, by its id alone."""
     async with services.database.acquire() as conn:
         row = await keys.find_project_key(conn, caller.organization_id, key_id)
     if row is None:
         raise NotFound(f"No API key has the id '{key_id}'.", param="key_id")
-    return ApiKey(**_fields(row))
+    return api_key(row)
 
 
-def _expiry(expires_at: int | None) -> datetime.datetime | None:
-    if expires_at is None:
+async def owning_user(conn: Connection, caller: Actor) -> str | None:
+    """Who owns what the caller makes: the person, or the person who owns the caller's own key."""
+    if caller.kind == "user":
+        return caller.id
+    made_with = await keys.get_admin_key(conn, caller.organization_id, caller.id)
+    return made_with.owner_user_id if made_with else None
+
+
+async def existing_key(conn: Connection, project_id: str, key_id: str) -> keys.KeyRow:
+    row = await keys.get_key(conn, project_id, key_id)
+    if row is None:
+        raise NotFound(f"The project has no API key with the id '{key_id}'.", param="key_id")
+    return row
+
+
+async def record_key(
+    conn: Connection, caller: Actor, event: str, before: keys.KeyRow | None, after: keys.KeyRow
+) -> None:
+    """What the key was, if it was there, and is now."""
+    shown = api_key(before) if before else None
+    await audit.record(
+        conn, author(caller), event, after.id, project_id=after.project_id, before=shown, after=api_key(after)
+    )
+
+
+async def _service_account(conn: Connection, project_id: str, account_id: str | None) -> str | None:
+    if account_id is None:
         return None
-    expiry = datetime.datetime.fromtimestamp(expires_at, datetime.UTC)
-    if expiry <= datetime.datetime.now(datetime.UTC):
-        raise InvalidRequest("Invalid value for 'expires_at': it has passed.", param="expires_at", code="invalid_value")
-    return expiry
+    if "\0" in account_id or await get_service_account(conn, project_id, account_id) is None:
+        raise wrong_value("service_account_id", "the project has no such service account")
+    return account_id
 
 
-def _fields(row: keys.KeyRow) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "project_id": row.project_id,
-        "name": row.name,
-        "redacted_value": f"{row.public}***",
-        "scopes": row.scopes,
-        "created_at": int(row.created_at.timestamp()),
-        "expires_at": _seconds(row.expires_at),
-        "revoked_at": _seconds(row.revoked_at),
-        "last_used_at": _seconds(row.last_used_at),
-    }
+def _check_models(models: Sequence[str] | None) -> None:
+    for index, model in enumerate(models or ()):
+        check_name(model, f"models[{index}]")
 
 
-def _seconds(time: datetime.datetime | None) -> int | None:
-    return int(time.timestamp()) if time else None
+def _networks(texts: Sequence[str] | None) -> list[Network] | None:
+    if texts is None:
+        return None
+    networks = []
+    for index, text in enumerate(texts):
+        try:
+            networks.append(parse_network(text))
+        except ValueError as error:
+            raise wrong_value(f"ip_allowlist[{index}]", str(error)) from None
+    return networks

@@ -2,96 +2,197 @@
 
 from __future__ import annotations
 
-import unicodedata
+import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from litestar import Controller, Request, get, post
 from litestar.params import FromPath
 
-from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
-from gateway.admin.services import Caller, Services
-from gateway.api.fields import decode
-from gateway.db import projects
-from gateway.errors import Conflict, InvalidRequest, NotFound
+from gateway.admin.access import LIST_QUERY, Nothing, needs, read_body
+from gateway.admin.common import Name, author, check_name, seconds, seconds_or_none
+from gateway.admin.paging import Page, page, read_flag, read_list_query, unknown_cursor
+from gateway.admin.services import AdminServices, Caller, Services
+from gateway.db import audit, projects
+from gateway.errors import Conflict
+from gateway.tenancy.actor import Actor
+from gateway.tenancy.permissions import no_such_project
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
-"""Goes through `check_name` as well."""
-
-UNPRINTABLE = ("Cc", "Cf", "Zl", "Zp")
-"""Unicode categories: control characters, invisible ones such as those that turn text around, line separators."""
+RETENTION_DAYS = 30
+MAX_RETENTION_DAYS = 3650
 
 
 class CreateProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
 
 
+class ModifyProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name
+
+
+class ArchiveProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """retention_days: how long the project's content is kept before it is purged."""
+
+    retention_days: Annotated[int, msgspec.Meta(ge=0, le=MAX_RETENTION_DAYS)] = RETENTION_DAYS
+
+
 class Project(msgspec.Struct, frozen=True):
-    """Times in Unix seconds."""
+    """Times in Unix seconds. purge_after: when an archived project's content goes."""
 
     id: str
     name: str
     created_at: int
-    archived_at: int | None = None
-    status: Literal["active"] = "active"
+    archived_at: int | None
+    suspended_at: int | None
+    purge_after: int | None
+    status: Literal["active", "suspended", "archived"]
     object: Literal["organization.project"] = "organization.project"
-
-
-_create_decoder = msgspec.json.Decoder(CreateProject)
 
 
 class ProjectController(Controller):
     path = "/projects"
 
-    @get()
+    @get(opt=needs("projects.read", query=(*LIST_QUERY, "name", "include_archived"), in_any_project=True))
     async def list_projects(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page:
-        query = read_list_query(request.query_params, by_name=True)
+        """Those that the caller may see."""
+        query = read_list_query(request.query_params)
+        archived = read_flag(request.query_params, "include_archived")
+        name, only = request.query_params.get("name"), _visible(caller)
         async with services.database.acquire() as conn:
-            if query.name is not None:
-                found = await projects.find_project(conn, caller.organization_id, query.name)
-                return page([_wire(found)] if found else [], query.limit)
-            if query.after and await projects.get_project(conn, caller.organization_id, query.after) is None:
+            if name is not None:
+                found = await projects.find_project(conn, caller.organization_id, name)
+                shown = found and (only is None or found.id in only)
+                return page([_wire(found)] if found and shown else [], query.limit)
+            if query.after and not await _is_visible(conn, caller.organization_id, query.after, only):
                 raise unknown_cursor(query.after)
-            rows = await projects.list_projects(conn, caller.organization_id, after=query.after, limit=query.limit + 1)
+            rows = await projects.list_projects(
+                conn, caller.organization_id, after=query.after, limit=query.limit + 1, archived=archived, only=only
+            )
         return page([_wire(row) for row in rows], query.limit)
 
-    @post(status_code=200)
+    @post(status_code=200, opt=needs("projects.write", body=CreateProject))
     async def create_project(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Project:
-        wanted = decode(_create_decoder, await request.body())
+        wanted = await read_body(request, CreateProject)
         check_name(wanted.name)
-        async with services.database.acquire() as conn:
+        async with services.database.transaction() as conn:
             row = await projects.create_project(conn, caller.organization_id, wanted.name)
-        if row is None:
-            raise Conflict(f"A project named '{wanted.name}' exists already.", param="name")
+            if row is None:
+                raise _name_taken(wanted.name)
+            await audit.record(conn, author(caller), "project.created", row.id, project_id=row.id, after=_wire(row))
         return _wire(row)
 
-    @get("/{project_id:str}")
+    @get("/{project_id:str}", opt=needs("projects.read"))
     async def get_project(self, project_id: FromPath[str], services: Services, caller: Caller) -> Project:
         async with services.database.acquire() as conn:
             return _wire(await existing_project(conn, caller.organization_id, project_id))
 
+    @post("/{project_id:str}", status_code=200, opt=needs("projects.write", body=ModifyProject))
+    async def modify_project(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Project:
+        wanted = await read_body(request, ModifyProject)
+        check_name(wanted.name)
+        async with services.database.transaction() as conn:
+            before = await active_project(conn, caller.organization_id, project_id)
+            if not await projects.rename_project(conn, caller.organization_id, project_id, wanted.name):
+                raise _name_taken(wanted.name)
+            return await _changed(conn, caller, "project.updated", before)
 
-def check_name(name: str) -> None:
-    """Raises InvalidRequest for a name that does not look like what it is."""
-    if name != name.strip():
-        reason = "it must not begin or end with a space"
-    elif any(unicodedata.category(character) in UNPRINTABLE for character in name):
-        reason = "it must not hold control characters or invisible ones"
-    else:
-        return
-    raise InvalidRequest(f"Invalid value for 'name': {reason}.", param="name", code="invalid_value")
+    @post("/{project_id:str}/suspend", status_code=200, opt=needs("projects.write", body=Nothing))
+    async def suspend_project(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Project:
+        """Refuse its keys, in every gateway within a second, until it is resumed."""
+        await read_body(request, Nothing)
+        return await _set_suspended(services, caller, project_id, True)
+
+    @post("/{project_id:str}/resume", status_code=200, opt=needs("projects.write", body=Nothing))
+    async def resume_project(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Project:
+        await read_body(request, Nothing)
+        return await _set_suspended(services, caller, project_id, False)
+
+    @post("/{project_id:str}/archive", status_code=200, opt=needs("projects.write", body=ArchiveProject))
+    async def archive_project(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Project:
+        """End it for good: its keys are dead at once, its name is free, its content is purged after the retention."""
+        wanted = await read_body(request, ArchiveProject)
+        async with services.database.transaction() as conn:
+            before = await existing_project(conn, caller.organization_id, project_id, lock=True)
+            if before.archived_at is not None:
+                return _wire(before)
+            retention = datetime.timedelta(days=wanted.retention_days)
+            await projects.archive_project(conn, caller.organization_id, project_id, retention)
+            return await _changed(conn, caller, "project.archived", before)
 
 
-async def existing_project(conn: Connection, organization_id: str, project_id: str) -> projects.ProjectRow:
-    """Raises NotFound, alike for another organization's project and for none."""
-    row = await projects.get_project(conn, organization_id, project_id)
+async def existing_project(
+    conn: Connection, organization_id: str, project_id: str, *, lock: bool = False
+) -> projects.ProjectRow:
+    """Raises NotFound, alike for another organization's project and for none.
+
+    lock: nobody else changes it, or what belongs to it, until the transaction ends.
+    """
+    find = projects.lock_project if lock else projects.get_project
+    row = await find(conn, organization_id, project_id)
     if row is None:
-        raise NotFound(f"No project has the id '{project_id}'.", param="project_id")
+        raise no_such_project(project_id)
     return row
 
 
+async def active_project(conn: Connection, organization_id: str, project_id: str) -> projects.ProjectRow:
+    """As `existing_project` with a lock, for changes: raises Conflict for an archived one."""
+    row = await existing_project(conn, organization_id, project_id, lock=True)
+    if row.archived_at is not None:
+        raise Conflict("The project is archived.", param="project_id", code="project_archived")
+    return row
+
+
+async def _set_suspended(services: AdminServices, caller: Actor, project_id: str, suspended: bool) -> Project:
+    async with services.database.transaction() as conn:
+        before = await active_project(conn, caller.organization_id, project_id)
+        if (before.suspended_at is not None) == suspended:
+            return _wire(before)
+        await projects.set_project_suspended(conn, caller.organization_id, project_id, suspended)
+        return await _changed(conn, caller, "project.suspended" if suspended else "project.resumed", before)
+
+
+async def _changed(conn: Connection, caller: Actor, event: str, before: projects.ProjectRow) -> Project:
+    """Record what the project was and is now."""
+    after = _wire(await existing_project(conn, caller.organization_id, before.id))
+    await audit.record(conn, author(caller), event, before.id, project_id=before.id, before=_wire(before), after=after)
+    return after
+
+
+def _visible(caller: Actor) -> frozenset[str] | None:
+    """Ids of the projects that the caller may see, None for all of the organization."""
+    if "projects.read" in caller.permissions:
+        return None
+    return frozenset(id for id, permissions in caller.project_permissions.items() if "projects.read" in permissions)
+
+
+async def _is_visible(conn: Connection, organization_id: str, project_id: str, only: frozenset[str] | None) -> bool:
+    if only is not None and project_id not in only:
+        return False
+    return await projects.get_project(conn, organization_id, project_id) is not None
+
+
+def _name_taken(name: str) -> Conflict:
+    return Conflict(f"A project named '{name}' exists already.", param="name")
+
+
 def _wire(row: projects.ProjectRow) -> Project:
-    return Project(id=row.id, name=row.name, created_at=int(row.created_at.timestamp()))
+    return Project(
+        id=row.id,
+        name=row.archived_name or row.name,
+        created_at=seconds(row.created_at),
+        archived_at=seconds_or_none(row.archived_at),
+        suspended_at=seconds_or_none(row.suspended_at),
+        purge_after=seconds_or_none(row.purge_after),
+        status="archived" if row.archived_at else "suspended" if row.suspended_at else "active",
+    )

@@ -1,63 +1,68 @@
-"""Puts the admin API's controllers behind one guard and gives them their services."""
+"""Puts the admin API's routes behind one guard and gives them their services."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
-from litestar import Router
-from litestar.connection import ASGIConnection, Request
+from litestar import Request, Router
 from litestar.di import Provide
-from litestar.handlers import BaseRouteHandler
 
+from gateway.admin.access import admin_guard, check_routes
 from gateway.admin.adapters import AdapterController
+from gateway.admin.admin_keys import AdminKeyController
+from gateway.admin.audit_logs import AuditLogController
+from gateway.admin.key_states import KeyStateController
 from gateway.admin.keys import KeyController, get_key
+from gateway.admin.logins import LoginController, UserLoginController, log_in
+from gateway.admin.members import MemberController
+from gateway.admin.organization import OrganizationController
 from gateway.admin.projects import ProjectController
+from gateway.admin.service_accounts import ServiceAccountController
 from gateway.admin.services import AdminServices
 from gateway.admin.status import status
-from gateway.errors import NotFound, PermissionDenied
-from gateway.principal import Principal
-from gateway.tenancy.authenticate import Authenticator, require
+from gateway.admin.users import UserController
+from gateway.tenancy.actor import Actor
 
 PATH = "/v1/organization"
+LOGIN_PATH = "/admin/v1"
 
 
 def admin_router(services: AdminServices) -> Router:
-    """Every route of the admin API, to be registered on the application."""
-    return Router(
+    """Every route of the admin API, to be registered on the application. Raises UndeclaredRoute."""
+    organization = Router(
         PATH,
-        route_handlers=[ProjectController, KeyController, AdapterController, get_key, status],
-        guards=[operator_guard(services.authenticator)],
-        dependencies={
-            "services": Provide(lambda: services, sync_to_thread=False),
-            "caller": Provide(_caller, sync_to_thread=False),
-        },
+        route_handlers=[
+            OrganizationController,
+            ProjectController,
+            MemberController,
+            ServiceAccountController,
+            KeyController,
+            KeyStateController,
+            AdapterController,
+            UserController,
+            UserLoginController,
+            AdminKeyController,
+            AuditLogController,
+            get_key,
+            status,
+        ],
+    )
+    guarded = Router(
+        "/",
+        route_handlers=[organization, Router(LOGIN_PATH, route_handlers=[LoginController])],
+        guards=[admin_guard(services.authenticator, services.logins)],
+        dependencies={"caller": Provide(_caller, sync_to_thread=False)},
+    )
+    return Router(
+        "/",
+        route_handlers=[check_routes(guarded), Router(LOGIN_PATH, route_handlers=[log_in])],
+        dependencies={"services": Provide(lambda: services, sync_to_thread=False)},
         request_max_body_size=services.max_body_bytes,
         tags=["admin"],
     )
 
 
-def operator_guard(
-    authenticator: Authenticator,
-) -> Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], Awaitable[None]]:
-    """A guard that lets an operator's key in: to read with `admin_read`, to change anything with `admin_write`.
-
-    It raises InvalidApiKey or PermissionDenied, and leaves the Principal in the request's `auth`.
-    """
-
-    async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-        principal = await authenticator.authenticate(connection.headers.get("authorization"))
-        if principal.project_id:
-            raise PermissionDenied("This is the key of a project; the admin API needs an operator's key.")
-        require(principal, "admin_read" if connection.scope.get("method") in ("GET", "HEAD") else "admin_write")
-        if any("\0" in str(value) for value in connection.path_params.values()):
-            raise NotFound("The path names nothing that exists.")  # PostgreSQL's text cannot hold a NUL
-        connection.scope["auth"] = principal
-
-    return guard
-
-
-def _caller(request: Request[Any, Any, Any]) -> Principal:
-    principal = request.auth
-    assert isinstance(principal, Principal), "the guard ran first"
-    return principal
+def _caller(request: Request[Any, Any, Any]) -> Actor:
+    actor = request.auth
+    assert isinstance(actor, Actor), "the guard ran first"
+    return actor

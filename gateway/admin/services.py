@@ -13,8 +13,10 @@ from adapters.store import AdapterStore
 from engine.config import ModelConfig
 from gateway.backends.base import Health
 from gateway.db.pool import Database
-from gateway.principal import Principal
+from gateway.tenancy.actor import Actor
 from gateway.tenancy.authenticate import Authenticator
+from gateway.tenancy.logins import Logins
+from gateway.tenancy.passwords import Passwords
 
 
 class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +29,8 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     database: Database
     store: AdapterStore
     authenticator: Authenticator
+    logins: Logins
+    passwords: Passwords
     model_config: ModelConfig
     model_name: str
     version: str
@@ -38,4 +42,4 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Services = NamedDependency[SkipValidation[AdminServices]]
-Caller = NamedDependency[SkipValidation[Principal]]
+Caller = NamedDependency[SkipValidation[Actor]]

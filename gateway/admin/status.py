@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 from litestar import get
 
+from gateway.admin.access import needs
 from gateway.admin.services import Services
 from gateway.backends.base import Health
 from gateway.db.organizations import installation_id
@@ -22,7 +23,7 @@ class Status(msgspec.Struct, frozen=True):
     object: Literal["organization.status"] = "organization.status"
 
 
-@get("/status")
+@get("/status", opt=needs("organization.read"))
 async def status(services: Services) -> Status:
     async with services.database.acquire() as conn:
         installation = await installation_id(conn)

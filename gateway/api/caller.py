@@ -20,8 +20,9 @@ def provide_caller(authenticator: Authenticator) -> Provide:
     """Raises InvalidApiKey and PermissionDenied before the handler runs or the body is read."""
 
     async def caller(request: Request[Any, Any, Any]) -> Principal:
-        principal = await authenticator.authenticate(request.headers.get("authorization"))
-        call_of(request.scope).tenant = principal.project_id
+        call = call_of(request.scope)
+        principal = await authenticator.authenticate(request.headers.get("authorization"), call.address)
+        call.tenant = principal.project_id
         require(principal, "inference")
         return principal
 

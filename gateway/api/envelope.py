@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
@@ -24,6 +25,7 @@ from litestar.types import (
 
 from gateway.db.ids import new_id
 from gateway.observe import Metrics
+from gateway.tenancy.addresses import Network, client_address, contains
 
 log = structlog.get_logger(__name__)
 
@@ -31,11 +33,16 @@ _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 class Call(msgspec.Struct):
-    """One HTTP request, for the log. tenant and model are set by whoever finds them out; error is a code;
-    client_gone: the server said that the client disconnected."""
+    """One HTTP request. tenant and model are set by whoever finds them out; error is a code.
+
+    address: the client's. is_https: of the client's own connection. client_gone: the server said that the client
+    disconnected.
+    """
 
     request_id: str
     started_ns: int
+    address: str = ""
+    is_https: bool = False
     status: int = 0
     tenant: str = ""
     model: str = ""
@@ -58,8 +65,9 @@ class Application(Litestar):
     Middleware would not do: Litestar runs none for a path it does not know.
     """
 
-    def __init__(self, *, metrics: Metrics, **options: Any) -> None:
+    def __init__(self, *, metrics: Metrics, trusted_proxies: Sequence[Network] = (), **options: Any) -> None:
         self._metrics = metrics
+        self._trusted_proxies = trusted_proxies
         super().__init__(**options)
 
     async def __call__(
@@ -71,7 +79,7 @@ class Application(Litestar):
             await super().__call__(scope, receive, send)
 
     async def _answer(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
-        call = Call(new_id("req"), time.perf_counter_ns())
+        call = Call(new_id("req"), time.perf_counter_ns(), *_origin(scope, self._trusted_proxies))
         scope.setdefault("state", {})["call"] = call
 
         async def watched_receive() -> ReceiveMessage:
@@ -91,6 +99,17 @@ class Application(Litestar):
             route = str(scope.get("path_template") or "unknown")
             self._metrics.count_http(scope["method"], route, call.status)
             log.info("request", route=route, method=scope["method"], **_log_fields(call, scope))
+
+
+def _origin(scope: HTTPScope, trusted: Sequence[Network]) -> tuple[str, bool]:
+    """(the client's address, whether it speaks HTTPS), where trusted proxies are believed about both."""
+    client = scope.get("client")
+    peer, is_https = client[0] if client else "", scope["scheme"] == "https"
+    if not trusted or not contains(trusted, peer):
+        return peer, is_https
+    forwarded_for = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
+    protocols = [value for name, value in scope["headers"] if name == b"x-forwarded-proto"]
+    return client_address(peer, forwarded_for, trusted), is_https or protocols[-1:] == [b"https"]
 
 
 def _headers(call: Call) -> list[tuple[bytes, bytes]]:

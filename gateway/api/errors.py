@@ -64,7 +64,7 @@ def _gateway_error(request: Request[Any, Any, Any], error: GatewayError) -> Resp
 
 def _http_exception(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
     """What the framework refuses by itself: unknown paths, wrong methods, bodies over the cap, bad parameters."""
-    status, where = error.status_code, f"{request.method} {request.url.path}"
+    status, where = error.status_code, f"{request.method} {request.scope['path']}"  # its URL would be the Host header's
     if call_of(request.scope).client_gone:  # while its body was read, which the framework calls a fault of the server
         return _gateway_error(request, ClientGone("The client disconnected."))
     if status >= 500:

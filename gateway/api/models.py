@@ -38,13 +38,13 @@ class ModelList(msgspec.Struct, frozen=True):
 def models(resolver: Resolver, pools: Mapping[str, Pool]) -> list[HTTPRouteHandler]:
     @get("/models")
     async def list_models(caller: Caller) -> ASGIResponse:
-        routes = await resolver.list_routes(caller.project_id)
+        routes = await resolver.list_routes(caller.project_id, caller.models)
         return json_response(ModelList([_model(route, pools[route.base]) for route in routes]))
 
     # A path, since the name of a base model may hold a slash.
     @get("/models/{model_id:path}")
     async def get_model(model_id: FromPath[Path], caller: Caller) -> ASGIResponse:
-        route = await resolver.resolve(caller.project_id, str(model_id).lstrip("/"))
+        route = await resolver.resolve(caller.project_id, str(model_id).lstrip("/"), caller.models)
         return json_response(_model(route, pools[route.base]))
 
     return [list_models, get_model]

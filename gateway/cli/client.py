@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
 
@@ -48,12 +49,12 @@ class AdminClient:
     def get(self, path: str, **params: Any) -> dict[str, Any]:
         return self._request("GET", path, params=params)
 
-    def get_all(self, path: str) -> list[dict[str, Any]]:
+    def get_all(self, path: str, **params: Any) -> list[dict[str, Any]]:
         """Every item of a list, over all its pages."""
         items: list[dict[str, Any]] = []
         after: dict[str, str] = {}
         while True:
-            page = self.get(path, limit=PAGE_LIMIT, **after)
+            page = self.get(path, limit=PAGE_LIMIT, **params, **after)
             items += page["data"]
             if not page["has_more"]:
                 return items
@@ -72,6 +73,21 @@ class AdminClient:
         if not found:
             raise CommandFailed(f"there is no tenant named '{name}'; `lorikeet tenant list` shows those there are")
         return f"/projects/{found[0]['id']}"
+
+    def user(self, email: str) -> dict[str, Any]:
+        """The user with this address. Raises CommandFailed where there is none."""
+        found = self.get("/users", email=email)["data"]
+        if not found:
+            raise CommandFailed(
+                f"there is no user with the address '{email}'; `lorikeet user list` shows those there are"
+            )
+        user: dict[str, Any] = found[0]
+        return user
+
+    def key_path(self, key_id: str) -> str:
+        """Path of a project's key, whatever project that is."""
+        key = self.get(f"/api_keys/{quote(key_id, safe='')}")
+        return f"/projects/{key['project_id']}/api_keys/{key['id']}"
 
     def _request(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         try:

@@ -10,7 +10,18 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from gateway.cli import adapters, keys, processes, tenants
+from gateway.cli import (
+    adapters,
+    admin_keys,
+    audit,
+    keys,
+    members,
+    organization,
+    processes,
+    service_accounts,
+    tenants,
+    users,
+)
 from gateway.cli.errors import EXIT_OK, EXIT_USAGE, CommandFailed, is_text, one_line
 from gateway.settings import BadSetting
 
@@ -51,7 +62,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, help="show the version and exit")
     verbs = parser.add_subparsers(metavar="COMMAND", required=True)
-    for room in (processes, tenants, keys, adapters):
+    rooms = (processes, tenants, keys, adapters, service_accounts, users, members, organization, admin_keys, audit)
+    for room in rooms:
         room.register(verbs)
     return parser
 

@@ -4,50 +4,105 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any
 
-from gateway.cli.output import add_json_flag, print_json, print_table, utc
+from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
 
+DAY_S = 86_400
+
 
 def register(verbs: Verbs) -> None:
-    key = verbs.add_parser("key", help="create, list and revoke API keys", description="API keys of a tenant.")
+    key = verbs.add_parser(
+        "key", help="create, list, rotate, suspend and revoke API keys", description="API keys of a tenant."
+    )
     actions = key.add_subparsers(metavar="ACTION", required=True)
+    _register_create(actions)
+    listing = actions.add_parser("list", help="list keys", description="List a tenant's keys, revoked ones included.")
+    listing.add_argument("--tenant", required=True, metavar="NAME", help="the tenant whose keys to list")
+    add_json_flag(listing)
+    listing.set_defaults(run=_list)
+    rotate = actions.add_parser(
+        "rotate",
+        help="give a key a new secret",
+        description="Print a new secret for a key, this once; the old one stays good for the grace.",
+    )
+    rotate.add_argument("--grace", type=int, default=DAY_S, metavar="SECONDS", help="seconds (default: a day)")
+    rotate.set_defaults(run=_rotate)
+    suspend = actions.add_parser(
+        "suspend", help="suspend a key", description="Refuse a key, within a second, until it is resumed."
+    )
+    suspend.set_defaults(run=_set_suspended, action="suspend")
+    resume = actions.add_parser("resume", help="resume a key", description="Let a suspended key in again.")
+    resume.set_defaults(run=_set_suspended, action="resume")
+    revoke = actions.add_parser(
+        "revoke", help="revoke a key", description="Revoke a key; it stops working within a second."
+    )
+    revoke.set_defaults(run=_revoke)
+    for parser in (rotate, suspend, resume, revoke):
+        parser.add_argument("key_id", metavar="KEY_ID", help="id of the key, as `key list` shows it")
+        add_json_flag(parser)
+
+
+def _register_create(actions: Verbs) -> None:
     create = actions.add_parser(
         "create", help="create a key", description="Create a key and print it: it is shown this once."
     )
     create.add_argument("--tenant", required=True, metavar="NAME", help="the tenant it belongs to")
     create.add_argument("--name", default="default", metavar="TEXT", help="what the key is for (default: %(default)s)")
+    create.add_argument(
+        "--scope",
+        action="append",
+        choices=["inference", "adapters"],
+        help="what it may do; again for more (default: inference)",
+    )
+    create.add_argument("--model", action="append", metavar="ID", help="a model it may call; again for more")
+    create.add_argument("--ip", action="append", metavar="CIDR", help="a network it may be used from; again for more")
+    create.add_argument("--expires-in-days", type=int, metavar="N", help="days until it expires (default: never)")
+    create.add_argument("--service-account", metavar="ID", help="the service account that owns it")
     add_json_flag(create)
     create.set_defaults(run=_create)
-    listing = actions.add_parser("list", help="list keys", description="List a tenant's keys, revoked ones included.")
-    listing.add_argument("--tenant", required=True, metavar="NAME", help="the tenant whose keys to list")
-    add_json_flag(listing)
-    listing.set_defaults(run=_list)
-    revoke = actions.add_parser(
-        "revoke", help="revoke a key", description="Revoke a key; it stops working within a second."
-    )
-    revoke.add_argument("key_id", metavar="KEY_ID", help="id of the key, as `key list` shows it")
-    add_json_flag(revoke)
-    revoke.set_defaults(run=_revoke)
 
 
 def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
+    days = arguments.expires_in_days
+    wanted = {
+        "name": arguments.name,
+        "scopes": arguments.scope,
+        "models": arguments.model,
+        "ip_allowlist": arguments.ip,
+        "expires_at": None if days is None else int(time.time()) + days * DAY_S,
+        "service_account_id": arguments.service_account,
+    }
     with AdminClient.of(environ) as client:
         path = client.tenant_path(arguments.tenant)
-        created = client.post(f"{path}/api_keys", json={"name": arguments.name})
+        body = {name: value for name, value in wanted.items() if value is not None}
+        created = client.post(f"{path}/api_keys", json=body)
+    return _print_secret(arguments, created, {"tenant": arguments.tenant})
+
+
+def _rotate(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        path = client.key_path(arguments.key_id)
+        rotated = client.post(f"{path}/rotate", json={"grace_seconds": arguments.grace})
+    return _print_secret(arguments, rotated, {"previous_expires_at": rotated["previous_secret_expires_at"]})
+
+
+def _print_secret(arguments: argparse.Namespace, key: Mapping[str, Any], more: Mapping[str, Any]) -> int:
     if arguments.json:
-        print_json({"key": created["value"], "id": created["id"], "name": created["name"], "tenant": arguments.tenant})
+        print_json({"key": key["value"], "id": key["id"], "name": key["name"], **more})
     else:
-        print(created["value"])
+        print(key["value"])
         # Not on stdout, where scripts take the key from.
-        print(f"lorikeet: key {created['id']}; `lorikeet key revoke {created['id']}` ends it", file=sys.stderr)
+        print(f"lorikeet: key {key['id']}; `lorikeet key revoke {key['id']}` ends it", file=sys.stderr)
     return 0
 
 
@@ -59,22 +114,29 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if arguments.json:
         print_json(keys)
         return 0
-    times = ("created_at", "expires_at", "last_used_at", "revoked_at")
+    times = ("created_at", "expires_at", "last_used_at", "suspended_at", "revoked_at")
     print_table(
-        ("NAME", "ID", "KEY", "CREATED", "EXPIRES", "LAST USED", "REVOKED"),
+        ("NAME", "ID", "KEY", "CREATED", "EXPIRES", "LAST USED", "SUSPENDED", "REVOKED"),
         [(key["name"], key["id"], key["redacted_value"], *(utc(key[time]) for time in times)) for key in keys],
     )
     return 0
+
+
+def _set_suspended(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        key = client.post(f"{client.key_path(arguments.key_id)}/{arguments.action}")
+    state = "active" if key["suspended_at"] is None else "suspended"
+    return print_result(arguments, key, f"key {key['id']} ({key['redacted_value']}) is {state}")
 
 
 def _revoke(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     with AdminClient.of(environ) as client:
-        key = client.get(f"/api_keys/{quote(arguments.key_id, safe='')}")
-        client.delete(f"/projects/{key['project_id']}/api_keys/{key['id']}")
-    if arguments.json:
-        print_json({"id": key["id"], "revoked": True})
-    else:
-        print(f"key {key['id']} ({key['redacted_value']}) is revoked")
-    return 0
+        path = client.key_path(arguments.key_id)
+        client.delete(path)
+        key = client.get(path)
+    shown = {"id": key["id"], "revoked": True}
+    return print_result(arguments, shown, f"key {key['id']} ({key['redacted_value']}) is revoked")

@@ -8,6 +8,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from gateway.cli.errors import EXIT_OK
+
 if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -18,6 +20,15 @@ def add_json_flag(parser: argparse.ArgumentParser) -> None:
 
 def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_result(arguments: argparse.Namespace, value: Any, text: str) -> int:
+    """The value where --json was given, else the text. Returns the exit code of success."""
+    if arguments.json:
+        print_json(value)
+    else:
+        print(text)
+    return EXIT_OK
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

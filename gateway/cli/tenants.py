@@ -6,14 +6,16 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gateway.cli.output import add_json_flag, print_json, print_table, utc
+from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
 
 
 def register(verbs: Verbs) -> None:
-    tenant = verbs.add_parser("tenant", help="create and list tenants", description="Tenants of the running server.")
+    tenant = verbs.add_parser(
+        "tenant", help="create, list, suspend and delete tenants", description="Tenants of the running server."
+    )
     actions = tenant.add_subparsers(metavar="ACTION", required=True)
     create = actions.add_parser(
         "create", help="create a tenant", description="Create a tenant; one that exists already is left as it is."
@@ -22,8 +24,29 @@ def register(verbs: Verbs) -> None:
     add_json_flag(create)
     create.set_defaults(run=_create)
     listing = actions.add_parser("list", help="list tenants", description="List tenants, oldest first.")
+    listing.add_argument("--deleted", action="store_true", help="list deleted ones as well")
     add_json_flag(listing)
     listing.set_defaults(run=_list)
+    suspend = actions.add_parser(
+        "suspend", help="suspend a tenant", description="Refuse a tenant's keys, within a second, until it is resumed."
+    )
+    resume = actions.add_parser("resume", help="resume a tenant", description="Let a suspended tenant's keys in again.")
+    for parser, action in ((suspend, "suspend"), (resume, "resume")):
+        parser.add_argument("name", metavar="NAME", help="the tenant")
+        add_json_flag(parser)
+        parser.set_defaults(run=_set_suspended, action=action)
+    delete = actions.add_parser(
+        "delete",
+        help="delete a tenant",
+        description="End a tenant for good: its keys stop working within a second, its name is free, and its content "
+        "is purged after the retention. Usage and the audit log are kept.",
+    )
+    delete.add_argument("name", metavar="NAME", help="the tenant")
+    delete.add_argument(
+        "--retention-days", type=int, metavar="N", help="days until its content is purged (default: 30)"
+    )
+    add_json_flag(delete)
+    delete.set_defaults(run=_delete)
 
 
 def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -36,20 +59,37 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             if refused.code != "conflict":
                 raise
             project, created = client.get("/projects", name=arguments.name)["data"][0], False
-    if arguments.json:
-        print_json({"id": project["id"], "name": project["name"], "created": created})
-    else:
-        print(f"tenant {project['name']} {'created' if created else 'exists already'}: {project['id']}")
-    return 0
+    shown = {"id": project["id"], "name": project["name"], "created": created}
+    how = "created" if created else "exists already"
+    return print_result(arguments, shown, f"tenant {project['name']} {how}: {project['id']}")
 
 
 def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     with AdminClient.of(environ) as client:
-        projects = client.get_all("/projects")
+        projects = client.get_all("/projects", include_archived=str(arguments.deleted).lower())
     if arguments.json:
         print_json(projects)
-    else:
-        print_table(("NAME", "ID", "CREATED"), [(p["name"], p["id"], utc(p["created_at"])) for p in projects])
+        return 0
+    rows = [(p["name"], p["id"], p["status"], utc(p["created_at"]), utc(p["purge_after"])) for p in projects]
+    print_table(("NAME", "ID", "STATUS", "CREATED", "PURGED AFTER"), rows)
     return 0
+
+
+def _set_suspended(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        project = client.post(f"{client.tenant_path(arguments.name)}/{arguments.action}")
+    return print_result(arguments, project, f"tenant {project['name']} is {project['status']}")
+
+
+def _delete(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    body = {} if arguments.retention_days is None else {"retention_days": arguments.retention_days}
+    with AdminClient.of(environ) as client:
+        project = client.post(f"{client.tenant_path(arguments.name)}/archive", json=body)
+    text = f"tenant {project['name']} is deleted; its content is purged after {utc(project['purge_after'])}"
+    return print_result(arguments, project, text)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from gateway.db.ids import new_id
-from gateway.principal import Scope
+from gateway.principal import Role, Scope
+from gateway.tenancy.addresses import Network
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 
 class KeyRow(msgspec.Struct, frozen=True):
-    """project_id is None for an operator's key. public: the part of the key that may be shown."""
+    """project_id is None for an operator's key. public: the part of the key that may be shown.
+
+    models, ip_allow: None allows all. previous_expires_at: until when the secret before the last rotation is good.
+    owner_name: of the user or the service account that owns it.
+    """
 
     id: str
     kind: Literal["project", "admin"]
@@ -25,19 +30,47 @@ class KeyRow(msgspec.Struct, frozen=True):
     name: str
     public: str
     scopes: list[Scope]
+    models: list[str] | None
+    ip_allow: list[Network] | None
     created_at: datetime.datetime
     expires_at: datetime.datetime | None
     revoked_at: datetime.datetime | None
+    suspended_at: datetime.datetime | None
     last_used_at: datetime.datetime | None
+    previous_expires_at: datetime.datetime | None
+    owner_user_id: str | None
+    owner_service_account_id: str | None
+    owner_email: str | None
+    owner_name: str | None
+
+
+class FoundKey(msgspec.Struct, frozen=True):
+    """What authentication needs of a key. expires_at: of the secret that was presented.
+
+    owner_role: of the user who owns it, in the organization. suspended: what is, of those that it depends on.
+    """
+
+    id: str
+    kind: Literal["project", "admin"]
+    organization_id: str
+    project_id: str | None
+    scopes: list[Scope]
+    models: list[str] | None
+    ip_allow: list[Network] | None
+    expires_at: datetime.datetime | None
+    owned_by_user: bool
+    owner_role: Role | None
+    suspended: Literal["API key", "project", "organization"] | None
 
 
 _INSERT = """
-    INSERT INTO api_keys (id, kind, organization_id, project_id, name, public, sha256, scopes, expires_at)
-    VALUES ($1, CASE WHEN $3::text IS NULL THEN 'admin' ELSE 'project' END, $2, $3, $4, $5, $6, $7, $8)
+    INSERT INTO api_keys (id, kind, organization_id, project_id, name, public, sha256, scopes, expires_at,
+                          models, ip_allow, owner_user_id, owner_service_account_id)
+    VALUES ($1, CASE WHEN $3::text IS NULL THEN 'admin' ELSE 'project' END, $2, $3, $4, $5, $6, $7, $8,
+            $9, $10, $11, $12)
     ON CONFLICT (sha256) DO NOTHING
-    RETURNING id, kind, organization_id, project_id, name, public, scopes,
-              created_at, expires_at, revoked_at, last_used_at
 """
+_SHOW = "SELECT * FROM shown_api_keys WHERE id = $1"
 
 
 async def create_key(
@@ -50,36 +83,48 @@ async def create_key(
     sha256: bytes,
     scopes: Collection[Scope],
     expires_at: datetime.datetime | None = None,
+    models: Sequence[str] | None = None,
+    ip_allow: Sequence[Network] | None = None,
+    owner_user_id: str | None = None,
+    owner_service_account_id: str | None = None,
 ) -> KeyRow | None:
     """Store a key; project_id None makes it an operator's. None if this very key is stored already.
 
-    Raises asyncpg.ForeignKeyViolationError if the project is not the organization's.
+    Raises asyncpg.ForeignKeyViolationError if the project is not the organization's, or the owner not the project's.
     """
-    row = await conn.fetchrow(
-        _INSERT, new_id("key"), organization_id, project_id, name, public, sha256, sorted(scopes), expires_at
+    key_id = new_id("key")
+    owners = (owner_user_id, owner_service_account_id)
+    await conn.execute(
+        _INSERT,
+        *(key_id, organization_id, project_id, name, public, sha256, sorted(scopes), expires_at, models, ip_allow),
+        *owners,
     )
+    row = await conn.fetchrow(_SHOW, key_id)
     return KeyRow(**row) if row else None
 
 
 _FIND_USABLE = """
-    SELECT id, kind, organization_id, project_id, name, public, scopes,
-           created_at, expires_at, revoked_at, last_used_at
-    FROM api_keys
-    WHERE sha256 = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
+    SELECT k.id, k.kind, k.organization_id, k.project_id, k.scopes, k.models, k.ip_allow,
+           CASE WHEN k.sha256 = $1 THEN k.expires_at ELSE least(k.expires_at, k.previous_expires_at) END AS expires_at,
+           k.owner_user_id IS NOT NULL AS owned_by_user, u.role AS owner_role,
+           CASE WHEN k.suspended_at IS NOT NULL THEN 'API key'
+                WHEN p.suspended_at IS NOT NULL THEN 'project'
+                WHEN k.kind = 'project' AND o.suspended_at IS NOT NULL THEN 'organization' END AS suspended
+    FROM api_keys k JOIN organizations o ON o.id = k.organization_id
+         LEFT JOIN projects p ON p.id = k.project_id
+         LEFT JOIN users u ON u.id = k.owner_user_id
+    WHERE (k.sha256 = $1 OR (k.previous_sha256 = $1 AND k.previous_expires_at > now()))
+      AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now()) AND p.archived_at IS NULL
 """
 
 
-async def find_usable_key(conn: Connection, sha256: bytes, *, timeout_s: float | None = None) -> KeyRow | None:
+async def find_usable_key(conn: Connection, sha256: bytes) -> FoundKey | None:
     """The key with this digest unless it is revoked or has expired. The digest is the credential: no tenant yet."""
-    row = await conn.fetchrow(_FIND_USABLE, sha256, timeout=timeout_s)
-    return KeyRow(**row) if row else None
+    row = await conn.fetchrow(_FIND_USABLE, sha256)
+    return FoundKey(**row) if row else None
 
 
-_GET = """
-    SELECT id, kind, organization_id, project_id, name, public, scopes,
-           created_at, expires_at, revoked_at, last_used_at
-    FROM api_keys WHERE project_id = $1 AND id = $2
-"""
+_GET = "SELECT * FROM shown_api_keys WHERE project_id = $1 AND id = $2"
 
 
 async def get_key(conn: Connection, project_id: str, key_id: str) -> KeyRow | None:
@@ -87,11 +132,15 @@ async def get_key(conn: Connection, project_id: str, key_id: str) -> KeyRow | No
     return KeyRow(**row) if row else None
 
 
-_FIND_BY_ID = """
-    SELECT id, kind, organization_id, project_id, name, public, scopes,
-           created_at, expires_at, revoked_at, last_used_at
-    FROM api_keys WHERE organization_id = $1 AND id = $2 AND kind = 'project'
-"""
+_GET_ADMIN = "SELECT * FROM shown_api_keys WHERE organization_id = $1 AND id = $2 AND kind = 'admin'"
+
+
+async def get_admin_key(conn: Connection, organization_id: str, key_id: str) -> KeyRow | None:
+    row = await conn.fetchrow(_GET_ADMIN, organization_id, key_id)
+    return KeyRow(**row) if row else None
+
+
+_FIND_BY_ID = "SELECT * FROM shown_api_keys WHERE organization_id = $1 AND id = $2 AND kind = 'project'"
 
 
 async def find_project_key(conn: Connection, organization_id: str, key_id: str) -> KeyRow | None:
@@ -101,9 +150,7 @@ async def find_project_key(conn: Connection, organization_id: str, key_id: str) 
 
 
 _LIST = """
-    SELECT id, kind, organization_id, project_id, name, public, scopes,
-           created_at, expires_at, revoked_at, last_used_at
-    FROM api_keys
+    SELECT * FROM shown_api_keys
     WHERE project_id = $1
       AND ($2::text IS NULL OR (created_at, id) >
            (SELECT created_at, id FROM api_keys WHERE project_id = $1 AND id = $2))
@@ -116,16 +163,82 @@ async def list_keys(conn: Connection, project_id: str, *, after: str | None = No
     return [KeyRow(**row) for row in await conn.fetch(_LIST, project_id, after, limit)]
 
 
-_REVOKE = """
-    UPDATE api_keys SET revoked_at = now()
+_LIST_ADMIN = """
+    SELECT * FROM shown_api_keys
+    WHERE organization_id = $1 AND kind = 'admin'
+      AND ($2::text IS NULL OR (created_at, id) >
+           (SELECT created_at, id FROM api_keys WHERE organization_id = $1 AND id = $2 AND kind = 'admin'))
+    ORDER BY created_at, id LIMIT $3
+"""
+
+
+async def list_admin_keys(
+    conn: Connection, organization_id: str, *, after: str | None = None, limit: int = 100
+) -> list[KeyRow]:
+    """As `list_keys`, the operators'."""
+    return [KeyRow(**row) for row in await conn.fetch(_LIST_ADMIN, organization_id, after, limit)]
+
+
+_MODIFY = """
+    UPDATE api_keys SET name = $3, scopes = $4, expires_at = $5, models = $6, ip_allow = $7
+    WHERE project_id = $1 AND id = $2
+"""
+
+
+async def modify_key(
+    conn: Connection,
+    project_id: str,
+    key_id: str,
+    *,
+    name: str,
+    scopes: Collection[Scope],
+    expires_at: datetime.datetime | None,
+    models: Sequence[str] | None,
+    ip_allow: Sequence[Network] | None,
+) -> None:
+    await conn.execute(_MODIFY, project_id, key_id, name, sorted(scopes), expires_at, models, ip_allow)
+
+
+_SUSPEND = "UPDATE api_keys SET suspended_at = CASE WHEN $3 THEN now() END WHERE project_id = $1 AND id = $2"
+
+
+async def set_key_suspended(conn: Connection, project_id: str, key_id: str, suspended: bool) -> None:
+    await conn.execute(_SUSPEND, project_id, key_id, suspended)
+
+
+_ROTATE = """
+    UPDATE api_keys SET previous_sha256 = sha256, previous_expires_at = now() + $5::interval, public = $3, sha256 = $4
     WHERE project_id = $1 AND id = $2 AND revoked_at IS NULL
 """
+
+
+async def rotate_key(
+    conn: Connection, project_id: str, key_id: str, *, public: str, sha256: bytes, grace: datetime.timedelta
+) -> bool:
+    """Give the key a new secret; the one before it stays good for the grace. False if there is no key to rotate.
+
+    A second rotation within the grace ends the oldest secret at once.
+    """
+    return (await conn.execute(_ROTATE, project_id, key_id, public, sha256, grace)) == "UPDATE 1"
+
+
+_REVOKE = "UPDATE api_keys SET revoked_at = now() WHERE project_id = $1 AND id = $2 AND revoked_at IS NULL"
 
 
 async def revoke_key(conn: Connection, project_id: str, key_id: str) -> KeyRow | None:
     """Revoke it if it is not revoked yet; returns the key as it is then, None if the project has no such key."""
     await conn.execute(_REVOKE, project_id, key_id)
     return await get_key(conn, project_id, key_id)
+
+
+_REVOKE_ADMIN = """
+    UPDATE api_keys SET revoked_at = now()
+    WHERE organization_id = $1 AND id = $2 AND kind = 'admin' AND revoked_at IS NULL
+"""
+
+
+async def revoke_admin_key(conn: Connection, organization_id: str, key_id: str) -> None:
+    await conn.execute(_REVOKE_ADMIN, organization_id, key_id)
 
 
 # Several gateways note the same key: the first one in a minute writes.

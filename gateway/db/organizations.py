@@ -17,18 +17,50 @@ class OrganizationRow(msgspec.Struct, frozen=True):
     id: str
     name: str
     created_at: datetime.datetime
+    suspended_at: datetime.datetime | None
 
 
 _ENSURE = """
     INSERT INTO organizations (id, name) VALUES ($1, $2)
     ON CONFLICT (name) DO UPDATE SET name = excluded.name
-    RETURNING id, name, created_at
+    RETURNING id, name, created_at, suspended_at
 """
 
 
 async def ensure_organization(conn: Connection, name: str) -> OrganizationRow:
     """The organization of this name, created if it is new."""
     row = await conn.fetchrow(_ENSURE, new_id("org"), name)
+    assert row is not None
+    return OrganizationRow(**row)
+
+
+_GET = "SELECT id, name, created_at, suspended_at FROM organizations WHERE id = $1"
+
+
+async def get_organization(conn: Connection, organization_id: str) -> OrganizationRow:
+    row = await conn.fetchrow(_GET, organization_id)
+    assert row is not None, "organizations are never deleted"
+    return OrganizationRow(**row)
+
+
+_LOCK = "SELECT id, name, created_at, suspended_at FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
+
+
+async def lock_organization(conn: Connection, organization_id: str) -> OrganizationRow:
+    """The organization, which nobody else changes until the transaction ends."""
+    row = await conn.fetchrow(_LOCK, organization_id)
+    assert row is not None, "organizations are never deleted"
+    return OrganizationRow(**row)
+
+
+_SUSPEND = """
+    UPDATE organizations SET suspended_at = CASE WHEN $2 THEN now() END WHERE id = $1
+    RETURNING id, name, created_at, suspended_at
+"""
+
+
+async def set_organization_suspended(conn: Connection, organization_id: str, suspended: bool) -> OrganizationRow:
+    row = await conn.fetchrow(_SUSPEND, organization_id, suspended)
     assert row is not None
     return OrganizationRow(**row)
 

@@ -76,6 +76,12 @@ class Database:
         async with self._pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:
             yield connection
 
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """Borrow a connection for one transaction; raises as `acquire` does."""
+        async with self.acquire() as connection, connection.transaction():
+            yield connection
+
     async def connect_alone(self) -> asyncpg.Connection[asyncpg.Record]:
         """A connection outside the pool, for a caller that listens on it. The caller closes it."""
         return await asyncpg.connect(

@@ -1,10 +1,12 @@
-"""Projects. A tenant is a project: keys, adapters and usage belong to one."""
+"""Projects. A tenant is a project: keys, adapters, members and usage belong to one."""
 
 from __future__ import annotations
 
 import datetime
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+import asyncpg
 import msgspec
 
 from gateway.db.ids import new_id
@@ -14,16 +16,22 @@ if TYPE_CHECKING:
 
 
 class ProjectRow(msgspec.Struct, frozen=True):
+    """archived_name: what an archived project was called, whose name is its id. purge_after: when its content goes."""
+
     id: str
     organization_id: str
     name: str
     created_at: datetime.datetime
+    suspended_at: datetime.datetime | None
+    archived_at: datetime.datetime | None
+    archived_name: str | None
+    purge_after: datetime.datetime | None
 
 
 _INSERT = """
     INSERT INTO projects (id, organization_id, name) VALUES ($1, $2, $3)
     ON CONFLICT (organization_id, name) DO NOTHING
-    RETURNING id, organization_id, name, created_at
+    RETURNING id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after
 """
 
 
@@ -33,7 +41,10 @@ async def create_project(conn: Connection, organization_id: str, name: str) -> P
     return ProjectRow(**row) if row else None
 
 
-_GET = "SELECT id, organization_id, name, created_at FROM projects WHERE organization_id = $1 AND id = $2"
+_GET = """
+    SELECT id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after
+    FROM projects WHERE organization_id = $1 AND id = $2
+"""
 
 
 async def get_project(conn: Connection, organization_id: str, project_id: str) -> ProjectRow | None:
@@ -41,7 +52,22 @@ async def get_project(conn: Connection, organization_id: str, project_id: str) -
     return ProjectRow(**row) if row else None
 
 
-_FIND = "SELECT id, organization_id, name, created_at FROM projects WHERE organization_id = $1 AND name = $2"
+_LOCK = """
+    SELECT id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after
+    FROM projects WHERE organization_id = $1 AND id = $2 FOR NO KEY UPDATE
+"""
+
+
+async def lock_project(conn: Connection, organization_id: str, project_id: str) -> ProjectRow | None:
+    """The project, which nobody else changes until the transaction ends."""
+    row = await conn.fetchrow(_LOCK, organization_id, project_id)
+    return ProjectRow(**row) if row else None
+
+
+_FIND = """
+    SELECT id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after
+    FROM projects WHERE organization_id = $1 AND name = $2 AND archived_at IS NULL
+"""
 
 
 async def find_project(conn: Connection, organization_id: str, name: str) -> ProjectRow | None:
@@ -49,17 +75,115 @@ async def find_project(conn: Connection, organization_id: str, name: str) -> Pro
     return ProjectRow(**row) if row else None
 
 
+_WAS_ARCHIVED = "SELECT EXISTS (SELECT FROM projects WHERE organization_id = $1 AND archived_name = $2)"
+
+
+async def was_archived(conn: Connection, organization_id: str, name: str) -> bool:
+    """Whether the organization had a project of this name that was archived."""
+    return bool(await conn.fetchval(_WAS_ARCHIVED, organization_id, name))
+
+
 _LIST = """
-    SELECT id, organization_id, name, created_at FROM projects
+    SELECT id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after
+    FROM projects
     WHERE organization_id = $1
       AND ($2::text IS NULL OR (created_at, id) >
            (SELECT created_at, id FROM projects WHERE organization_id = $1 AND id = $2))
+      AND ($4 OR archived_at IS NULL)
+      AND ($5::text[] IS NULL OR id = ANY ($5))
     ORDER BY created_at, id LIMIT $3
 """
 
 
 async def list_projects(
-    conn: Connection, organization_id: str, *, after: str | None = None, limit: int = 100
+    conn: Connection,
+    organization_id: str,
+    *,
+    after: str | None = None,
+    limit: int = 100,
+    archived: bool = False,
+    only: Collection[str] | None = None,
 ) -> list[ProjectRow]:
-    """Oldest first, those that follow the project with id `after`; none if that one does not exist."""
-    return [ProjectRow(**row) for row in await conn.fetch(_LIST, organization_id, after, limit)]
+    """Oldest first, those that follow the project with id `after`; none if that one does not exist.
+
+    archived: also those. only: of these ids.
+    """
+    ids = None if only is None else list(only)
+    return [ProjectRow(**row) for row in await conn.fetch(_LIST, organization_id, after, limit, archived, ids)]
+
+
+_RENAME = "UPDATE projects SET name = $3 WHERE organization_id = $1 AND id = $2"
+
+
+async def rename_project(conn: Connection, organization_id: str, project_id: str, name: str) -> bool:
+    """False, and the transaction is over, if another project has this name."""
+    try:
+        await conn.execute(_RENAME, organization_id, project_id, name)
+    except asyncpg.UniqueViolationError:
+        return False
+    return True
+
+
+_SUSPEND = """
+    UPDATE projects SET suspended_at = CASE WHEN $3 THEN now() END WHERE organization_id = $1 AND id = $2
+"""
+
+
+async def set_project_suspended(conn: Connection, organization_id: str, project_id: str, suspended: bool) -> None:
+    await conn.execute(_SUSPEND, organization_id, project_id, suspended)
+
+
+_ARCHIVE = """
+    UPDATE projects SET archived_at = now(), archived_name = name, name = id, purge_after = now() + $3::interval
+    WHERE organization_id = $1 AND id = $2 AND archived_at IS NULL
+"""
+_REVOKE_KEYS = "UPDATE api_keys SET revoked_at = now() WHERE project_id = $1 AND revoked_at IS NULL"
+
+
+async def archive_project(
+    conn: Connection, organization_id: str, project_id: str, retention: datetime.timedelta
+) -> None:
+    """End the project, in the caller's transaction: its name is free, its keys are dead, its content will be purged.
+
+    Its keys are revoked one by one as well, for gateways that know nothing of archived projects.
+    """
+    if await conn.execute(_ARCHIVE, organization_id, project_id, retention) == "UPDATE 1":
+        await conn.execute(_REVOKE_KEYS, project_id)
+
+
+_DUE = """
+    SELECT id, organization_id FROM projects WHERE purge_after <= now() AND purged_at IS NULL
+    ORDER BY purge_after LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+"""
+
+
+async def next_to_purge(conn: Connection) -> tuple[str, str] | None:
+    """(organization, id) of an archived project whose retention is over, locked until the transaction ends."""
+    row = await conn.fetchrow(_DUE)
+    return (row["organization_id"], row["id"]) if row else None
+
+
+_REMOVE_ADAPTERS = "UPDATE adapters SET removed_at = now() WHERE project_id = $1 AND removed_at IS NULL"
+_DIGESTS = """
+    SELECT DISTINCT v.digest FROM adapter_versions v JOIN adapters a ON a.id = v.adapter_id WHERE a.project_id = $1
+"""
+_REMOVE_MEMBERS = "DELETE FROM project_members WHERE project_id = $1"
+_REMOVE_ACCOUNTS = """
+    UPDATE service_accounts SET name = '', removed_at = coalesce(removed_at, now()) WHERE project_id = $1
+"""
+_FORGET_KEYS = """
+    UPDATE api_keys SET name = '', models = NULL, ip_allow = NULL, owner_user_id = NULL WHERE project_id = $1
+"""
+_PURGED = "UPDATE projects SET purged_at = now() WHERE id = $1"
+
+
+async def purge_project(conn: Connection, project_id: str) -> list[str]:
+    """Take away what an archived project held, in the caller's transaction; returns the digests of its adapters.
+
+    Kept are the project's row, the ledger, the audit log, and of keys and adapters what the ledger refers to: their
+    ids, the adapters' names, versions and digests.
+    """
+    digests = [row["digest"] for row in await conn.fetch(_DIGESTS, project_id)]
+    for statement in (_REMOVE_ADAPTERS, _REMOVE_MEMBERS, _REMOVE_ACCOUNTS, _FORGET_KEYS, _PURGED):
+        await conn.execute(statement, project_id)
+    return digests

@@ -5,6 +5,8 @@ An adapter that belongs to somebody else is looked up, and missed, exactly like 
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import msgspec
 
 from gateway.db.adapters import AdapterRow, find_adapter, list_adapters
@@ -36,10 +38,10 @@ class Resolver:
         self._found: dict[tuple[str, str], AdapterRow] = {}
         self._generation = 0  # an answer asked for under an older one may be stale and is not remembered
 
-    async def resolve(self, project_id: str, model: str) -> Route:
-        """Raises ModelNotFound, and Overloaded when the database cannot be asked."""
+    async def resolve(self, project_id: str, model: str, allowed: Container[str] | None = None) -> Route:
+        """Raises ModelNotFound, and Overloaded when the database cannot be asked. allowed: models, None for all."""
         base, colon, name = model.partition(":")
-        if base not in self._bases or (colon and not name):
+        if base not in self._bases or (colon and not name) or (allowed is not None and model not in allowed):
             raise ModelNotFound(model)
         if not colon:
             return Route(base, None)
@@ -48,14 +50,18 @@ class Resolver:
             raise ModelNotFound(model)
         return Route(base, adapter)
 
-    async def list_routes(self, project_id: str) -> list[Route]:
-        """Everything this tenant may use: each base, then each of its adapters on it, oldest first."""
+    async def list_routes(self, project_id: str, allowed: Container[str] | None = None) -> list[Route]:
+        """Everything this tenant may use: each base, then each of its adapters on it, oldest first.
+
+        allowed: as in `resolve`.
+        """
         try:
             async with self._database.acquire() as conn:
                 adapters = await list_adapters(conn, project_id)
         except UNAVAILABLE:
             raise _unavailable() from None
-        return [Route(base, adapter) for base in sorted(self._bases) for adapter in (None, *adapters)]
+        routes = [Route(base, adapter) for base in sorted(self._bases) for adapter in (None, *adapters)]
+        return [route for route in routes if allowed is None or route.model in allowed]
 
     def changed(self, change: Change | None) -> None:
         """Forget what a change may have made stale; None: everything."""

@@ -2,7 +2,7 @@
 
 Runs at every start and changes nothing the second time. Keys are stored hashed, so the files that hold them lead: a key
 that stands in its file is made valid in the database, unless the database knows it already, revoked or not. Adapters
-are seeded only with their tenant: one that the operator removed does not come back.
+are seeded only with their tenant: one that the operator removed does not come back, nor does a tenant.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gateway.db.keys import create_key
 from gateway.db.migrate import migrate
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
-from gateway.db.projects import create_project, find_project
+from gateway.db.projects import create_project, find_project, was_archived
 from gateway.principal import Scope
 from gateway.process import write_private
 from gateway.settings import Settings
@@ -87,6 +87,8 @@ async def _demo(connection: Connection, organization_id: str, operator_key: str,
     # Written before the database knows the keys: a secret that only the database had seen would be lost.
     write_private(settings.demo_env_path, demo_env(settings, Access(operator_key, keys)))
     for tenant, key in keys.items():
+        if await was_archived(connection, organization_id, tenant):
+            continue
         project_id = await _tenant(connection, organization_id, tenant, settings)
         await _store_key(connection, key, organization_id, project_id, "demo", TENANT_SCOPES)
     return keys

@@ -1,7 +1,8 @@
 """From an Authorization header to a `Principal`, usually without I/O.
 
-Looked-up keys are cached and dropped as soon as the change feed reports a change, so a revocation holds within a
-second in every gateway. While the database is away, keys that are cached stay good and others get `Overloaded`.
+Looked-up keys are cached and dropped as soon as the change feed reports a change, so a revocation or a suspension holds
+within a second in every gateway. While the database is away, keys that are cached stay good, others get `Overloaded`.
+Whoever presents too many bad keys is told to wait; keys that are known here pass even then, since nobody guesses one.
 """
 
 from __future__ import annotations
@@ -11,26 +12,35 @@ import datetime
 import logging
 
 from gateway.db.changes import Change, ChangeFeed
-from gateway.db.keys import find_usable_key, touch_keys
+from gateway.db.keys import FoundKey, find_usable_key, touch_keys
 from gateway.db.pool import FAILURES, Database
-from gateway.errors import InvalidApiKey, Overloaded, PermissionDenied
+from gateway.errors import InvalidApiKey, Overloaded, PermissionDenied, Suspended, TooManyAttempts
 from gateway.principal import Principal, Scope
+from gateway.tenancy.addresses import contains
+from gateway.tenancy.failures import FailureCap
 from gateway.tenancy.key_cache import CachedKey, KeyCache
 from gateway.tenancy.keys import ParsedKey, parse_key
+from gateway.tenancy.permissions import of_role, of_scopes
 
 LOOKUP_TIMEOUT_S = 5.0
 NOTE_EVERY = datetime.timedelta(minutes=1)
 WRITE_INTERVAL_S = 5.0
+CHANGES_OF_OWNERS = frozenset({"organizations", "projects", "users"})
+"""Tables whose rows many keys depend on; they change seldom."""
 
 log = logging.getLogger(__name__)
 
 
 class Authenticator:
-    """One per gateway process. `changes` may be subscribed to by other caches of the process."""
+    """One per gateway process. `changes` may be subscribed to by other caches of the process.
 
-    def __init__(self, database: Database) -> None:
+    failures: the cap on bad keys per address; without it there is none.
+    """
+
+    def __init__(self, database: Database, failures: FailureCap | None = None) -> None:
         self.changes = ChangeFeed(database)
         self._database = database
+        self._failures = FailureCap(0) if failures is None else failures
         self._cache = KeyCache()
         self._used_at: dict[str, datetime.datetime] = {}
         self._writer: asyncio.Task[None] | None = None
@@ -48,21 +58,38 @@ class Authenticator:
         await self.changes.stop()
         await self._flush_uses()
 
-    async def authenticate(self, authorization_header: str | None) -> Principal:
-        """Raises InvalidApiKey, in OpenAI's words, and Overloaded when the database cannot be asked."""
+    async def authenticate(self, authorization_header: str | None, address: str = "") -> Principal:
+        """Raises InvalidApiKey, in OpenAI's words, Suspended, PermissionDenied where the key may not be used from this
+        address, TooManyAttempts, and Overloaded when the database cannot be asked."""
         parsed = parse_key(bearer_token(authorization_header))
-        if parsed is None:
-            raise InvalidApiKey("Incorrect API key provided.")
-        now = datetime.datetime.now(datetime.UTC)
-        entry = self._cache.get(parsed.sha256)
+        entry = self._cache.get(parsed.sha256) if parsed is not None else None
         if entry is None:
-            entry = await self._look_up(parsed)
-        if entry is None or not entry.usable(now):
-            raise InvalidApiKey(f"Incorrect API key provided: {parsed.public}***.")
+            entry = await self._first_seen(parsed, address)
+        principal = entry.principal
+        now = datetime.datetime.now(datetime.UTC)
+        if not entry.usable(now):
+            raise self._refused(parsed, address)
+        if entry.suspended is not None:
+            raise Suspended(f"This {entry.suspended} is suspended.")
+        if entry.ip_allow is not None and not contains(entry.ip_allow, address):
+            raise PermissionDenied("This API key may not be used from your address.", code="ip_not_allowed")
         if entry.last_noted is None or now - entry.last_noted >= NOTE_EVERY:
             entry.last_noted = now
-            self._used_at[entry.principal.api_key_id] = now
-        return entry.principal
+            self._used_at[principal.api_key_id] = now
+        return principal
+
+    async def _first_seen(self, parsed: ParsedKey | None, address: str) -> CachedKey:
+        """Raises InvalidApiKey and counts the failure; once an address has had too many, TooManyAttempts."""
+        if blocked_s := self._failures.blocked_for_s(address, asyncio.get_running_loop().time()):
+            raise TooManyAttempts("Too many incorrect API keys from your address.", retry_after_s=blocked_s)
+        entry = await self._look_up(parsed) if parsed is not None else None
+        if entry is None:
+            raise self._refused(parsed, address)
+        return entry
+
+    def _refused(self, parsed: ParsedKey | None, address: str) -> InvalidApiKey:
+        self._failures.count(address, asyncio.get_running_loop().time())
+        return InvalidApiKey(f"Incorrect API key provided{f': {parsed.public}***' if parsed else ''}.")
 
     async def _look_up(self, parsed: ParsedKey) -> CachedKey | None:
         clock = asyncio.get_running_loop().time
@@ -77,8 +104,7 @@ class Authenticator:
         if row is None or row.kind != parsed.kind:
             self._cache.put_unknown(parsed.sha256, clock(), generation)
             return None
-        principal = Principal(row.organization_id, row.project_id or "", row.id, frozenset(row.scopes))
-        entry = CachedKey(principal, row.expires_at)
+        entry = CachedKey(_principal(row), row.expires_at, suspended=row.suspended, ip_allow=row.ip_allow)
         self._cache.put(parsed.sha256, entry, generation)
         return entry
 
@@ -87,6 +113,8 @@ class Authenticator:
             self._cache.forget_all()
         elif change.table == "api_keys":
             self._cache.forget(change.id)
+        elif change.table in CHANGES_OF_OWNERS:
+            self._cache.forget_all()
 
     async def _write_uses(self) -> None:
         while True:
@@ -104,6 +132,21 @@ class Authenticator:
         except FAILURES as error:
             log.warning("last_used_at is written later: %s", error)
             self._used_at = used_at | self._used_at
+
+
+def _principal(key: FoundKey) -> Principal:
+    """Everything about the key that a request needs. A user's key never does more than the user may."""
+    permissions = of_scopes(key.scopes)
+    if key.kind == "admin" and key.owned_by_user:
+        permissions &= of_role(key.owner_role)
+    return Principal(
+        organization_id=key.organization_id,
+        project_id=key.project_id or "",
+        api_key_id=key.id,
+        scopes=frozenset(key.scopes),
+        models=None if key.models is None else frozenset(key.models),
+        permissions=permissions,
+    )
 
 
 def bearer_token(authorization_header: str | None) -> str:

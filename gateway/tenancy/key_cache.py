@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from gateway.principal import Principal
+from gateway.tenancy.addresses import Network
 
 MAX_KNOWN = 10_000
 MAX_UNKNOWN = 10_000
@@ -13,13 +15,25 @@ UNKNOWN_TTL_S = 5.0
 
 
 class CachedKey:
-    """A usable key. last_noted: when its use was last noted for `last_used_at`."""
+    """A key that is neither revoked nor unknown. last_noted: when its use was last noted for `last_used_at`.
 
-    __slots__ = ("expires_at", "last_noted", "principal")
+    suspended: what is, of the key and those it depends on. ip_allow: networks it may be used from, None for all.
+    """
 
-    def __init__(self, principal: Principal, expires_at: datetime.datetime | None) -> None:
+    __slots__ = ("expires_at", "ip_allow", "last_noted", "principal", "suspended")
+
+    def __init__(
+        self,
+        principal: Principal,
+        expires_at: datetime.datetime | None,
+        *,
+        suspended: str | None = None,
+        ip_allow: Sequence[Network] | None = None,
+    ) -> None:
         self.principal = principal
         self.expires_at = expires_at
+        self.suspended = suspended
+        self.ip_allow = ip_allow
         self.last_noted: datetime.datetime | None = None
 
     def usable(self, now: datetime.datetime) -> bool:
@@ -38,7 +52,7 @@ class KeyCache:
         self._max_known = max_known
         self._max_unknown = max_unknown
         self._known: OrderedDict[bytes, CachedKey] = OrderedDict()
-        self._sha256_of: dict[str, bytes] = {}
+        self._digests_of: dict[str, set[bytes]] = {}  # two while a rotated key's old secret is good
         self._unknown_until: OrderedDict[bytes, float] = OrderedDict()
 
     def get(self, sha256: bytes) -> CachedKey | None:
@@ -56,10 +70,13 @@ class KeyCache:
         if generation != self.generation:
             return
         self._known[sha256] = entry
-        self._sha256_of[entry.principal.api_key_id] = sha256
+        self._digests_of.setdefault(entry.principal.api_key_id, set()).add(sha256)
         if len(self._known) > self._max_known:
-            _, oldest = self._known.popitem(last=False)
-            self._sha256_of.pop(oldest.principal.api_key_id, None)
+            digest, oldest = self._known.popitem(last=False)
+            digests = self._digests_of[oldest.principal.api_key_id]
+            digests.discard(digest)
+            if not digests:
+                del self._digests_of[oldest.principal.api_key_id]
 
     def put_unknown(self, sha256: bytes, now_s: float, generation: int) -> None:
         if generation != self.generation:
@@ -72,15 +89,14 @@ class KeyCache:
     def forget(self, api_key_id: str) -> None:
         """One key changed. It may be a new one, so every failed look-up is forgotten too."""
         self.generation += 1
-        sha256 = self._sha256_of.pop(api_key_id, None)
-        if sha256 is not None:
+        for sha256 in self._digests_of.pop(api_key_id, ()):
             self._known.pop(sha256, None)
         self._unknown_until.clear()
 
     def forget_all(self) -> None:
         self.generation += 1
         self._known.clear()
-        self._sha256_of.clear()
+        self._digests_of.clear()
         self._unknown_until.clear()
 
     def __len__(self) -> int:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import httpx
 import msgspec
 import numpy as np
 import uvicorn
+from argon2 import PasswordHasher
 from prometheus_client import CollectorRegistry
 from safetensors.numpy import save_file
 
@@ -24,12 +27,17 @@ from gateway.db.keys import create_key
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
 from gateway.observe import Metrics
-from gateway.principal import Scope
+from gateway.principal import Role, Scope
+from gateway.tenancy.addresses import Network
 from gateway.tenancy.authenticate import Authenticator
+from gateway.tenancy.failures import FailureCap
 from gateway.tenancy.keys import NewKey, new_key
+from gateway.tenancy.logins import Logins
+from gateway.tenancy.passwords import Passwords
 
 MAX_ADAPTER_BYTES = 64 * 1024
 MAX_BODY_BYTES = 4096
+PASSWORD = "correct horse battery staple"
 TINY_MODEL = ModelConfig(
     family="llama",
     vocab_size=32,
@@ -64,8 +72,11 @@ def write_adapter(folder: Path, *, rank: int = 2, seed: int = 0, in_features: in
 class AdminServer:
     """A running server. removed: the digests it reported as used by nobody any more, in order."""
 
-    def __init__(self, url: str, services: AdminServices, operator_key: str, removed: list[str]) -> None:
+    def __init__(
+        self, url: str, app: Application, services: AdminServices, operator_key: str, removed: list[str]
+    ) -> None:
         self.url = url
+        self.app = app
         self.services = services
         self.operator_key = operator_key
         self.removed = removed
@@ -74,10 +85,37 @@ class AdminServer:
         """Store an operator's key with these scopes and return it."""
         return await _store_admin_key(self.services.database, organization, scopes)
 
+    def client(self, key: str | None = None) -> httpx.AsyncClient:
+        """For the admin API, with this key as its bearer."""
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        return httpx.AsyncClient(base_url=f"{self.url}/v1/organization", headers=headers)
+
+    async def user(self, email: str, role: Role | None, key: str | None = None) -> dict[str, Any]:
+        """A user with `PASSWORD`, made by the operator or with another key."""
+        async with self.client(key or self.operator_key) as client:
+            reply = await client.post("/users", json={"email": email, "role": role, "password": PASSWORD})
+        assert reply.status_code == 200, reply.text
+        user: dict[str, Any] = reply.json()
+        return user
+
+    @asynccontextmanager
+    async def person(self, email: str) -> AsyncIterator[httpx.AsyncClient]:
+        """A browser in which this user has logged in, that sends the CSRF token along."""
+        async with self.client() as client:
+            reply = await client.post(f"{self.url}/admin/v1/login", json={"email": email, "password": PASSWORD})
+            assert reply.status_code == 200, reply.text
+            client.headers["x-csrf-token"] = reply.json()["csrf_token"]
+            yield client
+
 
 @asynccontextmanager
-async def serve_admin(database: Database, folder: Path) -> AsyncIterator[AdminServer]:
+async def serve_admin(
+    database: Database, folder: Path, *, max_failed_keys: int = 0, trusted_proxies: Sequence[Network] = ()
+) -> AsyncIterator[AdminServer]:
     """Serve on a free port of the loopback until the context is left."""
+    # A hash that takes long would take long in every test.
+    passwords = Passwords(PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
+    failures = FailureCap(max_failed_keys)
     removed: list[str] = []
 
     async def on_adapter_removed(digest: str) -> None:
@@ -87,7 +125,9 @@ async def serve_admin(database: Database, folder: Path) -> AsyncIterator[AdminSe
     services = AdminServices(
         database=database,
         store=AdapterStore(folder / "adapters"),
-        authenticator=Authenticator(database),
+        authenticator=Authenticator(database, failures),
+        logins=Logins(database, passwords, failures),
+        passwords=passwords,
         model_config=TINY_MODEL,
         model_name="tiny",
         version="0.0.0",
@@ -100,17 +140,21 @@ async def serve_admin(database: Database, folder: Path) -> AsyncIterator[AdminSe
     key = await _store_admin_key(database, "default", ("admin_read", "admin_write"))
     app = Application(
         metrics=Metrics(CollectorRegistry()),
+        trusted_proxies=trusted_proxies,
         route_handlers=[admin_router(services)],
         exception_handlers=exception_handlers(),
         openapi_config=None,
         logging_config=None,
     )
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None, timeout_graceful_shutdown=5))
+    # asyncio turns off Nagle's algorithm only where the protocol is named; replies would wait 40 ms for a late ACK.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
+    config = uvicorn.Config(app, lifespan="off", log_config=None, proxy_headers=False, timeout_graceful_shutdown=5)
+    server = uvicorn.Server(config)
     await services.authenticator.start()
     serving = asyncio.create_task(server.serve([listener]))
     try:
-        yield AdminServer(f"http://127.0.0.1:{listener.getsockname()[1]}", services, key, removed)
+        yield AdminServer(f"http://127.0.0.1:{listener.getsockname()[1]}", app, services, key, removed)
     finally:
         server.should_exit = True
         await serving

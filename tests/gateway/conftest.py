@@ -12,7 +12,7 @@ import pytest
 
 from gateway.settings import Settings
 from tests.conftest import with_database
-from tests.gateway.live import BASE, FakeEngine, LiveGateway, Tenant, make_tenant
+from tests.gateway.live import BASE, FakeEngine, LiveGateway, Tenant, make_operator_key, make_tenant
 from tests.gateway.model_folder import make_model_folder
 
 
@@ -20,6 +20,7 @@ class House(msgspec.Struct, frozen=True):
     gateway: LiveGateway
     acme: Tenant
     globex: Tenant
+    operator_key: str
     dsn: str
 
     @property
@@ -43,13 +44,22 @@ def house(postgres: str, database_template: str, tmp_path_factory: pytest.TempPa
     dsn = with_database(postgres, "house")
     acme = asyncio.run(make_tenant(dsn, "acme", "pirate", "1"))
     globex = asyncio.run(make_tenant(dsn, "globex", "poet", "2"))
-    settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE, max_body_bytes=1 << 20)
+    operator_key = asyncio.run(make_operator_key(dsn))
+    # Whole tests come from one address here.
+    settings = Settings(
+        data_dir=folder,
+        model=str(model_dir),
+        model_name=BASE,
+        max_body_bytes=1 << 20,
+        max_failed_keys=0,
+        cors_origins="https://app.example.com, https://other.example.com:8443",
+    )
     (folder / "run").mkdir()
     engine = FakeEngine(settings.engine_endpoint, model_dir, "--tokens-per-s", "500")
     gateway = LiveGateway(settings, model_dir, dsn)
     try:
         gateway.start()
-        yield House(gateway, acme, globex, dsn)
+        yield House(gateway, acme, globex, operator_key, dsn)
     finally:
         gateway.stop()
         engine.kill()

@@ -15,8 +15,9 @@ import httpx
 import msgspec
 import uvicorn
 import uvloop
+from litestar import Litestar
 
-from gateway.app import build_app
+from gateway.app import build_app, server_config
 from gateway.db.adapters import put_adapter
 from gateway.db.keys import create_key
 from gateway.db.organizations import ensure_organization
@@ -77,14 +78,35 @@ async def make_tenant(dsn: str, name: str, adapter: str, digest_start: str) -> T
         await conn.close()
 
 
+async def make_operator_key(dsn: str) -> str:
+    """A key that opens all of the admin API."""
+    conn = await asyncpg.connect(dsn)
+    try:
+        organization = await ensure_organization(conn, "default")
+        key = new_key("admin")
+        await create_key(
+            conn,
+            organization_id=organization.id,
+            project_id=None,
+            name="operator",
+            public=key.public,
+            sha256=key.sha256,
+            scopes=["admin_read", "admin_write"],
+        )
+        return key.secret
+    finally:
+        await conn.close()
+
+
 class LiveGateway:
     """Serves from `start` to `stop`; url is its root."""
 
     def __init__(self, settings: Settings, model_dir: Path, dsn: str) -> None:
-        self._settings = settings
+        self._settings = msgspec.structs.replace(settings, drain_seconds=5.0)
         self._model_dir = model_dir
         self._dsn = dsn
         self._socket = socket.create_server(("127.0.0.1", 0))
+        self.app: Litestar | None = None
         self._server: uvicorn.Server | None = None
         self._services: Services | None = None
         self._error: BaseException | None = None
@@ -134,8 +156,6 @@ class LiveGateway:
     async def _serve(self) -> None:
         async with running_services(self._settings, model_dir=self._model_dir, dsn=self._dsn) as services:
             self._services = services
-            config = uvicorn.Config(
-                build_app(services), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=5
-            )
-            self._server = uvicorn.Server(config)
+            self.app = build_app(services)
+            self._server = uvicorn.Server(server_config(self._settings, self.app))
             await self._server.serve([self._socket])

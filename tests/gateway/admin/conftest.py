@@ -20,8 +20,7 @@ async def server(database: Database, tmp_path: Path) -> AsyncIterator[AdminServe
 
 @pytest.fixture
 async def operator(server: AdminServer) -> AsyncIterator[httpx.AsyncClient]:
-    headers = {"authorization": f"Bearer {server.operator_key}"}
-    async with httpx.AsyncClient(base_url=f"{server.url}/v1/organization", headers=headers) as client:
+    async with server.client(server.operator_key) as client:
         yield client
 
 

@@ -1,71 +1,324 @@
-"""Every route of the admin API is closed to all but an operator's key with the scope it needs."""
+"""Every route of the admin API, found in the application's own table, against every kind of caller and every field."""
 
 from __future__ import annotations
 
-import httpx
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
 
+import httpx
+import msgspec
+import pytest
+from litestar import Router, get
+
+from gateway.admin.access import Nothing, UndeclaredRoute, check_routes, needs
+from gateway.principal import Permission, Role
 from gateway.tenancy.keys import new_key
+from tests.gateway.admin.routes import GOOD_BODIES, Route, routes_of
 from tests.gateway.admin_server import AdminServer
 
-ROUTES = [
-    ("GET", "/projects"),
-    ("POST", "/projects"),
-    ("GET", "/projects/proj_x"),
-    ("GET", "/projects/proj_x/api_keys"),
-    ("POST", "/projects/proj_x/api_keys"),
-    ("DELETE", "/projects/proj_x/api_keys/key_x"),
-    ("GET", "/api_keys/key_x"),
-    ("GET", "/projects/proj_x/adapters"),
-    ("POST", "/projects/proj_x/adapters"),
-    ("DELETE", "/projects/proj_x/adapters/pirate"),
-    ("GET", "/status"),
-]
+ROLES: tuple[Role, ...] = ("owner", "admin", "billing", "viewer")
+
+# Written out by hand, so that a slip in the table of roles shows.
+MAY: dict[str, frozenset[str]] = {
+    "viewer": frozenset(
+        f"{what}.read"
+        for what in ("adapters", "billing", "keys", "limits", "members", "organization", "projects", "users")
+    ),
+    "billing": frozenset(
+        {"billing.read", "billing.write", "limits.read", "projects.read", "keys.read", "organization.read"}
+    ),
+}
+MAY["admin"] = (
+    MAY["viewer"]
+    | {"audit.read", "admin_keys.read"}
+    | {
+        f"{what}.write"
+        for what in ("adapters", "admin_keys", "billing", "keys", "limits", "members", "projects", "users")
+    }
+)
+MAY["owner"] = MAY["admin"] | {"organization.write"}
+MAY["admin_read"] = frozenset(name for name in MAY["owner"] if name.endswith(".read"))
+MAY["admin_write"] = MAY["owner"] - MAY["admin_read"]
+MAY["adapters"] = frozenset({"adapters.read", "adapters.write"})
 
 
-async def refusal(server: AdminServer, method: str, path: str, key: str | None) -> tuple[int, str | None]:
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    async with httpx.AsyncClient(base_url=f"{server.url}/v1/organization", headers=headers) as client:
-        reply = await client.request(method, path)
-    return reply.status_code, reply.json().get("error", {}).get("code")
+class Cast(msgspec.Struct):
+    """Everybody who calls, by name, and what they call about."""
+
+    callers: dict[str, httpx.AsyncClient]
+    project_id: str
+    routes: list[Route]
+    url: str
+
+    async def call(self, who: str, route: Route, body: Any, **ids: str) -> httpx.Response:
+        query = {"after": "unknown"} if route.access and "after" in route.access.query else {}
+        return await self.callers[who].request(
+            route.method, f"{self.url}{route.at(project_id=self.project_id, **ids)}", json=body, params=query
+        )
 
 
-async def test_only_an_operators_key_opens_any_route(
-    server: AdminServer, operator: httpx.AsyncClient, acme: str
+@pytest.fixture
+async def cast(server: AdminServer, operator: httpx.AsyncClient, acme: str) -> AsyncIterator[Cast]:
+    keys = {"anonymous": None, "stranger": "sk-lk-x", "unknown key": new_key("admin").secret}
+    keys |= {"admin_read": await server.admin_key("admin_read"), "admin_write": await server.admin_key("admin_write")}
+    for scope in ("inference", "adapters"):
+        keys[f"key {scope}"] = (await operator.post(f"{acme}/api_keys", json={"scopes": [scope]})).json()["value"]
+    globex = f"/projects/{(await operator.post('/projects', json={'name': 'globex'})).json()['id']}"
+    routes = [route for route in routes_of(server.app) if route.access is not None]
+    async with contextlib.AsyncExitStack() as stack:
+        callers = {name: await stack.enter_async_context(server.client(key)) for name, key in keys.items()}
+        for where, project in (("organization", None), ("acme", acme), ("globex", globex)):
+            for role in ROLES:
+                user = await server.user(f"{role}@{where}.example.com", None if project else role)
+                if project:
+                    await operator.post(f"{project}/users", json={"user_id": user["id"], "role": role})
+                callers[f"{role} of {where}"] = await stack.enter_async_context(server.person(user["email"]))
+        yield Cast(callers, acme.removeprefix("/projects/"), routes, server.url)
+
+
+def expected(who: str, route: Route) -> set[int]:
+    """The statuses that a request with an unknown field may get. 400 and 404 mean that it got past the guard."""
+    assert route.access is not None
+    permission, in_project = route.access.permission, "project_id" in route.params
+    through = {400} if route.access.body else {200, 400, 404}
+    role, _, where = who.partition(" of ")
+    if who in ("anonymous", "stranger", "unknown key"):
+        return {401}
+    if permission is None:
+        return through if where else {403}
+    if who in ("admin_read", "admin_write"):
+        return through if permission in MAY[who] else {403}
+    if where == "organization":
+        return through if permission in MAY[role] else {403}
+    mine = MAY[role] if where else MAY["adapters"] if who == "key adapters" else frozenset()
+    counts = in_project or route.access.in_any_project
+    if in_project and where == "globex":
+        return {404}
+    return through if counts and permission in mine else {403}
+
+
+async def test_every_role_reaches_what_it_may_and_nothing_else(cast: Cast) -> None:
+    assert len(cast.routes) > 50
+    wrong = []
+    for route in cast.routes:
+        body = {"surprise": 1} if route.access and route.access.body else None
+        for who in cast.callers:
+            reply = await cast.call(who, route, body)
+            if reply.status_code not in expected(who, route):
+                wrong.append(f"{who}: {route} answers {reply.status_code}, not {expected(who, route)}: {reply.text}")
+            if reply.status_code == 400 and body:
+                assert reply.json()["error"]["param"] == "surprise", (who, str(route))
+    assert wrong == []
+
+
+MEANT = {
+    (): "organization",
+    ("status",): "organization",
+    ("projects",): "projects",
+    ("projects", "users"): "members",
+    ("projects", "service_accounts"): "keys",
+    ("projects", "api_keys"): "keys",
+    ("projects", "adapters"): "adapters",
+    ("api_keys",): "keys",
+    ("users",): "users",
+    ("users", "logins"): "users",
+    ("admin_api_keys",): "admin_keys",
+    ("audit_logs",): "audit",
+}
+"""What a path is about, without ids and actions."""
+ACTIONS = {"suspend", "resume", "archive", "rotate", "reset", "verify"}
+
+
+def test_each_route_names_the_permission_that_its_path_and_method_call_for(server: AdminServer) -> None:
+    for route in routes_of(server.app):
+        if route.path.startswith("/v1/organization") and route.access:
+            words = route.path.removeprefix("/v1/organization").split("/")
+            about = MEANT[tuple(word for word in words if word and word[0] != "{" and word not in ACTIONS)]
+            assert route.access.permission == f"{about}.{'read' if route.method == 'GET' else 'write'}", str(route)
+        elif route.access:
+            assert (route.path[:10], route.access.permission) == ("/admin/v1/", None), str(route)
+
+
+async def test_a_route_without_a_permission_cannot_be_registered() -> None:
+    @get("/open")
+    async def undeclared() -> None: ...
+
+    @get("/declared", opt=needs("projects.read"))
+    async def declared() -> None: ...
+
+    check_routes(Router("/", route_handlers=[declared]))
+    with pytest.raises(UndeclaredRoute, match="GET /open names no permission"):
+        check_routes(Router("/", route_handlers=[declared, undeclared]))
+
+
+def test_every_permission_is_some_routes(server: AdminServer) -> None:
+    import typing
+
+    named = {route.access.permission for route in routes_of(server.app) if route.access}
+    waiting = {"billing.read", "billing.write", "limits.read", "limits.write"}
+    assert named - {None} == set(typing.get_args(Permission)) - waiting
+
+
+async def test_every_field_and_query_parameter_is_checked_by_name(cast: Cast) -> None:
+    wrong = []
+    for route in cast.routes:
+        assert route.access is not None
+        body, who = route.good_body, "owner of organization"
+        if body is None or route.access.body is Nothing:
+            continue
+        fields = {field.name: field for field in msgspec.structs.fields(route.access.body)}  # type: ignore[arg-type]
+        assert set(fields) == set(body), "GOOD_BODIES knows every field"
+        for name, field in fields.items():
+            bad: list[Any] = [{"an": "object"}, "\0", [[]], -1, 2**70]
+            if field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT:
+                bad.append(None)
+            for value in bad:
+                reply = await cast.call(who, route, body | {name: value})
+                param = (reply.json().get("error") or {}).get("param") or ""
+                # A text that is taken as text may be wrong for other reasons than its type.
+                if reply.status_code not in (400, 401) or (reply.status_code == 400 and not param.startswith(name)):
+                    if value == "\0" and name in ("password", "code"):
+                        continue
+                    wrong.append(f"{route} {name}={value!r}: {reply.status_code} {reply.text}")
+    assert wrong == []
+
+    # And the same of query parameters.
+    for route in cast.routes:
+        url = f"{cast.url}{route.at(project_id=cast.project_id)}?surprise=1"
+        reply = await cast.callers["owner of organization"].request(route.method, url)
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "surprise"), str(route)
+
+
+class Foreign(msgspec.Struct, frozen=True):
+    """Ids of another organization's objects."""
+
+    project_id: str
+    user_id: str
+    account_id: str
+    key_id: str
+    admin_key_id: str
+    name: str = "pirate"
+
+
+@pytest.fixture
+async def foreign(server: AdminServer) -> Foreign:
+    key = await server.admin_key("admin_read", "admin_write", organization="other")
+    user = await server.user("someone@other.example.com", "owner", key)
+    async with server.client(key) as other:
+        project = (await other.post("/projects", json={"name": "theirs"})).json()["id"]
+        account = (await other.post(f"/projects/{project}/service_accounts", json={"name": "bot"})).json()
+        admin_key = (await other.post("/admin_api_keys", json={"name": "theirs"})).json()["id"]
+        await other.post(f"/projects/{project}/users", json={"user_id": user["id"], "role": "viewer"})
+    return Foreign(project, user["id"], account["id"], account["api_key"]["id"], admin_key)
+
+
+async def test_other_tenants_ids_answer_as_nonexistent_ones_to_the_byte(cast: Cast, foreign: Foreign) -> None:
+    """Both ids have one length; each reply is compared with its own id taken out."""
+    compared = 0
+    for route in cast.routes:
+        for param in route.params:
+            theirs = foreign.admin_key_id if "admin_api_keys" in route.path else getattr(foreign, param, None)
+            if theirs is None:
+                assert param == "login_id"
+                continue
+            nobody = theirs[:-4] + ("aaaa" if theirs[-4:] != "aaaa" else "bbbb")
+            for who in ("owner of organization", "owner of acme", "admin_read", "admin_write", "key adapters"):
+                replies = []
+                for object_id in (theirs, nobody):
+                    url = route.at(**({"project_id": cast.project_id} | {param: object_id}))
+                    reply = await cast.callers[who].request(route.method, f"{cast.url}{url}", json=route.good_body)
+                    replies.append((reply.status_code, reply.content.replace(object_id.encode(), b"ID")))
+                assert replies[0] == replies[1], (who, str(route))
+                assert replies[0][0] in (400, 403, 404), (who, str(route))
+                compared += 1
+    assert compared > 150
+
+
+async def test_other_tenants_ids_in_bodies_and_cursors_answer_as_nonexistent_ones(
+    foreign: Foreign, operator: httpx.AsyncClient, acme: str
 ) -> None:
-    project_key = (await operator.post(f"{acme}/api_keys", json={"scopes": ["inference", "adapters"]})).json()["value"]
-    reader, writer = await server.admin_key("admin_read"), await server.admin_key("admin_write")
-    for method, path in ROUTES:
-        assert await refusal(server, method, path, None) == (401, "invalid_api_key")
-        assert await refusal(server, method, path, new_key("admin").secret) == (401, "invalid_api_key")
-        assert await refusal(server, method, path, project_key) == (403, "insufficient_permissions")
-        lacking = writer if method == "GET" else reader
-        assert await refusal(server, method, path, lacking) == (403, "insufficient_permissions")
-        fitting = reader if method == "GET" else writer
-        assert (await refusal(server, method, path, fitting))[0] in (200, 400, 404)
-
-
-def test_the_table_above_names_every_route() -> None:
-    from gateway.admin.adapters import AdapterController
-    from gateway.admin.keys import KeyController, get_key
-    from gateway.admin.projects import ProjectController
-    from gateway.admin.status import status
-
-    handlers = [get_key, status]
-    for controller in (AdapterController, KeyController, ProjectController):
-        handlers += controller(owner=None).get_route_handlers()  # type: ignore[arg-type]
-    assert len(handlers) == len(ROUTES)
-
-
-async def test_an_operator_sees_nothing_of_another_organization(server: AdminServer, acme: str) -> None:
-    stranger = await server.admin_key("admin_read", "admin_write", organization="other")
-    for method, path in [
-        ("GET", acme),
-        ("GET", f"{acme}/api_keys"),
-        ("POST", f"{acme}/api_keys"),
-        ("GET", f"{acme}/adapters"),
-        ("DELETE", f"{acme}/adapters/pirate"),
+    for theirs, send in [
+        (foreign.user_id, lambda id: operator.post(f"{acme}/users", json={"user_id": id, "role": "viewer"})),
+        (foreign.account_id, lambda id: operator.post(f"{acme}/api_keys", json={"service_account_id": id})),
+        (foreign.project_id, lambda id: operator.get("/projects", params={"after": id})),
+        (foreign.key_id, lambda id: operator.get(f"{acme}/api_keys", params={"after": id})),
+        (foreign.user_id, lambda id: operator.get("/users", params={"after": id})),
+        (foreign.account_id, lambda id: operator.get(f"{acme}/service_accounts", params={"after": id})),
+        (foreign.admin_key_id, lambda id: operator.get("/admin_api_keys", params={"after": id})),
     ]:
-        assert await refusal(server, method, path, stranger) == (404, "not_found")
+        replies = [
+            (reply.status_code, reply.content.replace(id.encode(), b"ID"))
+            for id in (theirs, theirs[:-4] + "aaaa")
+            for reply in [await send(id)]
+        ]
+        assert replies[0] == replies[1]
+        assert replies[0][0] == 400
+
+
+async def test_lists_hold_nothing_of_another_organization(
+    foreign: Foreign, operator: httpx.AsyncClient, acme: str
+) -> None:
+    everything = ""
+    for path in ("/projects", "/users", "/admin_api_keys", "/audit_logs"):
+        everything += (await operator.get(path, params={"limit": 100})).text
+    for theirs in msgspec.structs.astuple(foreign)[:-1]:
+        assert theirs not in everything
+
+
+async def test_a_member_sees_the_projects_they_are_in(cast: Cast, server: AdminServer) -> None:
+    for who, names in [
+        ("viewer of acme", ["acme"]),
+        ("viewer of globex", ["globex"]),
+        ("viewer of organization", ["acme", "globex"]),
+    ]:
+        listed = (await cast.callers[who].get("/projects")).json()["data"]
+        assert [project["name"] for project in listed] == names
+    assert (await cast.callers["viewer of acme"].get("/projects", params={"name": "globex"})).json()["data"] == []
+
+
+async def test_nobody_raises_anybody_above_themselves(cast: Cast, operator: httpx.AsyncClient, acme: str) -> None:
+    users = {user["email"]: user["id"] for user in (await operator.get("/users", params={"limit": 100})).json()["data"]}
+    admin, member = cast.callers["admin of organization"], cast.callers["admin of acme"]
+    owner_id = users["owner@organization.example.com"]
+    for caller, method, path, body in [
+        (admin, "POST", f"/users/{users['admin@organization.example.com']}", {"role": "owner"}),
+        (admin, "POST", "/users", {"email": "new@example.com", "role": "owner"}),
+        (admin, "POST", f"/users/{owner_id}", {"role": "viewer"}),
+        (admin, "POST", f"/users/{owner_id}/reset", {"password": "a long new password"}),
+        (admin, "DELETE", f"/users/{owner_id}", None),
+        (admin, "DELETE", f"/users/{owner_id}/logins", None),
+        (admin, "POST", f"{acme}/users", {"user_id": owner_id, "role": "owner"}),
+        (member, "POST", f"{acme}/users/{users['admin@acme.example.com']}", {"role": "owner"}),
+        (member, "POST", f"{acme}/users/{users['owner@acme.example.com']}", {"role": "viewer"}),
+        (member, "DELETE", f"{acme}/users/{users['owner@acme.example.com']}", None),
+    ]:
+        reply = await caller.request(method, path, json=body)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (403, "insufficient_permissions"), (path, body)
+
+
+async def test_an_operators_key_never_does_more_than_its_owner(server: AdminServer) -> None:
+    await server.user("ann@example.com", "admin")
+    async with server.person("ann@example.com") as ann:
+        made = (await ann.post("/admin_api_keys", json={"name": "ci"})).json()
+    assert made["owner"]["user"]["email"] == "ann@example.com"
+    async with server.client(made["value"]) as ci:
+        assert (await ci.get("/projects")).status_code == 200
+        assert (await ci.post("/suspend")).status_code == 403, "only an owner suspends the organization"
+        second = (await ci.post("/admin_api_keys", json={"name": "from ci"})).json()
+        assert second["owner"]["user"]["email"] == "ann@example.com"
+
+
+async def test_the_last_owner_stays(server: AdminServer, operator: httpx.AsyncClient) -> None:
+    only = await server.user("only@example.com", "owner")
+    for method, path, body in [
+        ("DELETE", f"/users/{only['id']}", None),
+        ("POST", f"/users/{only['id']}", {"role": "admin"}),
+    ]:
+        reply = await operator.request(method, path, json=body)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (409, "last_owner")
+    await server.user("second@example.com", "owner")
+    assert (await operator.delete(f"/users/{only['id']}")).status_code == 200
 
 
 async def test_odd_ids_are_not_found(operator: httpx.AsyncClient) -> None:
@@ -77,3 +330,8 @@ async def test_the_status_says_what_runs(operator: httpx.AsyncClient) -> None:
     status = (await operator.get("/status")).json()
     assert (status["version"], status["model"]) == ("0.0.0", "tiny")
     assert status["backend"] == {"ready": False, "detail": "no engine", "stats": None, "endpoint": ""}
+
+
+def test_a_good_body_is_known_for_every_route(server: AdminServer) -> None:
+    bodies = {route.access.body for route in routes_of(server.app) if route.access and route.access.body}
+    assert bodies - {Nothing} == set(GOOD_BODIES)

@@ -1,0 +1,164 @@
+"""What each route of the admin API declares about itself, as data, and the guard that holds callers to it.
+
+A route says which permission it needs, which query parameters it knows and which body it takes; one that does not say
+so cannot be registered. Knows nothing about what routes do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+from litestar import Request, Router
+from litestar.connection import ASGIConnection
+from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
+
+from gateway.api.envelope import Call, call_of
+from gateway.api.fields import decode
+from gateway.errors import InvalidRequest, NotFound, PermissionDenied
+from gateway.principal import Permission
+from gateway.tenancy.actor import Actor
+from gateway.tenancy.authenticate import Authenticator
+from gateway.tenancy.logins import Logins, csrf_matches
+from gateway.tenancy.permissions import authorize, of_role
+
+T = TypeVar("T")
+Guard = Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], Awaitable[None]]
+
+COOKIE = "lorikeet_login"
+CSRF_HEADER = "x-csrf-token"
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+LIST_QUERY = ("after", "limit")
+
+
+class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a request that has nothing to say."""
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """permission None: whoever is logged in, about themselves. body None: there is none, or it is not JSON.
+
+    in_any_project: having the permission in some project is enough; the route shows those projects only.
+    """
+
+    permission: Permission | None
+    query: tuple[str, ...] = ()
+    body: type[msgspec.Struct] | None = None
+    in_any_project: bool = False
+
+
+class UndeclaredRoute(TypeError):
+    """A route of the admin API does not say what it needs."""
+
+
+def needs(
+    permission: Permission | None,
+    *,
+    query: tuple[str, ...] = (),
+    body: type[msgspec.Struct] | None = None,
+    in_any_project: bool = False,
+) -> dict[str, Access]:
+    """The `opt` of a route handler."""
+    return {"access": Access(permission=permission, query=query, body=body, in_any_project=in_any_project)}
+
+
+def check_routes(router: Router) -> Router:
+    """The router, every route of which declares its access. Raises UndeclaredRoute."""
+    for route in router.routes:
+        for handler in getattr(route, "route_handlers", [None]):
+            if not isinstance(handler, HTTPRouteHandler):
+                raise UndeclaredRoute(f"{route.path} is not a route of HTTP")
+            if handler.http_methods != {"OPTIONS"} and not isinstance(handler.opt.get("access"), Access):
+                raise UndeclaredRoute(f"{'/'.join(handler.http_methods)} {route.path} names no permission")
+    return router
+
+
+async def read_body(request: Request[Any, Any, Any], kind: type[T]) -> T:
+    """The request's body, of which no field is unknown. Raises InvalidRequest naming the field."""
+    assert request.route_handler.opt["access"].body is kind
+    return decode(msgspec.json.Decoder(kind), await request.body() or b"{}")
+
+
+def admin_guard(authenticator: Authenticator, logins: Logins) -> Guard:
+    """A guard that leaves the Actor in the request's `auth`.
+
+    It raises InvalidApiKey, InvalidCredentials, PermissionDenied, or NotFound for what the caller has no part in.
+    """
+
+    async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+        call = call_of(connection.scope)
+        header, cookie = connection.headers.get("authorization"), connection.cookies.get(COOKIE)
+        if header is None and cookie is not None:
+            actor = await _person(connection, cookie, logins, call)
+        else:
+            actor = await _key(header, authenticator, call)
+        access = handler.opt.get("access")
+        if access is None:
+            assert connection.scope.get("method") == "OPTIONS", "check_routes saw every other route"
+            return
+        _check_text(connection, access)
+        _check_permission(actor, access, connection.path_params.get("project_id"))
+        connection.scope["auth"] = actor
+
+    return guard
+
+
+async def _key(header: str | None, authenticator: Authenticator, call: Call) -> Actor:
+    principal = await authenticator.authenticate(header, call.address)
+    call.tenant = principal.project_id
+    of_project = {principal.project_id: principal.permissions} if principal.project_id else {}
+    return Actor(
+        kind="api_key",
+        id=principal.api_key_id,
+        organization_id=principal.organization_id,
+        permissions=frozenset() if of_project else principal.permissions,
+        project_permissions=of_project,
+        address=call.address,
+        request_id=call.request_id,
+    )
+
+
+async def _person(connection: ASGIConnection[Any, Any, Any, Any], token: str, logins: Logins, call: Call) -> Actor:
+    found = await logins.find(token, call.address, asyncio.get_running_loop().time())
+    method = connection.scope.get("method")
+    if method not in SAFE_METHODS and not csrf_matches(token, connection.headers.get(CSRF_HEADER, "")):
+        raise PermissionDenied(
+            f"With a cookie this method needs the header {CSRF_HEADER}, whose value the login gave.", code="csrf"
+        )
+    return Actor(
+        kind="user",
+        id=found.user_id,
+        organization_id=found.organization_id,
+        permissions=of_role(found.role),
+        project_permissions={project_id: of_role(role) for project_id, role in found.memberships.items()},
+        address=call.address,
+        request_id=call.request_id,
+        email=found.email,
+        login_id=found.login_id,
+    )
+
+
+def _check_permission(actor: Actor, access: Access, project_id: str | None) -> None:
+    if access.permission is None:
+        if actor.kind != "user":
+            raise PermissionDenied("This is about a person's own login; a key has none.")
+    elif not (access.in_any_project and _has_in_some_project(actor, access.permission)):
+        authorize(actor, access.permission, project_id)
+
+
+def _has_in_some_project(actor: Actor, permission: Permission) -> bool:
+    return any(permission in permissions for permissions in actor.project_permissions.values())
+
+
+def _check_text(connection: ASGIConnection[Any, Any, Any, Any], access: Access) -> None:
+    """PostgreSQL's text cannot hold a NUL; and a parameter that nobody reads must not seem to count."""
+    if any("\0" in str(value) for value in connection.path_params.values()):
+        raise NotFound("The path names nothing that exists.")
+    for param, value in connection.query_params.multi_items():
+        if param not in access.query:
+            raise InvalidRequest(f"Unrecognized query parameter: {param}", param=param, code="unknown_parameter")
+        if "\0" in value:
+            raise InvalidRequest(f"Invalid value for '{param}'.", param=param, code="invalid_value")

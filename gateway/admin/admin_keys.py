@@ -1,0 +1,100 @@
+"""Operators' keys over HTTP: they open the admin API, and no model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from litestar import Controller, Request, delete, get, post
+from litestar.params import FromPath
+
+from gateway.admin.access import LIST_QUERY, needs, read_body
+from gateway.admin.common import Name, UnixTime, author, check_name, expiry
+from gateway.admin.key_wire import AdminApiKey, CreatedAdminKey, admin_api_key, created_admin_key
+from gateway.admin.keys import owning_user
+from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
+from gateway.admin.services import Caller, Services
+from gateway.db import audit, keys
+from gateway.errors import NotFound
+from gateway.tenancy.keys import new_key
+from gateway.tenancy.permissions import check_grant, of_scopes
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+AdminScope = Literal["admin_read", "admin_write"]
+
+
+class CreateAdminKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The key belongs to the person who makes it, and never does more than they may."""
+
+    name: Name
+    scopes: Annotated[tuple[AdminScope, ...], msgspec.Meta(min_length=1, max_length=2)] = ("admin_read", "admin_write")
+    expires_at: UnixTime | None = None
+
+
+class DeletedAdminKey(msgspec.Struct, frozen=True):
+    id: str
+    deleted: Literal[True] = True
+    object: Literal["organization.admin_api_key.deleted"] = "organization.admin_api_key.deleted"
+
+
+class AdminKeyController(Controller):
+    path = "/admin_api_keys"
+
+    @get(opt=needs("admin_keys.read", query=LIST_QUERY))
+    async def list_admin_keys(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page:
+        query = read_list_query(request.query_params)
+        async with services.database.acquire() as conn:
+            if query.after and await keys.get_admin_key(conn, caller.organization_id, query.after) is None:
+                raise unknown_cursor(query.after)
+            rows = await keys.list_admin_keys(conn, caller.organization_id, after=query.after, limit=query.limit + 1)
+        return page([admin_api_key(row) for row in rows], query.limit)
+
+    @post(status_code=200, opt=needs("admin_keys.write", body=CreateAdminKey))
+    async def create_admin_key(
+        self, request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> CreatedAdminKey:
+        wanted = await read_body(request, CreateAdminKey)
+        check_name(wanted.name)
+        made = new_key("admin")
+        async with services.database.transaction() as conn:
+            owner = await owning_user(conn, caller)
+            if owner is None:  # a user's key is held to the user's role whenever it is used
+                check_grant(caller, of_scopes(wanted.scopes))
+            row = await keys.create_key(
+                conn,
+                organization_id=caller.organization_id,
+                project_id=None,
+                name=wanted.name,
+                public=made.public,
+                sha256=made.sha256,
+                scopes=set(wanted.scopes),
+                expires_at=expiry(wanted.expires_at),
+                owner_user_id=owner,
+            )
+            assert row is not None, "two keys of 238 random bits are never the same"
+            await audit.record(conn, author(caller), "admin_api_key.created", row.id, after=admin_api_key(row))
+        return created_admin_key(row, made.secret)
+
+    @get("/{key_id:str}", opt=needs("admin_keys.read"))
+    async def get_admin_key(self, key_id: FromPath[str], services: Services, caller: Caller) -> AdminApiKey:
+        async with services.database.acquire() as conn:
+            return admin_api_key(await _existing(conn, caller.organization_id, key_id))
+
+    @delete("/{key_id:str}", status_code=200, opt=needs("admin_keys.write"))
+    async def revoke_admin_key(self, key_id: FromPath[str], services: Services, caller: Caller) -> DeletedAdminKey:
+        async with services.database.transaction() as conn:
+            before = await _existing(conn, caller.organization_id, key_id)
+            if before.revoked_at is None:
+                await keys.revoke_admin_key(conn, caller.organization_id, key_id)
+                shown = admin_api_key(before)
+                await audit.record(conn, author(caller), "admin_api_key.deleted", key_id, before=shown)
+        return DeletedAdminKey(key_id)
+
+
+async def _existing(conn: Connection, organization_id: str, key_id: str) -> keys.KeyRow:
+    row = await keys.get_admin_key(conn, organization_id, key_id)
+    if row is None:
+        raise NotFound(f"No admin API key has the id '{key_id}'.", param="key_id")
+    return row

@@ -1,0 +1,58 @@
+"""What routes of the admin API share: text that people write, times on the wire, who a change is recorded for."""
+
+from __future__ import annotations
+
+import datetime
+import unicodedata
+from typing import Annotated
+
+import msgspec
+
+from gateway.admin.paging import wrong_value
+from gateway.db.audit import Author
+from gateway.tenancy.actor import Actor
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+"""Goes through `check_name` as well."""
+
+UNPRINTABLE = ("Cc", "Cf", "Zl", "Zp")
+"""Unicode categories: control characters, invisible ones such as those that turn text around, line separators."""
+
+UnixTime = Annotated[int, msgspec.Meta(ge=0, le=2**32)]
+
+
+def author(actor: Actor) -> Author:
+    return Author(
+        organization_id=actor.organization_id,
+        kind=actor.kind,
+        id=actor.id,
+        email=actor.email,
+        address=actor.address,
+        request_id=actor.request_id,
+    )
+
+
+def check_name(name: str, param: str = "name") -> None:
+    """Raises InvalidRequest for a name that does not look like what it is."""
+    if name != name.strip():
+        raise wrong_value(param, "it must not begin or end with a space")
+    if any(unicodedata.category(character) in UNPRINTABLE for character in name):
+        raise wrong_value(param, "it must not hold control characters or invisible ones")
+
+
+def seconds(time: datetime.datetime) -> int:
+    return int(time.timestamp())
+
+
+def seconds_or_none(time: datetime.datetime | None) -> int | None:
+    return int(time.timestamp()) if time else None
+
+
+def expiry(expires_at: int | None) -> datetime.datetime | None:
+    """Raises InvalidRequest for a time that has passed."""
+    if expires_at is None:
+        return None
+    at = datetime.datetime.fromtimestamp(expires_at, datetime.UTC)
+    if at <= datetime.datetime.now(datetime.UTC):
+        raise wrong_value("expires_at", "it has passed")
+    return at

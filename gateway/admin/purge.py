@@ -1,0 +1,60 @@
+"""Takes the content of archived projects away once their retention is over. Every gateway looks; one does it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from gateway.admin.adapters import discard_content
+from gateway.admin.services import AdminServices
+from gateway.db import audit, projects
+from gateway.db.pool import FAILURES
+
+INTERVAL_S = 60.0
+
+log = logging.getLogger(__name__)
+
+
+class Purger:
+    """Looks once a minute from `start` to `stop`."""
+
+    def __init__(self, services: AdminServices) -> None:
+        self._services = services
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def purge_all(self) -> int:
+        """Purge every project that is due; returns how many. What a crash leaves half done is done again."""
+        num_purged = 0
+        while await self._purge_one():
+            num_purged += 1
+        return num_purged
+
+    async def _purge_one(self) -> bool:
+        async with self._services.database.transaction() as conn:
+            due = await projects.next_to_purge(conn)
+            if due is None:
+                return False
+            organization_id, project_id = due
+            digests = await projects.purge_project(conn, project_id)
+            author = audit.Author(
+                organization_id=organization_id, kind="system", id="purge", email=None, address="", request_id=""
+            )
+            await audit.record(conn, author, "project.purged", project_id, project_id=project_id)
+        await discard_content(self._services, digests)
+        return True
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.purge_all()
+            except FAILURES as error:
+                log.warning("archived projects are purged later: %s", error)
+            await asyncio.sleep(INTERVAL_S)

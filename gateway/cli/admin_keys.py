@@ -1,0 +1,84 @@
+"""`lorikeet admin-key`: the keys that open the admin API."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+
+if TYPE_CHECKING:
+    from gateway.cli.output import Verbs
+
+
+def register(verbs: Verbs) -> None:
+    key = verbs.add_parser(
+        "admin-key", help="create, list and revoke operators' keys", description="Keys that open the admin API."
+    )
+    actions = key.add_subparsers(metavar="ACTION", required=True)
+    create = actions.add_parser(
+        "create", help="create a key", description="Create an operator's key and print it: it is shown this once."
+    )
+    create.add_argument("--name", required=True, metavar="TEXT", help="what the key is for")
+    create.add_argument("--read-only", action="store_true", help="a key that changes nothing")
+    create.set_defaults(run=_create)
+    listing = actions.add_parser("list", help="list keys", description="List operators' keys, revoked ones included.")
+    listing.set_defaults(run=_list)
+    revoke = actions.add_parser(
+        "revoke", help="revoke a key", description="Revoke an operator's key; it stops working within a second."
+    )
+    revoke.add_argument("key_id", metavar="KEY_ID", help="id of the key, as `admin-key list` shows it")
+    revoke.set_defaults(run=_revoke)
+    for parser in (create, listing, revoke):
+        add_json_flag(parser)
+
+
+def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    scopes = ["admin_read"] if arguments.read_only else ["admin_read", "admin_write"]
+    with AdminClient.of(environ) as client:
+        key = client.post("/admin_api_keys", json={"name": arguments.name, "scopes": scopes})
+    if arguments.json:
+        print_json({"key": key["value"], "id": key["id"], "name": key["name"], "scopes": key["scopes"]})
+    else:
+        print(key["value"])
+        print(f"lorikeet: key {key['id']}; `lorikeet admin-key revoke {key['id']}` ends it", file=sys.stderr)
+    return 0
+
+
+def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        keys = client.get_all("/admin_api_keys")
+    if arguments.json:
+        print_json(keys)
+        return 0
+    times = ("created_at", "expires_at", "last_used_at", "revoked_at")
+    print_table(
+        ("NAME", "ID", "KEY", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "REVOKED"),
+        [
+            (
+                key["name"],
+                key["id"],
+                key["redacted_value"],
+                ",".join(key["scopes"]),
+                *(utc(key[time]) for time in times),
+            )
+            for key in keys
+        ],
+    )
+    return 0
+
+
+def _revoke(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        client.delete(f"/admin_api_keys/{quote(arguments.key_id, safe='')}")
+    shown = {"id": arguments.key_id, "revoked": True}
+    return print_result(arguments, shown, f"key {arguments.key_id} is revoked")

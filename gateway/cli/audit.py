@@ -1,0 +1,81 @@
+"""`lorikeet audit`: who changed what on the running server, and whether the record holds."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli.errors import EXIT_FAILED, EXIT_OK
+from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+
+if TYPE_CHECKING:
+    from gateway.cli.output import Verbs
+
+
+def register(verbs: Verbs) -> None:
+    audit = verbs.add_parser(
+        "audit", help="list and verify the audit log", description="Every change through the admin API, append-only."
+    )
+    actions = audit.add_subparsers(metavar="ACTION", required=True)
+    listing = actions.add_parser("list", help="list changes", description="List changes, newest first.")
+    listing.add_argument("--tenant", metavar="NAME", help="of this tenant alone")
+    listing.add_argument("--event", action="append", metavar="TYPE", help="of this type, e.g. project.created; repeats")
+    listing.add_argument("--object", action="append", metavar="ID", help="of this object; repeats")
+    listing.add_argument("--email", action="append", metavar="ADDRESS", help="by this user; repeats")
+    add_json_flag(listing)
+    listing.set_defaults(run=_list)
+    verify = actions.add_parser(
+        "verify",
+        help="check the chain of hashes",
+        description="Recompute the log's chain of hashes. Exits 1 and names the first row that does not hold.",
+    )
+    add_json_flag(verify)
+    verify.set_defaults(run=_verify)
+
+
+def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        params: dict[str, Any] = {
+            "event_types[]": arguments.event,
+            "resource_ids[]": arguments.object,
+            "actor_emails[]": arguments.email,
+        }
+        if arguments.tenant is not None:
+            params["project_ids[]"] = client.tenant_path(arguments.tenant).removeprefix("/projects/")
+        rows = client.get_all("/audit_logs", **{name: value for name, value in params.items() if value})
+    if arguments.json:
+        print_json(rows)
+        return 0
+    print_table(
+        ("NUMBER", "TIME", "EVENT", "OBJECT", "ACTOR", "ADDRESS"),
+        [
+            (row["sequence"], utc(row["effective_at"]), row["type"], row[row["type"]]["id"], *_actor(row["actor"]))
+            for row in rows
+        ],
+    )
+    return 0
+
+
+def _verify(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        found = client.get("/audit_logs/verify")
+    broken = found["first_broken"]
+    if broken is None:
+        text = f"the audit log holds: {found['num_rows']} rows, head {found['head_hash']}"
+    else:
+        named = f"row {broken['sequence']}" + (f" ({broken['id']})" if broken["id"] else "")
+        text = f"the audit log is broken at {named}: {broken['reason']}"
+    print_result(arguments, found, text)
+    return EXIT_OK if broken is None else EXIT_FAILED
+
+
+def _actor(actor: Mapping[str, Any]) -> tuple[str, str]:
+    """(who, from which address)."""
+    who = actor[actor["type"]]
+    user = who.get("user", who)
+    return user.get("email") or user["id"], who["ip_address"]

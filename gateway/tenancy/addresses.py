@@ -1,0 +1,64 @@
+"""Where a request comes from: the client's address, also behind proxies that are trusted, and lists of networks.
+
+A connection's own address cannot be chosen by the client. `X-Forwarded-For` can: it counts from trusted proxies only.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+Network = IPv4Network | IPv6Network
+Address = IPv4Address | IPv6Address
+
+IPV6_SITE_BITS = 64
+"""What one subscriber has at the least (RFC 6177): addresses within count as one client."""
+
+
+@functools.lru_cache(maxsize=4096)
+def parse_address(text: str) -> Address | None:
+    """None for what is no address. An IPv4 address in IPv6's clothes (`::ffff:1.2.3.4`) is that IPv4 address."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def parse_network(text: str) -> Network:
+    """`10.0.0.0/8`, or one address. Raises ValueError, also where bits beyond the prefix are set."""
+    return ip_network(text.strip(), strict=True)
+
+
+def contains(networks: Iterable[Network], text: str) -> bool:
+    """Whether the address lies in one of the networks; what is no address lies in none."""
+    address = parse_address(text)
+    return address is not None and any(address in network for network in networks)
+
+
+def client_of(address: str) -> str:
+    """What counts as one client in limits per address: an IPv4 address, or the /64 of an IPv6 one."""
+    parsed = parse_address(address)
+    if isinstance(parsed, IPv6Address):
+        return str(ip_network((parsed, IPV6_SITE_BITS), strict=False))
+    return address
+
+
+def client_address(peer: str, forwarded_for: Sequence[str], trusted: Sequence[Network]) -> str:
+    """The client's address. peer: of the connection; forwarded_for: the values of X-Forwarded-For in their order.
+
+    Each proxy appends whom it was called by, so the list is read from its end: the first address that is not a trusted
+    proxy's is the client's, and whatever stands before it the client may have made up.
+    """
+    if not trusted or not contains(trusted, peer):
+        return peer
+    client = peer
+    for hop in reversed([part.strip() for value in forwarded_for for part in value.split(",")]):
+        address = parse_address(hop)
+        if address is None:
+            break
+        client = str(address)
+        if not contains(trusted, client):
+            break
+    return client

@@ -1,0 +1,46 @@
+"""How often each address has presented a bad key or password of late. In bounded memory, without a clock of its own."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from gateway.tenancy.addresses import client_of
+
+WINDOW_S = 60.0
+MAX_CLIENTS = 10_000
+
+
+class FailureCap:
+    """At most max_failures per client and minute. Beyond max_clients, the one that has been quiet longest is forgotten.
+
+    Counts in windows that begin with a client's first failure. max_failures 0: no cap.
+    """
+
+    def __init__(self, max_failures: int, max_clients: int = MAX_CLIENTS) -> None:
+        self._max_failures = max_failures
+        self._max_clients = max_clients
+        self._windows: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def blocked_for_s(self, address: str, now_s: float) -> float:
+        """Seconds until this address may try again; 0 when it may. now_s: of a monotonic clock."""
+        if not self._windows:
+            return 0.0
+        started_s, num_failures = self._windows.get(client_of(address), (now_s, 0))
+        if num_failures < self._max_failures:
+            return 0.0
+        return max(0.0, started_s + WINDOW_S - now_s)
+
+    def count(self, address: str, now_s: float) -> None:
+        if not self._max_failures:
+            return
+        client = client_of(address)
+        started_s, num_failures = self._windows.get(client, (now_s, 0))
+        if now_s - started_s >= WINDOW_S:
+            started_s, num_failures = now_s, 0
+        self._windows[client] = (started_s, num_failures + 1)
+        self._windows.move_to_end(client)
+        if len(self._windows) > self._max_clients:
+            self._windows.popitem(last=False)
+
+    def __len__(self) -> int:
+        return len(self._windows)

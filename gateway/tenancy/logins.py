@@ -1,0 +1,185 @@
+"""Logins of people: password and one-time code in, token out; and back from a token to who holds it.
+
+A login is a token of 256 random bits, stored as its SHA-256. Its CSRF token is derived from it, so that only who was
+answered by this server, and not a page that merely makes the browser send the cookie, can know both. Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import hmac
+import math
+import secrets
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gateway.db import audit, logins
+from gateway.db.pool import Database
+from gateway.errors import InvalidCredentials, TooManyAttempts
+from gateway.tenancy import totp
+from gateway.tenancy.failures import FailureCap
+from gateway.tenancy.passwords import Passwords
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+LIFETIME = datetime.timedelta(hours=12)
+FREE_FAILURES = 4
+MAX_DELAY_S = 900.0
+MAX_USER_AGENT_CHARS = 256
+
+
+class Client(msgspec.Struct, frozen=True):
+    """From where somebody logs in. now_s: of a monotonic clock, for limits per address."""
+
+    address: str
+    user_agent: str
+    request_id: str
+    now_s: float
+
+
+class NewLogin(msgspec.Struct, frozen=True):
+    """token: for the cookie, shown once."""
+
+    token: str
+    login: logins.LoginRow
+    user: logins.Credentials
+
+    def __repr__(self) -> str:
+        return f"NewLogin(login={self.login!r})"
+
+
+def lockout_s(num_failures: int) -> float:
+    """How long to look at no password after so many failures in a row: nothing, then 1 s, doubling up to 15 minutes."""
+    if num_failures <= FREE_FAILURES:
+        return 0.0
+    return min(2.0 ** min(num_failures - FREE_FAILURES - 1, 20), MAX_DELAY_S)
+
+
+def csrf_token(token: str) -> str:
+    """The CSRF token that belongs to a login's token."""
+    return hashlib.sha256(b"csrf:" + token.encode()).hexdigest()
+
+
+def csrf_matches(token: str, presented: str) -> bool:
+    return hmac.compare_digest(csrf_token(token).encode(), presented.encode())
+
+
+class Logins:
+    """One per gateway process. failures: the cap per address that bad keys count in as well."""
+
+    def __init__(self, database: Database, passwords: Passwords, failures: FailureCap) -> None:
+        self._database = database
+        self._passwords = passwords
+        self._failures = failures
+
+    async def log_in(self, email: str, password: str, code: str | None, client: Client) -> NewLogin:
+        """Raises InvalidCredentials, alike for a wrong password and an unknown address, and TooManyAttempts.
+
+        Where the password is right and the user has a second factor, a missing code is `totp_required`.
+        """
+        user = await self.verify(email, password, client)
+        if user.totp_confirmed and code is None:
+            raise InvalidCredentials("Send the code of your authenticator as well.", param="code", code="totp_required")
+        if user.totp_confirmed and not await self.use_code(user, code or ""):
+            raise await self._failed(user, client)
+        return await self._succeeded(user, client)
+
+    async def verify(self, email: str, password: str, client: Client) -> logins.Credentials:
+        """The user whose password it is. Raises as `log_in` does; the attempt counts as failed until a login."""
+        self._check_blocked(client.address, client.now_s)
+        email = email.lower()
+        async with self._database.acquire() as conn:
+            await _count_attempt(conn, _identity(email))
+            user = await logins.find_credentials(conn, email)
+        # No connection is held while the password is hashed.
+        if not await self._passwords.matches(user.password_hash if user else None, password) or user is None:
+            raise await self._failed(user, client)
+        return user
+
+    async def use_code(self, user: logins.Credentials, code: str) -> bool:
+        """Whether the code is right and was never used before."""
+        assert user.totp_secret is not None
+        async with self._database.acquire() as conn:
+            step = totp.matching_step(user.totp_secret, code, await logins.now_s(conn))
+            return step is not None and await logins.use_totp_step(conn, user.id, step)
+
+    async def find(self, token: str, address: str, now_s: float) -> logins.LoggedIn:
+        """Who holds the token. Raises InvalidCredentials if nobody does any more, TooManyAttempts as for bad keys."""
+        self._check_blocked(address, now_s)
+        async with self._database.acquire() as conn:
+            found = await logins.find_login(conn, _digest(token))
+        if found is None:
+            self._failures.count(address, now_s)
+            raise InvalidCredentials("Your login has ended. Log in again.", code="login_ended")
+        return found
+
+    def _check_blocked(self, address: str, now_s: float) -> None:
+        if blocked_s := self._failures.blocked_for_s(address, now_s):
+            raise TooManyAttempts("Too many failed attempts from your address.", retry_after_s=blocked_s)
+
+    async def _failed(self, user: logins.Credentials | None, client: Client) -> InvalidCredentials:
+        self._failures.count(client.address, client.now_s)
+        if user is not None:
+            async with self._database.acquire() as conn, conn.transaction():
+                await audit.record(conn, _author(user, client), "login.failed", user.id)
+        return InvalidCredentials("Incorrect e-mail address, password or code.")
+
+    async def _succeeded(self, user: logins.Credentials, client: Client) -> NewLogin:
+        token = secrets.token_urlsafe(32)
+        async with self._database.acquire() as conn, conn.transaction():
+            await unlock(conn, user.email)
+            login = await logins.create_login(
+                conn,
+                user.id,
+                token_sha256=_digest(token),
+                lifetime=LIFETIME,
+                address=client.address,
+                user_agent=client.user_agent[:MAX_USER_AGENT_CHARS],
+            )
+            await audit.record(conn, _author(user, client), "login.succeeded", user.id, after={"login_id": login.id})
+        return NewLogin(token, login, user)
+
+
+async def unlock(conn: Connection, email: str) -> None:
+    """Forget the failed attempts for this e-mail address."""
+    await logins.forget_failures(conn, _identity(email))
+
+
+async def _count_attempt(conn: Connection, identity: bytes) -> None:
+    """Count an attempt as failed before its password is looked at, so that parallel guesses cannot overtake the count.
+
+    Raises TooManyAttempts while none may be made; success forgets them all.
+    """
+    async with conn.transaction():
+        num_failures = await logins.count_failure(conn, identity)
+        if num_failures is None:
+            locked_s = await logins.locked_for_s(conn, identity)
+            raise TooManyAttempts(
+                f"Too many failed attempts. Try again in {math.ceil(locked_s)} s.",
+                code="login_locked",
+                retry_after_s=locked_s,
+            )
+        if delay_s := lockout_s(num_failures):
+            await logins.lock_identity(conn, identity, delay_s)
+
+
+def _author(user: logins.Credentials, client: Client) -> audit.Author:
+    return audit.Author(
+        organization_id=user.organization_id,
+        kind="user",
+        id=user.id,
+        email=user.email,
+        address=client.address,
+        request_id=client.request_id,
+    )
+
+
+def _identity(email: str) -> bytes:
+    return hashlib.sha256(email.encode()).digest()
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()

@@ -1,0 +1,72 @@
+"""Who may do what in the admin API: the one table of roles and scopes, and the decision. Pure data, no I/O.
+
+A role counts in the organization or in one project; a key has scopes, and never more than the user who owns it.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterable
+
+from gateway.errors import NotFound, PermissionDenied
+from gateway.principal import Permission, Role, Scope
+from gateway.tenancy.actor import Actor
+
+ALL: frozenset[Permission] = frozenset(typing.get_args(Permission))
+READ: frozenset[Permission] = frozenset(name for name in ALL if name.endswith(".read"))
+
+_SECURITY: frozenset[Permission] = frozenset({"audit.read", "admin_keys.read", "admin_keys.write"})
+
+OF_ROLE: dict[Role, frozenset[Permission]] = {
+    "owner": ALL,
+    "admin": ALL - {"organization.write"},
+    "billing": frozenset(
+        {"billing.read", "billing.write", "limits.read", "projects.read", "keys.read", "organization.read"}
+    ),
+    "viewer": READ - _SECURITY,
+}
+
+OF_SCOPE: dict[Scope, frozenset[Permission]] = {
+    "inference": frozenset(),
+    "adapters": frozenset({"adapters.read", "adapters.write"}),
+    "admin_read": READ,
+    "admin_write": ALL - READ,
+}
+
+
+def of_role(role: Role | None) -> frozenset[Permission]:
+    return OF_ROLE[role] if role else frozenset()
+
+
+def of_scopes(scopes: Iterable[Scope]) -> frozenset[Permission]:
+    return frozenset[Permission]().union(*(OF_SCOPE[scope] for scope in scopes))
+
+
+def authorize(actor: Actor, permission: Permission, project_id: str | None) -> None:
+    """Let the actor do it in the whole organization or, where project_id is given, in that project.
+
+    Raises PermissionDenied; and for a project that the actor has no part in NotFound, as if it did not exist.
+    """
+    if permission in actor.permissions:
+        return
+    if project_id is not None:
+        within = actor.project_permissions.get(project_id)
+        if within is not None and permission in within:
+            return
+        if within is None and not actor.permissions:
+            raise no_such_project(project_id)
+    raise PermissionDenied(f"You have insufficient permissions for this operation: it needs '{permission}'.")
+
+
+def check_grant(actor: Actor, granted: Iterable[Permission], project_id: str | None = None) -> None:
+    """Nobody gives, changes or takes away more than they have. Raises PermissionDenied."""
+    has = actor.permissions
+    if project_id is not None:
+        has = has | actor.project_permissions.get(project_id, frozenset())
+    if not has.issuperset(granted):
+        raise PermissionDenied("You cannot give, change or take away a role or a scope that goes beyond your own.")
+
+
+def no_such_project(project_id: str) -> NotFound:
+    """The same for another organization's project and for none."""
+    return NotFound(f"No project has the id '{project_id}'.", param="project_id")

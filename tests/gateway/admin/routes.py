@@ -1,0 +1,89 @@
+"""The application's own route table, as tests go through it, and a good body for every kind of request."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+from litestar import Litestar
+from litestar.handlers import HTTPRouteHandler
+
+from gateway.admin.access import Access
+from gateway.admin.admin_keys import CreateAdminKey
+from gateway.admin.key_states import RotateKey
+from gateway.admin.keys import CreateKey, ModifyKey
+from gateway.admin.logins import ChangePassword, Confirm, WithPassword
+from gateway.admin.members import AddMember, ModifyMember
+from gateway.admin.projects import ArchiveProject, CreateProject, ModifyProject
+from gateway.admin.service_accounts import CreateServiceAccount
+from gateway.admin.users import CreateUser, ModifyUser, ResetUser
+
+GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
+    AddMember: {"user_id": "user_x", "role": "viewer"},
+    ArchiveProject: {"retention_days": 1},
+    ChangePassword: {"password": "x", "new_password": "a long new password"},
+    Confirm: {"code": "000000"},
+    CreateAdminKey: {"name": "x", "scopes": ["admin_read"], "expires_at": None},
+    CreateKey: {
+        "name": "x",
+        "scopes": ["inference"],
+        "expires_at": None,
+        "models": ["tiny"],
+        "ip_allowlist": ["10.0.0.0/8"],
+        "service_account_id": None,
+    },
+    CreateProject: {"name": "x"},
+    CreateServiceAccount: {"name": "x"},
+    CreateUser: {"email": "x@example.com", "name": "X", "role": "viewer", "password": "a long new password"},
+    ModifyKey: {
+        "name": "x",
+        "scopes": ["inference"],
+        "expires_at": None,
+        "models": ["tiny"],
+        "ip_allowlist": ["10.0.0.0/8"],
+    },
+    ModifyMember: {"role": "viewer"},
+    ModifyProject: {"name": "x"},
+    ModifyUser: {"name": "X", "role": "viewer"},
+    ResetUser: {"password": "a long new password"},
+    RotateKey: {"grace_seconds": 1},
+    WithPassword: {"password": "x"},
+}
+
+
+class Route(msgspec.Struct, frozen=True):
+    """path: a pattern with {name} for each parameter. access: None where the route declares none."""
+
+    method: str
+    path: str
+    access: Access | None
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+    def at(self, **ids: str) -> str:
+        """The path with these parameters; "unknown" for others."""
+        return re.sub(r"\{(\w+)\}", lambda match: ids.get(match[1], "unknown"), self.path)
+
+    @property
+    def params(self) -> list[str]:
+        return re.findall(r"\{(\w+)\}", self.path)
+
+    @property
+    def good_body(self) -> dict[str, Any] | None:
+        """A body that is right in every field; None where the route takes none."""
+        if self.access is None or self.access.body is None:
+            return None
+        return dict(GOOD_BODIES.get(self.access.body, {}))
+
+
+def routes_of(app: Litestar) -> list[Route]:
+    """Every method of every path, but OPTIONS, which says what methods a path has and nothing else."""
+    routes = []
+    for route in app.routes:
+        for handler in getattr(route, "route_handlers", []):
+            assert isinstance(handler, HTTPRouteHandler)
+            path = re.sub(r"\{(\w+):\w+\}", r"{\1}", route.path)
+            routes += [Route(method, path, handler.opt.get("access")) for method in handler.http_methods]
+    return sorted((route for route in routes if route.method != "OPTIONS"), key=str)

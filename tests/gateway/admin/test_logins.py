@@ -1,0 +1,206 @@
+"""People log in with a password and, if they like, a code; guessing, replaying and forging get nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.db.pool import Database
+from gateway.tenancy.logins import FREE_FAILURES
+from gateway.tenancy.totp import code_at
+from tests.gateway.admin_server import PASSWORD, AdminServer, serve_admin
+
+EMAIL = "ann@example.com"
+
+
+@pytest.fixture
+async def ann(server: AdminServer) -> str:
+    """Id of an owner who can log in."""
+    return str((await server.user(EMAIL, "owner"))["id"])
+
+
+async def log_in(server: AdminServer, **fields: object) -> httpx.Response:
+    body = {"email": EMAIL, "password": PASSWORD} | fields
+    async with httpx.AsyncClient() as client:
+        return await client.post(f"{server.url}/admin/v1/login", json=body)
+
+
+def code_of(reply: httpx.Response) -> tuple[int, str | None]:
+    return reply.status_code, reply.json().get("error", {}).get("code")
+
+
+async def test_a_login_opens_the_admin_api_until_it_ends(server: AdminServer, ann: str) -> None:
+    reply = await log_in(server)
+    assert (reply.status_code, reply.json()["user_id"], reply.json()["role"]) == (200, ann, "owner")
+    cookie = reply.headers["set-cookie"]
+    assert all(part in cookie for part in ("HttpOnly", "SameSite=strict", "Path=/"))
+    assert "Secure" not in cookie, "this login came over plain HTTP"
+    token = reply.cookies["lorikeet_login"]
+    assert token not in reply.text
+
+    async with server.person(EMAIL) as browser:
+        assert (await browser.get("/projects")).status_code == 200
+        session = (await browser.get(f"{server.url}/admin/v1/session")).json()
+        assert session["csrf_token"] == browser.headers["x-csrf-token"]
+        ended = await browser.post(f"{server.url}/admin/v1/logout")
+        assert (ended.status_code, ended.json()["ids"]) == (200, [session["id"]])
+        browser.cookies.clear()
+        browser.cookies.set("lorikeet_login", token)  # the other login
+        assert (await browser.get("/projects")).status_code == 200
+    async with server.client() as stale:
+        stale.cookies.set("lorikeet_login", "x" * 43)
+        assert code_of(await stale.get("/projects")) == (401, "login_ended")
+
+
+async def test_the_token_is_stored_hashed(server: AdminServer, ann: str, database: Database) -> None:
+    token = (await log_in(server)).cookies["lorikeet_login"]
+    async with database.acquire() as conn:
+        rows = await conn.fetch("SELECT row_to_json(logins)::text AS row FROM logins")
+    assert len(rows) == 1 and token not in rows[0]["row"]
+
+
+async def test_over_https_the_cookie_is_secure_and_strangers_cannot_claim_it(
+    database: Database, tmp_path: Path
+) -> None:
+    from gateway.tenancy.addresses import parse_network
+
+    headers = {"x-forwarded-proto": "https", "x-forwarded-for": "198.51.100.1"}
+    body = {"email": EMAIL, "password": PASSWORD}
+    for trusted, secure, address in (((parse_network("127.0.0.1"),), True, "198.51.100.1"), ((), False, "127.0.0.1")):
+        async with serve_admin(database, tmp_path / address, trusted_proxies=trusted) as server:
+            if trusted:
+                await server.user(EMAIL, "owner")
+            async with httpx.AsyncClient(headers=headers) as client:
+                reply = await client.post(f"{server.url}/admin/v1/login", json=body)
+            assert ("Secure" in reply.headers["set-cookie"]) == secure
+            async with server.client(server.operator_key) as operator:
+                (newest, *_) = (await operator.get("/audit_logs", params={"limit": 1})).json()["data"]
+            assert newest["actor"]["session"]["ip_address"] == address
+
+
+async def test_with_a_cookie_every_change_needs_the_csrf_token(server: AdminServer, ann: str) -> None:
+    async with server.person(EMAIL) as browser:
+        good = browser.headers.pop("x-csrf-token")
+        for wrong in (None, "", good[:-1], good.upper(), "0" * 64):
+            headers = {} if wrong is None else {"x-csrf-token": wrong}
+            for method, path in [("POST", "/projects"), ("DELETE", "/users/user_x"), ("POST", "/users")]:
+                reply = await browser.request(method, path, headers=headers, json={"name": "forged"})
+                assert code_of(reply) == (403, "csrf"), (wrong, path)
+        async with server.person(EMAIL) as other:
+            reply = await browser.post(
+                "/projects", json={"name": "x"}, headers={"x-csrf-token": other.headers["x-csrf-token"]}
+            )
+        assert code_of(reply) == (403, "csrf"), "another login's token"
+        assert (await browser.get("/projects")).json()["data"] == []
+        assert (await browser.post("/projects", json={"name": "x"}, headers={"x-csrf-token": good})).status_code == 200
+
+
+async def test_a_wrong_password_and_an_unknown_address_look_alike(server: AdminServer, ann: str) -> None:
+    wrong = await log_in(server, password="wrong")
+    unknown = await log_in(server, email="nobody@example.com")
+    assert code_of(wrong) == (401, "invalid_credentials")
+    assert (wrong.status_code, wrong.content) == (unknown.status_code, unknown.content)
+    assert "set-cookie" not in wrong.headers
+
+
+@pytest.mark.parametrize("email", [EMAIL, "nobody@example.com"])
+async def test_guessing_is_locked_out_for_longer_and_longer(server: AdminServer, ann: str, email: str) -> None:
+    replies = [await log_in(server, email=email, password="wrong") for _ in range(FREE_FAILURES + 2)]
+    assert [reply.status_code for reply in replies] == [401] * (FREE_FAILURES + 1) + [429]
+    locked = await log_in(server, email=email)
+    assert code_of(locked) == (429, "login_locked"), "not even the right password is looked at"
+    assert 1 <= int(locked.headers["retry-after"]) <= 2
+
+
+async def test_parallel_guesses_do_not_outrun_the_lockout(server: AdminServer, ann: str) -> None:
+    replies = await asyncio.gather(*(log_in(server, password=f"guess {number}") for number in range(20)))
+    statuses = [reply.status_code for reply in replies]
+    assert statuses.count(401) == FREE_FAILURES + 1
+    assert statuses.count(429) == 20 - FREE_FAILURES - 1
+
+
+async def test_the_owner_of_a_login_sees_and_ends_others_of_their_own(server: AdminServer, ann: str) -> None:
+    await server.user("bob@example.com", "viewer")
+    async with (
+        server.person(EMAIL) as first,
+        server.person(EMAIL) as second,
+        server.person("bob@example.com") as bob,
+    ):
+        listed = (await first.get(f"{server.url}/admin/v1/logins")).json()["data"]
+        assert [login["current"] for login in listed] == [True, False]
+        reply = await bob.delete(f"{server.url}/admin/v1/logins/{listed[1]['id']}")
+        assert reply.status_code == 404
+        assert (await second.get("/projects")).status_code == 200
+        assert (await first.delete(f"{server.url}/admin/v1/logins/{listed[1]['id']}")).status_code == 200
+        assert code_of(await second.get("/projects")) == (401, "login_ended")
+        assert (await first.get("/projects")).status_code == 200
+
+        bobs = (await bob.get(f"{server.url}/admin/v1/session")).json()["user_id"]
+        assert len((await first.get(f"/users/{bobs}/logins")).json()["data"]) == 1
+        assert code_of(await bob.delete(f"/users/{ann}/logins")) == (403, "insufficient_permissions")
+        assert (await first.delete(f"/users/{bobs}/logins")).status_code == 200
+        assert code_of(await bob.get("/projects")) == (401, "login_ended")
+
+
+async def test_a_new_password_ends_all_other_logins(server: AdminServer, ann: str) -> None:
+    async with server.person(EMAIL) as first, server.person(EMAIL) as second:
+        change = {"password": "wrong", "new_password": "another good passphrase"}
+        url = f"{server.url}/admin/v1/password"
+        assert code_of(await first.post(url, json=change)) == (401, "invalid_credentials")
+        short = await first.post(url, json={"password": PASSWORD, "new_password": "short"})
+        assert (short.status_code, short.json()["error"]["param"]) == (400, "new_password")
+        assert (await first.post(url, json=change | {"password": PASSWORD})).status_code == 200
+        assert (await first.get("/projects")).status_code == 200
+        assert (await second.get("/projects")).status_code == 401
+    assert (await log_in(server)).status_code == 401
+    assert (await log_in(server, password="another good passphrase")).status_code == 200
+
+
+async def test_a_code_is_asked_for_once_confirmed_and_is_good_once(server: AdminServer, ann: str) -> None:
+    async with server.person(EMAIL) as browser:
+        url = f"{server.url}/admin/v1/totp"
+        begun = (await browser.post(url, json={"password": PASSWORD})).json()
+        secret = base64.b32decode(begun["secret"])
+        assert (await log_in(server)).status_code == 200, "it does not count before it is confirmed"
+        now = int(time.time()) // 30
+        confirmed = await browser.post(f"{url}/confirm", json={"code": code_at(secret, now)})
+        assert confirmed.status_code == 200
+        assert code_of(await browser.post(f"{url}/confirm", json={"code": code_at(secret, now)}))[0] == 401
+    assert code_of(await log_in(server)) == (401, "totp_required")
+    assert code_of(await log_in(server, code=code_at(secret, now))) == (401, "invalid_credentials"), "it was used"
+    good = code_at(secret, now + 1)
+    assert (await log_in(server, code=good)).status_code == 200
+    assert code_of(await log_in(server, code=good)) == (401, "invalid_credentials"), "replayed"
+    assert code_of(await log_in(server, code=good, password="wrong")) == (401, "invalid_credentials")
+
+
+async def test_racing_with_one_code_opens_one_login(server: AdminServer, ann: str) -> None:
+    async with server.person(EMAIL) as browser:
+        url = f"{server.url}/admin/v1/totp"
+        secret = base64.b32decode((await browser.post(url, json={"password": PASSWORD})).json()["secret"])
+        now = int(time.time()) // 30
+        await browser.post(f"{url}/confirm", json={"code": code_at(secret, now)})
+    replies = await asyncio.gather(*(log_in(server, code=code_at(secret, now + 1)) for _ in range(4)))
+    assert sorted(reply.status_code for reply in replies) == [200, 401, 401, 401]
+
+
+async def test_an_address_that_guesses_keys_waits_while_known_keys_go_on(database: Database, tmp_path: Path) -> None:
+    from gateway.tenancy.keys import new_key
+
+    async with serve_admin(database, tmp_path, max_failed_keys=5) as server:
+        async with server.client(server.operator_key) as operator:
+            assert (await operator.get("/projects")).status_code == 200
+            statuses = []
+            for _ in range(8):
+                async with server.client(new_key("admin").secret) as guesser:
+                    reply = await guesser.get("/projects")
+                statuses.append(reply.status_code)
+            assert statuses == [401] * 5 + [429] * 3
+            assert 1 <= int(reply.headers["retry-after"]) <= 60
+            assert (await operator.get("/projects")).status_code == 200
+        assert (await log_in(server)).status_code == 429, "passwords count with them"

@@ -1,0 +1,212 @@
+"""Keys are narrowed, rotated and suspended, service accounts own them, and a deleted tenant leaves only its ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.admin.purge import Purger
+from gateway.db.usage import list_usage_events, write_usage_events
+from gateway.errors import GatewayError, InvalidApiKey, PermissionDenied, Suspended
+from tests.gateway.admin_server import AdminServer, write_adapter
+from tests.gateway.db.test_tenant_isolation import usage_event
+
+WITHIN_S = 1.0
+
+
+async def refusal(server: AdminServer, key: str, address: str = "127.0.0.1") -> type[GatewayError] | None:
+    try:
+        await server.services.authenticator.authenticate(f"Bearer {key}", address)
+    except GatewayError as error:
+        return type(error)
+    return None
+
+
+async def becomes(server: AdminServer, key: str, wanted: type[GatewayError] | None, within_s: float = WITHIN_S) -> None:
+    """Within a second, the key is refused this way, or not any more."""
+    async with asyncio.timeout(within_s):
+        while True:
+            if await refusal(server, key) is wanted:
+                return
+            await asyncio.sleep(0.005)
+
+
+async def make_key(operator: httpx.AsyncClient, project: str, **fields: Any) -> dict[str, Any]:
+    reply = await operator.post(f"{project}/api_keys", json=fields)
+    assert reply.status_code == 200, reply.text
+    key: dict[str, Any] = reply.json()
+    return key
+
+
+async def test_a_rotated_key_keeps_its_id_and_has_two_secrets_until_the_grace_ends(
+    server: AdminServer, operator: httpx.AsyncClient, acme: str
+) -> None:
+    key = await make_key(operator, acme, name="app")
+    assert await refusal(server, key["value"]) is None
+    path = f"{acme}/api_keys/{key['id']}"
+    rotated = (await operator.post(f"{path}/rotate", json={"grace_seconds": 60})).json()
+    assert (rotated["id"], rotated["name"]) == (key["id"], "app")
+    assert rotated["previous_secret_expires_at"] is not None
+    for secret in (key["value"], rotated["value"]):
+        principal = await server.services.authenticator.authenticate(f"Bearer {secret}")
+        assert principal.api_key_id == key["id"]
+    third = (await operator.post(f"{path}/rotate", json={"grace_seconds": 60})).json()
+    await becomes(server, key["value"], InvalidApiKey)
+    assert [await refusal(server, secret["value"]) for secret in (rotated, third)] == [None, None]
+    fourth = (await operator.post(f"{path}/rotate", json={"grace_seconds": 0})).json()
+    await becomes(server, third["value"], InvalidApiKey)
+    await operator.delete(path)
+    await becomes(server, fourth["value"], InvalidApiKey)
+
+
+async def test_an_old_secret_ends_by_itself_even_where_it_is_cached(
+    server: AdminServer, operator: httpx.AsyncClient, acme: str
+) -> None:
+    key = await make_key(operator, acme)
+    await operator.post(f"{acme}/api_keys/{key['id']}/rotate", json={"grace_seconds": 1})
+    await becomes(server, key["value"], InvalidApiKey, within_s=1.5)
+
+
+async def test_suspension_says_what_is_suspended_and_ends(
+    server: AdminServer, operator: httpx.AsyncClient, acme: str
+) -> None:
+    key = await make_key(operator, acme)
+    assert await refusal(server, key["value"]) is None
+    for path, what in ((f"{acme}/api_keys/{key['id']}", "API key"), (acme, "project"), ("", "organization")):
+        assert (await operator.post(f"{path}/suspend")).status_code == 200
+        await becomes(server, key["value"], Suspended)
+        with pytest.raises(Suspended, match=f"This {what} is suspended"):
+            await server.services.authenticator.authenticate(f"Bearer {key['value']}")
+        assert (await operator.post(f"{path}/resume")).status_code == 200
+        await becomes(server, key["value"], None)
+
+
+async def test_a_key_works_from_its_networks_alone(server: AdminServer, operator: httpx.AsyncClient, acme: str) -> None:
+    key = await make_key(operator, acme, ip_allowlist=["192.0.2.0/24", "2001:db8::/32"])
+    good, bad = ["192.0.2.200", "::ffff:192.0.2.1", "2001:db8::1"], ["192.0.3.1", "127.0.0.1", "", "2001:db9::1"]
+    assert [await refusal(server, key["value"], address) for address in good] == [None] * 3
+    assert [await refusal(server, key["value"], address) for address in bad] == [PermissionDenied] * 4
+    await operator.post(f"{acme}/api_keys/{key['id']}", json={"ip_allowlist": None})
+    await becomes(server, key["value"], None)
+
+
+WRONG_LISTS: list[tuple[dict[str, Any], str]] = [
+    ({"ip_allowlist": ["10.0.0.0/8", "10.0.0.1/8"]}, "ip_allowlist[1]"),
+    ({"ip_allowlist": ["anywhere"]}, "ip_allowlist[0]"),
+    ({"ip_allowlist": []}, "ip_allowlist"),
+    ({"models": ["a\nb"]}, "models[0]"),
+    ({"models": [""]}, "models[...]"),
+    ({"service_account_id": "svc_unknown"}, "service_account_id"),
+]
+
+
+async def test_wrong_lists_are_refused_at_their_place(operator: httpx.AsyncClient, acme: str) -> None:
+    for body, param in WRONG_LISTS:
+        reply = await operator.post(f"{acme}/api_keys", json=body)
+        assert reply.status_code == 400, body
+        assert reply.json()["error"]["param"].startswith(param.removesuffix("[...]")), reply.text
+
+
+async def test_what_is_left_out_stays_as_it_is(operator: httpx.AsyncClient, acme: str) -> None:
+    key = await make_key(operator, acme, name="app", models=["tiny"], ip_allowlist=["10.0.0.0/8"])
+    changed = (await operator.post(f"{acme}/api_keys/{key['id']}", json={"name": "new"})).json()
+    assert (changed["name"], changed["models"], changed["ip_allowlist"]) == ("new", ["tiny"], ["10.0.0.0/8"])
+    changed = (await operator.post(f"{acme}/api_keys/{key['id']}", json={"models": None})).json()
+    assert (changed["name"], changed["models"]) == ("new", None)
+
+
+async def test_a_service_accounts_keys_end_with_it(server: AdminServer, operator: httpx.AsyncClient, acme: str) -> None:
+    account = (await operator.post(f"{acme}/service_accounts", json={"name": "bot"})).json()
+    second = await make_key(operator, acme, service_account_id=account["id"])
+    assert second["owner"]["service_account"] == {
+        "id": account["id"],
+        "name": "bot",
+        "object": "organization.project.service_account",
+    }
+    secrets = [account["api_key"]["value"], second["value"]]
+    assert [await refusal(server, secret) for secret in secrets] == [None, None]
+    assert (await operator.delete(f"{acme}/service_accounts/{account['id']}")).status_code == 200
+    for secret in secrets:
+        await becomes(server, secret, InvalidApiKey)
+    assert (await operator.get(f"{acme}/service_accounts")).json()["data"] == []
+
+
+async def test_a_persons_keys_end_with_their_membership_and_their_account(
+    server: AdminServer, operator: httpx.AsyncClient, acme: str
+) -> None:
+    user = await server.user("ann@example.com", None)
+    await operator.post(f"{acme}/users", json={"user_id": user["id"], "role": "admin"})
+    async with server.person("ann@example.com") as ann:
+        key = await make_key(ann, acme)
+    assert key["owner"]["user"]["email"] == "ann@example.com"
+    await operator.delete(f"{acme}/users/{user['id']}")
+    await becomes(server, key["value"], InvalidApiKey)
+
+
+async def test_a_demoted_persons_operator_key_shrinks_with_them(
+    server: AdminServer, operator: httpx.AsyncClient
+) -> None:
+    user = await server.user("ann@example.com", "owner")
+    async with server.person("ann@example.com") as ann:
+        key = (await ann.post("/admin_api_keys", json={"name": "ci"})).json()["value"]
+    async with server.client(key) as ci:
+        assert (await ci.post("/projects", json={"name": "one"})).status_code == 200
+        await server.user("second@example.com", "owner")
+        await operator.post(f"/users/{user['id']}", json={"role": "viewer"})
+        async with asyncio.timeout(WITHIN_S):
+            while (await ci.post("/projects", json={"name": "one"})).status_code != 403:
+                pass
+        assert (await ci.get("/projects")).status_code == 200
+        await operator.delete(f"/users/{user['id']}")
+        async with asyncio.timeout(WITHIN_S):
+            while (await ci.get("/projects")).status_code != 401:
+                pass
+
+
+async def test_a_deleted_tenant_is_dead_at_once_and_purged_after_its_retention(
+    server: AdminServer, operator: httpx.AsyncClient, acme: str, tmp_path: Path
+) -> None:
+    project_id = acme.removeprefix("/projects/")
+    folder = write_adapter(tmp_path / "pirate")
+    with contextlib.ExitStack() as stack:
+        files = {file.name: stack.enter_context(file.open("rb")) for file in folder.iterdir()}
+        assert (await operator.post(f"{acme}/adapters", data={"name": "pirate"}, files=files)).status_code == 200
+    key = await make_key(operator, acme)
+    user = await server.user("ann@example.com", None)
+    await operator.post(f"{acme}/users", json={"user_id": user["id"], "role": "viewer"})
+    async with server.services.database.acquire() as conn:
+        await write_usage_events(conn, [usage_event("req_1", project_id)])
+    assert await refusal(server, key["value"]) is None
+
+    purger = Purger(server.services)
+    archived = (await operator.post(f"{acme}/archive", json={"retention_days": 1})).json()
+    assert (archived["status"], archived["name"]) == ("archived", "acme")
+    assert archived["purge_after"] - archived["archived_at"] == 86_400
+    await becomes(server, key["value"], InvalidApiKey)
+    for method, path in [("POST", f"{acme}/api_keys"), ("POST", acme), ("POST", f"{acme}/suspend")]:
+        reply = await operator.request(method, path, json={"name": "x"} if path == acme else None)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (409, "project_archived"), path
+    assert (await operator.get("/projects")).json()["data"] == []
+    listed = (await operator.get("/projects", params={"include_archived": "true"})).json()["data"]
+    assert [project["name"] for project in listed] == ["acme"]
+    assert (await operator.post("/projects", json={"name": "acme"})).status_code == 200, "the name is free"
+
+    assert await purger.purge_all() == 0
+    assert len(server.services.store.digests()) == 1
+    async with server.services.database.acquire() as conn:
+        await conn.execute("UPDATE projects SET purge_after = now() WHERE archived_at IS NOT NULL")
+    assert await purger.purge_all() == 1
+    assert await purger.purge_all() == 0
+    assert server.services.store.digests() == []
+    assert len(server.removed) == 1
+    async with server.services.database.acquire() as conn:
+        assert await list_usage_events(conn, project_id, 10) == [usage_event("req_1", project_id)]
+        assert await conn.fetchval("SELECT count(*) FROM project_members WHERE project_id = $1", project_id) == 0
+    log = (await operator.get("/audit_logs", params={"limit": 100})).json()["data"]
+    assert log[0]["type"] == "project.purged"
+    assert log[0]["actor"]["type"] == "system"

@@ -1,0 +1,136 @@
+"""What an operator changes holds on every gateway within a second, also when the notifications were just cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import asyncpg
+import httpx
+import msgspec
+import pytest
+
+from gateway.db.pool import LISTENER_NAME
+from gateway.settings import Settings
+from tests.gateway.live import BASE, FakeEngine, LiveGateway, make_operator_key
+from tests.gateway.model_folder import make_model_folder
+
+NUM_GATEWAYS = 3
+WITHIN_S = 1.0
+CUT = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = $1 AND datname = $2"
+
+
+class Fleet(msgspec.Struct, frozen=True):
+    gateways: list[LiveGateway]
+    operator_key: str
+    dsn: str
+
+    async def cut_notifications(self) -> None:
+        conn = await asyncpg.connect(self.dsn)
+        try:
+            await conn.fetch(CUT, LISTENER_NAME, urlsplit(self.dsn).path[1:])
+        finally:
+            await conn.close()
+
+
+@pytest.fixture
+def fleet(dsn: str, tmp_path: Path) -> Iterator[Fleet]:
+    model_dir = make_model_folder(tmp_path / "model")
+    settings = Settings(data_dir=tmp_path, model=str(model_dir), model_name=BASE, max_failed_keys=0)
+    (tmp_path / "run").mkdir()
+    engine = FakeEngine(settings.engine_endpoint, model_dir)
+    gateways = [LiveGateway(settings, model_dir, dsn) for _ in range(NUM_GATEWAYS)]
+    try:
+        operator_key = asyncio.run(make_operator_key(dsn))
+        for gateway in gateways:
+            gateway.start()
+        yield Fleet(gateways, operator_key, dsn)
+    finally:
+        for gateway in gateways:
+            gateway.stop()
+        engine.kill()
+
+
+class Tenant:
+    """A project and one of its keys, as each gateway sees them."""
+
+    def __init__(self, clients: list[httpx.AsyncClient], operator: httpx.AsyncClient, project: str, key: Any) -> None:
+        self.clients = clients
+        self.operator = operator
+        self.project = project
+        self.path = f"{project}/api_keys/{key['id']}"
+        self.secret = key["value"]
+
+    async def statuses(self) -> list[int]:
+        """What each gateway answers to the key."""
+        headers = {"authorization": f"Bearer {self.secret}"}
+        replies = await asyncio.gather(*(client.get("/v1/models", headers=headers) for client in self.clients))
+        return [reply.status_code if reply.json().get("data") != [] else 204 for reply in replies]
+
+    async def change(self, method: str, path: str, body: Any, status: int) -> float:
+        """Make a change through one gateway; seconds until all answer with the status."""
+        before = await self.statuses()
+        assert before != [status] * NUM_GATEWAYS
+        reply = await self.operator.request(method, path, json=body)
+        assert reply.status_code == 200, reply.text
+        started_s = time.monotonic()
+        while await self.statuses() != [status] * NUM_GATEWAYS:
+            assert time.monotonic() - started_s < WITHIN_S, (method, path, await self.statuses())
+        return time.monotonic() - started_s
+
+
+@pytest.fixture
+async def tenant(fleet: Fleet) -> AsyncIterator[Tenant]:
+    clients = [httpx.AsyncClient(base_url=gateway.url) for gateway in fleet.gateways]
+    headers = {"authorization": f"Bearer {fleet.operator_key}"}
+    operator = httpx.AsyncClient(base_url=f"{fleet.gateways[0].url}/v1/organization", headers=headers)
+    project = (await operator.post("/projects", json={"name": "acme"})).json()
+    path = f"/projects/{project['id']}"
+    yield Tenant(clients, operator, path, (await operator.post(f"{path}/api_keys", json={})).json())
+    for client in (*clients, operator):
+        await client.aclose()
+
+
+async def test_changes_hold_on_all_gateways_within_a_second(fleet: Fleet, tenant: Tenant) -> None:
+    changes: list[tuple[str, str, Any, int]] = [
+        ("POST", f"{tenant.path}/suspend", {}, 403),
+        ("POST", f"{tenant.path}/resume", {}, 200),
+        ("POST", tenant.path, {"ip_allowlist": ["192.0.2.0/24"]}, 403),
+        ("POST", tenant.path, {"ip_allowlist": None}, 200),
+        ("POST", tenant.path, {"models": []}, 204),
+        ("POST", tenant.path, {"models": [BASE]}, 200),
+        ("POST", tenant.path, {"scopes": ["adapters"]}, 403),
+        ("POST", tenant.path, {"scopes": ["inference"]}, 200),
+        ("POST", f"{tenant.project}/suspend", {}, 403),
+        ("POST", f"{tenant.project}/resume", {}, 200),
+        ("POST", "/suspend", {}, 403),
+        ("POST", "/resume", {}, 200),
+    ]
+    for cut in (False, True):
+        for method, path, body, status in changes:
+            if cut:
+                await fleet.cut_notifications()
+            took_s = await tenant.change(method, path, body, status)
+            assert took_s < WITHIN_S
+    await fleet.cut_notifications()
+    await tenant.change("POST", f"{tenant.path}/rotate", {"grace_seconds": 0}, 401)
+
+    for cut in (False, True):
+        revoked = await another_key(tenant)
+        assert await revoked.statuses() == [200] * NUM_GATEWAYS
+        if cut:
+            await fleet.cut_notifications()
+        await revoked.change("DELETE", revoked.path, None, 401)
+    archived = await another_key(tenant)
+    assert await archived.statuses() == [200] * NUM_GATEWAYS
+    await fleet.cut_notifications()
+    await archived.change("POST", f"{tenant.project}/archive", {"retention_days": 0}, 401)
+
+
+async def another_key(tenant: Tenant) -> Tenant:
+    key = (await tenant.operator.post(f"{tenant.project}/api_keys", json={})).json()
+    return Tenant(tenant.clients, tenant.operator, tenant.project, key)
