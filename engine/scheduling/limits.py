@@ -6,7 +6,6 @@ Gateways hold clients to most of these bounds already; here they keep one bad re
 from __future__ import annotations
 
 import math
-import sys
 
 import msgspec
 
@@ -21,7 +20,7 @@ SAMPLING_BOUNDS: dict[str, tuple[float, float]] = {
     "min_p": (0, 1),
     "presence_penalty": (-2, 2),
     "frequency_penalty": (-2, 2),
-    "repetition_penalty": (sys.float_info.min, sys.float_info.max),
+    "repetition_penalty": (1e-3, 1e3),  # smaller ones overflow
     "min_tokens": (0, math.inf),
     "num_logprobs": (0, MAX_LOGPROBS),
     "num_prompt_logprobs": (0, MAX_LOGPROBS),

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from peft import LoraConfig, get_peft_model
+from torch.profiler import ProfilerActivity, profile
 
 from adapters.store import AdapterStore
+from engine.bench.drive import BenchEngine
 from engine.protocol import EngineStats, GenerateRequest
 from tests.engine.harness import collect, engine_config, greedy, run_engine, run_events
 from tests.engine.lora.tenants import Tenants
@@ -74,3 +76,16 @@ def test_an_adapter_that_does_not_fit_fails_its_own_requests_only(tenants: Tenan
     for name, why in (("misfit", "q_proj"), ("missing", missing)):
         error = answers[name].final.error
         assert error is not None and error.code == "adapter_rejected" and why in error.message
+
+
+def test_adapters_that_no_row_uses_cost_no_operation(tenants: Tenants) -> None:
+    """The operations of a base request's steps are the same, one by one, with and without adapters in their slots."""
+    profiles = []
+    for preload in ([], list(filter(None, tenants.digests.values()))):
+        config = engine_config(tenants.model_dir, tenants.store_dir)
+        with BenchEngine(config, preload=preload) as engine:
+            engine.answer(greedy("warm", [1, 2, 3], 4))
+            with profile(activities=[ProfilerActivity.CPU]) as steps:
+                engine.answer(greedy("base", [4, 5, 6], 4))
+        profiles.append({event.key: event.count for event in steps.key_averages()})
+    assert profiles[0] == profiles[1] and "aten::bmm" in profiles[0]
