@@ -26,7 +26,8 @@ log = structlog.get_logger(__name__)
 MAX_WAITING = 100_000
 MAX_BATCH = 500
 LINGER_S = 0.02
-"""How long an event waits for others to be written with: a transaction for each would cost more than its request."""
+"""Between the starts of two transactions, so that events under load are written together: a transaction for each of
+them would cost more than its request."""
 
 INSERT_TIMEOUT_S = 10.0
 FIRST_BACKOFF_S = 0.1
@@ -109,14 +110,16 @@ class Meter:
             log.error("usage_not_written", num_events=len(self._waiting))
 
     async def _write(self) -> None:
-        backoff_s, limit = FIRST_BACKOFF_S, MAX_BATCH
+        loop = asyncio.get_running_loop()
+        backoff_s, limit, began_s = FIRST_BACKOFF_S, MAX_BATCH, float("-inf")
         while self._waiting or not self._stopping:
             if not self._waiting:
                 await self._wake.wait()
                 self._wake.clear()
                 continue
             if not self._stopping:
-                await asyncio.sleep(LINGER_S)
+                await asyncio.sleep(began_s + LINGER_S - loop.time())
+            began_s = loop.time()
             batch = self._next_batch(limit)
             try:
                 new = await self._insert([waiting.event for waiting in batch])

@@ -13,6 +13,7 @@ import asyncpg
 import httpx
 import pytest
 
+from gateway.metering.meter import LINGER_S
 from gateway.settings import Settings
 from tests.gateway.conftest import House
 from tests.gateway.live import BASE, FakeEngine, LiveGateway, Tenant, make_tenant
@@ -47,7 +48,9 @@ def unchunk(body: bytes) -> bytes:
 
 
 async def usage_rows(dsn: str, project_id: str, finish_reason: str, at_least: int = 1) -> list[asyncpg.Record]:
-    """Rows are written behind the reply: wait for them, bounded."""
+    """Rows are written behind the reply: wait for them, bounded; with at_least 0 for those of requests that ended."""
+    if not at_least:
+        await asyncio.sleep(3 * LINGER_S)  # the ledger writes in groups, this far apart
     conn = await asyncpg.connect(dsn)
     try:
         deadline = time.monotonic() + 10

@@ -148,6 +148,7 @@ class Gateway:
         self.admitted: list[Running] = []
         self.refused: list[Shortage] = []
         self.ticked_s = 0.0
+        self.max_batch = 5
         self.claim()
 
     def claim(self) -> None:
@@ -222,7 +223,7 @@ class Gateway:
 
     def write(self) -> None:
         """The transaction of the meter."""
-        batch = dict(list(self.unwritten.items())[: self.rng.randint(1, 5)])
+        batch = dict(list(self.unwritten.items())[: self.rng.randint(1, self.max_batch)])
         if not batch:
             return
         fate = self.rng.choices(("done", "lost before", "lost after"), self.fates)[0]
@@ -421,7 +422,7 @@ class Simulation:
         for running in list(self.running):
             self.end(running)
         for gateway in self.gateways:
-            gateway.cut_off_until_s = 0.0
+            gateway.cut_off_until_s, gateway.max_batch = 0.0, 500
         for _ in range(60):
             self.pass_time(0.5)
             for gateway in self.gateways:
