@@ -81,8 +81,6 @@ async def list_limits(
     return [Standing(_limit(row), row["used"], row["reserved"], row["window_end"]) for row in rows]
 
 
-# Nobody writes usage meanwhile: what the ledger has is counted here, and what it gets later by its trigger.
-_LOCK_LEDGER = "LOCK TABLE usage_events IN SHARE MODE"
 _UPSERT = """
     INSERT INTO limits AS l
         (id, organization_id, project_id, api_key_id, model, unit, period, max, hard, alert_percents)
@@ -97,21 +95,11 @@ _FIND = """
         AND model IS NOT DISTINCT FROM $4 AND unit = $5 AND period = $6 AND hard = $7
 """
 _UPDATE = "UPDATE limits SET max = $2, alert_percents = $3 WHERE id = $1 RETURNING id"
-_SETTLE_PAST = """
-    INSERT INTO limit_accounts (limit_id, window_start, settled)
-    SELECT l.id, limit_window(l.period, now()),
-           sum(usage_amount(l.unit, e.request_id, e.model, e.prompt_tokens, e.completion_tokens))
-    FROM limits l JOIN projects p ON p.organization_id = l.organization_id
-        JOIN usage_events e ON e.project_id = p.id AND e.created_at >= limit_window(l.period, now())
-    WHERE l.id = $1 AND (l.project_id IS NULL OR l.project_id = p.id)
-        AND (l.api_key_id IS NULL OR l.api_key_id = e.api_key_id) AND (l.model IS NULL OR l.model = e.model)
-    GROUP BY l.id, l.period
-"""
 
 
 async def set_limit(conn: Connection, wanted: Limit) -> tuple[str, bool]:
     """Set what it is about to its max and thresholds, in one transaction; (id, whether it is new). wanted.id is not
-    looked at. What was used in the current window before counts too.
+    looked at. What was used in the current window before counts too: the schema sees to that.
 
     Raises asyncpg.ForeignKeyViolationError if the project is not the organization's, or there is no such key.
     """
@@ -130,11 +118,8 @@ async def set_limit(conn: Connection, wanted: Limit) -> tuple[str, bool]:
             if (found["max"], found["alert_percents"]) != (wanted.max, thresholds):
                 await conn.execute(_UPDATE, found["id"], wanted.max, thresholds)
             return found["id"], False
-        await conn.execute(_LOCK_LEDGER)
         limit_id = new_id("lim")
         made: str = await conn.fetchval(_UPSERT, limit_id, *identity, wanted.max, wanted.hard, thresholds)
-        if made == limit_id and wanted.window != "none":
-            await conn.execute(_SETTLE_PAST, made)
         return made, made == limit_id
 
 

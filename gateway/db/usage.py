@@ -1,7 +1,7 @@
-"""The ledger of usage events: one row per (request, attempt), and a final row is never changed.
+"""The ledger of usage: each (request, attempt) once, priced as it is written, and only ever added to.
 
-A row that ended in "error" may be what a gateway saw before it lost its engine: the engine's own count, should it come,
-replaces it.
+A row that ended in "error" may be what a gateway saw before it lost its engine: what the engine's own count has beyond
+it, should that come, becomes a row beside it. `write_usage` in the schema does all of this in one transaction.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class UsageEvent(msgspec.Struct, frozen=True):
-    """One row of the ledger. Times in ms; ttft_ms is None when no token came or its gateway died."""
+    """One attempt as a gateway tells of it. Times in ms; ttft_ms is None when no token came or its gateway died.
+    created_at: the instant of its meter tag, the same in every copy of it."""
 
     request_id: str
     attempt: int
@@ -43,40 +44,22 @@ class UsageEvent(msgspec.Struct, frozen=True):
     adapter_load_bytes: int
     created_at: datetime.datetime
     finished_at: datetime.datetime
+    service_tier: str = "default"
 
 
 _WRITE = """
-    INSERT INTO usage_events AS known (
-        request_id, attempt, organization_id, project_id, api_key_id, endpoint, model,
-        adapter_id, adapter_version, adapter_digest, stream,
-        prompt_tokens, cached_tokens, completion_tokens, discarded_tokens, finish_reason,
-        queue_ms, prefill_ms, decode_ms, ttft_ms, latency_ms, adapter_load_bytes, created_at, finished_at)
-    SELECT * FROM unnest(
-        $1::text[], $2::integer[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
-        $8::text[], $9::integer[], $10::text[], $11::boolean[],
-        $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::text[],
-        $17::float8[], $18::float8[], $19::float8[], $20::float8[], $21::float8[], $22::bigint[],
-        $23::timestamptz[], $24::timestamptz[])
-    ON CONFLICT (request_id, attempt) DO UPDATE SET
-        prompt_tokens = greatest(known.prompt_tokens, excluded.prompt_tokens),
-        cached_tokens = excluded.cached_tokens,
-        completion_tokens = greatest(known.completion_tokens, excluded.completion_tokens),
-        discarded_tokens = excluded.discarded_tokens,
-        finish_reason = excluded.finish_reason,
-        queue_ms = excluded.queue_ms,
-        prefill_ms = excluded.prefill_ms,
-        decode_ms = excluded.decode_ms,
-        adapter_load_bytes = excluded.adapter_load_bytes
-    WHERE known.finish_reason = 'error' AND (
-        excluded.finish_reason <> 'error'
-        OR excluded.prompt_tokens > known.prompt_tokens
-        OR excluded.completion_tokens > known.completion_tokens)
-    RETURNING request_id, attempt, xmax = 0 AS is_new  -- xmax is the transaction that replaced the row before it
+    SELECT new_request_id, new_attempt FROM write_usage(ARRAY(
+        SELECT ROW(e.*)::usage_events FROM unnest(
+            $1::text[], $2::integer[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
+            $8::text[], $9::integer[], $10::text[], $11::boolean[],
+            $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::text[],
+            $17::float8[], $18::float8[], $19::float8[], $20::float8[], $21::float8[], $22::bigint[],
+            $23::timestamptz[], $24::timestamptz[], $25::text[]) e))
 """
 
 
 async def write_usage_events(conn: Connection, events: Sequence[UsageEvent]) -> set[tuple[str, int]]:
-    """Write events, no (request_id, attempt) twice, in one statement; returns those that had no row yet.
+    """Write events, no (request_id, attempt) twice among them; returns those that had no row yet.
 
     Of two events of one attempt the ledger keeps the one that did not end in "error", with the larger counts: no client
     has seen more than its row says.
@@ -85,19 +68,20 @@ async def write_usage_events(conn: Connection, events: Sequence[UsageEvent]) -> 
         return set()
     columns = [[getattr(event, field) for event in events] for field in UsageEvent.__struct_fields__]
     rows = await conn.fetch(_WRITE, *columns)
-    return {(row["request_id"], row["attempt"]) for row in rows if row["is_new"]}
+    return {(row["new_request_id"], row["new_attempt"]) for row in rows}
 
 
 _LIST = """
     SELECT request_id, attempt, organization_id, project_id, api_key_id, endpoint, model,
            adapter_id, adapter_version, adapter_digest, stream,
            prompt_tokens, cached_tokens, completion_tokens, discarded_tokens, finish_reason,
-           queue_ms, prefill_ms, decode_ms, ttft_ms, latency_ms, adapter_load_bytes, created_at, finished_at
-    FROM usage_events WHERE project_id = $1
+           queue_ms, prefill_ms, decode_ms, ttft_ms, latency_ms, adapter_load_bytes, created_at, finished_at,
+           service_tier
+    FROM usage_attempts WHERE project_id = $1
     ORDER BY created_at DESC, request_id, attempt LIMIT $2
 """
 
 
 async def list_usage_events(conn: Connection, project_id: str, limit: int) -> list[UsageEvent]:
-    """The project's latest events, newest first."""
+    """The project's latest attempts, newest first, as their best counts have them."""
     return [UsageEvent(**row) for row in await conn.fetch(_LIST, project_id, limit)]
