@@ -18,6 +18,7 @@ from engine.protocol import Usage
 from gateway.backends.pool import Pool
 from gateway.db.usage import UsageEvent
 from gateway.engine_metrics import EngineCollector
+from gateway.journal_metrics import JournalMetrics
 from gateway.request_metrics import RequestMetrics
 
 SHARED_METRICS_DIR = "PROMETHEUS_MULTIPROC_DIR"
@@ -45,6 +46,7 @@ class Metrics:
             MultiProcessCollector(rendered, str(shared))  # type: ignore[no-untyped-call]
             registry = CollectorRegistry()
         self._requests = RequestMetrics(registry)
+        self.journal = JournalMetrics(registry)
         self._http_requests = Counter(
             "lorikeet_http_requests", "HTTP requests.", ["method", "route", "status"], registry=registry
         )

@@ -208,6 +208,7 @@ class Pipeline:
             adapter_digest=adapter.digest if adapter else None,
             created_at_ns=0,
             stream=request.stream,
+            journal_id=self._meter.journal_id,
         )
 
 

@@ -31,7 +31,7 @@ from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
 from gateway.limits.webhooks import WebhookSender
 from gateway.limits.work import Free, Prices
-from gateway.metering.meter import Meter
+from gateway.metering.service import Metering
 from gateway.observe import SHARED_METRICS_DIR, Metrics
 from gateway.pipeline import Pipeline
 from gateway.routing.resolve import Resolver
@@ -46,7 +46,6 @@ log = structlog.get_logger(__name__)
 
 DATABASE_RETRY_S = 0.5
 ABORTED_FINALS_S = 5.0
-LEDGER_FLUSH_S = 10.0
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,17 +81,25 @@ async def running_services(
         resolver = Resolver(database, frozenset({settings.model_name}))
         authenticator.changes.subscribe(resolver.changed)
         limiter = _limiter(database, authenticator, prices or Free())
-        meter = Meter(database, metrics, limiter)
+        database_id = await _database_id(database)
+        metering = Metering(
+            settings.journal_dir,
+            database,
+            limiter,
+            metrics,
+            database_id=database_id,
+            max_journal_bytes=settings.journal_bytes,
+        )
         backend = EngineBackend(
             settings.engine_endpoint,
-            database_id=await _database_id(database),
+            database_id=database_id,
             model_digest=model_digest(model_dir),
             config=config,
             tokenizer=tokenizer,
-            sink=meter,
+            sink=metering.meter,
         )
         admin = _admin_services(settings, config, database, authenticator, failures, backend)
-        await _start(stack, authenticator, limiter, meter, backend, Purger(admin))
+        await _start(stack, authenticator, limiter, metering, backend, Purger(admin))
         webhooks = WebhookSender(database, allow_private=settings.private_webhooks)
         webhooks.start()
         stack.push_async_callback(webhooks.stop)
@@ -108,7 +115,7 @@ async def running_services(
                 resolver,
                 pools,
                 {settings.model_name: tokenizer},
-                meter,
+                metering.meter,
                 limiter,
                 default_max_tokens=settings.default_max_tokens,
             ),
@@ -134,21 +141,23 @@ async def _start(
     stack: AsyncExitStack,
     authenticator: Authenticator,
     limiter: Limiter,
-    meter: Meter,
+    metering: Metering,
     backend: EngineBackend,
     purger: Purger,
 ) -> None:
-    """Start each, and leave to the stack to stop them in the opposite order."""
+    """Start each, and leave to the stack to stop them in the opposite order: streams end, then the journal is on disk
+    and engines know it, then it goes to the ledger."""
     await authenticator.start()
     stack.push_async_callback(authenticator.stop)
     await limiter.start()
     stack.push_async_callback(limiter.stop)
+    metering.start()
+    stack.push_async_callback(metering.stop)
     backend.start()
     stack.push_async_callback(backend.stop)
     purger.start()
     stack.push_async_callback(purger.stop)
-    meter.start()
-    stack.push_async_callback(meter.stop, LEDGER_FLUSH_S)
+    stack.push_async_callback(metering.flush)
     stack.push_async_callback(_drain, backend)
 
 

@@ -31,7 +31,14 @@ ORIGIN = re.compile(r"https?://[A-Za-z0-9.-]+(:\d{1,5})?|https?://\[[0-9A-Fa-f:.
 
 _LONGEST_SOCKET_NAME = ".s.PGSQL.5432.lock"
 _BYTE_FIELDS = frozenset(
-    {"kv_cache_bytes", "adapter_device_bytes", "adapter_host_bytes", "max_body_bytes", "max_adapter_bytes"}
+    {
+        "kv_cache_bytes",
+        "adapter_device_bytes",
+        "adapter_host_bytes",
+        "max_body_bytes",
+        "max_adapter_bytes",
+        "journal_bytes",
+    }
 )
 _SECRET_FIELDS = frozenset({"admin_key", "database_url"})
 _BYTE_UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
@@ -88,6 +95,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     default_max_tokens: Annotated[Positive, Meta(description="Completion tokens when a request sets no bound.")] = 1024
     max_body_bytes: Annotated[Bytes, Meta(description="Largest request body, e.g. `4MiB`.")] = 4 << 20
     max_adapter_bytes: Annotated[Bytes, Meta(description="Largest adapter upload, e.g. `512MiB`.")] = 512 << 20
+    journal_bytes: Annotated[
+        Bytes, Meta(description="Usage each gateway keeps while the database is away; then it refuses requests.")
+    ] = 64 << 20
     trusted_proxies: Annotated[
         str, Meta(description="Networks whose X-Forwarded-For counts, e.g. `10.0.0.0/8, ::1` (unset: none).")
     ] = ""
@@ -150,6 +160,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def adapter_store_dir(self) -> Path:
         """Root of the content-addressed adapter store."""
         return self.data_dir / "adapters"
+
+    @property
+    def journal_dir(self) -> Path:
+        """Journals of the gateways on this machine."""
+        return self.data_dir / "journal"
 
     @property
     def operator_key_path(self) -> Path:

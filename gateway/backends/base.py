@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from engine.protocol import Delta, EngineStats, Final, GenerateRequest, UsageRecord
+from gateway.metering.format import Count
 
 Message = dict[str, Any]
 
@@ -53,16 +54,26 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class UsageSink(Protocol):
-    """Where a backend puts the usage of every attempt it ran, exactly once each, whoever read the stream."""
+    """Where a backend puts the usage of every attempt it ran, exactly once each, whoever read the stream. Nothing here
+    waits."""
 
-    def dispatched(self, request_id: str) -> None:
+    def dispatched(self, request: GenerateRequest, engine_id: str) -> None:
         """It is on its way to where it runs: from now on its usage will be recorded."""
 
+    def progressed(self, counts: list[Count]) -> None:
+        """Tokens have come, and go to clients once this returns: as many as one message brought, at once."""
+
     def record(
-        self, usage: UsageRecord, *, source: Acknowledged, ttft_ms: float | None, latency_ms: float | None
+        self,
+        usage: UsageRecord,
+        *,
+        engine_id: str,
+        source: Acknowledged | None,
+        ttft_ms: float | None,
+        latency_ms: float | None,
     ) -> None:
-        """Take it without waiting. source is told once the usage is durable. Times are the backend client's own:
-        submit to first token, submit to final."""
+        """source is told once the usage is durable. Without a source it is what the backend's client saw of an engine
+        that is gone, and engine_id is "". Times are the client's own: submit to first token, submit to final."""
 
 
 class Acknowledged(Protocol):

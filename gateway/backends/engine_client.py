@@ -37,6 +37,7 @@ from gateway.backends.base import Capabilities, Health, Message, PreparedPrompt,
 from gateway.backends.credits import Credits
 from gateway.backends.engine_link import EngineGone, EngineLink
 from gateway.errors import BackendFailed, GatewayError, InvalidRequest, Overloaded
+from gateway.metering.format import Count
 from gateway.text.tokenizer import Tokenizer
 
 CREDIT_WAIT_S = 2.0
@@ -55,6 +56,7 @@ class _Stream(msgspec.Struct, eq=False):
     made up here. Times are the loop's, in seconds."""
 
     request: GenerateRequest
+    engine_id: str
     submitted_s: float
     counts: list[int]
     first_token_s: float | None = None
@@ -69,6 +71,8 @@ class _Stream(msgspec.Struct, eq=False):
     @property
     def num_kept_tokens(self) -> int:
         """What was seen of all choices, less what follows the stop strings."""
+        if not self.kept:
+            return sum(self.counts)
         return sum(min(count, self.kept.get(index, count)) for index, count in enumerate(self.counts))
 
     def wake(self) -> None:
@@ -84,14 +88,6 @@ class _Stream(msgspec.Struct, eq=False):
             return deltas
         assert self.final is not None
         return self.final
-
-
-class _NoEngine:
-    """The source of what a gateway made up for an engine that is gone. The engine's own record, should it come, stays
-    unacknowledged until it is written itself."""
-
-    async def acknowledge(self, keys: list[tuple[str, int]]) -> None:
-        pass
 
 
 class EngineBackend:
@@ -119,7 +115,6 @@ class EngineBackend:
         self._streams: dict[str, _Stream] = {}
         self._credits = Credits()
         self._adapter_waiters: dict[str, list[asyncio.Future[AdapterStatus]]] = {}
-        self._no_engine = _NoEngine()
 
     def start(self) -> None:
         """Begin to connect; the engine may come later."""
@@ -150,6 +145,11 @@ class EngineBackend:
         )
 
     @property
+    def _engine_id(self) -> str:
+        assert self._welcome is not None
+        return self._welcome.engine_id
+
+    @property
     def num_in_flight(self) -> int:
         return self._credits.num_taken
 
@@ -167,14 +167,15 @@ class EngineBackend:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[Delta] | Final]:
         await self._take_credit()
-        stream = _Stream(request, asyncio.get_running_loop().time(), [0] * request.n)
+        engine_id = self._engine_id
+        stream = _Stream(request, engine_id, asyncio.get_running_loop().time(), [0] * request.n)
         try:
             self._link.send(Submit(request))
         except EngineGone as gone:
             self._credits.give()
             raise _not_ready(str(gone)) from None
         self._streams[request.request_id] = stream
-        self._sink.dispatched(request.request_id)
+        self._sink.dispatched(request, engine_id)
         try:
             while not isinstance(item := await stream.take(), Final):
                 yield item
@@ -225,8 +226,9 @@ class EngineBackend:
     def received(self, message: EngineMessage) -> None:
         match message:
             case StepOutputs(deltas, finals):
-                for delta in deltas:
-                    self._deliver(delta)
+                counts = [count for delta in deltas if (count := self._deliver(delta)) is not None]
+                if counts:
+                    self._sink.progressed(counts)  # before their readers run
                 for final in finals:
                     self._end(final)
             case Heartbeat(stats=EngineStats() as stats):
@@ -239,7 +241,7 @@ class EngineBackend:
                         waiter.set_result(message)
             case UnackedUsage(records):
                 for record in records:
-                    self._sink.record(record, source=self, ttft_ms=None, latency_ms=None)
+                    self._sink.record(record, engine_id=self._engine_id, source=self, ttft_ms=None, latency_ms=None)
 
     def disconnected(self, reason: str) -> None:
         """Every open request ends here, with what this gateway saw of it: nothing, unless a token came."""
@@ -264,16 +266,19 @@ class EngineBackend:
 
     # one request
 
-    def _deliver(self, delta: Delta) -> None:
+    def _deliver(self, delta: Delta) -> Count | None:
+        """What its request has used by now."""
         stream = self._streams.get(delta.request_id)
         if stream is None:
-            return
+            return None
         if stream.first_token_s is None:
             stream.first_token_s = asyncio.get_running_loop().time()
         stream.counts[delta.index] = delta.num_completion_tokens
         if not stream.abandoned:
             stream.deltas.append(delta)
             stream.wake()
+        request = stream.request
+        return Count(request.request_id, request.attempt, len(request.prompt_token_ids), stream.num_kept_tokens)
 
     def _end(self, final: Final) -> None:
         stream = self._streams.get(final.request_id)
@@ -301,7 +306,8 @@ class EngineBackend:
         record = UsageRecord(final.request_id, stream.request.attempt, reason, usage, stream.request.meter)
         self._sink.record(
             record,
-            source=self._no_engine if stream.lost else self,
+            engine_id="" if stream.lost else stream.engine_id,
+            source=None if stream.lost else self,
             ttft_ms=_elapsed_ms(stream.submitted_s, stream.first_token_s),
             latency_ms=_elapsed_ms(stream.submitted_s, stream.final_s),
         )

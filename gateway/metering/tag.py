@@ -13,7 +13,8 @@ UnixNs = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 class MeterTag(msgspec.Struct, frozen=True):
     """Everything of an event that the engine does not know. It travels as opaque bytes in `GenerateRequest.meter`,
     so that whichever gateway receives the usage can write the event. created_at_ns: Unix time in ns of its admission,
-    by the database's clock: it counts in the windows of its limits that this lies in."""
+    by the database's clock: it counts in the windows of its limits that this lies in. journal_id: of the gateway that
+    sent it."""
 
     organization_id: str
     project_id: str
@@ -25,6 +26,8 @@ class MeterTag(msgspec.Struct, frozen=True):
     adapter_digest: str | None
     created_at_ns: UnixNs
     stream: bool
+    service_tier: str = "default"
+    journal_id: str = ""
 
 
 encode_tag = msgspec.msgpack.Encoder().encode

@@ -1,0 +1,121 @@
+"""What journals have open, what the ledger took of each engine's counts, and who was lost with a count of what."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+LOST_AFTER = datetime.timedelta(seconds=60)
+"""A journal that is not heard of for so long counts as lost until it is: its gateway reports every few seconds."""
+
+FORGET_ENGINE_AFTER = datetime.timedelta(days=30)
+
+
+class LostJournal(msgspec.Struct, frozen=True):
+    """open_requests: sent to an engine, and in no row since."""
+
+    id: str
+    open_requests: int
+    heard_at: datetime.datetime
+
+
+_REPORT = """
+    INSERT INTO journals (id, open_requests) VALUES ($1, $2)
+    ON CONFLICT (id) DO UPDATE SET open_requests = excluded.open_requests, heard_at = clock_timestamp()
+"""
+
+
+async def report_journal(conn: Connection, journal_id: str, open_requests: int) -> None:
+    """A living gateway's own."""
+    await conn.execute(_REPORT, journal_id, open_requests)
+
+
+_SETTLE = """
+    UPDATE journals j SET open_requests = greatest(0, j.open_requests - settled.num)
+    FROM unnest($1::text[], $2::bigint[]) AS settled (id, num) WHERE j.id = settled.id
+"""
+
+
+async def settle_journals(conn: Connection, counts: Mapping[str, int]) -> None:
+    """Requests of other journals have their rows now."""
+    await conn.execute(_SETTLE, list(counts), list(counts.values()))
+
+
+_FORGET = "DELETE FROM journals WHERE id = ANY($1::text[])"
+
+
+async def forget_journals(conn: Connection, journal_ids: Collection[str]) -> None:
+    """They were replayed, or ended with nothing open."""
+    await conn.execute(_FORGET, list(journal_ids))
+
+
+_LOST = """
+    SELECT id, open_requests, heard_at FROM journals
+    WHERE open_requests > 0 AND heard_at < clock_timestamp() - $1::interval ORDER BY heard_at, id
+"""
+
+
+async def lost_journals(conn: Connection) -> list[LostJournal]:
+    """Those that nobody has heard of, with requests that nobody can bill unless their folder turns up."""
+    return [LostJournal(**row) for row in await conn.fetch(_LOST, LOST_AFTER)]
+
+
+_CORRECTED = """
+    SELECT l.request_id, l.attempt
+    FROM unnest($1::text[], $2::integer[], $3::timestamptz[]) AS told (request_id, attempt, created_at)
+        JOIN ledger l USING (request_id, attempt, created_at)
+    WHERE l.revision > 0 AND l.xmin = pg_current_xact_id()::xid
+"""
+
+
+async def corrected_here(
+    conn: Connection, attempts: Sequence[tuple[str, int, datetime.datetime]]
+) -> set[tuple[str, int]]:
+    """Which of these (request_id, attempt, created_at) got a better count in this transaction."""
+    columns = [list(column) for column in zip(*attempts, strict=True)]
+    return {(row["request_id"], row["attempt"]) for row in await conn.fetch(_CORRECTED, *columns)}
+
+
+_ADD = """
+    INSERT INTO engine_usage AS known (engine_id, journal_id, prompt_tokens, completion_tokens)
+    SELECT engine_id, $1, prompt_tokens, completion_tokens
+    FROM unnest($2::text[], $3::bigint[], $4::bigint[]) AS new (engine_id, prompt_tokens, completion_tokens)
+    ON CONFLICT (engine_id, journal_id) DO UPDATE SET
+        prompt_tokens = known.prompt_tokens + excluded.prompt_tokens,
+        completion_tokens = known.completion_tokens + excluded.completion_tokens, updated_at = clock_timestamp()
+"""
+
+
+async def add_engine_usage(conn: Connection, journal_id: str, tokens: Mapping[str, tuple[int, int]]) -> None:
+    """By engine: prompt and completion tokens of its own counts that this transaction writes."""
+    prompts, completions = zip(*tokens.values(), strict=True)
+    await conn.execute(_ADD, journal_id, list(tokens), list(prompts), list(completions))
+
+
+_ENGINE_USAGE = """
+    SELECT engine_id, sum(prompt_tokens)::bigint AS prompt_tokens, sum(completion_tokens)::bigint AS completion_tokens
+    FROM engine_usage WHERE engine_id = ANY($1::text[]) GROUP BY engine_id
+"""
+
+
+async def engine_usage(conn: Connection, engine_ids: Collection[str]) -> dict[str, tuple[int, int]]:
+    """Prompt and completion tokens that the ledger took of each of these engines; none of one it does not know."""
+    rows = await conn.fetch(_ENGINE_USAGE, list(engine_ids))
+    return {row["engine_id"]: (row["prompt_tokens"], row["completion_tokens"]) for row in rows}
+
+
+_FORGET_ENGINES = """
+    DELETE FROM engine_usage WHERE engine_id IN (
+        SELECT engine_id FROM engine_usage GROUP BY engine_id HAVING max(updated_at) < clock_timestamp() - $1::interval)
+"""
+
+
+async def forget_old_engines(conn: Connection) -> None:
+    """Engines that nothing came from for long."""
+    await conn.execute(_FORGET_ENGINES, FORGET_ENGINE_AFTER)

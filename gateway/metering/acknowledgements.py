@@ -1,0 +1,35 @@
+"""Whom to tell that a usage is on disk, once the journal has got there. Knows neither the journal nor engines."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+
+from gateway.backends.base import Acknowledged
+
+
+class _Owed(msgspec.Struct, frozen=True):
+    position: int
+    source: Acknowledged
+    attempt: tuple[str, int]
+
+
+class Acknowledgements:
+    """Positions are the journal's, and never go back."""
+
+    def __init__(self) -> None:
+        self._owed: deque[_Owed] = deque()
+
+    def owe(self, source: Acknowledged, attempt: tuple[str, int], position: int) -> None:
+        """Tell source about an attempt, once all up to position is durable."""
+        self._owed.append(_Owed(position, source, attempt))
+
+    async def durable(self, position: int) -> None:
+        """All up to position is: tell each source at once."""
+        by_source: dict[int, list[_Owed]] = {}
+        while self._owed and self._owed[0].position <= position:
+            owed = self._owed.popleft()
+            by_source.setdefault(id(owed.source), []).append(owed)
+        for told in by_source.values():
+            await told[0].source.acknowledge([owed.attempt for owed in told])

@@ -1,0 +1,109 @@
+"""Where journals lie: `<root>/<n>/`, each owned by one process through a lock that the kernel gives back however its
+holder ends, and in it the segments, of which only the last one grows.
+
+Knows nothing about records.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+LOCK_NAME = "lock"
+SUFFIX = ".journal"
+DAMAGED_SUFFIX = ".damaged"
+
+
+class Segment:
+    """One file that is only ever appended to. Everything raises OSError; after that nothing more may be appended."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.num_bytes = 0
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._folder_is_synced = False
+
+    def append(self, data: bytes) -> None:
+        """Hand data to the kernel: it survives this process, and the machine after `sync`."""
+        written = os.write(self._file, data)
+        while written < len(data):
+            written += os.write(self._file, memoryview(data)[written:])
+        self.num_bytes += written
+
+    def sync(self) -> None:
+        """Return once all that was appended before is on disk, and the file's name with it. Blocks: for a thread."""
+        os.fdatasync(self._file)
+        if not self._folder_is_synced:
+            sync_folder(self.path.parent)
+            self._folder_is_synced = True
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+class JournalFolder:
+    """One folder that this process owns until `release`."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def try_claim(cls, path: Path) -> Self | None:
+        """Own a folder, which is made if need be; None while another process does. Raises OSError."""
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return None
+        return cls(path, lock)
+
+    def release(self) -> None:
+        os.close(self._lock)
+
+    def segments(self) -> list[Path]:
+        """Oldest first."""
+        return segments_in(self.path)
+
+    def new_segment(self) -> Segment:
+        """Raises OSError."""
+        segments = self.segments()
+        number = int(segments[-1].stem) + 1 if segments else 1
+        return Segment(self.path / f"{number:012}{SUFFIX}")
+
+
+def segments_in(path: Path) -> list[Path]:
+    """Of one folder, owned or not, oldest first."""
+    return sorted(path.glob(f"*{SUFFIX}"))
+
+
+def free_folders(root: Path) -> Iterator[JournalFolder]:
+    """Claims the folders 0, 1, ... that nobody owns, one after another, without end; the caller releases what it does
+    not keep. Raises OSError."""
+    for number in itertools.count():
+        if (folder := JournalFolder.try_claim(root / str(number))) is not None:
+            yield folder
+
+
+def left_folders(root: Path, own: Path) -> Iterator[JournalFolder]:
+    """Claims those of other processes that are gone and left segments behind; the caller releases them."""
+    for path in sorted(root.iterdir()):
+        if path != own and path.is_dir() and segments_in(path):
+            folder = JournalFolder.try_claim(path)
+            if folder is not None:
+                yield folder
+
+
+def sync_folder(path: Path) -> None:
+    """Return once the names in a folder are on disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

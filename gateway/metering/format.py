@@ -1,0 +1,149 @@
+"""The journal's records, and how they lie in a file: one after another, each with its length and a checksum.
+
+Bytes in, records out, and back. Knows neither files nor what the records are good for.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import msgspec
+
+from engine.protocol import UsageRecord
+
+VERSION = 1
+
+MAGIC = b"\xf5LJ\x01"
+"""Begins every frame. In UTF-8 its first byte cannot occur; what follows a damaged frame is found again by it."""
+
+MAX_RECORD_BYTES = 16 << 20
+
+_HEAD = struct.Struct("<4sII")  # magic, length of the payload, its CRC-32
+
+EndedKey = tuple[str, int, str]
+"""Request, attempt and who says so, as in `Ended.engine_id`."""
+
+
+class Begun(msgspec.Struct, frozen=True, array_like=True, tag="begin"):
+    """First in every segment. database_id: the ledger that all of it belongs to. journal_id: of the process that
+    wrote it."""
+
+    version: int
+    database_id: str
+    journal_id: str
+
+
+class Opened(msgspec.Struct, frozen=True, array_like=True, tag="open"):
+    """A request was sent to an engine. At worst it costs prompt_tokens and max_completion_tokens over all its choices.
+    meter: `GenerateRequest.meter`."""
+
+    request_id: str
+    attempt: int
+    meter: bytes
+    engine_id: str
+    prompt_tokens: int
+    max_completion_tokens: int
+
+
+class Count(msgspec.Struct, frozen=True, array_like=True):
+    """What one attempt has used so far: everything its client may have seen, and nothing that it has not paid for."""
+
+    request_id: str
+    attempt: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class Progressed(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
+    """The counts of all requests that one message of an engine took further; they replace earlier ones."""
+
+    counts: list[Count]
+
+
+class Ended(msgspec.Struct, frozen=True, array_like=True, tag="final"):
+    """One usage event, whole. engine_id: whose own record it is, "" for what was made up out of what a gateway saw.
+    finished_at_ns: Unix time. ttft_ms and latency_ms are None where the gateway that knew them died."""
+
+    record: UsageRecord
+    engine_id: str
+    ttft_ms: float | None
+    latency_ms: float | None
+    finished_at_ns: int
+
+    @property
+    def attempt(self) -> tuple[str, int]:
+        """The key of its row."""
+        return self.record.request_id, self.record.attempt
+
+    @property
+    def key(self) -> EndedKey:
+        """What one engine tells again is the same; another source may know better."""
+        return self.record.request_id, self.record.attempt, self.engine_id
+
+
+class Copied(msgspec.Struct, frozen=True, array_like=True, tag="copied"):
+    """The ledger has these."""
+
+    keys: list[EndedKey]
+
+
+Record = Begun | Opened | Progressed | Ended | Copied
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Record).decode
+
+
+class Contents(msgspec.Struct, frozen=True):
+    """What a segment's bytes say. num_torn_bytes: at the end, of a record that its writer did not get to finish.
+    damaged: (start, end) of bytes before the last good record that make no record: something has changed them."""
+
+    records: list[Record]
+    num_torn_bytes: int
+    damaged: list[tuple[int, int]]
+
+
+def frame(record: Record) -> bytes:
+    """One record as it lies in the file."""
+    payload = _encode(record)
+    return _HEAD.pack(MAGIC, len(payload), zlib.crc32(payload)) + payload
+
+
+def read_frames(data: bytes) -> Contents:
+    """Every record that is whole, in order. After a bad one it goes on with the next good one, if there is one."""
+    records: list[Record] = []
+    damaged: list[tuple[int, int]] = []
+    position = 0
+    while position < len(data):
+        found = _next_frame(data, position)
+        if found is None:
+            break
+        start, end, record = found
+        if start > position:
+            damaged.append((position, start))
+        records.append(record)
+        position = end
+    return Contents(records, len(data) - position, damaged)
+
+
+def _next_frame(data: bytes, position: int) -> tuple[int, int, Record] | None:
+    """The first good frame from position on: where it starts and ends, and its record."""
+    start = data.find(MAGIC, position)
+    while start >= 0:
+        if start + _HEAD.size <= len(data):
+            _, length, checksum = _HEAD.unpack_from(data, start)
+            end = start + _HEAD.size + length
+            if length <= MAX_RECORD_BYTES and end <= len(data):
+                payload = data[start + _HEAD.size : end]
+                if zlib.crc32(payload) == checksum and (record := _decoded(payload)) is not None:
+                    return start, end, record
+        start = data.find(MAGIC, start + 1)
+    return None
+
+
+def _decoded(payload: bytes) -> Record | None:
+    try:
+        record: Record = _decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return record

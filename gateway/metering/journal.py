@@ -1,0 +1,212 @@
+"""One gateway's journal: every request that it sends, what the client may have seen of it, and how it ended.
+
+A record is handed to the kernel in the call that makes it, so a killed process has lost none; groups of them are synced
+to disk in a thread, at most `GROUP_S` apart. A segment begins with all that still matters, so older ones can go as soon
+as it is on disk. After a write or a sync that failed, what a file holds is unknown: a new segment is begun, again and
+again until that works, and meanwhile what matters is in memory. Knows neither the database nor engines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import structlog
+
+from gateway.metering.folder import JournalFolder, Segment
+from gateway.metering.format import Begun, Copied, Count, Ended, EndedKey, Opened, Progressed, Record, frame
+from gateway.metering.unsettled import Unsettled
+
+log = structlog.get_logger(__name__)
+
+GROUP_S = 0.01
+RETRY_S = 0.5
+SEGMENT_BYTES = 4 << 20
+GROWTH = 3
+"""A segment may grow to this many times what it began with, so that beginning anew costs a fixed share."""
+
+
+class Journal:
+    """Takes records from the start; writes them between `start` and `stop`.
+
+    on_durable: told the position up to which all is on disk, as of `position`. max_bytes: of usage that the ledger does
+    not have; beyond that no new request should run.
+    """
+
+    def __init__(
+        self,
+        folder: JournalFolder,
+        begun: Begun,
+        *,
+        max_bytes: int,
+        on_durable: Callable[[int], Awaitable[None]],
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        self.unsettled = Unsettled()
+        self.position = 0
+        """How many bytes were recorded so far; what is recorded next is durable once a sync has reached it."""
+        self._folder = folder
+        self._begun = begun
+        self._max_bytes = max_bytes
+        self._segment_bytes = segment_bytes
+        self._on_durable = on_durable
+        self._segment: Segment | None = None
+        self._rotate_at_bytes = 0
+        self._left: list[Path] = []  # older segments, of no use once the current one is on disk
+        self._retired: list[Segment] = []  # still open, since a sync of them may be running
+        self._durable = 0
+        self._dirty = asyncio.Event()
+        self._synced = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, "journal")
+        self._syncer: asyncio.Task[None] | None = None
+
+    @property
+    def id(self) -> str:
+        return self._begun.journal_id
+
+    @property
+    def has_room(self) -> bool:
+        """Whether new requests may run: their usage can be recorded, now and while the ledger is away."""
+        return self._segment is not None and self.unsettled.num_bytes < self._max_bytes
+
+    @property
+    def is_writable(self) -> bool:
+        return self._segment is not None
+
+    def open(self, opened: Opened) -> None:
+        self._record(opened)
+
+    def progress(self, counts: list[Count]) -> None:
+        """Before any of what is counted goes to a client."""
+        self._record(Progressed(counts))
+
+    def end(self, ended: Ended) -> None:
+        """What is known already is not recorded again."""
+        if ended.key not in self.unsettled.ended:
+            self._record(ended)
+        self._dirty.set()  # whoever tells it waits to hear that it is durable
+
+    def copied(self, keys: list[EndedKey]) -> None:
+        """The ledger has these."""
+        self._record(Copied(keys))
+
+    def start(self) -> None:
+        """What is in the folder already must have been replayed: it is removed once all of that is on disk again."""
+        self._left = self._folder.segments()
+        self._begin_segment()
+        self._syncer = asyncio.create_task(self._keep_synced())
+
+    async def flush(self, timeout_s: float) -> bool:
+        """Whether all that is recorded now came to be on disk in time."""
+        target = self.position
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._durable < target or self._left:
+                    self._synced.clear()
+                    self._dirty.set()
+                    await self._synced.wait()
+        return self._durable >= target
+
+    async def stop(self, timeout_s: float) -> None:
+        """Leave behind what the ledger does not have, and nothing where it has all."""
+        await self.flush(timeout_s)
+        if self._syncer is not None:
+            self._syncer.cancel()
+            await asyncio.wait([self._syncer])
+        await asyncio.to_thread(self._thread.shutdown)
+        self._close_retired()
+        if self._segment is not None:
+            self._segment.close()
+            if not self.unsettled.running and not self.unsettled.ended:
+                self._remove([self._segment.path])
+            self._segment = None
+        self._folder.release()
+
+    def _record(self, record: Record) -> None:
+        data = frame(record)
+        self.unsettled.apply(record)
+        self.position += len(data)
+        self._dirty.set()
+        if self._segment is None:
+            return  # the next segment begins with it
+        try:
+            self._segment.append(data)
+        except OSError as error:
+            self._give_up_segment(error)
+            return
+        if self._segment.num_bytes > self._rotate_at_bytes:
+            self._retire(self._segment)
+            self._begin_segment()
+
+    def _begin_segment(self) -> None:
+        data = b"".join(map(frame, [self._begun, *self.unsettled.snapshot()]))
+        self._dirty.set()
+        segment: Segment | None = None
+        try:
+            segment = self._folder.new_segment()
+            segment.append(data)
+        except OSError as error:
+            log.error("journal_unwritable", folder=str(self._folder.path), error=str(error))
+            if segment is not None:
+                segment.close()
+                self._remove([segment.path])
+            return
+        self._segment = segment
+        self._rotate_at_bytes = max(self._segment_bytes, GROWTH * len(data))
+
+    def _give_up_segment(self, error: OSError) -> None:
+        assert self._segment is not None
+        log.error("journal_write_failed", segment=str(self._segment.path), error=str(error))
+        self._retire(self._segment)
+        self._dirty.set()
+
+    def _retire(self, segment: Segment) -> None:
+        self._left.append(segment.path)
+        self._retired.append(segment)
+        self._segment = None
+
+    async def _keep_synced(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            began_s = loop.time()
+            if self._segment is None:
+                self._begin_segment()
+            if self._segment is None:
+                await asyncio.sleep(RETRY_S)
+                continue
+            if await self._sync(self._segment, self.position):
+                await self._on_durable(self._durable)
+                self._synced.set()
+            await asyncio.sleep(began_s + GROUP_S - loop.time())
+
+    async def _sync(self, segment: Segment, position: int) -> bool:
+        """Whether all up to position is on disk: in this segment, which began with what mattered of older ones."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, segment.sync)
+        except OSError as error:
+            if self._segment is segment:
+                self._give_up_segment(error)
+            return False
+        finally:
+            self._close_retired()
+        self._durable = position
+        self._remove([path for path in self._left if path.name < segment.path.name])
+        self._left = [path for path in self._left if path.name >= segment.path.name]
+        return True
+
+    def _close_retired(self) -> None:
+        for segment in self._retired:
+            segment.close()
+        self._retired.clear()
+
+    def _remove(self, paths: list[Path]) -> None:
+        for path in paths:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:  # its records are known, and may be replayed again
+                log.warning("journal_segment_not_removed", segment=str(path), error=str(error))

@@ -1,0 +1,97 @@
+"""One transaction: usage goes to the ledger, and all that changes with it: leases, what journals have open, how much of
+each engine's counts the ledger has. Knows neither files nor when to try again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gateway.db.journals import add_engine_usage, corrected_here, report_journal, settle_journals
+from gateway.db.leases import write_leases
+from gateway.db.pool import Database
+from gateway.db.usage import UsageEvent, write_usage_events
+from gateway.limits.limiter import Limiter
+from gateway.metering.event import usage_event
+from gateway.metering.format import Ended
+from gateway.metering.tag import MeterTag, decode_tag
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+TIMEOUT_S = 10.0
+
+Attempt = tuple[str, int]
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A usage, and the row that it becomes."""
+
+    ended: Ended
+    tag: MeterTag
+    event: UsageEvent
+
+    @classmethod
+    def of(cls, ended: Ended) -> Entry:
+        """Raises msgspec.DecodeError or UnicodeDecodeError when the record carries no tag of ours."""
+        tag = decode_tag(ended.record.meter)
+        return cls(ended, tag, usage_event(ended, tag))
+
+
+class Ledger:
+    """Writes what one journal has."""
+
+    def __init__(self, database: Database, limiter: Limiter, journal_id: str) -> None:
+        self._database = database
+        self._limiter = limiter
+        self._journal_id = journal_id
+
+    async def write(self, entries: Sequence[Entry], open_requests: int) -> set[Attempt]:
+        """Write them, no attempt twice; returns the attempts that had no row yet. open_requests: those of the journal
+        that have no row once this is done. Raises what the database raises; then nothing is written, or all is and that
+        will be found out when they are written again."""
+        request_ids = [entry.event.request_id for entry in entries]
+        async with (
+            self._limiter.settling(request_ids) as leases,
+            asyncio.timeout(TIMEOUT_S),
+            self._database.transaction() as conn,
+        ):
+            new = await write_usage_events(conn, [entry.event for entry in entries])
+            await self._count_for_engines(conn, entries, new)
+            await self._settle_journals(conn, entries, new, open_requests)
+            await write_leases(conn, leases.gateway_id, leases.amounts)
+            return new
+
+    async def _count_for_engines(self, conn: Connection, entries: Sequence[Entry], new: set[Attempt]) -> None:
+        """What engines said themselves, each count once: with the row that it made, or made better."""
+        own = [entry for entry in entries if entry.ended.engine_id]
+        told_before = [entry.event for entry in own if entry.ended.attempt not in new]
+        counted = new
+        if told_before:
+            attempts = [(event.request_id, event.attempt, event.created_at) for event in told_before]
+            counted = new | await corrected_here(conn, attempts)
+        tokens: dict[str, tuple[int, int]] = {}
+        for entry in own:
+            if entry.ended.attempt in counted:
+                usage = entry.ended.record.usage
+                prompt, completion = tokens.get(entry.ended.engine_id, (0, 0))
+                completion += usage.completion_tokens + usage.discarded_tokens
+                tokens[entry.ended.engine_id] = prompt + usage.prompt_tokens, completion
+        if tokens:
+            await add_engine_usage(conn, self._journal_id, tokens)
+
+    async def _settle_journals(
+        self, conn: Connection, entries: Sequence[Entry], new: set[Attempt], open_requests: int
+    ) -> None:
+        await report_journal(conn, self._journal_id, open_requests)
+        of_others = Counter(
+            entry.tag.journal_id
+            for entry in entries
+            if entry.ended.attempt in new and entry.tag.journal_id != self._journal_id
+        )
+        if of_others:
+            await settle_journals(conn, of_others)

@@ -1,0 +1,66 @@
+"""Reads what a process that is gone left in a journal's folder: the usage that the ledger may not have yet.
+
+Knows neither the ledger nor the journal that goes on. Reads whole segments at once: a few of some megabytes.
+"""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import structlog
+
+from gateway.metering.folder import DAMAGED_SUFFIX, JournalFolder
+from gateway.metering.format import VERSION, Begun, Ended, read_frames
+from gateway.metering.unsettled import Unsettled, made_up
+
+log = structlog.get_logger(__name__)
+
+
+class Unreadable(Exception):
+    """The folder belongs to another database, or to a version of Lorikeet that writes what this one cannot read. It is
+    left as it is."""
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """ended: to be written to the ledger, which tells what it has already. journal_ids: of the processes that wrote it.
+    num_made_up: how many of them had not ended; of these num_unseen had sent nothing to their clients yet.
+    num_damaged: segments with bytes before their end that are no records; they are kept aside."""
+
+    ended: list[Ended]
+    journal_ids: list[str]
+    num_made_up: int
+    num_unseen: int
+    num_damaged: int
+
+
+def replay(folder: JournalFolder, database_id: str) -> Replayed:
+    """Raises Unreadable and OSError."""
+    unsettled, journal_ids, num_damaged = Unsettled(), dict[str, None](), 0
+    contents = {path: read_frames(path.read_bytes()) for path in folder.segments()}
+    begun = [record for each in contents.values() for record in each.records if isinstance(record, Begun)]
+    for each in begun:
+        if each.version != VERSION:
+            raise Unreadable(f"{folder.path} was written in version {each.version} of the format, not {VERSION}")
+        if each.database_id != database_id:
+            raise Unreadable(f"{folder.path} belongs to another database (installation {each.database_id})")
+        journal_ids[each.journal_id] = None
+    for path, each_contents in contents.items():
+        for record in each_contents.records:
+            unsettled.apply(record)
+        if each_contents.num_torn_bytes:
+            log.warning("journal_torn_tail", segment=str(path), num_bytes=each_contents.num_torn_bytes)
+        if each_contents.damaged:
+            log.error("journal_damaged", segment=str(path), byte_ranges=each_contents.damaged)
+            path.with_name(f"{path.stem}-{time.time_ns()}{DAMAGED_SUFFIX}").hardlink_to(path)
+            num_damaged += 1
+    if unsettled.num_strays:
+        log.error("journal_counts_without_request", folder=str(folder.path), num_counts=unsettled.num_strays)
+    running, now_ns = list(unsettled.running.values()), time.time_ns()
+    return Replayed(
+        [*unsettled.ended.values(), *(made_up(each, now_ns) for each in running)],
+        list(journal_ids),
+        num_made_up=len(running),
+        num_unseen=sum(not (each.prompt_tokens or each.completion_tokens) for each in running),
+        num_damaged=num_damaged,
+    )

@@ -1,0 +1,66 @@
+"""The metering of one gateway process: its parts put together, and started and stopped in order."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+from gateway.db.pool import Database
+from gateway.limits.limiter import Limiter
+from gateway.metering.acknowledgements import Acknowledgements
+from gateway.metering.copier import Copier
+from gateway.metering.format import VERSION, Begun
+from gateway.metering.journal import Journal
+from gateway.metering.ledger import Ledger
+from gateway.metering.meter import Meter
+from gateway.metering.recovery import Recovery, claim_folder
+from gateway.metering.standing import Standing
+from gateway.observe import Metrics
+
+JOURNAL_FLUSH_S = 10.0
+LEDGER_FLUSH_S = 10.0
+
+
+class Metering:
+    """`meter` works between `start` and `stop`."""
+
+    def __init__(
+        self,
+        root: Path,
+        database: Database,
+        limiter: Limiter,
+        metrics: Metrics,
+        *,
+        database_id: str,
+        max_journal_bytes: int,
+    ) -> None:
+        """root: the folder of all journals of this machine; the first one that is free there is owned until `stop`,
+        and what it holds goes to the ledger. Raises OSError."""
+        folder, replayed = claim_folder(root, database_id)
+        acknowledgements = Acknowledgements()
+        begun = Begun(VERSION, database_id, secrets.token_hex(16))
+        self._journal = Journal(folder, begun, max_bytes=max_journal_bytes, on_durable=acknowledgements.durable)
+        self._copier = Copier(self._journal, Ledger(database, limiter, begun.journal_id), metrics)
+        self._standing = Standing(self._journal, database, metrics.journal)
+        self._recovery = Recovery(
+            root, folder.path, database_id, self._journal, metrics.journal, self._copier, self._standing
+        )
+        self._recovery.take(replayed)
+        self.meter = Meter(self._journal, acknowledgements, self._copier, limiter, metrics)
+
+    def start(self) -> None:
+        self._journal.start()
+        self._copier.start()
+        self._standing.start()
+        self._recovery.start()
+
+    async def flush(self) -> None:
+        """Return once all that was recorded is on disk, and whoever waits for that was told."""
+        await self._journal.flush(JOURNAL_FLUSH_S)
+
+    async def stop(self) -> None:
+        """Nobody records anything any more. What the ledger does not take now stays in the folder."""
+        await self._recovery.stop()
+        await self._copier.stop(LEDGER_FLUSH_S)
+        await self._standing.stop()
+        await self._journal.stop(JOURNAL_FLUSH_S)

@@ -1,0 +1,89 @@
+"""Tells PostgreSQL what this journal has open, so that it is known what is lost with it; and says what others lost.
+
+Knows neither files nor engines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from gateway.db.journals import forget_journals, forget_old_engines, lost_journals, report_journal
+from gateway.db.pool import FAILURES, Database
+from gateway.journal_metrics import JournalMetrics
+from gateway.metering.journal import Journal
+
+log = structlog.get_logger(__name__)
+
+BEAT_S = 1.0
+REPORT_EVERY_BEATS = 10
+TIMEOUT_S = 5.0
+
+
+class Standing:
+    """Beats between `start` and `stop`."""
+
+    def __init__(self, journal: Journal, database: Database, metrics: JournalMetrics) -> None:
+        self._journal = journal
+        self._database = database
+        self._metrics = metrics
+        self._gone: set[str] = set()
+        self._reported = -1
+        self._task: asyncio.Task[None] | None = None
+
+    def gone(self, journal_ids: list[str]) -> None:
+        """What these had open is in this journal now."""
+        self._gone.update(journal_ids)
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """A journal that ends with nothing open leaves no trace."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        if not self._num_open:
+            self._gone.add(self._journal.id)
+        await self._report()
+
+    @property
+    def _num_open(self) -> int:
+        return len(self._journal.unsettled.running) + len(self._journal.unsettled.ended)
+
+    async def _run(self) -> None:
+        beat = 0
+        while True:
+            self._metrics.bytes.set(self._journal.unsettled.num_bytes)
+            self._metrics.writable.set(self._journal.is_writable)
+            is_due = beat % REPORT_EVERY_BEATS == 0
+            if is_due or self._gone or self._num_open != self._reported:
+                await self._report()
+            if is_due:
+                await self._look_for_lost()
+            beat += 1
+            await asyncio.sleep(BEAT_S)
+
+    async def _report(self) -> None:
+        gone, num_open = set(self._gone), self._num_open
+        try:
+            async with asyncio.timeout(TIMEOUT_S), self._database.transaction() as conn:
+                await report_journal(conn, self._journal.id, num_open)
+                if gone:
+                    await forget_journals(conn, gone)
+        except FAILURES as error:
+            log.warning("journal_not_reported", error=repr(error))
+            return
+        self._reported = num_open
+        self._gone -= gone
+
+    async def _look_for_lost(self) -> None:
+        try:
+            async with asyncio.timeout(TIMEOUT_S), self._database.acquire() as conn:
+                lost = await lost_journals(conn)
+                await forget_old_engines(conn)
+        except FAILURES as error:
+            log.warning("journals_not_read", error=repr(error))
+            return
+        self._metrics.unbilled.set(sum(journal.open_requests for journal in lost))

@@ -1,0 +1,91 @@
+"""What is not known to be in the ledger yet: requests that run, and the usage of those that have ended.
+
+It is what a journal's records add up to, whoever reads them. Pure: no files, no clock, no database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from engine.protocol import Usage, UsageRecord
+from gateway.metering.format import Begun, Copied, Count, Ended, EndedKey, Opened, Progressed, Record
+
+ENDED_BYTES = 400
+"""About what one `Ended` takes in the journal, its meter tag and its request's id aside."""
+
+
+class Running(msgspec.Struct):
+    """A request that was sent, and what its client may have seen of it so far."""
+
+    opened: Opened
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class Unsettled:
+    """running: by (request_id, attempt). ended: in the order in which they came. num_bytes: about what `ended` takes in
+    a journal. num_strays: counts of requests that no record had opened."""
+
+    def __init__(self) -> None:
+        self.running: dict[tuple[str, int], Running] = {}
+        self.ended: dict[EndedKey, Ended] = {}
+        self.num_bytes = 0
+        self.num_strays = 0
+
+    def apply(self, record: Record) -> None:
+        match record:
+            case Progressed(counts):
+                for count in counts:
+                    self._progress(count)
+            case Opened(request_id, attempt):
+                self.running[request_id, attempt] = Running(record)
+            case Ended():
+                self.running.pop(record.attempt, None)
+                if record.key not in self.ended:
+                    self.ended[record.key] = record
+                    self.num_bytes += _num_bytes(record)
+            case Copied(keys):
+                for key in keys:
+                    if (ended := self.ended.pop(key, None)) is not None:
+                        self.num_bytes -= _num_bytes(ended)
+            case Begun():
+                pass
+
+    def snapshot(self) -> Iterator[Record]:
+        """Records that add up to the same."""
+        for running in self.running.values():
+            yield running.opened
+        counts = [
+            Count(request_id, attempt, running.prompt_tokens, running.completion_tokens)
+            for (request_id, attempt), running in self.running.items()
+            if running.prompt_tokens or running.completion_tokens
+        ]
+        if counts:
+            yield Progressed(counts)
+        yield from self.ended.values()
+
+    def put_last(self, key: EndedKey) -> None:
+        """The others go first from now on."""
+        self.ended[key] = self.ended.pop(key)
+
+    def _progress(self, count: Count) -> None:
+        running = self.running.get((count.request_id, count.attempt))
+        if running is None:
+            self.num_strays += 1
+            return
+        running.prompt_tokens = count.prompt_tokens
+        running.completion_tokens = count.completion_tokens
+
+
+def made_up(running: Running, finished_at_ns: int) -> Ended:
+    """The end of a request whose gateway died: what its client may have seen, until its engine says what it was."""
+    opened = running.opened
+    usage = Usage(prompt_tokens=running.prompt_tokens, completion_tokens=running.completion_tokens)
+    record = UsageRecord(opened.request_id, opened.attempt, "error", usage, opened.meter)
+    return Ended(record, "", None, None, finished_at_ns)
+
+
+def _num_bytes(ended: Ended) -> int:
+    return ENDED_BYTES + len(ended.record.meter) + len(ended.record.request_id)
