@@ -1,0 +1,13 @@
+"""Backup and restore of an installation: database, journals and adapter store, to one folder and back.
+
+Taken while everything runs, in this order:
+
+ 1. The journals. A final goes from the journal to the database, and leaves the journal only after that. One that is
+    in both is billed once, since replay is idempotent; one that is in neither is lost. Copied before the snapshot,
+    whatever was journaled by then is in the copy, or in the database already. The other way round, a final could go
+    over in between and be in neither.
+ 2. The adapter store, as far as it is there. Content never changes under its digest.
+ 3. The database, in one snapshot.
+ 4. The adapters that the snapshot names and that were not there before.
+ 5. The manifest with the digest of every file. It makes the backup whole.
+"""

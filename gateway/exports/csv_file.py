@@ -1,0 +1,65 @@
+"""CSV as RFC 4180 has it: CRLF, quotes where needed, UTF-8 without a mark, a header line.
+
+Spreadsheets run a cell that begins like a formula. Such a text, and one that begins with an apostrophe, gets an
+apostrophe in front, so that the original is always the cell without its first apostrophe. Numbers, which may be
+negative, are left alone, and null is an empty cell.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from gateway.exports.table import Column
+
+FORMULA_STARTS = frozenset("=+-@\t\r\n'＝＋－＠")
+"""What spreadsheets take for a formula's first character, the full-width ones included, and the apostrophe itself."""
+
+
+class CsvFile:
+    """columns: of the rows' struct, in its order."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = columns
+        self._cells = [_CELLS.get(column.type) for column in columns]
+
+    def start(self) -> bytes:
+        return _lines([[column.name for column in self._columns]])
+
+    def encode(self, rows: Sequence[msgspec.Struct]) -> bytes:
+        columns = [
+            column if cell is None else [None if value is None else cell(value) for value in column]
+            for cell, column in zip(self._cells, zip(*map(msgspec.structs.astuple, rows), strict=True), strict=False)
+        ]
+        return _lines(zip(*columns, strict=True))
+
+    def finish(self) -> bytes:
+        return b""
+
+
+def safe_text(text: str) -> str:
+    """The text as a cell that no spreadsheet runs."""
+    return f"'{text}" if text and text[0] in FORMULA_STARTS else text
+
+
+def utc_text(time: datetime.datetime) -> str:
+    """RFC 3339 in UTC to the microsecond, always of one width: 2026-10-05T12:00:00.000000Z."""
+    return time.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _boolean(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _lines(rows: Any) -> bytes:
+    buffer = io.StringIO(newline="")
+    csv.writer(buffer, lineterminator="\r\n").writerows(rows)
+    return buffer.getvalue().encode()
+
+
+_CELLS: dict[str, Callable[[Any], str]] = {"text": safe_text, "time": utc_text, "boolean": _boolean}

@@ -1,0 +1,40 @@
+"""What turns rows into the bytes of one file, a batch at a time: the interface, and which format has which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+
+class Encoder(Protocol):
+    """Of one file. The bytes of `start`, of every `encode` in order and of `finish` are the file, whatever the batches.
+
+    What is held back between two calls is bounded.
+    """
+
+    def start(self) -> bytes: ...
+
+    def encode(self, rows: Sequence[Any]) -> bytes: ...
+
+    def finish(self) -> bytes: ...
+
+
+class JsonLines:
+    """One JSON object per line (https://jsonlines.org), keys in the order of the struct's fields.
+
+    Integers are written in full: money in nanos may go beyond the 2^53 that some readers stop at.
+    """
+
+    def __init__(self) -> None:
+        self._encoder = msgspec.json.Encoder()
+
+    def start(self) -> bytes:
+        return b""
+
+    def encode(self, rows: Sequence[Any]) -> bytes:
+        return self._encoder.encode_lines(rows)
+
+    def finish(self) -> bytes:
+        return b""

@@ -1,0 +1,210 @@
+"""Charges as rows of FOCUS 1.2: one per day, project, key, model, adapter, price and kind of tokens.
+
+BilledCost and EffectiveCost are what the ledger holds, to the nano: it rounds once per request. ListCost and
+ContractedCost are the unit price, before and after the project's discount, times the quantity, exactly, as the
+specification wants it; so they differ from what is billed by those roundings.
+
+A row is a Correction where it belongs to a month that was closed before it came. The billing account is the
+organization, a sub account is a project, a resource is an adapter; keys and adapter versions are tags.
+"""
+
+from __future__ import annotations
+
+import calendar
+import datetime
+from collections.abc import Mapping, Sequence
+from decimal import Context, Decimal
+
+import msgspec
+
+from gateway.db.exports import ChargeRow
+from gateway.exports.csv_file import CsvFile
+from gateway.exports.focus_row import FocusRow
+from gateway.exports.table import columns_of
+
+PROVIDER = "Lorikeet"
+PRICING_UNIT = "1000000 Tokens"
+TAG_PREFIX = "lorikeet"
+METERS = {"input": "Input Tokens", "cached_input": "Cached Input Tokens", "output": "Output Tokens"}
+
+_EXACT = Context(prec=60)
+_NANO = Decimal("1e-9")
+_MILLIONTH = Decimal("1e-6")
+
+
+class FocusNames(msgspec.Struct, frozen=True, kw_only=True):
+    """What rows say about ids. month: the first day of the billing period. invoices: numbers by project. currency: of
+    what had no price."""
+
+    organization_id: str
+    organization: str
+    projects: Mapping[str, str]
+    adapters: Mapping[str, str]
+    invoices: Mapping[str, str]
+    month: datetime.date
+    currency: str
+
+
+class FocusFile:
+    """The file is CSV."""
+
+    def __init__(self, names: FocusNames) -> None:
+        self._names = names
+        self._csv = CsvFile(columns_of(FocusRow))
+
+    def start(self) -> bytes:
+        return self._csv.start()
+
+    def encode(self, rows: Sequence[ChargeRow]) -> bytes:
+        return self._csv.encode([focus_row(row, self._names) for row in rows])
+
+    def finish(self) -> bytes:
+        return b""
+
+
+def focus_row(row: ChargeRow, names: FocusNames) -> FocusRow:
+    match row.line_item:
+        case "credit":
+            return _credit(row, names)
+        case "adjustment":
+            return _adjustment(row, names)
+        case _:
+            return _usage(row, names)
+
+
+def _usage(row: ChargeRow, names: FocusNames) -> FocusRow:
+    assert row.num_tokens is not None and row.list_price_nanos is not None
+    meter = METERS[row.line_item]
+    quantity = row.num_tokens * _MILLIONTH
+    list_price = _EXACT.multiply(row.list_price_nanos, _NANO)
+    contracted_price = _EXACT.multiply(list_price, 1 - (row.discount_basis_points or 0) * Decimal("1e-4"))
+    base = row.model.partition(":")[0]
+    sku = f"{base}/{row.adapter_class}/{row.service_tier}/{row.line_item}"
+    billed = decimal_text(row.cost_nanos * _NANO)
+    return FocusRow(
+        **_common(row.project_id, names, row.currency),
+        **_day(row.date),
+        **_resource(row, names),
+        billed_cost=billed,
+        effective_cost=billed,
+        list_cost=decimal_text(_EXACT.multiply(list_price, quantity)),
+        contracted_cost=decimal_text(_EXACT.multiply(contracted_price, quantity)),
+        list_unit_price=decimal_text(list_price),
+        contracted_unit_price=decimal_text(contracted_price),
+        charge_category="Usage",
+        charge_class="Correction" if row.corrects_period else None,
+        charge_description=f"{meter} of {row.model}",
+        charge_frequency="Usage-Based",
+        consumed_quantity=decimal_text(Decimal(row.num_tokens)),
+        consumed_unit="Tokens",
+        pricing_category="Standard",
+        pricing_quantity=decimal_text(quantity),
+        pricing_unit=PRICING_UNIT,
+        sku_id=sku,
+        sku_meter=meter,
+        sku_price_id=f"{sku}/{row.model}/{row.price_version or 0}",
+        sku_price_details=_json(
+            {
+                "x_AdapterClass": row.adapter_class,
+                "x_PriceVersion": row.price_version or 0,
+                "x_ServiceTier": row.service_tier,
+                "x_TokenType": row.line_item,
+            }
+        ),
+        tags=_json({f"{TAG_PREFIX}:api_key_id": row.api_key_id, f"{TAG_PREFIX}:model": row.model}),
+    )
+
+
+def _adjustment(row: ChargeRow, names: FocusNames) -> FocusRow:
+    tags = {f"{TAG_PREFIX}:corrects_request_id": row.reference} if row.reference else None
+    return FocusRow(
+        **_common(row.project_id, names, row.currency),
+        **_day(row.date),
+        **_resource(row, names),
+        **_costs(row.cost_nanos),
+        charge_category="Adjustment",
+        charge_class="Correction" if row.corrects_period else None,
+        charge_description=row.reason or "Adjustment",
+        charge_frequency="One-Time",
+        tags=_json(tags) if tags else None,
+    )
+
+
+def _credit(row: ChargeRow, names: FocusNames) -> FocusRow:
+    """What it paid is taken off the bill of the whole month."""
+    start, end = _month(names.month)
+    return FocusRow(
+        **_common(row.project_id, names, row.currency),
+        **_costs(row.cost_nanos),
+        charge_period_start=start,
+        charge_period_end=end,
+        **_resource(row, names),
+        charge_category="Credit",
+        charge_class=None,
+        charge_description=row.reason or "Credit",
+        charge_frequency="One-Time",
+        tags=_json({f"{TAG_PREFIX}:credit_grant_id": row.reference}),
+    )
+
+
+def _common(project_id: str, names: FocusNames, currency: str | None) -> dict[str, str | None]:
+    """What every charge says. The names of what was removed may be gone; the id is a name too."""
+    start, end = _month(names.month)
+    return {
+        "billing_account_id": names.organization_id,
+        "billing_account_name": names.organization,
+        "billing_account_type": "Organization",
+        "billing_currency": (currency or names.currency).upper(),
+        "billing_period_start": start,
+        "billing_period_end": end,
+        "invoice_id": names.invoices.get(project_id),
+        "invoice_issuer_name": PROVIDER,
+        "provider_name": PROVIDER,
+        "publisher_name": PROVIDER,
+        "service_category": "AI and Machine Learning",
+        "service_name": PROVIDER,
+        "service_subcategory": "Generative AI",
+        "sub_account_id": project_id,
+        "sub_account_name": names.projects.get(project_id) or project_id,
+        "sub_account_type": "Project",
+    }
+
+
+def _resource(row: ChargeRow, names: FocusNames) -> dict[str, str | None]:
+    if row.adapter_id is None:
+        return {"resource_id": None, "resource_name": None, "resource_type": None}
+    return {
+        "resource_id": row.adapter_id,
+        "resource_name": names.adapters.get(row.adapter_id),
+        "resource_type": "Adapter",
+    }
+
+
+def _costs(nanos: int) -> dict[str, str]:
+    """Of a charge that has no unit price: all four are the same."""
+    cost = decimal_text(nanos * _NANO)
+    return {"billed_cost": cost, "effective_cost": cost, "list_cost": cost, "contracted_cost": cost}
+
+
+def _day(date: datetime.date) -> dict[str, str]:
+    return {"charge_period_start": _time(date), "charge_period_end": _time(date + datetime.timedelta(days=1))}
+
+
+def _month(first: datetime.date) -> tuple[str, str]:
+    days = calendar.monthrange(first.year, first.month)[1]
+    return _time(first), _time(first + datetime.timedelta(days=days))
+
+
+def _time(date: datetime.date) -> str:
+    return f"{date.isoformat()}T00:00:00Z"
+
+
+def _json(pairs: Mapping[str, str | int | None]) -> str:
+    """Without those that have no value, in the order of the keys."""
+    return msgspec.json.encode({key: value for key, value in sorted(pairs.items()) if value is not None}).decode()
+
+
+def decimal_text(value: Decimal) -> str:
+    """Exactly, without an exponent and without zeros at the end."""
+    text = f"{value:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

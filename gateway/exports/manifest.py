@@ -1,0 +1,97 @@
+"""The manifest of an export: what it holds, how much, and the digest of its file. Written last, it makes it whole."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+import msgspec
+
+from gateway.exports.request import ExportRequest, Format, Kind
+from gateway.exports.totals import Totals
+
+FORMAT_VERSION = 1
+"""Of all files: it grows when a column, an order or a meaning changes."""
+
+State = Literal["open", "closed"]
+
+
+class FileEntry(msgspec.Struct, frozen=True):
+    """sha256: in hexadecimal."""
+
+    name: str
+    num_bytes: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """state open: rows may still come, and the next export of this period may differ. as_of: when an open period was
+    looked at; None for a closed one, of which nothing depends on the moment. order: the columns that rows are in the
+    order of. library: what wrote the file, where its bytes depend on the version of that."""
+
+    format_version: int
+    organization_id: str
+    project_id: str | None
+    kind: Kind
+    format: Format
+    period: str
+    state: State
+    as_of: str | None
+    num_rows: int
+    totals: Totals
+    order: tuple[str, ...]
+    library: str | None
+    files: tuple[FileEntry, ...]
+
+    def encode(self) -> bytes:
+        """As JSON, the same bytes for equal manifests."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+
+
+class FileDigest:
+    """Counts and hashes a file's bytes as they pass."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._num_bytes = 0
+        self._hash = hashlib.sha256()
+
+    def add(self, chunk: bytes) -> None:
+        self._num_bytes += len(chunk)
+        self._hash.update(chunk)
+
+    def entry(self) -> FileEntry:
+        return FileEntry(self._name, self._num_bytes, self._hash.hexdigest())
+
+
+def make_manifest(
+    request: ExportRequest,
+    *,
+    state: State,
+    as_of: str,
+    num_rows: int,
+    totals: Totals,
+    order: tuple[str, ...],
+    library: str | None,
+    file: FileEntry,
+) -> Manifest:
+    return Manifest(
+        format_version=FORMAT_VERSION,
+        organization_id=request.organization_id,
+        project_id=request.project_id,
+        kind=request.kind,
+        format=request.format,
+        period=request.span.text,
+        state=state,
+        as_of=as_of if state == "open" else None,
+        num_rows=num_rows,
+        totals=totals,
+        order=order,
+        library=library,
+        files=(file,),
+    )
+
+
+def decode_manifest(content: bytes) -> Manifest:
+    """Raises msgspec.ValidationError or msgspec.DecodeError."""
+    return msgspec.json.decode(content, type=Manifest)

@@ -1,0 +1,89 @@
+"""Where exports are put: under a temporary name until whole, the manifest last, so that half an export is never taken
+for a whole one. One interface; here the folder, in `object_store` the other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import IO, Protocol
+
+from gateway.exports.manifest import Manifest
+from gateway.exports.produce import Export
+
+
+class Place(Protocol):
+    """Files by name. A file that is being put does not show under its name before it is whole and durable."""
+
+    async def put(self, name: str, chunks: AsyncIterator[bytes]) -> None: ...
+
+    async def remove(self, name: str) -> None:
+        """Does nothing where there is no such file."""
+
+
+async def put_export(export: Export, place: Place) -> Manifest:
+    """Put the file and its manifest; one that was there before is replaced. Raises what export and place raise.
+
+    The old manifest goes first: it must not stand beside a file that is not its own, whoever dies in between.
+    """
+    await place.remove(export.request.manifest_name)
+    await place.put(export.request.file_name, export.chunks())
+    manifest = export.manifest()
+    await place.put(export.request.manifest_name, _one(manifest.encode()))
+    return manifest
+
+
+async def _one(chunk: bytes) -> AsyncIterator[bytes]:
+    yield chunk
+
+
+class Folder:
+    """A folder of this machine, made on demand; files are readable by their owner alone. Its methods raise OSError."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    async def put(self, name: str, chunks: AsyncIterator[bytes]) -> None:
+        await asyncio.to_thread(self._root.mkdir, mode=0o700, parents=True, exist_ok=True)
+        temporary = self._root / f".{name}.{secrets.token_hex(4)}.partial"
+        try:
+            with await asyncio.to_thread(_create, temporary) as file:
+                async for chunk in chunks:
+                    await asyncio.to_thread(file.write, chunk)
+                await asyncio.to_thread(_sync, file)
+            await asyncio.to_thread(_rename, temporary, self._root / name)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    async def remove(self, name: str) -> None:
+        await asyncio.to_thread(_remove, self._root / name)
+
+
+def _create(path: Path) -> IO[bytes]:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
+
+
+def _sync(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _rename(source: Path, target: Path) -> None:
+    source.replace(target)
+    _sync_folder(target.parent)
+
+
+def _remove(path: Path) -> None:
+    if path.exists():
+        path.unlink()
+        _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

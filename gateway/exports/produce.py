@@ -1,0 +1,152 @@
+"""One export in the making: rows of the snapshot through an encoder, counted, summed and hashed as they pass."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from gateway.db import exports as ledger
+from gateway.db.deliveries import stripe_customers
+from gateway.db.exports import ChargeRow, LedgerRow, Scope, Setting
+from gateway.db.pool import Database
+from gateway.exports.cloudevents import CloudEvents
+from gateway.exports.csv_file import CsvFile
+from gateway.exports.encoder import Encoder, JsonLines
+from gateway.exports.focus import FocusFile, FocusNames
+from gateway.exports.manifest import FileDigest, Manifest, make_manifest
+from gateway.exports.request import ExportRequest
+from gateway.exports.stripe import StripeEvents
+from gateway.exports.table import columns_of
+from gateway.exports.totals import Sums, difference
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+DEFAULT_CURRENCY = "usd"
+"""Of an organization that never set a price: something must stand there, and everything costs nothing."""
+
+
+class ExportFailed(RuntimeError):
+    """What was exported is not what the ledger holds: a fault of ours. The file must not be used."""
+
+
+class Export:
+    """Read `chunks` to its end, then the manifest. Lives within the transaction of its snapshot."""
+
+    def __init__(self, conn: Connection, request: ExportRequest, setting: Setting) -> None:
+        self.request = request
+        self._conn = conn
+        self._setting = setting
+        self._month = request.span.start.date().replace(day=1)
+        self._sums = Sums()
+        self._digest = FileDigest(request.file_name)
+        self._library: str | None = None
+        self._is_whole = False
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows of the ledger, or charges, have passed so far."""
+        return self._sums.num_rows
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The bytes of the file, in pieces of bounded size. Raises what the database raises, and ExportFailed."""
+        encoder = await self._encoder()
+        yield self._note(encoder.start())
+        async for rows in self._rows():
+            if chunk := encoder.encode(rows):
+                yield self._note(chunk)
+        yield self._note(encoder.finish())
+        wrong = difference(self._sums.totals(), await ledger.ledger_sums(self._conn, self._scope()))
+        if wrong is not None:
+            raise ExportFailed(f"{self.request.file_name}: {wrong}")
+        self._is_whole = True
+
+    def manifest(self) -> Manifest:
+        assert self._is_whole, "chunks were read to their end"
+        return make_manifest(
+            self.request,
+            state="closed" if self._setting.is_closed else "open",
+            as_of=self._setting.now.isoformat(),
+            num_rows=self._sums.num_rows,
+            totals=self._sums.totals(),
+            order=ledger.LEDGER_ORDER if self.request.kind == "usage" else ledger.CHARGE_ORDER,
+            library=self._library,
+            file=self._digest.entry(),
+        )
+
+    def _note(self, chunk: bytes) -> bytes:
+        self._digest.add(chunk)
+        return chunk
+
+    def _scope(self) -> Scope:
+        span = self.request.span
+        start, end = (span.start, span.end) if span.is_day else (None, None)
+        return Scope(self.request.organization_id, self.request.project_id, self._month, start, end)
+
+    async def _rows(self) -> AsyncIterator[Sequence[Any]]:
+        request = self.request
+        if request.kind == "usage":
+            async for rows in ledger.ledger_rows(self._conn, self._scope()):
+                self._sums.add_ledger(rows)
+                yield rows
+            return
+        async for charges in ledger.charges(self._conn, self._scope(), by_day=request.kind == "costs"):
+            self._sums.add_charges(charges)
+            yield charges
+        if credits := await self._credits():
+            self._sums.add_charges(credits)
+            yield credits
+
+    async def _credits(self) -> list[ChargeRow]:
+        """They pay for a month as a whole; a day has none, and costs alone are before credits."""
+        request = self.request
+        if request.span.is_day or (request.kind == "costs" and request.format != "focus"):
+            return []
+        return await ledger.credits_drawn(
+            self._conn, request.organization_id, request.project_id, self._month, self._currency
+        )
+
+    @property
+    def _currency(self) -> str:
+        return self._setting.currency or DEFAULT_CURRENCY
+
+    async def _encoder(self) -> Encoder:
+        request = self.request
+        row = LedgerRow if request.kind == "usage" else ChargeRow
+        match request.format:
+            case "csv":
+                return CsvFile(columns_of(row))
+            case "jsonl":
+                return JsonLines()
+            case "parquet":
+                from gateway.exports.parquet_file import LIBRARY, ParquetFile  # takes memory that few need
+
+                self._library = LIBRARY
+                return ParquetFile(columns_of(row))
+            case "focus":
+                return FocusFile(await self._focus_names())
+            case "stripe":
+                return StripeEvents(await stripe_customers(self._conn, request.organization_id))
+            case "cloudevents":
+                return CloudEvents(self._setting.installation_id)
+
+    async def _focus_names(self) -> FocusNames:
+        organization_id = self.request.organization_id
+        return FocusNames(
+            organization_id=organization_id,
+            organization=self._setting.organization_name,
+            projects=await ledger.project_names(self._conn, organization_id, self._month),
+            adapters=await ledger.adapter_names(self._conn, organization_id),
+            invoices=await ledger.invoice_numbers(self._conn, organization_id, self._month),
+            month=self._month,
+            currency=self._currency,
+        )
+
+
+@asynccontextmanager
+async def open_export(database: Database, request: ExportRequest) -> AsyncIterator[Export]:
+    """An export within a snapshot, on a connection of its own. Raises one of `UNAVAILABLE`."""
+    async with database.snapshot() as conn:
+        month = request.span.start.date().replace(day=1)
+        yield Export(conn, request, await ledger.read_setting(conn, request.organization_id, month))

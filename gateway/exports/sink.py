@@ -1,0 +1,35 @@
+"""A file to write to that keeps nothing: for writers of the library that want a file where a stream is wanted."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class Sink(io.RawIOBase):
+    """Takes what is written and hands it on in pieces; its position goes on counting. Cannot seek."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._num_bytes = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Buffer, /) -> int:
+        piece = bytes(data)
+        self._pieces.append(piece)
+        self._num_bytes += len(piece)
+        return len(piece)
+
+    def tell(self) -> int:
+        return self._num_bytes
+
+    def drain(self) -> bytes:
+        """What was written since the last time."""
+        written = b"".join(self._pieces)
+        self._pieces.clear()
+        return written

@@ -1,0 +1,62 @@
+"""Stripe's meter events (https://docs.stripe.com/api/billing/meter-event/create), one JSON object per line.
+
+One event per ledger row and kind of tokens, and one for its cost: whoever bills by tokens sends the first three names,
+whoever bills by cost the last. The identifier is made of the ledger's own key, so an event that is sent twice, even
+from two exports, counts once; of sums per day a late row would change what their identifier stands for. A value is a
+whole number as text, negative where the row is the difference to a smaller count. The customer is null where the
+project has none: Stripe refuses such an event, and nothing is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from gateway.db.exports import LedgerRow
+
+MAX_IDENTIFIER_CHARACTERS = 100
+
+
+class Payload(msgspec.Struct, frozen=True):
+    stripe_customer_id: str | None
+    value: str
+
+
+class MeterEvent(msgspec.Struct, frozen=True):
+    """timestamp: Unix seconds, when the request came."""
+
+    event_name: str
+    identifier: str
+    timestamp: int
+    payload: Payload
+
+
+class StripeEvents:
+    """customers: Stripe's ids by project."""
+
+    def __init__(self, customers: Mapping[str, str]) -> None:
+        self._customers = customers
+        self._encoder = msgspec.json.Encoder()
+
+    def start(self) -> bytes:
+        return b""
+
+    def encode(self, rows: Sequence[LedgerRow]) -> bytes:
+        return self._encoder.encode_lines([event for row in rows for event in self._events(row)])
+
+    def finish(self) -> bytes:
+        return b""
+
+    def _events(self, row: LedgerRow) -> Iterator[MeterEvent]:
+        customer, timestamp = self._customers.get(row.project_id), int(row.created_at.timestamp())
+        for meter, value in (
+            ("input_tokens", row.prompt_tokens - row.cached_tokens),
+            ("cached_input_tokens", row.cached_tokens),
+            ("output_tokens", row.completion_tokens),
+            ("cost_nanos", row.cost_nanos),
+        ):
+            if value != 0:
+                identifier = f"{row.request_id}:{row.attempt}:{row.revision}:{meter}"
+                assert len(identifier) <= MAX_IDENTIFIER_CHARACTERS
+                yield MeterEvent(f"lorikeet_{meter}", identifier, timestamp, Payload(customer, str(value)))
