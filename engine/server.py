@@ -279,8 +279,13 @@ class EngineServer:
 
     def _beat(self) -> None:
         now_s = time.monotonic()
+        self._usage.expire(now_s)
         stats = msgspec.structs.replace(
-            self._stats, unacked_usage=len(self._usage), dropped_usage_total=self._usage.num_dropped
+            self._stats,
+            unacked_usage=len(self._usage),
+            dropped_usage_total=self._usage.num_dropped,
+            ended_prompt_tokens_total=self._usage.num_prompt_tokens,
+            ended_completion_tokens_total=self._usage.num_completion_tokens,
         )
         for gateway, session in list(self._sessions.items()):
             if now_s - session.last_heard_s > HEARTBEAT_INTERVAL_S * HEARTBEATS_MISSED:

@@ -1,4 +1,7 @@
-"""Usage that no gateway has acknowledged yet: kept, bounded, until some gateway of the same database takes it."""
+"""Usage that no gateway has acknowledged yet: kept, bounded, until some gateway of the same database has it on disk.
+
+Also counts all that was ever kept, so that others can tell whether their sums are complete.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +25,39 @@ class _Entry(msgspec.Struct):
 
 
 class UsageBook:
-    """Oldest first. A record leaves by acknowledgement, by age or by the bound; the last two are counted as dropped."""
+    """Oldest first. A record leaves by acknowledgement, by age or by the bound; the last two are counted as dropped.
+
+    num_prompt_tokens, num_completion_tokens: of all records ever kept, discarded tokens included.
+    """
 
     def __init__(self, max_records: int = MAX_RECORDS, max_age_s: float = MAX_AGE_S) -> None:
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
+        self._orphans: dict[Key, None] = {}  # those that no gateway has been told
         self._max_records = max_records
         self._max_age_s = max_age_s
         self.num_dropped = 0
+        self.num_prompt_tokens = 0
+        self.num_completion_tokens = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def keep(self, record: UsageRecord, database_id: str, holder: bytes, now_s: float) -> None:
         """holder: the gateway connection the record was sent to, b"" when nobody is there to take it."""
-        self._entries[(record.request_id, record.attempt)] = _Entry(record, database_id, holder, now_s)
-        while len(self._entries) > self._max_records or self._oldest_age_s(now_s) > self._max_age_s:
-            self._entries.popitem(last=False)
-            self.num_dropped += 1
+        key = record.request_id, record.attempt
+        self._entries[key] = _Entry(record, database_id, holder, now_s)
+        if not holder:
+            self._orphans[key] = None
+        self.num_prompt_tokens += record.usage.prompt_tokens
+        self.num_completion_tokens += record.usage.completion_tokens + record.usage.discarded_tokens
+        if len(self._entries) > self._max_records:
+            self._drop_oldest()
+        self.expire(now_s)
+
+    def expire(self, now_s: float) -> None:
+        """Drop what is too old."""
+        while self._entries and now_s - next(iter(self._entries.values())).stored_at_s > self._max_age_s:
+            self._drop_oldest()
 
     def acknowledge(self, keys: list[Key], database_id: str) -> None:
         """Forget these; a gateway of another database cannot make a record disappear."""
@@ -46,25 +65,29 @@ class UsageBook:
             entry = self._entries.get(key)
             if entry is not None and entry.database_id == database_id:
                 del self._entries[key]
+                self._orphans.pop(key, None)
 
     def orphan(self, holder: bytes) -> None:
         """This gateway is gone: what it held may be taken by another."""
-        for entry in self._entries.values():
+        for key, entry in self._entries.items():
             if entry.holder == holder:
                 entry.holder = b""
+                self._orphans[key] = None
 
     def adopt(self, database_id: str, holder: bytes, limit: int = 1000) -> list[UsageRecord]:
         """Hand up to `limit` orphaned records of this database to a gateway."""
-        taken = []
-        for entry in self._entries.values():
-            if not entry.holder and entry.database_id == database_id:
-                entry.holder = holder
-                taken.append(entry.record)
-                if len(taken) == limit:
-                    break
-        return taken
+        taken: list[Key] = []
+        for key in self._orphans:
+            if len(taken) == limit:
+                break
+            if self._entries[key].database_id == database_id:
+                taken.append(key)
+        for key in taken:
+            del self._orphans[key]
+            self._entries[key].holder = holder
+        return [self._entries[key].record for key in taken]
 
-    def _oldest_age_s(self, now_s: float) -> float:
-        if not self._entries:
-            return 0.0
-        return now_s - next(iter(self._entries.values())).stored_at_s
+    def _drop_oldest(self) -> None:
+        key, _ = self._entries.popitem(last=False)
+        self._orphans.pop(key, None)
+        self.num_dropped += 1

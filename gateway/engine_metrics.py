@@ -92,6 +92,16 @@ _NUMBERS = (
     ),
     _counter("lorikeet_grammar_wait_seconds", "How long both waited.", lambda s: s.grammar_wait_seconds_total),
     _gauge("lorikeet_usage_unacknowledged", "Usage no gateway has recorded.", lambda s: s.unacked_usage),
+    _counter(
+        "lorikeet_engine_ended_prompt_tokens",
+        "Prompt tokens of requests that have ended.",
+        lambda s: s.ended_prompt_tokens_total,
+    ),
+    _counter(
+        "lorikeet_engine_ended_completion_tokens",
+        "Completion tokens of requests that have ended, discarded ones too.",
+        lambda s: s.ended_completion_tokens_total,
+    ),
     _counter("lorikeet_usage_dropped", "Usage the engine could not keep.", lambda s: s.dropped_usage_total),
 )
 

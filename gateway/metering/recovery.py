@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
 from gateway.journal_metrics import JournalMetrics
-from gateway.metering.copier import Copier
 from gateway.metering.folder import JournalFolder, free_folders, left_folders
 from gateway.metering.journal import Journal
 from gateway.metering.replay import Replayed, Unreadable, replay
-from gateway.metering.standing import Standing
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +36,16 @@ def claim_folder(root: Path, database_id: str) -> tuple[JournalFolder, Replayed]
     raise AssertionError("there is always one more folder")
 
 
+class Wakeable(Protocol):
+    def wake(self) -> None:
+        """The journal has something to copy."""
+
+
+class Bereaved(Protocol):
+    def gone(self, journal_ids: list[str]) -> None:
+        """What these journals had is in this one now."""
+
+
 class Recovery:
     """Looks for folders that were left behind, from `start` to `stop`, and moves what is in them to this journal."""
 
@@ -47,8 +56,8 @@ class Recovery:
         database_id: str,
         journal: Journal,
         metrics: JournalMetrics,
-        copier: Copier,
-        standing: Standing,
+        copier: Wakeable,
+        standing: Bereaved,
     ) -> None:
         self._root = root
         self._own = own

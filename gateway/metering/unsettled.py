@@ -55,6 +55,7 @@ class Unsettled:
 
     def snapshot(self) -> Iterator[Record]:
         """Records that add up to the same."""
+        yield from self.ended.values()
         for running in self.running.values():
             yield running.opened
         counts = [
@@ -64,7 +65,6 @@ class Unsettled:
         ]
         if counts:
             yield Progressed(counts)
-        yield from self.ended.values()
 
     def put_last(self, key: EndedKey) -> None:
         """The others go first from now on."""

@@ -37,7 +37,6 @@ from engine.protocol import (
     encode,
 )
 from engine.server import EngineServer
-from engine.usage_book import UsageBook
 
 LIMITS = EngineLimits(max_model_len=1000, max_num_seqs=3, max_waiting=2, block_size=16, num_blocks=100)
 
@@ -231,16 +230,3 @@ def test_acknowledged_usage_is_forgotten_and_foreign_databases_get_nothing(engin
     successor = engine.gateway()
     successor.hello()
     assert [record.request_id for record in successor.hear(UnackedUsage).records] == ["b"]
-
-
-def test_the_usage_book_is_bounded_by_count_and_age_and_counts_what_it_dropped() -> None:
-    from engine.protocol import Usage, UsageRecord
-
-    book = UsageBook(max_records=3, max_age_s=10)
-    for i in range(5):
-        book.keep(UsageRecord(f"r{i}", 0, "stop", Usage(1, 1), b""), "db", b"", now_s=i)
-    assert (len(book), book.num_dropped) == (3, 2)
-    book.keep(UsageRecord("late", 0, "stop", Usage(1, 1), b""), "db", b"", now_s=14.5)
-    assert [record.request_id for record in book.adopt("db", b"g")] == ["late"]
-    assert book.num_dropped == 5
-    assert book.adopt("db", b"g") == []

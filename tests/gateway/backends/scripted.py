@@ -13,6 +13,7 @@ from engine.protocol import (
     EngineLimits,
     EngineMessage,
     GatewayMessage,
+    GenerateRequest,
     Heartbeat,
     Hello,
     UsageRecord,
@@ -21,6 +22,7 @@ from engine.protocol import (
     encode,
 )
 from gateway.backends.base import Acknowledged
+from gateway.metering.format import Count
 
 T = TypeVar("T")
 
@@ -62,22 +64,34 @@ class ScriptedEngine:
 
 
 class ListSink:
-    """Keeps what a backend records."""
+    """Keeps what a backend records. engine_ids: of the records."""
 
     def __init__(self) -> None:
         self.records: list[UsageRecord] = []
-        self.sources: list[Acknowledged] = []
+        self.sources: list[Acknowledged | None] = []
+        self.engine_ids: list[str] = []
         self.dispatched_ids: list[str] = []
+        self.counts: list[Count] = []
         self._changed = asyncio.Event()
 
-    def dispatched(self, request_id: str) -> None:
-        self.dispatched_ids.append(request_id)
+    def dispatched(self, request: GenerateRequest, engine_id: str) -> None:
+        self.dispatched_ids.append(request.request_id)
+
+    def progressed(self, counts: list[Count]) -> None:
+        self.counts += counts
 
     def record(
-        self, usage: UsageRecord, *, source: Acknowledged, ttft_ms: float | None, latency_ms: float | None
+        self,
+        usage: UsageRecord,
+        *,
+        engine_id: str,
+        source: Acknowledged | None,
+        ttft_ms: float | None,
+        latency_ms: float | None,
     ) -> None:
         self.records.append(usage)
         self.sources.append(source)
+        self.engine_ids.append(engine_id)
         self._changed.set()
 
     async def wait_for(self, count: int) -> list[UsageRecord]:

@@ -34,6 +34,7 @@ from engine.protocol import (
 )
 from gateway.backends.engine_client import EngineBackend
 from gateway.errors import BackendFailed, GatewayError, InvalidRequest, Overloaded
+from gateway.metering.format import Count
 from gateway.text.tokenizer import Tokenizer
 from tests.gateway.backends.scripted import ListSink, ScriptedEngine
 from tests.gateway.model_folder import make_model_folder
@@ -108,6 +109,7 @@ async def test_deltas_then_the_final_and_its_usage_once(engine, backend, sink):
     await engine.send(StepOutputs([Delta("req_1", [8], 2)], [final()]))
     assert await reading == [Delta("req_1", [7], 1), Delta("req_1", [8], 2), final()]
     assert sink.records == [UsageRecord("req_1", 0, "length", Usage(3, 2), b"m")]
+    assert sink.engine_ids == ["engine"]
     await backend.acknowledge([("req_1", 0)])
     assert (await engine.expect(AckUsage)).keys == [("req_1", 0)]
 
@@ -198,6 +200,23 @@ async def test_a_choice_that_a_stop_string_ends_is_aborted_alone_and_counts_up_t
     assert [record.usage for record in sink.records] == [end.usage]
 
 
+async def test_tokens_are_counted_before_anybody_reads_them_and_without_those_after_a_stop(engine, backend, sink):
+    await ready(backend, engine)
+    stream = backend.generate(msgspec.structs.replace(request(), n=2))
+    first = asyncio.create_task(anext(stream))
+    await engine.expect(Submit)
+    await engine.send(StepOutputs([Delta("req_1", [7, 8], 2, 0), Delta("req_1", [9], 1, 1)], []))
+    await first
+    assert sink.counts == [Count("req_1", 0, 3, 2), Count("req_1", 0, 3, 3)]
+    await backend.stop_at("req_1", 0, 1)
+    await engine.expect(Abort)
+    await engine.send(StepOutputs([Delta("req_1", [9], 2, 1)], []))
+    await anext(stream)
+    assert sink.counts[2:] == [Count("req_1", 0, 3, 1 + 2)]
+    await engine.send(StepOutputs([], [final(completion=3)]))
+    assert (await anext(stream)).usage == Usage(3, 3)
+
+
 async def test_what_came_since_the_last_look_is_read_at_once(engine, backend):
     await ready(backend, engine)
     stream = backend.generate(request())
@@ -257,7 +276,7 @@ async def test_a_dead_engine_fails_what_it_ran_and_the_next_one_serves(engine, b
         "req_2": ("error", Usage(0, 0)),
     }
     # What the engine itself knows of them stays its own to tell.
-    assert [source is backend for source in sink.sources] == [False, False]
+    assert (sink.sources, sink.engine_ids) == ([None, None], ["", ""])
     assert not backend.health().ready
     successor = ScriptedEngine(endpoint)
     await ready(backend, successor)

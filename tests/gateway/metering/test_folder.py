@@ -1,0 +1,136 @@
+"""A folder has one owner, whatever becomes of it, and what a gateway left behind comes home once."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from gateway.journal_metrics import JournalMetrics
+from gateway.metering.folder import JournalFolder
+from gateway.metering.format import Progressed, Record, frame
+from gateway.metering.journal import Journal
+from gateway.metering.recovery import Recovery, claim_folder
+from gateway.metering.replay import Unreadable, replay
+from tests.gateway.metering.records import BEGUN, count, ended, opened
+
+HOLDER = """
+import pathlib, sys
+from gateway.metering.folder import JournalFolder
+folder = JournalFolder.try_claim(pathlib.Path(sys.argv[1]))
+print("owned" if folder else "refused", flush=True)
+sys.stdin.read()
+"""
+
+
+async def ignore(position: int) -> None:
+    pass
+
+
+def leave(path: Path, records: list[Record], tail: bytes = b"") -> Path:
+    """What a gateway that is gone has left."""
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "000000000007.journal").write_bytes(b"".join(map(frame, records)) + tail)
+    return path
+
+
+def test_a_folder_is_owned_by_one_process_and_free_once_that_is_killed(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path / "0")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "owned\n"
+        assert JournalFolder.try_claim(tmp_path / "0") is None
+        folder, _ = claim_folder(tmp_path, "database")
+        assert folder.path == tmp_path / "1"
+        folder.release()
+        holder.kill()
+    assert JournalFolder.try_claim(tmp_path / "0") is not None
+
+
+def test_what_a_predecessor_left_is_found_by_who_claims_its_folder(tmp_path: Path) -> None:
+    leave(tmp_path / "0", [BEGUN, opened("a"), ended("b"), opened("c"), Progressed([count("c", 3)])])
+    folder, replayed = claim_folder(tmp_path, "database")
+    assert folder.path == tmp_path / "0"
+    assert {each.record.request_id: each.record.usage.completion_tokens for each in replayed.ended} == {
+        "a": 0,
+        "b": 4,
+        "c": 3,
+    }
+    assert (replayed.num_made_up, replayed.num_unseen, replayed.journal_ids) == (2, 1, ["journal"])
+
+
+@pytest.mark.parametrize("begun", [{"database_id": "another"}, {"version": 2}])
+def test_usage_of_another_database_or_format_is_left_alone(tmp_path: Path, begun: dict[str, object]) -> None:
+    left = leave(tmp_path / "0", [msgspec.structs.replace(BEGUN, **begun), ended("a")])
+    before = {path.name: path.read_bytes() for path in left.glob("*.journal")}
+    folder, replayed = claim_folder(tmp_path, "database")
+    assert (folder.path.name, replayed.ended) == ("1", [])
+    assert {path.name: path.read_bytes() for path in left.glob("*.journal")} == before
+    with pytest.raises(Unreadable):
+        replay(JournalFolder(left, -1), "database")
+
+
+def test_a_damaged_segment_is_reported_and_kept_and_costs_only_what_was_damaged(tmp_path: Path) -> None:
+    data = bytearray(b"".join(map(frame, [BEGUN, ended("a"), ended("b")])))
+    data[len(frame(BEGUN)) + 40] ^= 1
+    (tmp_path / "000000000001.journal").write_bytes(data)
+    replayed = replay(JournalFolder(tmp_path, -1), "database")
+    assert [each.record.request_id for each in replayed.ended] == ["b"]
+    assert replayed.num_damaged == 1
+    (kept,) = tmp_path.glob("*.damaged")
+    assert kept.read_bytes() == bytes(data)
+
+
+def test_a_tail_that_was_torn_is_cut(tmp_path: Path) -> None:
+    left = leave(tmp_path / "0", [BEGUN, ended("a")], tail=frame(ended("b"))[:-5])
+    replayed = replay(JournalFolder(left, -1), "database")
+    assert [each.record.request_id for each in replayed.ended] == ["a"]
+    assert (replayed.num_damaged, list(left.glob("*.damaged"))) == (0, [])
+
+
+class Told:
+    """The neighbors of a recovery: the copier and the standing."""
+
+    def __init__(self) -> None:
+        self.journal_ids: list[str] = []
+        self.num_wakes = 0
+
+    def wake(self) -> None:
+        self.num_wakes += 1
+
+    def gone(self, journal_ids: list[str]) -> None:
+        self.journal_ids += journal_ids
+
+
+async def test_a_living_gateway_takes_over_what_others_left_and_removes_it_once_it_is_durable(tmp_path: Path) -> None:
+    folder, _ = claim_folder(tmp_path, "database")
+    left = leave(tmp_path / "1", [msgspec.structs.replace(BEGUN, journal_id="gone"), ended("a"), opened("b")])
+    owned = leave(tmp_path / "2", [BEGUN, ended("of one that lives")])
+    owner = JournalFolder.try_claim(owned)
+    foreign = leave(tmp_path / "3", [msgspec.structs.replace(BEGUN, database_id="another"), ended("foreign")])
+    registry, told = CollectorRegistry(), Told()
+    journal = Journal(folder, BEGUN, max_bytes=1 << 20, on_durable=ignore)
+    journal.start()
+    recovery = Recovery(tmp_path, folder.path, "database", journal, JournalMetrics(registry), told, told)
+    recovery.start()
+    async with asyncio.timeout(5):
+        while list(left.glob("*.journal")):  # noqa: ASYNC110 - files have no event
+            await asyncio.sleep(0.01)
+    await recovery.stop()
+    assert [each.record.request_id for each in journal.unsettled.ended.values()] == ["a", "b"]
+    assert (told.journal_ids, told.num_wakes) == (["gone"], 1)
+    assert list(owned.glob("*.journal")) and list(foreign.glob("*.journal"))
+    assert registry.get_sample_value("lorikeet_usage_recovered_total", {"known": "end"}) == 1
+    assert registry.get_sample_value("lorikeet_usage_recovered_total", {"known": "sent"}) == 1
+    await journal.stop(5)
+    assert owner is not None
+    owner.release()
+    # It all came into this folder, and is there for the next one: nothing was copied.
+    _, replayed = claim_folder(tmp_path, "database")
+    assert [each.record.request_id for each in replayed.ended] == ["a", "b"]

@@ -1,0 +1,64 @@
+"""What a journal's records add up to: a snapshot adds up to the same, and each usage is there until it is copied."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.metering.format import Copied, Progressed, Record
+from gateway.metering.unsettled import Unsettled, made_up
+from tests.gateway.metering.records import count, ended, opened
+
+NAMES = st.sampled_from(["a", "b", "c"])
+ENGINES = st.sampled_from(["engine", ""])
+RECORDS = st.one_of(
+    st.builds(opened, NAMES),
+    st.builds(lambda name, number: Progressed([count(name, number)]), NAMES, st.integers(1, 9)),
+    st.builds(lambda name, engine: ended(name, engine_id=engine), NAMES, ENGINES),
+    st.builds(lambda name, engine: Copied([(name, 0, engine)]), NAMES, ENGINES),
+)
+
+
+def added_up(records: list[Record]) -> Unsettled:
+    unsettled = Unsettled()
+    for record in records:
+        unsettled.apply(record)
+    return unsettled
+
+
+@given(st.lists(RECORDS, max_size=20))
+def test_a_snapshot_adds_up_to_the_same(records: list[Record]) -> None:
+    before = added_up(records)
+    after = added_up(list(before.snapshot()))
+    assert (after.running, list(after.ended.items()), after.num_bytes) == (
+        before.running,
+        list(before.ended.items()),
+        before.num_bytes,
+    )
+    assert after.num_strays == 0
+
+
+@given(st.lists(RECORDS, max_size=20))
+def test_room_is_exactly_what_waits_needs(records: list[Record]) -> None:
+    unsettled = added_up(records)
+    assert (unsettled.num_bytes == 0) == (not unsettled.ended)
+    unsettled.apply(Copied(list(unsettled.ended)))
+    assert (unsettled.num_bytes, unsettled.ended) == (0, {})
+
+
+def test_a_request_that_was_interrupted_costs_what_its_client_may_have_seen() -> None:
+    unsettled = added_up([opened(), Progressed([count(completion_tokens=2)]), Progressed([count(completion_tokens=5)])])
+    (running,) = unsettled.running.values()
+    record = made_up(running, 7).record
+    assert (record.finish_reason, record.usage.prompt_tokens, record.usage.completion_tokens) == ("error", 3, 5)
+    assert record.meter == opened().meter
+
+
+def test_one_that_nobody_has_seen_anything_of_costs_nothing() -> None:
+    (running,) = added_up([opened()]).running.values()
+    usage = made_up(running, 7).record.usage
+    assert (usage.prompt_tokens, usage.completion_tokens) == (0, 0)
+
+
+def test_counts_of_unknown_requests_are_counted_themselves() -> None:
+    assert added_up([Progressed([count("nobody")])]).num_strays == 1
