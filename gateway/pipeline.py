@@ -149,6 +149,7 @@ class Pipeline:
             principal,
             first.tag.model,
             parts,
+            service_tier=first.tag.service_tier,
             min_tokens=first.request.sampling.min_tokens,
             capacity=first.pool.any.capabilities.max_in_flight,
         )
@@ -208,6 +209,7 @@ class Pipeline:
             adapter_digest=adapter.digest if adapter else None,
             created_at_ns=0,
             stream=request.stream,
+            service_tier=request.service_tier,
             journal_id=self._meter.journal_id,
         )
 

@@ -39,7 +39,7 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     max_tokens None: as many as usual_max_tokens, or as the gateway's default, where there is room; 0: the prompt alone;
     that of sampling is not looked at.
-    stop: strings that end the text. weight: as in `GenerateRequest`.
+    stop: strings that end the text. weight: as in `GenerateRequest`. service_tier: what it is priced as.
     """
 
     request_id: str
@@ -54,6 +54,7 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
     n: int = 1
     stop: tuple[str, ...] = ()
     weight: float = 1.0
+    service_tier: str = "default"
 
 
 class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,3 +68,4 @@ class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
     pooling: Literal["last", "mean"]
     dimensions: int | None = None
     stream: Literal[False] = False
+    service_tier: str = "default"

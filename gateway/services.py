@@ -20,17 +20,19 @@ from gateway.admin.purge import Purger
 from gateway.admin.services import AdminServices
 from gateway.backends.engine_client import EngineBackend
 from gateway.backends.pool import Pool
+from gateway.billing.bookkeeper import Bookkeeper
+from gateway.billing.prices import PriceCache
 from gateway.db.changes import Change
 from gateway.db.leases import PostgresLeases
 from gateway.db.limits import LimitLoader
 from gateway.db.organizations import installation_id
-from gateway.db.pool import UNAVAILABLE, UNUSABLE, Database
+from gateway.db.pool import FAILURES, UNAVAILABLE, UNUSABLE, Database
+from gateway.db.prices import PriceLoader
 from gateway.errors import GatewayError
 from gateway.limits.clock import DatabaseClock
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
 from gateway.limits.webhooks import WebhookSender
-from gateway.limits.work import Free, Prices
 from gateway.metering.service import Metering
 from gateway.observe import SHARED_METRICS_DIR, Metrics
 from gateway.pipeline import Pipeline
@@ -62,12 +64,9 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @asynccontextmanager
-async def running_services(
-    settings: Settings, *, model_dir: Path, dsn: str, prices: Prices | None = None
-) -> AsyncIterator[Services]:
+async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> AsyncIterator[Services]:
     """Services that are started on entry and, on leaving, stopped: requests first, then the ledger, then the database.
 
-    prices: what tokens cost, by which cost limits are reserved; without any, nothing.
     Waits for the database; the engine may come later, and go and come again. Raises one of `UNUSABLE`.
     """
     config = load_model_config(model_dir)
@@ -80,7 +79,11 @@ async def running_services(
         authenticator = Authenticator(database, failures)
         resolver = Resolver(database, frozenset({settings.model_name}))
         authenticator.changes.subscribe(resolver.changed)
-        limiter = _limiter(database, authenticator, prices or Free())
+        prices = PriceCache(PriceLoader(database), FAILURES)
+        authenticator.changes.subscribe(prices.changed)
+        await prices.start()
+        stack.push_async_callback(prices.stop)
+        limiter = _limiter(database, authenticator, prices)
         database_id = await _database_id(database)
         metering = Metering(
             settings.journal_dir,
@@ -103,6 +106,9 @@ async def running_services(
         webhooks = WebhookSender(database, allow_private=settings.private_webhooks)
         webhooks.start()
         stack.push_async_callback(webhooks.stop)
+        bookkeeper = Bookkeeper(database)
+        bookkeeper.start()
+        stack.push_async_callback(bookkeeper.stop)
         pools = {settings.model_name: Pool(settings.model_name, [backend], created=int(time.time()))}
         metrics.watch(list(pools.values()))
         yield Services(
@@ -124,7 +130,7 @@ async def running_services(
         )
 
 
-def _limiter(database: Database, authenticator: Authenticator, prices: Prices) -> Limiter:
+def _limiter(database: Database, authenticator: Authenticator, prices: PriceCache) -> Limiter:
     rules = Rules(LimitLoader(database))
     limiter = Limiter(PostgresLeases(database), rules, DatabaseClock(time.monotonic), prices)
 

@@ -52,7 +52,7 @@ def chat_completions(pipeline: Pipeline) -> HTTPRouteHandler:
         wire = decode(_DECODER, await request.body())
         call.model = wire.model
         with_usage, tier = include_usage(wire), _tier(wire)
-        good = await pipeline.prepare(caller, _text_request(wire, call.request_id, TIER_WEIGHTS[tier]))
+        good = await pipeline.prepare(caller, _text_request(wire, call.request_id, tier))
         (prepared,) = await admit(pipeline, request, caller, [good])
         items, to_bytes = pipeline.run(prepared), pipeline.tokenizer(prepared).token_bytes
         common: dict[str, Any] = {
@@ -81,7 +81,7 @@ def chat_completions(pipeline: Pipeline) -> HTTPRouteHandler:
     return create_chat_completion
 
 
-def _text_request(wire: ChatCompletionRequest, request_id: str, weight: float) -> TextRequest:
+def _text_request(wire: ChatCompletionRequest, request_id: str, tier: ServedTier) -> TextRequest:
     refuse_unsupported(wire, CHAT_NO_EFFECT)
     if wire.max_tokens is not None and wire.max_completion_tokens is not None:
         raise InvalidRequest(
@@ -110,7 +110,8 @@ def _text_request(wire: ChatCompletionRequest, request_id: str, weight: float) -
         max_tokens=wire.max_completion_tokens if is_modern else wire.max_tokens,
         n=wire.n or 1,
         stop=stop_strings(wire),
-        weight=weight,
+        weight=TIER_WEIGHTS[tier],
+        service_tier=tier,
     )
 
 

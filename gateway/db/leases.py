@@ -84,7 +84,7 @@ _SUSPECT = """
 _FORGET = "DELETE FROM limit_gateways WHERE suspected_at < clock_timestamp() - $1::interval"
 _CLEAN_UP = """
     DELETE FROM limit_accounts a USING limits l
-    WHERE l.id = a.limit_id AND a.window_start < clock_timestamp() -
+    WHERE l.id = a.limit_id AND l.period <> 'none' AND a.window_start < clock_timestamp() -
         CASE l.period WHEN 'minute' THEN interval '1 hour' WHEN 'day' THEN interval '3 days' ELSE interval '70 days' END
 """
 _CLAIM = "INSERT INTO limit_gateways (id) VALUES ($1)"

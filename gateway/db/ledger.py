@@ -18,8 +18,8 @@ Kind = Literal["usage", "adjustment"]
 
 
 class LedgerRow(msgspec.Struct, frozen=True):
-    """kind "usage": an attempt (revision 0), or what a later and better count of it adds (revision 1 and on; its numbers
-    may be negative). kind "adjustment": an operator's, cost without tokens, with its reason.
+    """kind "usage": an attempt (revision 0), or what a later and better count of it adds (revision 1 and on, whose
+    numbers may be negative). kind "adjustment": an operator's, cost without tokens, with its reason.
 
     period: first day of the month in which the row is billed. corrects_period: that of its created_at, where that was
     closed before the row came. Costs in nanos of the currency of `price_version`, None without prices; list_cost_nanos

@@ -51,7 +51,14 @@ class Limit(msgspec.Struct, frozen=True):
     @property
     def reserves(self) -> bool:
         """Whether requests reserve a part of it before they run."""
-        return self.hard and (self.unit == "concurrency" or (self.unit in RATED and self.window != "none"))
+        if self.unit == "concurrency" or self.is_balance:
+            return self.hard
+        return self.hard and self.unit in RATED and self.window != "none"
+
+    @property
+    def is_balance(self) -> bool:
+        """A prepaid balance: the credits of a project, all that it may ever cost."""
+        return self.unit == "cost_nanos" and self.window == "none"
 
     @property
     def bounds_size(self) -> bool:

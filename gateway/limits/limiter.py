@@ -70,7 +70,14 @@ class Limiter:
             raise _unavailable() from None
 
     async def admit(
-        self, principal: Principal, model: str, parts: tuple[Part, ...], *, min_tokens: int, capacity: int
+        self,
+        principal: Principal,
+        model: str,
+        parts: tuple[Part, ...],
+        *,
+        service_tier: str,
+        min_tokens: int,
+        capacity: int,
     ) -> Admission:
         """Reserve for all parts of a request. capacity: completions that the engine takes at once.
 
@@ -82,7 +89,7 @@ class Limiter:
                 "Too many requests of this project are running and waiting at once.", retry_after_s=RETRY_AFTER_S
             )
         try:
-            hold = await self._reserve(principal, model, parts, min_tokens)
+            hold = await self._reserve(principal, model, parts, service_tier, min_tokens)
         except BaseException:
             self._crowd.leave(tenant, num_completions)
             raise
@@ -99,7 +106,9 @@ class Limiter:
             return Admission(max(part.max_tokens for part in parts), self.clock.now_ns(), (), close)
         return Admission(hold.cap, hold.instant_ns, standing(hold.entries, hold.instant_ns), close)
 
-    async def _reserve(self, principal: Principal, model: str, parts: tuple[Part, ...], min_tokens: int) -> Hold | None:
+    async def _reserve(
+        self, principal: Principal, model: str, parts: tuple[Part, ...], service_tier: str, min_tokens: int
+    ) -> Hold | None:
         """None where nothing is limited. Raises LimitReached and Overloaded."""
         work: Work | None = None
         waits_s = iter(CONCURRENCY_WAITS_S)
@@ -108,7 +117,10 @@ class Limiter:
             if not limits:
                 return None
             if work is None:
-                work = Work(parts, self._prices.of(principal.organization_id, model), max(1, min_tokens))
+                price = self._prices.most(
+                    principal.organization_id, principal.project_id, model, service_tier, self.clock.now_ns()
+                )
+                work = Work(parts, price, max(1, min_tokens))
             answer = self._keeper.reserve(limits, work) or await self._keeper.ask(limits, work)
             if isinstance(answer, Hold):
                 return answer

@@ -33,7 +33,7 @@ Headers = tuple[tuple[str, str], ...]
 
 class Explanation(msgspec.Struct, frozen=True):
     """Which limit refused, for programs. needed: the least that the request could do with. frees_at: Unix seconds at
-    which the window ends, null where running requests free it."""
+    which the window ends, null where running requests free it, or credit does."""
 
     id: str
     scope: Scope
@@ -67,6 +67,9 @@ def refusal(shortage: Shortage, headers: Headers) -> LimitReached:
         message = f"{_subject(limit)}, and {shortage.reserved} are running. It frees as soon as one of them ends."
         return LimitReached(message, limit=explanation, headers=headers, retry_after_s=CONCURRENCY_RETRY_S)
     message += f", and this request needs at least {shortage.need}."
+    if limit.is_balance:
+        message += " More credit makes room."
+        return QuotaExceeded(message, limit=explanation, headers=(*headers, ("x-should-retry", "false")))
     if shortage.need > limit.max:
         message += " It is more than the limit allows at any time."
         return LimitReached(message, limit=explanation, headers=(*headers, ("x-should-retry", "false")))
@@ -121,6 +124,8 @@ def _order(entry: Entry) -> tuple[int, int]:
 
 
 def _subject(limit: Limit) -> str:
+    if limit.is_balance:
+        return f"The credits of this project come to {limit.max} {_NOUNS[limit.unit]}"
     whose = {"organization": "organization", "project": "project", "key": "API key"}[limit.scope]
     model = f" with the model '{limit.model}'" if limit.model is not None else ""
     per = "" if limit.window == "none" else f" per {limit.window}"

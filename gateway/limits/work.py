@@ -1,32 +1,34 @@
-"""What a request would use at most, unit by unit, and what it used in the end. Pure arithmetic; prices are linear."""
+"""What a request would use at most, unit by unit, and what it used in the end. Pure arithmetic."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Protocol
 
 import msgspec
 
 from gateway.limits.limit import Limit, Unit
 
+PRICE_SCALE = 10**10
+"""Prices are per million tokens, and of each a tenant pays a number of basis points."""
+
 
 class Price(msgspec.Struct, frozen=True):
-    """Nanos of the currency per token."""
+    """The most that tokens can cost: nanos of the currency per `PRICE_SCALE` tokens. Cached ones never cost more."""
 
-    input_nanos: int = 0
-    output_nanos: int = 0
+    input: int = 0
+    output: int = 0
+
+    def most(self, prompt_tokens: int, completion_tokens: int) -> int:
+        """In nanos, rounded up: the ledger rounds each row once, to the nearest."""
+        return -(-(prompt_tokens * self.input + completion_tokens * self.output) // PRICE_SCALE)
 
 
 class Prices(Protocol):
-    """What a model costs whom. The ledger prices the same way: `usage_cost_nanos` in the schema."""
+    """What a model costs whom, without I/O."""
 
-    def of(self, organization_id: str, model: str) -> Price: ...
-
-
-class Free:
-    """Nothing costs anything."""
-
-    def of(self, organization_id: str, model: str) -> Price:
-        return Price()
+    def most(self, organization_id: str, project_id: str, model: str, service_tier: str, instant_ns: int) -> Price:
+        """An upper bound of what a request that is admitted about now, Unix time in ns, will be billed."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -51,8 +53,8 @@ class Work(msgspec.Struct, frozen=True):
 
     def least(self, limit: Limit) -> int:
         """The fewest completion tokens for which the request is worth running. A minute's limit is free again soon, so
-        a request is refused rather than cut short by it; a budget of days is used up to its end."""
-        if limit.window in ("day", "month"):
+        a request is refused rather than cut short by it; a budget of days and a balance are used up to their end."""
+        if limit.window in ("day", "month") or limit.is_balance:
             return min(self.max_tokens, self.min_tokens)
         return self.max_tokens
 
@@ -71,15 +73,12 @@ class Work(msgspec.Struct, frozen=True):
         """The largest cap for which the amount fits the budget, up to max_tokens; None where even 0 does not fit."""
         if self.amount(unit, self.max_tokens) <= budget:
             return self.max_tokens
-        fixed = self.amount(unit, 0)
-        if fixed > budget:
-            return None
-        per_token = self.amount(unit, 1) - fixed
-        return min(self.max_tokens, (budget - fixed) // per_token) if per_token else self.max_tokens
+        num_fitting = bisect_right(range(self.max_tokens), budget, key=lambda cap: self.amount(unit, cap))
+        return num_fitting - 1 if num_fitting else None
 
 
 def amount(unit: Unit, index: int, prompt_tokens: int, completion_tokens: int, price: Price) -> int:
-    """What one part used. index: of the part; the first one counts as the request."""
+    """What one part used, of cost the most. index: of the part; the first one counts as the request."""
     match unit:
         case "requests":
             return int(index == 0)
@@ -90,6 +89,6 @@ def amount(unit: Unit, index: int, prompt_tokens: int, completion_tokens: int, p
         case "tokens":
             return prompt_tokens + completion_tokens
         case "cost_nanos":
-            return prompt_tokens * price.input_nanos + completion_tokens * price.output_nanos
+            return price.most(prompt_tokens, completion_tokens)
         case "concurrency" | "storage_bytes":
             return 0

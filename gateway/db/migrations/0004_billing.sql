@@ -132,6 +132,7 @@ CREATE TABLE ledger (
 
 CREATE INDEX ledger_by_project ON ledger (project_id, created_at DESC, request_id);
 CREATE INDEX ledger_by_period ON ledger (organization_id, period, created_at, request_id, attempt, revision);
+CREATE INDEX ledger_adjustments ON ledger (organization_id, period, project_id) WHERE kind = 'adjustment';
 
 -- The partition of a day, in UTC, unless it is there. Attaching one does not hold up writers, as creating it in place
 -- would.
@@ -531,9 +532,9 @@ CREATE TRIGGER limit_accounts_keep_balances BEFORE DELETE ON limit_accounts
 
 -- Credits, drawn oldest first. lapsed_nanos: what was left of one when it expired; NULL before that.
 --
--- A project is prepaid when it has a hard limit of its cost without a window. The limit's max is what its credits come
--- to, less what lapsed of them and what closed periods had drawn before it was prepaid; its account is the sum of what
--- the ledger wrote since.
+-- balance = credits - lapsed - drawn by closed periods - cost of open periods. A project is prepaid when it has a hard
+-- limit of its cost without a window: its account is the sum of what the ledger wrote since, and its max is that sum
+-- and the balance, computed anew from the rows whenever credits or periods change.
 CREATE TABLE credit_grants (
     id               text PRIMARY KEY,
     organization_id  text NOT NULL,

@@ -15,9 +15,11 @@ import asyncpg
 import httpx
 import msgspec
 
+from gateway.billing.book import Entry
 from gateway.db.keys import create_key
 from gateway.db.limits import set_limit
 from gateway.db.organizations import ensure_organization
+from gateway.db.prices import add_version
 from gateway.db.projects import create_project
 from gateway.limits.limit import Limit, Unit, Window
 from gateway.settings import Settings
@@ -26,38 +28,30 @@ from tests.gateway.live import BASE, STARTUP_S, FakeEngine
 from tests.gateway.model_folder import make_model_folder
 
 INPUT_NANOS, OUTPUT_NANOS = 3, 7
+"""Per token, whether cached or not."""
+
 SHIFTS_S = (0, 3600, -3600)
 
-# Tokens cost something here, in the gateway as in the ledger; the process's idea of the time of day is off.
+# The process's idea of the time of day is off.
 PROGRAM = """
 import sys, time
-data_dir, model_dir, dsn, fd, shift_s, input_nanos, output_nanos = sys.argv[1:]
+data_dir, model_dir, dsn, fd, shift_s = sys.argv[1:]
 seconds, nanoseconds = time.time, time.time_ns
 time.time = lambda: seconds() + int(shift_s)
 time.time_ns = lambda: nanoseconds() + int(shift_s) * 10**9
 import asyncio, pathlib, socket, uvicorn, uvloop
 from gateway.app import build_app
-from gateway.limits.work import Price
 from gateway.services import running_services
 from gateway.settings import Settings
 
-class Flat:
-    def of(self, organization_id, model):
-        return Price(int(input_nanos), int(output_nanos))
-
 async def serve():
     settings = Settings(data_dir=pathlib.Path(data_dir), model=model_dir, model_name="tiny")
-    async with running_services(settings, model_dir=pathlib.Path(model_dir), dsn=dsn, prices=Flat()) as services:
+    async with running_services(settings, model_dir=pathlib.Path(model_dir), dsn=dsn) as services:
         config = uvicorn.Config(build_app(services), log_config=None, access_log=False, lifespan="off")
         await uvicorn.Server(config).serve([socket.socket(fileno=int(fd))])
 
 with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
     runner.run(serve())
-"""
-
-PRICED = f"""
-    CREATE OR REPLACE FUNCTION usage_cost_nanos(model text, input_tokens bigint, output_tokens bigint) RETURNS bigint
-    LANGUAGE sql STABLE AS $$ SELECT input_tokens * {INPUT_NANOS} + output_tokens * {OUTPUT_NANOS} $$
 """
 
 
@@ -91,7 +85,7 @@ def running_fleet(
     model_dir = make_model_folder(folder / "model")
     settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE)
     settings.run_dir.mkdir(parents=True)
-    asyncio.run(_execute(dsn, PRICED))
+    asyncio.run(_set_prices(dsn))
     engine = FakeEngine(settings.engine_endpoint, model_dir, *engine_flags)
     urls, processes = [], []
     try:
@@ -100,7 +94,7 @@ def running_fleet(
             urls.append(f"http://127.0.0.1:{listener.getsockname()[1]}")
             fd = listener.fileno()
             shift_s = SHIFTS_S[number % len(SHIFTS_S)]
-            values = (folder, model_dir, dsn, fd, shift_s, INPUT_NANOS, OUTPUT_NANOS)
+            values = (folder, model_dir, dsn, fd, shift_s)
             command = [sys.executable, "-c", PROGRAM, *map(str, values)]
             with (folder / f"gateway{number}.log").open("wb") as log:
                 processes.append(subprocess.Popen(command, pass_fds=[fd], stdout=log, stderr=subprocess.STDOUT))
@@ -152,10 +146,14 @@ def completion(prompt: list[int], max_tokens: int, **fields: object) -> dict[str
     return {"model": BASE, "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, **fields}
 
 
-async def _execute(dsn: str, sql: str) -> None:
+async def _set_prices(dsn: str) -> None:
+    million = 1_000_000
+    entry = Entry("*", "*", "*", INPUT_NANOS * million, INPUT_NANOS * million, OUTPUT_NANOS * million)
     conn = await asyncpg.connect(dsn)
     try:
-        await conn.execute(sql)
+        organization = await ensure_organization(conn, "default")
+        async with conn.transaction():
+            await add_version(conn, organization.id, currency="usd", entries=[entry], discounts={}, effective_at=None)
     finally:
         await conn.close()
 

@@ -20,14 +20,14 @@ from gateway.limits.holdings import Holdings
 from gateway.limits.keeper import SHORT_S, SILENT_S
 from gateway.limits.limit import NS_PER_S, Limit, period
 from gateway.limits.slices import Hold, Key, Shortage
-from gateway.limits.work import Part, Price, Work, amount
+from gateway.limits.work import PRICE_SCALE, Part, Price, Work, amount
 
 Fates = tuple[int, int, int]
 """Weights of transactions that are done, of those that are lost before the commit, and of those whose reply is."""
 
 SUSPECT_S, FORGET_S = 5, 15
 ENGINE_NOTICES_S = 4
-PRICE = Price(3, 7)
+PRICE = Price(3 * PRICE_SCALE, 7 * PRICE_SCALE)
 
 
 class Event(msgspec.Struct, frozen=True):

@@ -39,8 +39,8 @@ AMOUNTS: dict[Unit, int] = {
 USED = """
     SELECT count(*) AS requests, sum(prompt_tokens + completion_tokens)::bigint AS tokens,
            sum(completion_tokens)::bigint AS output_tokens,
-           sum(usage_cost_nanos(model, prompt_tokens, completion_tokens))::bigint AS cost_nanos
-    FROM usage_events WHERE project_id = $1 GROUP BY date_trunc('minute', created_at)
+           sum(cost_nanos)::bigint AS cost_nanos
+    FROM ledger WHERE project_id = $1 GROUP BY date_trunc('minute', created_at)
 """
 
 

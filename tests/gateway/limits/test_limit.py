@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import gateway.limits
 from gateway.limits.limit import NS_PER_S, RATED, UNITS, WINDOWS, Calendar, Unit, Window, complaint, period
 from gateway.limits.refusal import duration
-from gateway.limits.work import Part, Price, Work
+from gateway.limits.work import PRICE_SCALE, Part, Price, Work
 
 INSTANTS = st.integers(min_value=0, max_value=4 * 10**9).map(lambda seconds: seconds * NS_PER_S)
 WORKS = st.builds(
@@ -23,7 +23,7 @@ WORKS = st.builds(
         min_size=1,
         max_size=4,
     ).map(tuple),
-    price=st.builds(Price, st.integers(0, 50), st.integers(0, 50)),
+    price=st.builds(Price, st.integers(0, 50 * PRICE_SCALE), st.integers(0, 50 * PRICE_SCALE)),
 )
 
 

@@ -1,0 +1,62 @@
+"""Keeps the books in the background: sums what the ledger got, makes its next days, lets credits lapse.
+
+Every gateway has one; of all of them one works at a time, and any may take over. Knows no SQL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from gateway.db.credits import lapse_due
+from gateway.db.pool import FAILURES, Database
+from gateway.db.rollups import MAX_BATCH, ensure_days, roll_up
+
+log = structlog.get_logger(__name__)
+
+INTERVAL_S = 0.5
+"""Reports follow the ledger by this and the time of a transaction."""
+
+DAYS_INTERVAL_S = 3600.0
+
+
+class Bookkeeper:
+    """Works between `start` and `stop`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._task: asyncio.Task[None] | None = None
+        self._days_ensured_s = float("-inf")
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def work(self) -> None:
+        """Everything that there is to do now. Raises what the database raises."""
+        while await self._roll_up_some() == MAX_BATCH:
+            pass
+        async with self._database.acquire() as conn:
+            while await lapse_due(conn):
+                pass
+            now_s = asyncio.get_running_loop().time()
+            if now_s - self._days_ensured_s >= DAYS_INTERVAL_S:
+                await ensure_days(conn)
+                self._days_ensured_s = now_s
+
+    async def _roll_up_some(self) -> int | None:
+        async with self._database.transaction() as conn:
+            return await roll_up(conn)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.work()
+            except FAILURES as error:
+                log.warning("books_kept_later", error=repr(error))
+            await asyncio.sleep(INTERVAL_S)

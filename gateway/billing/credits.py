@@ -1,0 +1,55 @@
+"""How credits are drawn: oldest first, by what a closed period cost, until they are used up or lapse. Pure.
+
+balance = sum of (amount - drawn - lapsed) over the grants - cost of the periods that are open
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+
+import msgspec
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """In nanos. drawn: by closed periods. lapsed: what was left when it expired; None before that."""
+
+    id: str
+    project_id: str
+    amount: int
+    reason: str
+    created_at: datetime.datetime
+    expires_at: datetime.datetime | None
+    drawn: int
+    lapsed: int | None
+
+    @property
+    def remaining(self) -> int:
+        return self.amount - self.drawn - (self.lapsed or 0)
+
+
+def draw(grants: Sequence[Grant], cost: int) -> dict[str, int]:
+    """How much of each grant, oldest first, a cost takes; what it has beyond all of them stays to be paid."""
+    taken = {}
+    for grant in grants:
+        amount = min(grant.remaining, cost)
+        if amount > 0:
+            taken[grant.id] = amount
+            cost -= amount
+    return taken
+
+
+def lapse(grants: Sequence[Grant], pending: int, now: datetime.datetime) -> dict[str, int]:
+    """What is left of each grant, oldest first, that has expired. pending: the cost of open periods and what running
+    requests have reserved, which takes its part first."""
+    taken = draw(grants, pending)
+    return {
+        grant.id: grant.remaining - taken.get(grant.id, 0)
+        for grant in grants
+        if grant.lapsed is None and grant.expires_at is not None and grant.expires_at <= now
+    }
+
+
+def balance(grants: Sequence[Grant], open_cost: int) -> int:
+    """Negative for who owes."""
+    return sum(grant.remaining for grant in grants) - open_cost

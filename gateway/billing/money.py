@@ -1,0 +1,18 @@
+"""Money as people write it: nanos as an exact decimal of the currency."""
+
+from __future__ import annotations
+
+NANOS = 10**9
+DECIMALS = 9
+
+
+def decimal_text(nanos: int, min_decimals: int = 2) -> str:
+    """E.g. 12.50, -0.000000001: exact, with at least so many decimals."""
+    units, rest = divmod(abs(nanos), NANOS)
+    fraction = f"{rest:0{DECIMALS}d}".rstrip("0").ljust(min_decimals, "0")
+    return f"{'-' if nanos < 0 else ''}{units}{'.' if fraction else ''}{fraction}"
+
+
+def to_number(nanos: int) -> float:
+    """For OpenAI's shapes, whose amounts are JSON numbers: the nearest that one can hold. The nanos stand beside it."""
+    return nanos / NANOS

@@ -1,0 +1,124 @@
+"""Invoices: of a closed period issued once and kept as they were, of an open one a draft of what the sums have."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gateway.billing.invoice import AdjustmentLine, Invoice, Party, PeriodSum, lines_of
+from gateway.db.adjustments import list_adjustments
+from gateway.db.periods import mark_invoiced, next_month
+from gateway.db.prices import list_versions
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+DEFAULT_CURRENCY = "usd"
+"""Where there never were prices, every amount is 0."""
+
+# The name of an archived project is what it was.
+_PARTIES = """
+    SELECT o.name AS organization, coalesce(p.archived_name, p.name) AS project
+    FROM organizations o JOIN projects p ON p.organization_id = o.id WHERE o.id = $1 AND p.id = $2
+"""
+_SUMS = """
+    SELECT model, adapter_class, service_tier, price_version, to_char(corrects_period, 'YYYY-MM') AS corrects_period,
+           num_requests, prompt_tokens, cached_tokens, completion_tokens,
+           input_cost_nanos, cached_cost_nanos, output_cost_nanos
+    FROM period_sums WHERE organization_id = $1 AND project_id = $2 AND period = $3 AND kind = 'usage'
+    ORDER BY corrects_period NULLS FIRST, model, adapter_class, service_tier, price_version
+"""
+_DRAWN = """
+    SELECT coalesce(sum(d.amount_nanos), 0)::bigint FROM credit_draws d JOIN credit_grants g ON g.id = d.grant_id
+    WHERE g.project_id = $1 AND d.period = $2
+"""
+
+
+async def draft_invoice(conn: Connection, organization_id: str, project_id: str, start: datetime.date) -> Invoice:
+    """What the project's invoice of a month would be now. Credits are drawn when the month is closed."""
+    parties = await conn.fetchrow(_PARTIES, organization_id, project_id)
+    assert parties is not None
+    versions = [stored.version for stored in await list_versions(conn, organization_id)]
+    sums = [PeriodSum(*row) for row in await conn.fetch(_SUMS, organization_id, project_id, start)]
+    lines = lines_of(sums, {each.version: each for each in versions}, project_id)
+    adjustments = [
+        AdjustmentLine(
+            each.id,
+            each.reason,
+            each.corrects_period.strftime("%Y-%m") if each.corrects_period else None,
+            each.corrects_request_id,
+            each.cost_nanos,
+        )
+        for each in await list_adjustments(conn, organization_id, project_id, start)
+    ]
+    usage = sum(line.amount_nanos for line in lines)
+    adjusted = sum(line.amount_nanos for line in adjustments)
+    credit: int = await conn.fetchval(_DRAWN, project_id, start)
+    return Invoice(
+        number=None,
+        period=f"{start:%Y-%m}",
+        period_start=_seconds(start),
+        period_end=_seconds(next_month(start)),
+        issued_at=None,
+        organization=Party(organization_id, parties["organization"]),
+        project=Party(project_id, parties["project"]),
+        currency=versions[0].currency if versions else DEFAULT_CURRENCY,
+        num_requests=sum(each.num_requests for each in sums),
+        lines=lines,
+        adjustments=adjustments,
+        usage_nanos=usage,
+        adjustments_nanos=adjusted,
+        total_nanos=usage + adjusted,
+        credit_nanos=credit,
+        due_nanos=usage + adjusted - credit,
+    )
+
+
+_BILLED = "SELECT DISTINCT project_id FROM period_sums WHERE organization_id = $1 AND period = $2 ORDER BY project_id"
+
+
+async def billed_projects(conn: Connection, organization_id: str, start: datetime.date) -> list[str]:
+    """Those that have something in a month."""
+    return [row["project_id"] for row in await conn.fetch(_BILLED, organization_id, start)]
+
+
+_INSERT = """
+    INSERT INTO invoices (number, organization_id, project_id, period, issued_at, document)
+    VALUES ($1, $2, $3, $4, $5, $6)
+"""
+_NOW = "SELECT date_trunc('second', clock_timestamp())"
+
+
+async def issue_invoices(conn: Connection, organization_id: str, start: datetime.date) -> list[Invoice]:
+    """Issue an invoice to every project that has something in a closed month, in the caller's transaction, which holds
+    the organization's lock. The month must not have been invoiced."""
+    now: datetime.datetime = await conn.fetchval(_NOW)
+    issued = []
+    for place, project_id in enumerate(await billed_projects(conn, organization_id, start), 1):
+        invoice = msgspec.structs.replace(
+            await draft_invoice(conn, organization_id, project_id, start),
+            number=f"{start:%Y-%m}-{place:04}",
+            issued_at=int(now.timestamp()),
+        )
+        document = msgspec.json.encode(invoice).decode()
+        await conn.execute(_INSERT, invoice.number, organization_id, project_id, start, now, document)
+        issued.append(invoice)
+    await mark_invoiced(conn, organization_id, start)
+    return issued
+
+
+_ISSUED = "SELECT document FROM invoices WHERE organization_id = $1 AND project_id = $2 AND period = $3"
+
+
+async def find_invoice(conn: Connection, organization_id: str, project_id: str, start: datetime.date) -> Invoice:
+    """As it was issued, or a draft."""
+    document: str | None = await conn.fetchval(_ISSUED, organization_id, project_id, start)
+    if document is not None:
+        return msgspec.json.decode(document, type=Invoice)
+    return await draft_invoice(conn, organization_id, project_id, start)
+
+
+def _seconds(day: datetime.date) -> int:
+    return int(datetime.datetime.combine(day, datetime.time(), datetime.UTC).timestamp())

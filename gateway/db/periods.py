@@ -1,0 +1,120 @@
+"""Billing periods: months that are open until they are closed, in their order, and then never change."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from gateway.db.credits import draw_credits, refresh_balance
+from gateway.db.rollups import roll_up_all
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+GRACE = datetime.timedelta(hours=1)
+"""After a month's end before it can be closed: requests that began in it end, and journals are written down. What comes
+even later is billed in the next month, as a correction."""
+
+State = Literal["open", "closed", "invoiced"]
+
+
+class PeriodRow(msgspec.Struct, frozen=True):
+    """A month, by its first day, with what the ledger's sums have of it."""
+
+    start: datetime.date
+    closed_at: datetime.datetime | None
+    invoiced_at: datetime.datetime | None
+    num_requests: int
+    cost_nanos: int
+
+    @property
+    def state(self) -> State:
+        if self.invoiced_at is not None:
+            return "invoiced"
+        return "open" if self.closed_at is None else "closed"
+
+
+class CannotClose(Exception):
+    """The month has to stay open for now; the message says why."""
+
+
+_LIST = """
+    SELECT m.start, b.closed_at, b.invoiced_at, coalesce(s.num_requests, 0) AS num_requests,
+           coalesce(s.cost_nanos, 0) AS cost_nanos
+    FROM (
+        SELECT start FROM billing_periods WHERE organization_id = $1
+        UNION SELECT period FROM period_sums WHERE organization_id = $1
+        UNION SELECT greatest(month_of(now()), open_from($1))
+    ) m
+    LEFT JOIN billing_periods b ON b.organization_id = $1 AND b.start = m.start
+    LEFT JOIN (
+        SELECT period, sum(num_requests)::bigint AS num_requests, sum(cost_nanos)::bigint AS cost_nanos
+        FROM period_sums WHERE organization_id = $1 GROUP BY period
+    ) s ON s.period = m.start
+    WHERE $2::date IS NULL OR m.start = $2
+    ORDER BY m.start DESC
+"""
+
+
+async def list_periods(conn: Connection, organization_id: str) -> list[PeriodRow]:
+    """Newest first: those with usage, those that were closed, and the present one."""
+    return [PeriodRow(*row) for row in await conn.fetch(_LIST, organization_id, None)]
+
+
+async def get_period(conn: Connection, organization_id: str, start: datetime.date) -> PeriodRow | None:
+    row = await conn.fetchrow(_LIST, organization_id, start)
+    return PeriodRow(*row) if row else None
+
+
+# Writers have ended, and the next ones wait until the period is closed.
+_LOCK_LEDGER = "LOCK TABLE ledger IN SHARE MODE"
+_SITUATION = """
+    SELECT clock_timestamp() AS now,
+           coalesce((SELECT (max(start) + interval '1 month')::date FROM billing_periods WHERE organization_id = $1),
+                    (SELECT min(period) FROM period_sums WHERE organization_id = $1)) AS next
+"""
+_CLOSE = "INSERT INTO billing_periods (organization_id, start) VALUES ($1, $2)"
+_COSTS = """
+    SELECT project_id, sum(cost_nanos)::bigint AS cost_nanos FROM period_sums
+    WHERE organization_id = $1 AND period = $2 GROUP BY project_id ORDER BY project_id
+"""
+
+
+async def close_period(conn: Connection, organization_id: str, start: datetime.date) -> PeriodRow:
+    """Close a month that is open, in the caller's transaction, which holds the organization's lock: its credits are
+    drawn, and none of its rows changes from then on. Raises CannotClose."""
+    await conn.execute(_LOCK_LEDGER)
+    await roll_up_all(conn)
+    situation = await conn.fetchrow(_SITUATION, organization_id)
+    assert situation is not None
+    expected: datetime.date = situation["next"] or start
+    if start > expected:
+        raise CannotClose(f"periods are closed in their order: {expected:%Y-%m} is next")
+    if start < expected:
+        raise CannotClose(f"it is before {expected:%Y-%m}, the first that is open")
+    free_at = datetime.datetime.combine(next_month(start), datetime.time(), datetime.UTC) + GRACE
+    if situation["now"] < free_at:
+        raise CannotClose(f"usage of it may come until {free_at:%Y-%m-%d %H:%M} UTC")
+    await conn.execute(_CLOSE, organization_id, start)
+    for row in await conn.fetch(_COSTS, organization_id, start):
+        await draw_credits(conn, organization_id, row["project_id"], start, row["cost_nanos"])
+        await refresh_balance(conn, organization_id, row["project_id"])
+    closed = await get_period(conn, organization_id, start)
+    assert closed is not None
+    return closed
+
+
+_INVOICED = """
+    UPDATE billing_periods SET invoiced_at = clock_timestamp()
+    WHERE organization_id = $1 AND start = $2 AND invoiced_at IS NULL
+"""
+
+
+async def mark_invoiced(conn: Connection, organization_id: str, start: datetime.date) -> None:
+    await conn.execute(_INVOICED, organization_id, start)
+
+
+def next_month(start: datetime.date) -> datetime.date:
+    return (start + datetime.timedelta(days=31)).replace(day=1)

@@ -1,0 +1,136 @@
+"""The price book: versions with their entries and discounts, stored once and never changed."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gateway.billing.book import Book, Entry, Version
+from gateway.db.ids import new_id
+from gateway.db.leases import unix_ns
+from gateway.db.pool import Database
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    from gateway.db.pool import Connection
+
+LEAD = datetime.timedelta(seconds=20)
+"""Between setting prices and their effect, once there is usage. Every gateway has heard of them by then: one that does
+not hear of the database for 15 s reserves nothing any more."""
+
+
+class StoredVersion(msgspec.Struct, frozen=True):
+    id: str
+    created_at: datetime.datetime
+    version: Version
+
+
+class Refused(Exception):
+    """The version cannot take effect when it should; the message says since when it could."""
+
+
+_VERSIONS = """
+    SELECT v.id, v.organization_id, v.version, v.currency, v.effective_at, v.created_at,
+           coalesce((SELECT array_agg(ROW(p.model, p.adapter_class, p.service_tier, p.input_nanos,
+                                          p.cached_input_nanos, p.output_nanos)
+                                      ORDER BY p.model, p.adapter_class, p.service_tier)
+                     FROM prices p WHERE (p.organization_id, p.version) = (v.organization_id, v.version)), '{}')
+               AS entries,
+           coalesce((SELECT array_agg(ROW(d.project_id, d.basis_points) ORDER BY d.project_id)
+                     FROM price_discounts d WHERE (d.organization_id, d.version) = (v.organization_id, v.version)),
+                    '{}') AS discounts
+    FROM price_versions v
+    WHERE ($1::text IS NULL OR v.organization_id = $1) AND ($2::text IS NULL OR v.version <
+          (SELECT a.version FROM price_versions a WHERE a.organization_id = $1 AND a.id = $2))
+    ORDER BY v.organization_id, v.version DESC LIMIT $3
+"""
+
+
+async def list_versions(
+    conn: Connection, organization_id: str, *, after: str | None = None, limit: int | None = None
+) -> list[StoredVersion]:
+    """Newest first, those before the one with id `after`; none if that does not exist."""
+    return [_stored(row) for row in await conn.fetch(_VERSIONS, organization_id, after, limit)]
+
+
+class PriceLoader:
+    """`PriceCache` loads with this. Raises what asking the database raises."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def __call__(self) -> dict[str, Book]:
+        books: dict[str, list[Version]] = {}
+        async with self._database.acquire() as conn:
+            for row in await conn.fetch(_VERSIONS, None, None, None):
+                books.setdefault(row["organization_id"], []).insert(0, _stored(row).version)
+        return dict(books)
+
+
+# Nobody writes usage until the transaction ends: what was priced has an instant before the new version's.
+_LOCK_LEDGER = "LOCK TABLE ledger IN SHARE MODE"
+_LATEST = """
+    SELECT clock_timestamp() AS now, v.version, v.currency, v.effective_at,
+           EXISTS (SELECT FROM ledger WHERE organization_id = $1) AS has_usage
+    FROM (SELECT $1::text AS organization_id) o
+        LEFT JOIN LATERAL (SELECT version, currency, effective_at FROM price_versions p
+                           WHERE p.organization_id = o.organization_id ORDER BY p.version DESC LIMIT 1) v ON true
+"""
+_INSERT = """
+    INSERT INTO price_versions (id, organization_id, version, currency, effective_at) VALUES ($1, $2, $3, $4, $5)
+"""
+_INSERT_ENTRIES = """
+    INSERT INTO prices (organization_id, version, model, adapter_class, service_tier, input_nanos, cached_input_nanos,
+                        output_nanos)
+    SELECT $1, $2, * FROM unnest($3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[])
+"""
+_INSERT_DISCOUNTS = """
+    INSERT INTO price_discounts (organization_id, version, project_id, basis_points)
+    SELECT $1, $2, d.project_id, d.basis_points FROM unnest($3::text[], $4::integer[]) AS d (project_id, basis_points)
+    WHERE d.basis_points > 0
+"""
+
+
+async def add_version(
+    conn: Connection,
+    organization_id: str,
+    *,
+    currency: str,
+    entries: Sequence[Entry],
+    discounts: dict[str, int],
+    effective_at: datetime.datetime | None,
+) -> StoredVersion:
+    """Store the next version, in the caller's transaction. effective_at None: as soon as it can be. Raises Refused."""
+    await conn.execute(_LOCK_LEDGER)
+    latest = await conn.fetchrow(_LATEST, organization_id)
+    assert latest is not None
+    if latest["currency"] not in (None, currency):
+        raise Refused(f"the prices are in '{latest['currency']}', and stay so")
+    earliest: datetime.datetime = latest["now"] + LEAD if latest["has_usage"] else latest["now"]
+    if latest["version"] is not None and latest["effective_at"] >= (effective_at or earliest):
+        raise Refused(f"it must follow version {latest['version']}, in force from {_shown(latest['effective_at'])}")
+    if effective_at is not None and effective_at < earliest:
+        raise Refused(f"it must be {_shown(earliest)} or later")
+    version_id, number, since = new_id("price"), (latest["version"] or 0) + 1, effective_at or earliest
+    await conn.execute(_INSERT, version_id, organization_id, number, currency, since)
+    columns = [list(column) for column in zip(*map(msgspec.structs.astuple, entries), strict=True)]
+    if entries:
+        await conn.execute(_INSERT_ENTRIES, organization_id, number, *columns)
+    await conn.execute(_INSERT_DISCOUNTS, organization_id, number, list(discounts), list(discounts.values()))
+    (stored,) = await list_versions(conn, organization_id, limit=1)
+    return stored
+
+
+def _stored(row: asyncpg.Record) -> StoredVersion:
+    entries = tuple(Entry(*entry) for entry in row["entries"])
+    discounts = dict(row["discounts"])
+    version = Version(row["version"], row["currency"], unix_ns(row["effective_at"]), entries, discounts)
+    return StoredVersion(row["id"], row["created_at"], version)
+
+
+def _shown(time: datetime.datetime) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC")

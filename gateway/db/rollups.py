@@ -1,0 +1,108 @@
+"""Sums of the ledger, kept by one consumer: by minute, hour and day of the usage, and by the month that bills it.
+
+Who writes the ledger leaves what it adds in a queue, in the same transaction; who takes it from there adds it to the
+sums in another one. So whatever has committed counts exactly once, and nothing has to be told by its number or time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+_LOCK_KEY = 0x726F6C6C757073  # "rollups"
+_TRY_LOCK = "SELECT pg_try_advisory_xact_lock($1)"
+_LOCK = "SELECT pg_advisory_xact_lock($1)"
+
+MAX_BATCH = 5000
+DAYS_AHEAD = 7
+
+_ROLL_UP = """
+    WITH taken AS (
+        DELETE FROM rollup_queue WHERE id IN (SELECT id FROM rollup_queue ORDER BY id LIMIT $1)
+        RETURNING minute, period, corrects_period, kind, organization_id, project_id, api_key_id, endpoint, model,
+                  adapter_id, adapter_class, service_tier, price_version, num_requests, prompt_tokens, cached_tokens,
+                  completion_tokens, input_cost_nanos, cached_cost_nanos, output_cost_nanos, cost_nanos,
+                  list_cost_nanos
+    ), by_time AS (
+        INSERT INTO usage_rollups AS r (
+            organization_id, width, bucket, project_id, api_key_id, model, adapter_id, endpoint, service_tier,
+            num_requests, prompt_tokens, cached_tokens, completion_tokens,
+            input_cost_nanos, cached_cost_nanos, output_cost_nanos, cost_nanos)
+        SELECT t.organization_id, w.width, date_trunc(w.width, t.minute, 'UTC') AS bucket, t.project_id, t.api_key_id,
+               t.model, coalesce(t.adapter_id, '') AS adapter_id, t.endpoint, t.service_tier,
+               sum(t.num_requests), sum(t.prompt_tokens), sum(t.cached_tokens), sum(t.completion_tokens),
+               sum(t.input_cost_nanos), sum(t.cached_cost_nanos), sum(t.output_cost_nanos), sum(t.cost_nanos)
+        FROM taken t CROSS JOIN (VALUES ('minute'), ('hour'), ('day')) AS w (width)
+        GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9
+        ON CONFLICT (organization_id, width, bucket, project_id, api_key_id, model, adapter_id, endpoint, service_tier)
+        DO UPDATE SET
+            num_requests = r.num_requests + excluded.num_requests,
+            prompt_tokens = r.prompt_tokens + excluded.prompt_tokens,
+            cached_tokens = r.cached_tokens + excluded.cached_tokens,
+            completion_tokens = r.completion_tokens + excluded.completion_tokens,
+            input_cost_nanos = r.input_cost_nanos + excluded.input_cost_nanos,
+            cached_cost_nanos = r.cached_cost_nanos + excluded.cached_cost_nanos,
+            output_cost_nanos = r.output_cost_nanos + excluded.output_cost_nanos,
+            cost_nanos = r.cost_nanos + excluded.cost_nanos
+    ), by_period AS (
+        INSERT INTO period_sums AS s (
+            organization_id, period, project_id, kind, corrects_period, model, adapter_class, service_tier,
+            price_version, num_requests, prompt_tokens, cached_tokens, completion_tokens,
+            input_cost_nanos, cached_cost_nanos, output_cost_nanos, cost_nanos, list_cost_nanos)
+        SELECT t.organization_id, t.period, t.project_id, t.kind, t.corrects_period, t.model, t.adapter_class,
+               t.service_tier, coalesce(t.price_version, 0) AS price_version,
+               sum(t.num_requests), sum(t.prompt_tokens), sum(t.cached_tokens), sum(t.completion_tokens),
+               sum(t.input_cost_nanos), sum(t.cached_cost_nanos), sum(t.output_cost_nanos), sum(t.cost_nanos),
+               sum(t.list_cost_nanos)
+        FROM taken t GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9
+        ON CONFLICT (organization_id, period, project_id, kind, corrects_period, model, adapter_class, service_tier,
+                     price_version)
+        DO UPDATE SET
+            num_requests = s.num_requests + excluded.num_requests,
+            prompt_tokens = s.prompt_tokens + excluded.prompt_tokens,
+            cached_tokens = s.cached_tokens + excluded.cached_tokens,
+            completion_tokens = s.completion_tokens + excluded.completion_tokens,
+            input_cost_nanos = s.input_cost_nanos + excluded.input_cost_nanos,
+            cached_cost_nanos = s.cached_cost_nanos + excluded.cached_cost_nanos,
+            output_cost_nanos = s.output_cost_nanos + excluded.output_cost_nanos,
+            cost_nanos = s.cost_nanos + excluded.cost_nanos,
+            list_cost_nanos = s.list_cost_nanos + excluded.list_cost_nanos
+    )
+    SELECT count(*) FROM taken
+"""
+
+
+async def roll_up(conn: Connection, max_rows: int = MAX_BATCH) -> int | None:
+    """Add what waits to the sums, in the caller's transaction; how much that was, None while another one does it."""
+    if not await conn.fetchval(_TRY_LOCK, _LOCK_KEY):
+        return None
+    num_rows: int = await conn.fetchval(_ROLL_UP, max_rows)
+    return num_rows
+
+
+async def roll_up_all(conn: Connection) -> None:
+    """Everything that has committed, in the caller's transaction, which waits for whoever is at it."""
+    await conn.fetchval(_LOCK, _LOCK_KEY)
+    while await conn.fetchval(_ROLL_UP, MAX_BATCH):
+        pass
+
+
+_ENSURE_DAYS = """
+    SELECT ensure_ledger_day((now() AT TIME ZONE 'UTC')::date + day) FROM generate_series(0, $1::integer) AS day
+"""
+
+
+async def ensure_days(conn: Connection) -> None:
+    """Make the ledger's partitions of today and the days ahead; others are made when their first row comes."""
+    await conn.execute(_ENSURE_DAYS, DAYS_AHEAD)
+
+
+_LAG = "SELECT count(*) FROM rollup_queue"
+
+
+async def num_waiting(conn: Connection) -> int:
+    """How many additions the sums have yet to get."""
+    waiting: int = await conn.fetchval(_LAG)
+    return waiting
