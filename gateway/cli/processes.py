@@ -87,7 +87,7 @@ def _gateway(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.db.pool import UNUSABLE, in_words
 
     try:
-        run_gateway(settings, model_dir=_prepared(settings), dsn=_database_dsn(settings), sockets=sockets)
+        run_gateway(settings, model_dir=_prepared(settings), dsn=database_dsn(settings), sockets=sockets)
     except UNUSABLE as error:
         raise CommandFailed(in_words(error)) from None
     return 0
@@ -107,7 +107,7 @@ def _engine(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _migrate(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    dsn = _database_dsn(load_settings(environ))
+    dsn = database_dsn(load_settings(environ))
     import asyncio
 
     from gateway.db.migrate import MigrationRefused, migrate
@@ -158,7 +158,8 @@ def _prepared(settings: Settings) -> Path:
         raise CommandFailed(str(error)) from None
 
 
-def _database_dsn(settings: Settings) -> str:
+def database_dsn(settings: Settings) -> str:
+    """DATABASE_URL, or the embedded database that runs for the data folder. Raises ServerUnreachable."""
     if settings.database_url is not None:
         return settings.database_url
     from gateway.db.embedded import running_dsn

@@ -195,6 +195,14 @@ async def list_runs(conn: Connection, organization_id: str, delivery_id: str, li
     return [RunRow(**row) for row in await conn.fetch(_RUNS, organization_id, delivery_id, limit)]
 
 
+_CUSTOMER = "SELECT customer_id FROM stripe_customers WHERE organization_id = $1 AND project_id = $2"
+
+
+async def stripe_customer(conn: Connection, organization_id: str, project_id: str) -> str | None:
+    customer_id: str | None = await conn.fetchval(_CUSTOMER, organization_id, project_id)
+    return customer_id
+
+
 _CUSTOMERS = "SELECT project_id, customer_id FROM stripe_customers WHERE organization_id = $1"
 
 

@@ -37,7 +37,7 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     num_organizations: int
     num_projects: int
     num_api_keys: int
-    num_usage_events: int
+    num_ledger_rows: int
     prompt_tokens: int
     completion_tokens: int
     cost_nanos: int
@@ -77,13 +77,13 @@ _COUNT = """
            (SELECT count(*) FROM organizations) AS num_organizations,
            (SELECT count(*) FROM projects) AS num_projects,
            (SELECT count(*) FROM api_keys) AS num_api_keys,
-           count(*) AS num_usage_events,
+           count(*) AS num_ledger_rows,
            coalesce(sum(prompt_tokens), 0)::bigint AS prompt_tokens,
            coalesce(sum(completion_tokens), 0)::bigint AS completion_tokens,
            coalesce(sum(cost_nanos), 0)::bigint AS cost_nanos,
            (SELECT coalesce(array_agg(DISTINCT v.digest ORDER BY v.digest), '{}')
             FROM adapter_versions v JOIN adapters a ON a.id = v.adapter_id WHERE a.removed_at IS NULL) AS digests
-    FROM usage_events
+    FROM ledger
 """
 
 

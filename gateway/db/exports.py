@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from gateway.db.pool import Connection
 
-ROWS_PER_BATCH = 1000
+ROWS_PER_BATCH = 250
+"""Few, since a gateway that exports serves requests in between."""
 
 
 class Scope(msgspec.Struct, frozen=True):

@@ -34,6 +34,14 @@ async def ensure_organization(conn: Connection, name: str) -> OrganizationRow:
     return OrganizationRow(**row)
 
 
+_FIND = "SELECT id, name, created_at, suspended_at FROM organizations WHERE name = $1"
+
+
+async def find_organization(conn: Connection, name: str) -> OrganizationRow | None:
+    row = await conn.fetchrow(_FIND, name)
+    return OrganizationRow(**row) if row else None
+
+
 _GET = "SELECT id, name, created_at, suspended_at FROM organizations WHERE id = $1"
 
 

@@ -11,6 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LOCK_NAME = "serve.lock"
+RESTORE_MARKER = "restore.unfinished"
+"""Stands in a data folder that a backup was being restored to when something stopped it."""
+
 KERNEL_LOCKS = Path("/proc/locks")
 _HOLDER = re.compile(r"pid (?P<pid>\d+) at (?P<url>https?://\S+)\n")
 
@@ -32,6 +35,12 @@ def make_data_folder(data_dir: Path) -> None:
         raise DataFolderUnusable(f"LORIKEET_DATA_DIR={data_dir}: it, or a part of its path, is not a folder") from None
     except OSError as error:
         raise DataFolderUnusable(f"LORIKEET_DATA_DIR={data_dir}: {error.strerror}") from None
+
+
+def refuse_half_restored(data_dir: Path) -> None:
+    """Raises DataFolderUnusable: a server would go on with what is not whole."""
+    if (data_dir / RESTORE_MARKER).exists():
+        raise DataFolderUnusable(f"{data_dir} is half restored: run `lorikeet restore --force` with the backup again")
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from gateway.serve.bootstrap import Access, BadOperatorKey, bootstrap
 from gateway.serve.commands import engine_command, engine_environ, gateway_command, gateway_environ
 from gateway.serve.fleet import Fleet, StartFailed
 from gateway.serve.listener import Listener, PortUnavailable, is_ready
-from gateway.serve.lock import DataFolderInUse, DataFolderUnusable, data_folder_lock
+from gateway.serve.lock import DataFolderInUse, DataFolderUnusable, data_folder_lock, refuse_half_restored
 from gateway.serve.model import ModelNotPrepared, prepare_model
 from gateway.serve.stop import StopRequested, StopSignals
 from gateway.serve.supervisor import Child
@@ -79,6 +79,7 @@ def serve(settings: Settings, gateways: int = 1) -> int:
 def _run(settings: Settings, gateways: int, terminal: Terminal, stop: StopSignals) -> None:
     with ExitStack() as stack:
         stack.enter_context(data_folder_lock(settings.data_dir, settings.base_url))
+        refuse_half_restored(settings.data_dir)
         listener = Listener(settings.host, settings.port)
         stack.callback(listener.close)
         with stop.interrupts(), terminal.step(f"base model {settings.model_name}"):

@@ -36,7 +36,8 @@ _PRICES = """
 _PRICE_ENTRIES = """
     INSERT INTO prices (organization_id, version, model, adapter_class, service_tier,
                         input_nanos, cached_input_nanos, output_nanos) VALUES
-        ($1, 1, '*', '*', '*', 150000000, 75000000, 600000000), ($1, 1, '*', 'none', '*', 100000001, 50000003, 400000007),
+        ($1, 1, '*', '*', '*', 150000000, 75000000, 600000000),
+        ($1, 1, '*', 'none', '*', 100000001, 50000003, 400000007),
         ($1, 2, '*', '*', '*', 160000000, 0, 650000000)
 """
 _DISCOUNT = "INSERT INTO price_discounts (organization_id, version, project_id, basis_points) VALUES ($1, 2, $2, 1250)"

@@ -1,0 +1,83 @@
+"""Exports over HTTP: one ZIP file with the rows and their manifest, made while it is sent.
+
+What fails after the first bytes ends the connection: a client never gets the archive's end, and so no archive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from litestar import Controller, Request, get
+from litestar.params import FromPath
+from litestar.response import Stream
+
+from gateway.admin.access import needs
+from gateway.admin.paging import wrong_value
+from gateway.admin.services import AdminServices, Caller, Services
+from gateway.db import projects
+from gateway.errors import InvalidRequest
+from gateway.exports.archive import MEDIA_TYPE, zip_chunks
+from gateway.exports.produce import open_export
+from gateway.exports.request import ExportRequest, WrongExport, make_request
+from gateway.tenancy.permissions import no_such_project
+
+QUERY = ("kind", "period", "format")
+
+
+class ExportController(Controller):
+    path = "/exports"
+
+    @get(opt=needs("billing.read", query=QUERY))
+    async def export(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Stream:
+        return await _download(services, _wanted(request, caller.organization_id, None))
+
+
+class ProjectExportController(Controller):
+    path = "/projects/{project_id:str}/exports"
+
+    @get(opt=needs("billing.read", query=QUERY))
+    async def export_project(
+        self, request: Request[Any, Any, Any], project_id: FromPath[str], services: Services, caller: Caller
+    ) -> Stream:
+        async with services.database.acquire() as conn:
+            if await projects.get_project(conn, caller.organization_id, project_id) is None:
+                raise no_such_project(project_id)
+        return await _download(services, _wanted(request, caller.organization_id, project_id))
+
+
+def _wanted(request: Request[Any, Any, Any], organization_id: str, project_id: str | None) -> ExportRequest:
+    """Raises InvalidRequest naming the parameter."""
+    params = request.query_params
+    for name in ("kind", "period"):
+        if name not in params:
+            raise InvalidRequest(
+                f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter"
+            )
+    try:
+        return make_request(organization_id, params["kind"], params.get("format", "csv"), params["period"], project_id)
+    except WrongExport as error:
+        raise wrong_value(error.field, error.reason) from None
+
+
+async def _download(services: AdminServices, wanted: ExportRequest) -> Stream:
+    body = _body(services, wanted)
+    # What is wrong from the start is still an answer of its own.
+    first = await anext(body)
+    name = f"{wanted.file_name}.zip"
+    headers = {"content-disposition": f'attachment; filename="{name}"', "cache-control": "no-store"}
+    return Stream(_joined(first, body), media_type=MEDIA_TYPE, headers=headers)
+
+
+async def _body(services: AdminServices, wanted: ExportRequest) -> AsyncIterator[bytes]:
+    with services.downloads.one():
+        async with open_export(services.database, wanted) as export:
+            async for chunk in zip_chunks(export):
+                if chunk:
+                    yield chunk
+
+
+async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for chunk in rest:
+        yield chunk

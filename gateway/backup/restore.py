@@ -1,0 +1,114 @@
+"""Puts a backup back: into a data folder that holds nothing yet, or in place of what it holds.
+
+A marker stands in the data folder while this goes on; no server starts over what is half restored. The database comes
+last, in one transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from adapters.errors import AdapterRejected
+from adapters.store import AdapterStore
+from gateway.backup.files import make_folder, sync_folders, write_durably
+from gateway.backup.manifest import (
+    ADAPTERS,
+    DATABASE,
+    JOURNAL,
+    KEYS,
+    BackupError,
+    BackupManifest,
+    verify,
+)
+from gateway.backup.take import Installation
+from gateway.db.dump import Contents, DumpFailed, contents, drop_everything, is_empty, restore
+from gateway.db.migrate import read_migrations
+from gateway.process import write_private
+from gateway.serve.lock import RESTORE_MARKER
+
+
+def check_backup(folder: Path) -> BackupManifest:
+    """Read all of it and see whether this version can restore it. Raises BackupError."""
+    manifest = verify(folder)
+    known = tuple(migration.name for migration in read_migrations())
+    if manifest.contents.migrations != known[: len(manifest.contents.migrations)]:
+        raise BackupError(f"{folder} was made by Lorikeet {manifest.version}, whose schema this version does not know")
+    return manifest
+
+
+def holds_anything(installation: Installation) -> Path | None:
+    """The first thing in the way, other than a database."""
+    for path in (installation.store_dir, installation.journal_dir, *installation.key_files):
+        if path.is_file() or (path.is_dir() and any(path.iterdir())):
+            return path
+    return None
+
+
+async def restore_backup(
+    folder: Path,
+    manifest: BackupManifest,
+    installation: Installation,
+    dsn: str,
+    *,
+    force: bool,
+    say: Callable[[str], None],
+) -> None:
+    """Restore a backup that was checked; nobody else uses the data folder or the database meanwhile.
+
+    force: what is there gives way: the database and the journals, which belong to it, go, adapters are added to.
+    Raises BackupError, OSError, and one of `UNUSABLE` or `UNAVAILABLE`.
+    """
+    if not force and not await is_empty(dsn):
+        raise BackupError("the database is not empty; --force replaces what it holds")
+    marker = installation.data_dir / RESTORE_MARKER
+    write_private(marker, f"{folder}\n")
+    say("adapters")
+    await asyncio.to_thread(_restore_adapters, folder, manifest, installation)
+    say("journals and keys")
+    _replace_folder(folder / JOURNAL, installation.journal_dir)
+    for path in installation.key_files:
+        if (folder / KEYS / path.name).is_file():
+            write_private(path, (folder / KEYS / path.name).read_text())
+    say("database")
+    if force:
+        await drop_everything(dsn)
+    try:
+        await asyncio.to_thread(restore, dsn, folder / DATABASE)
+    except DumpFailed as error:
+        raise BackupError(str(error)) from None
+    _compare(manifest.contents, await contents(dsn))
+    marker.unlink()
+
+
+def _restore_adapters(folder: Path, manifest: BackupManifest, installation: Installation) -> None:
+    store = AdapterStore(installation.store_dir)
+    for digest in manifest.digests:
+        try:
+            found = store.add(folder / ADAPTERS / digest)
+        except AdapterRejected as error:
+            raise BackupError(f"the adapter {digest} is refused: {error}") from None
+        if found != digest:
+            raise BackupError(f"the adapter {digest} has the content of {found}")
+
+
+def _replace_folder(source: Path, target: Path) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+    for path in sorted(source.rglob("*")):
+        if path.is_file():
+            copy = target / path.relative_to(source)
+            make_folder(copy.parent)
+            with path.open("rb") as file:
+                write_durably(file, copy)
+    if target.is_dir():
+        sync_folders(target)
+
+
+def _compare(expected: Contents, found: Contents) -> None:
+    for name, value in msgspec.structs.asdict(expected).items():
+        if getattr(found, name) != value:
+            raise BackupError(f"after restoring, {name} is {getattr(found, name)}, not {value}")

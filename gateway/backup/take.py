@@ -1,0 +1,87 @@
+"""Takes a backup while everything runs; the order of its steps is told in the package's docstring."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from adapters.store import AdapterStore
+from gateway.backup.files import copy_adapters, copy_journals, make_folder, sync_folders, write_durably
+from gateway.backup.manifest import (
+    DATABASE,
+    FORMAT_VERSION,
+    KEYS,
+    MANIFEST,
+    BackupError,
+    BackupManifest,
+    hash_file,
+)
+from gateway.db.dump import DumpFailed, Snapshot, dump, snapshot
+from gateway.db.migrate import read_migrations
+from gateway.process import write_private
+
+
+class Installation(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the parts of one installation lie. key_files: the operator's key and the like; those that exist count."""
+
+    data_dir: Path
+    store_dir: Path
+    journal_dir: Path
+    key_files: tuple[Path, ...]
+
+
+async def take_backup(
+    installation: Installation, dsn: str, folder: Path, *, version: str, say: Callable[[str], None]
+) -> BackupManifest:
+    """Back everything up into a folder that does not exist or is empty; without its manifest it is no backup.
+
+    Raises BackupError, OSError, and one of `UNUSABLE` or `UNAVAILABLE`.
+    """
+    if folder.is_dir() and any(folder.iterdir()):
+        raise BackupError(f"{folder} is not empty: name a new folder for each backup")
+    make_folder(folder).chmod(0o700)
+    store = AdapterStore(installation.store_dir)
+    say("journals")
+    await asyncio.to_thread(copy_journals, installation.journal_dir, folder)
+    say("adapters")
+    await asyncio.to_thread(copy_adapters, store, store.digests(), folder)
+    say("database")
+    async with snapshot(dsn) as moment:
+        await _dump(moment, dsn, folder)
+    missing = await asyncio.to_thread(copy_adapters, store, moment.contents.digests, folder)
+    _copy_keys(installation, folder)
+    say("digests")
+    paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    manifest = BackupManifest(
+        format_version=FORMAT_VERSION,
+        version=version,
+        made_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        contents=moment.contents,
+        missing_digests=tuple(missing),
+        files=tuple([await asyncio.to_thread(hash_file, folder, path) for path in paths]),
+    )
+    sync_folders(folder)
+    write_private(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=2).decode())
+    return manifest
+
+
+async def _dump(moment: Snapshot, dsn: str, folder: Path) -> None:
+    known = tuple(migration.name for migration in read_migrations())
+    if moment.contents.migrations != known:
+        raise BackupError("the database's schema is not this version's: run `lorikeet migrate` first")
+    try:
+        await asyncio.to_thread(dump, dsn, moment.id, folder / DATABASE)
+    except DumpFailed as error:
+        raise BackupError(str(error)) from None
+    (folder / DATABASE).chmod(0o600)
+
+
+def _copy_keys(installation: Installation, folder: Path) -> None:
+    for path in installation.key_files:
+        if path.is_file():
+            with path.open("rb") as file:
+                write_durably(file, make_folder(folder / KEYS) / path.name)

@@ -1,0 +1,123 @@
+"""Delivers exports that are due, in one gateway at a time, again after growing pauses until they have arrived.
+
+Names depend on what is delivered alone: a second attempt replaces what the first one left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import httpx
+import structlog
+from obstore.exceptions import BaseError
+
+from gateway.db import deliveries
+from gateway.db.deliveries import FIRST_DELAY, DeliveryRow, DueRun
+from gateway.db.pool import FAILURES, Database
+from gateway.exports.destination import FolderDestination, join_secret
+from gateway.exports.object_store import ObjectStore
+from gateway.exports.place import Folder, Place, put_export
+from gateway.exports.produce import ExportFailed, open_export
+from gateway.exports.request import WrongExport, make_request
+from gateway.limits.webhooks import Undeliverable, checked_address
+
+log = structlog.get_logger(__name__)
+
+POLL_S = 30.0
+MAX_ERROR_CHARACTERS = 500
+
+Places = Callable[[DeliveryRow], Awaitable[Place]]
+"""Raises Undeliverable, OSError."""
+
+
+class Deliverer:
+    """One per gateway process; works between `start` and `stop`. first_delay: before the second attempt."""
+
+    def __init__(
+        self,
+        database: Database,
+        places: Places,
+        *,
+        poll_s: float = POLL_S,
+        first_delay: datetime.timedelta = FIRST_DELAY,
+    ) -> None:
+        self._database = database
+        self._places = places
+        self._poll_s = poll_s
+        self._first_delay = first_delay
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.deliver_due()
+            except FAILURES as error:
+                log.warning("deliveries_unavailable", error=repr(error))
+            await asyncio.sleep(self._poll_s)
+
+    async def deliver_due(self) -> int:
+        """Deliver all that is due, unless another gateway does; returns the number of attempts. Raises `FAILURES`.
+
+        The pool gives the lock back with the connection, and the server does where this process dies.
+        """
+        num_attempts = 0
+        async with self._database.acquire() as conn:
+            if not await deliveries.try_become_deliverer(conn):
+                return 0
+            await deliveries.queue_due_periods(conn)
+            while (run := await deliveries.next_due_run(conn)) is not None:
+                num_attempts += 1
+                error = await self._deliver(run)
+                if error is None:
+                    await deliveries.note_delivered(conn, run)
+                    log.info("export_delivered", delivery=run.delivery.id, period=run.period)
+                else:
+                    await deliveries.note_failed(conn, run, error, first_delay=self._first_delay)
+                    log.warning("delivery_failed", delivery=run.delivery.id, period=run.period, error=error)
+        return num_attempts
+
+    async def _deliver(self, run: DueRun) -> str | None:
+        """Why it failed, None if it did not."""
+        delivery = run.delivery
+        try:
+            request = make_request(delivery.organization_id, delivery.kind, delivery.format, run.period)
+            place = await self._places(delivery)
+            async with open_export(self._database, request) as export:
+                await put_export(export, place)
+        except (ExportFailed, WrongExport, Undeliverable, BaseError, OSError, *FAILURES) as error:
+            return _in_words(error, delivery.secret)
+        return None
+
+
+def _in_words(error: Exception, secret: str | None) -> str:
+    """One line, and never the secret, whatever a store quotes."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return (text.replace(secret, "***") if secret else text)[:MAX_ERROR_CHARACTERS]
+
+
+def places_below(root: Path, *, allow_private: bool) -> Places:
+    """Folders below root, one for each organization, and object stores.
+
+    allow_private: also those at addresses that the internet cannot reach, or without TLS.
+    """
+
+    async def place(delivery: DeliveryRow) -> Place:
+        destination = join_secret(delivery.destination, delivery.secret)
+        if isinstance(destination, FolderDestination):
+            return Folder(root / delivery.organization_id / destination.path)
+        if destination.endpoint is not None:
+            await checked_address(httpx.URL(destination.endpoint), allow_private=allow_private)
+        return ObjectStore(destination, allow_http=allow_private)
+
+    return place

@@ -1,0 +1,53 @@
+"""An S3-compatible bucket as a place for exports. An object appears when its upload is complete, never before.
+
+The credentials are those of the delivery alone; none of this machine's environment or instance go with them.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import AsyncIterator
+from typing import Any
+
+import obstore
+from obstore.exceptions import NotFoundError
+from obstore.store import S3Store
+
+from gateway.exports.destination import S3Destination
+
+PART_BYTES = 8 << 20
+"""Of a multipart upload, and with those under way what memory an upload takes. S3 allows 10,000 parts."""
+
+MAX_PARTS_UNDER_WAY = 2
+TIMEOUT = datetime.timedelta(seconds=60)
+
+
+class ObjectStore:
+    """Its methods raise `obstore.exceptions.BaseError`, whose text may quote the store's answer."""
+
+    def __init__(self, destination: S3Destination, *, allow_http: bool) -> None:
+        credentials: Any = {
+            "access_key_id": destination.access_key_id,
+            "secret_access_key": destination.secret_access_key,
+            "token": None,
+            "expires_at": None,
+        }
+        config: Any = {"bucket": destination.bucket, "region": destination.region}
+        if destination.endpoint is not None:
+            config["endpoint"] = destination.endpoint
+        self._store = S3Store(
+            prefix=destination.prefix or None,
+            config=config,
+            client_options={"allow_http": allow_http, "timeout": TIMEOUT},
+            retry_config={"max_retries": 3, "retry_timeout": TIMEOUT},
+            credential_provider=lambda: credentials,
+        )
+
+    async def put(self, name: str, chunks: AsyncIterator[bytes]) -> None:
+        await obstore.put_async(self._store, name, chunks, chunk_size=PART_BYTES, max_concurrency=MAX_PARTS_UNDER_WAY)
+
+    async def remove(self, name: str) -> None:
+        try:
+            await obstore.delete_async(self._store, name)
+        except NotFoundError:  # S3 itself does not say so
+            pass
