@@ -14,6 +14,9 @@ from gateway.cli import (
     adapters,
     admin_keys,
     audit,
+    backup,
+    deliveries,
+    exports,
     keys,
     limits,
     members,
@@ -75,6 +78,9 @@ def build_parser() -> argparse.ArgumentParser:
         organization,
         admin_keys,
         audit,
+        exports,
+        deliveries,
+        backup,
     )
     for room in rooms:
         room.register(verbs)

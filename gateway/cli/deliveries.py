@@ -1,0 +1,172 @@
+"""`lorikeet delivery` and `lorikeet stripe-customer`: where the running server delivers exports, and for whom."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli.errors import CommandFailed
+from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+
+if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
+    from gateway.cli.output import Verbs
+
+SECRET_VARIABLE = "AWS_SECRET_ACCESS_KEY"  # noqa: S105 - the name of a variable
+
+
+def register(verbs: Verbs) -> None:
+    delivery = verbs.add_parser(
+        "delivery", help="deliver exports again and again", description="Exports that the server delivers by itself."
+    )
+    actions = delivery.add_subparsers(metavar="ACTION", required=True)
+    _register_set(actions)
+    listing = actions.add_parser("list", help="list deliveries", description="List deliveries, oldest first.")
+    add_json_flag(listing)
+    listing.set_defaults(run=_list)
+    show = actions.add_parser("show", help="show how it went", description="Show the latest periods of a delivery.")
+    remove = actions.add_parser("remove", help="remove one", description="Stop delivering; what arrived stays.")
+    for action, run in ((show, _show), (remove, _remove)):
+        action.add_argument("name", metavar="NAME")
+        add_json_flag(action)
+        action.set_defaults(run=run)
+    customer = verbs.add_parser(
+        "stripe-customer",
+        help="whom Stripe bills for a tenant",
+        description="Show, set or remove the customer that meter events of a tenant name.",
+    )
+    customer.add_argument("tenant", metavar="TENANT")
+    customer.add_argument("customer", nargs="?", metavar="CUSTOMER", help="e.g. cus_NciAYcXfLnqBoz")
+    customer.add_argument("--remove", action="store_true", help="the tenant has none any more")
+    add_json_flag(customer)
+    customer.set_defaults(run=_customer)
+
+
+def _register_set(actions: Verbs) -> None:
+    setting = actions.add_parser(
+        "set",
+        help="make or change a delivery",
+        description="Deliver an export of each day once it is over, or of each month once it is closed. The name says "
+        f"which to change. The secret of a bucket is read from {SECRET_VARIABLE}.",
+    )
+    setting.add_argument("name", metavar="NAME")
+    setting.add_argument("--kind", required=True, metavar="KIND", help="usage, costs or invoice")
+    setting.add_argument(
+        "--format", default="csv", metavar="FORMAT", help="as `lorikeet export` has them; default: csv"
+    )
+    setting.add_argument("--schedule", choices=("daily", "monthly"), default="monthly", help="default: monthly")
+    setting.add_argument("--from", dest="from_period", metavar="PERIOD", help="the first one; default: the present one")
+    where = setting.add_mutually_exclusive_group(required=True)
+    where.add_argument("--folder", metavar="PATH", help="below `exports` in the server's data folder")
+    where.add_argument("--bucket", metavar="NAME", help="a bucket of S3 or of a store that speaks its protocol")
+    setting.add_argument("--prefix", default="", metavar="PATH", help="within the bucket")
+    setting.add_argument("--region", default="us-east-1", metavar="REGION", help="of the bucket; default: us-east-1")
+    setting.add_argument("--endpoint", metavar="URL", help="of the store, where it is not Amazon's")
+    setting.add_argument("--access-key-id", default="", metavar="ID", help="whose secret is in the environment")
+    add_json_flag(setting)
+    setting.set_defaults(run=_set)
+
+
+def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    body: dict[str, Any] = {
+        "name": arguments.name,
+        "kind": arguments.kind,
+        "format": arguments.format,
+        "schedule": arguments.schedule,
+        "destination": _destination(arguments, environ),
+        "from_period": arguments.from_period,
+    }
+    with AdminClient.of(environ) as client:
+        made = client.post("/deliveries", json=body)
+    return print_result(arguments, made, f"delivers {made['kind']} {made['schedule']} from {made['from_period']}")
+
+
+def _destination(arguments: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, Any]:
+    if arguments.folder is not None:
+        return {"type": "folder", "path": arguments.folder}
+    secret = environ.get(SECRET_VARIABLE)
+    if not secret:
+        raise CommandFailed(f"{SECRET_VARIABLE} is not set: a command line is no place for a secret")
+    destination = {
+        "type": "s3",
+        "bucket": arguments.bucket,
+        "prefix": arguments.prefix,
+        "region": arguments.region,
+        "access_key_id": arguments.access_key_id,
+        "secret_access_key": secret,
+    }
+    return destination | ({"endpoint": arguments.endpoint} if arguments.endpoint else {})
+
+
+def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        rows = client.get_all("/deliveries")
+    if arguments.json:
+        print_json(rows)
+        return 0
+    print_table(
+        ("NAME", "KIND", "FORMAT", "SCHEDULE", "FROM", "TO"),
+        [
+            (row["name"], row["kind"], row["format"], row["schedule"], row["from_period"], _where(row["destination"]))
+            for row in rows
+        ],
+    )
+    return 0
+
+
+def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        found = client.get(f"/deliveries/{_find(client, arguments.name)}")
+    if arguments.json:
+        print_json(found)
+        return 0
+    print_table(
+        ("PERIOD", "ATTEMPTS", "DELIVERED", "NEXT ATTEMPT", "LAST ERROR"),
+        [
+            (run["period"], run["attempts"], utc(run["delivered_at"]), utc(run["due_at"]), run["last_error"])
+            for run in found["runs"]
+        ],
+    )
+    return 0
+
+
+def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        gone = client.delete(f"/deliveries/{_find(client, arguments.name)}")
+    return print_result(arguments, gone, f"removed {arguments.name}")
+
+
+def _customer(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        path = f"{client.tenant_path(arguments.tenant)}/stripe_customer"
+        if arguments.remove or arguments.customer is not None:
+            found = client.post(path, json={"customer_id": None if arguments.remove else arguments.customer})
+        else:
+            found = client.get(path)
+    return print_result(arguments, found, found["customer_id"] or f"{arguments.tenant} has no customer at Stripe")
+
+
+def _find(client: AdminClient, name: str) -> str:
+    """The id of the delivery of this name. Raises CommandFailed."""
+    for row in client.get_all("/deliveries"):
+        if row["name"] == name:
+            return str(row["id"])
+    raise CommandFailed(f"there is no delivery named '{name}'; `lorikeet delivery list` shows those there are")
+
+
+def _where(destination: Mapping[str, Any]) -> str:
+    if destination["type"] == "folder":
+        return f"folder {destination['path']}"
+    bucket = f"s3://{destination['bucket']}/{destination.get('prefix', '')}".rstrip("/")
+    return f"{bucket} at {destination['endpoint']}" if "endpoint" in destination else bucket
