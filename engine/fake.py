@@ -14,6 +14,8 @@ import signal
 import struct
 import threading
 import time
+from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -85,10 +87,22 @@ class _Running(msgspec.Struct):
 
 
 class FakeCore:
-    """One token for every running choice each step; steps last 1 / tokens_per_s seconds."""
+    """One token for every running choice each step; steps last 1 / tokens_per_s seconds.
 
-    def __init__(self, mailbox: Mailbox, tokens_per_s: float, *, vocab_size: int = 512, hidden_size: int = 32) -> None:
+    produced: an unbuffered file that gets a line with the request's id for each token, before anybody sees it.
+    """
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        tokens_per_s: float,
+        *,
+        vocab_size: int = 512,
+        hidden_size: int = 32,
+        produced: BinaryIO | None = None,
+    ) -> None:
         self._mailbox = mailbox
+        self._produced = produced
         self._step_s = 1 / tokens_per_s if tokens_per_s else 0.0
         self._vocab_size = vocab_size
         self._hidden_size = hidden_size
@@ -104,7 +118,9 @@ class FakeCore:
                 self._obey(command)
             if self._running:
                 time.sleep(self._step_s)
-                self._mailbox.post(self._step())
+                outputs = self._step()
+                self._note(outputs)
+                self._mailbox.post(outputs)
                 self._mailbox.post(self._stats())
         self._mailbox.post(Drained())
 
@@ -176,6 +192,11 @@ class FakeCore:
                 outputs.finals.append(self._end(running, outputs.deltas[-1].finish_reason or "stop"))
         return outputs
 
+    def _note(self, outputs: StepOutputs) -> None:
+        """The token of each choice that a step took further."""
+        if self._produced is not None:
+            self._produced.write("".join(f"{delta.request_id}\n" for delta in outputs.deltas).encode())
+
     def _advance(self, running: _Running, index: int) -> Delta:
         """The next token of one choice."""
         request, position = running.request, running.num_sent[index]
@@ -244,6 +265,7 @@ def main() -> None:
     parser.add_argument("--endpoint", required=True, help="ZeroMQ address to listen on, such as ipc:///run/engine.sock")
     parser.add_argument("--model-dir", required=True, help="folder whose config.json the gateway serves")
     parser.add_argument("--tokens-per-s", type=float, default=0.0, help="steps per second; 0 is as fast as it goes")
+    parser.add_argument("--produced", type=Path, help="file that gets a line for each token, as FakeCore says")
     parser.add_argument("--max-num-seqs", type=int, default=64)
     parser.add_argument("--max-waiting", type=int, default=512)
     args = parser.parse_args()
@@ -255,7 +277,13 @@ def main() -> None:
     server = EngineServer(args.endpoint, model_digest(args.model_dir), limits, mailbox)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.drain())
-    core = FakeCore(mailbox, args.tokens_per_s, vocab_size=model.vocab_size, hidden_size=model.hidden_size)
+    core = FakeCore(
+        mailbox,
+        args.tokens_per_s,
+        vocab_size=model.vocab_size,
+        hidden_size=model.hidden_size,
+        produced=args.produced.open("ab", buffering=0) if args.produced else None,
+    )
     threading.Thread(target=core.run, name="fake-core", daemon=True).start()
     server.run()
 

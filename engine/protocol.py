@@ -205,9 +205,9 @@ class EngineStats(msgspec.Struct, frozen=True, omit_defaults=True):
     adapter_host_hits_total: loads that found their adapter in the host tier, which takes adapter_host_bytes.
     grammars_compiling: requests that wait for their grammar; grammars_compiled_total, grammars_refused_total: those
     that got one, or the reason why there is none; grammar_wait_seconds_total: how long both waited.
-    ended_prompt_tokens_total, ended_completion_tokens_total: of requests that have ended, as their finals say, discarded
-    tokens included: what ledgers take of this engine in the end. unacked_usage: finals that no gateway has on disk yet;
-    dropped_usage_total: those for which there was no room.
+    ended_prompt_tokens_total, ended_completion_tokens_total: of requests that have ended, as their finals say,
+    discarded tokens included: what ledgers take of this engine in the end. unacked_usage: finals that no gateway has on
+    disk yet; dropped_usage_total: those for which there was no room.
     prefix_query_tokens_total: prompt tokens looked up in the prefix cache; prefix_hit_tokens_total: those found.
     tenants: the busiest ones, by opaque id.
     """

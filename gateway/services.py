@@ -33,6 +33,7 @@ from gateway.limits.clock import DatabaseClock
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
 from gateway.limits.webhooks import WebhookSender
+from gateway.metering.reconcile import Reconciler
 from gateway.metering.service import Metering
 from gateway.observe import SHARED_METRICS_DIR, Metrics
 from gateway.pipeline import Pipeline
@@ -101,7 +102,9 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             tokenizer=tokenizer,
             sink=metering.meter,
         )
-        admin = _admin_services(settings, config, database, authenticator, failures, backend)
+        pools = {settings.model_name: Pool(settings.model_name, [backend], created=int(time.time()))}
+        reconciler = Reconciler(database, pools, metrics.journal)
+        admin = _admin_services(settings, config, database, authenticator, failures, backend, reconciler)
         await _start(stack, authenticator, limiter, metering, backend, Purger(admin))
         webhooks = WebhookSender(database, allow_private=settings.private_webhooks)
         webhooks.start()
@@ -109,7 +112,8 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         bookkeeper = Bookkeeper(database)
         bookkeeper.start()
         stack.push_async_callback(bookkeeper.stop)
-        pools = {settings.model_name: Pool(settings.model_name, [backend], created=int(time.time()))}
+        reconciler.start()
+        stack.push_async_callback(reconciler.stop)
         metrics.watch(list(pools.values()))
         yield Services(
             settings=settings,
@@ -174,6 +178,7 @@ def _admin_services(
     authenticator: Authenticator,
     failures: FailureCap,
     backend: EngineBackend,
+    reconciler: Reconciler,
 ) -> AdminServices:
     passwords = Passwords()
     return AdminServices(
@@ -189,6 +194,7 @@ def _admin_services(
         max_adapter_bytes=settings.max_adapter_bytes,
         max_body_bytes=settings.max_body_bytes,
         health=backend.health,
+        reconcile=reconciler.reconcile,
         on_adapter_removed=lambda digest: _unload(backend, digest),
     )
 

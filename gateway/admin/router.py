@@ -11,6 +11,8 @@ from gateway.admin.access import admin_guard, check_routes
 from gateway.admin.adapters import AdapterController
 from gateway.admin.admin_keys import AdminKeyController
 from gateway.admin.audit_logs import AuditLogController
+from gateway.admin.deliveries import DeliveryController
+from gateway.admin.exports import ExportController, ProjectExportController
 from gateway.admin.key_states import KeyStateController
 from gateway.admin.keys import KeyController, get_key
 from gateway.admin.limits import OrganizationLimitController, ProjectLimitController
@@ -19,9 +21,11 @@ from gateway.admin.members import MemberController
 from gateway.admin.organization import OrganizationController
 from gateway.admin.projects import ProjectController
 from gateway.admin.rate_limits import RateLimitController
+from gateway.admin.reconciliation import reconciliation
 from gateway.admin.service_accounts import ServiceAccountController
 from gateway.admin.services import AdminServices
 from gateway.admin.status import status
+from gateway.admin.stripe_customers import StripeCustomerController
 from gateway.admin.users import UserController
 from gateway.admin.webhooks import WebhookController
 from gateway.tenancy.actor import Actor
@@ -50,8 +54,13 @@ def admin_router(services: AdminServices) -> Router:
             UserLoginController,
             AdminKeyController,
             AuditLogController,
+            ExportController,
+            ProjectExportController,
+            DeliveryController,
+            StripeCustomerController,
             get_key,
             status,
+            reconciliation,
         ],
     )
     guarded = Router(

@@ -11,8 +11,10 @@ from litestar.params import SkipValidation
 
 from adapters.store import AdapterStore
 from engine.config import ModelConfig
+from gateway.admin.downloads import Downloads
 from gateway.backends.base import Health
 from gateway.db.pool import Database
+from gateway.metering.reconcile import Reconciliation
 from gateway.tenancy.actor import Actor
 from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.logins import Logins
@@ -22,6 +24,7 @@ from gateway.tenancy.passwords import Passwords
 class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     """model_name: public id of the base model. upload_dir: where an upload waits to be checked; made on demand.
 
+    downloads: what exports this gateway makes at the moment.
     on_adapter_removed: gets the digest of content that no tenant uses any more, before it leaves the store, so that
     backends can unload it; it must not raise.
     """
@@ -38,7 +41,9 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     max_adapter_bytes: int
     max_body_bytes: int
     health: Callable[[], Health]
+    reconcile: Callable[[], Awaitable[Reconciliation]]
     on_adapter_removed: Callable[[str], Awaitable[None]]
+    downloads: Downloads = msgspec.field(default_factory=Downloads)
 
 
 Services = NamedDependency[SkipValidation[AdminServices]]

@@ -45,12 +45,14 @@ class PreparedPrompt(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """detail: why it is not ready, in words that anybody may read. endpoint: where it is, for operators alone."""
+    """detail: why it is not ready, in words that anybody may read. endpoint: where it is, for operators alone.
+    engine_id: of the process whose stats these are."""
 
     ready: bool
     detail: str
     stats: EngineStats | None = None
     endpoint: str = ""
+    engine_id: str = ""
 
 
 class UsageSink(Protocol):

@@ -205,7 +205,9 @@ class EngineBackend:
 
     def health(self) -> Health:
         ready = self._connected and not self._draining
-        return Health(ready, "draining" if self._draining else self._link.detail, self._stats, self._link.endpoint)
+        detail = "draining" if self._draining else self._link.detail
+        engine_id = self._welcome.engine_id if self._welcome is not None else ""
+        return Health(ready, detail, self._stats, self._link.endpoint, engine_id)
 
     async def acknowledge(self, keys: list[tuple[str, int]]) -> None:
         # Without an engine there is nobody to tell: one that comes back hands its records over again.

@@ -1,4 +1,4 @@
-"""Tells PostgreSQL what this journal has open, so that it is known what is lost with it; and says what others lost.
+"""Tells PostgreSQL what this journal has open, so that it is known what is lost with it.
 
 Knows neither files nor engines.
 """
@@ -9,7 +9,7 @@ import asyncio
 
 import structlog
 
-from gateway.db.journals import forget_journals, forget_old_engines, lost_journals, report_journal
+from gateway.db.journals import forget_journals, report_journal
 from gateway.db.pool import FAILURES, Database
 from gateway.journal_metrics import JournalMetrics
 from gateway.metering.journal import Journal
@@ -57,11 +57,8 @@ class Standing:
         while True:
             self._metrics.bytes.set(self._journal.unsettled.num_bytes)
             self._metrics.writable.set(self._journal.is_writable)
-            is_due = beat % REPORT_EVERY_BEATS == 0
-            if is_due or self._gone or self._num_open != self._reported:
+            if beat % REPORT_EVERY_BEATS == 0 or self._gone or self._num_open != self._reported:
                 await self._report()
-            if is_due:
-                await self._look_for_lost()
             beat += 1
             await asyncio.sleep(BEAT_S)
 
@@ -70,20 +67,9 @@ class Standing:
         try:
             async with asyncio.timeout(TIMEOUT_S), self._database.transaction() as conn:
                 await report_journal(conn, self._journal.id, num_open)
-                if gone:
-                    await forget_journals(conn, gone)
+                await forget_journals(conn, gone)
         except FAILURES as error:
             log.warning("journal_not_reported", error=repr(error))
             return
         self._reported = num_open
         self._gone -= gone
-
-    async def _look_for_lost(self) -> None:
-        try:
-            async with asyncio.timeout(TIMEOUT_S), self._database.acquire() as conn:
-                lost = await lost_journals(conn)
-                await forget_old_engines(conn)
-        except FAILURES as error:
-            log.warning("journals_not_read", error=repr(error))
-            return
-        self._metrics.unbilled.set(sum(journal.open_requests for journal in lost))

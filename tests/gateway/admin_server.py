@@ -26,6 +26,7 @@ from gateway.backends.base import Health
 from gateway.db.keys import create_key
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
+from gateway.metering.reconcile import Reconciliation
 from gateway.observe import Metrics
 from gateway.principal import Role, Scope
 from gateway.tenancy.addresses import Network
@@ -135,6 +136,7 @@ async def serve_admin(
         max_adapter_bytes=MAX_ADAPTER_BYTES,
         max_body_bytes=MAX_BODY_BYTES,
         health=lambda: Health(ready=False, detail="no engine"),
+        reconcile=_reconcile,
         on_adapter_removed=on_adapter_removed,
     )
     key = await _store_admin_key(database, "default", ("admin_read", "admin_write"))
@@ -160,6 +162,10 @@ async def serve_admin(
         await serving
         listener.close()
         await services.authenticator.stop()
+
+
+async def _reconcile() -> Reconciliation:
+    return Reconciliation([], [])
 
 
 async def _store_admin_key(database: Database, organization_name: str, scopes: tuple[Scope, ...]) -> str:

@@ -115,6 +115,7 @@ async def test_every_role_reaches_what_it_may_and_nothing_else(cast: Cast) -> No
 MEANT = {
     (): "organization",
     ("status",): "organization",
+    ("reconciliation",): "organization",
     ("projects",): "projects",
     ("projects", "users"): "members",
     ("projects", "service_accounts"): "keys",

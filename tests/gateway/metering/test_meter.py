@@ -1,9 +1,11 @@
-"""Usage reaches the ledger once, and is acknowledged only then, whatever the database does meanwhile."""
+"""Usage reaches the ledger once, and is acknowledged once it is on disk, whatever the database does meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -11,16 +13,19 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from engine.protocol import FinishReason, Usage, UsageRecord
+from engine.protocol import FinishReason, GenerateRequest, SamplingParams, UsageRecord
+from gateway.db.journals import engine_usage, lost_journals
 from gateway.db.pool import Database
 from gateway.db.usage import UsageEvent, list_usage_events
+from gateway.metering.folder import segments_in
+from gateway.metering.format import Count
 from gateway.metering.meter import Meter
-from gateway.metering.tag import MeterTag, encode_tag
+from gateway.metering.service import Metering
+from gateway.metering.tag import encode_tag
 from gateway.observe import Metrics
 from tests.conftest import with_database
+from tests.gateway.metering.records import TAG, record
 from tests.gateway.unlimited import unlimited
-
-TAG = MeterTag("org", "proj", "key", "/v1/completions", "tiny:a", "adpt", 2, "d" * 64, 1_700_000_000_000_000_000, True)
 
 
 class Source:
@@ -41,153 +46,231 @@ class Source:
                 self.changed.clear()
 
 
-def record(request_id: str, finish_reason: FinishReason = "stop", **usage: int) -> UsageRecord:
-    return UsageRecord(
-        request_id, 0, finish_reason, Usage(**{"prompt_tokens": 3, "completion_tokens": 4, **usage}), encode_tag(TAG)
+class Gateway(msgspec.Struct):
+    """The metering of one, over a folder that is left as it is when `killed`."""
+
+    metering: Metering
+    registry: CollectorRegistry
+
+    @property
+    def meter(self) -> Meter:
+        return self.metering.meter
+
+    def record(self, usage: UsageRecord, source: Source | None = None, ttft_ms: float | None = None) -> None:
+        """source None: made up by the gateway itself."""
+        engine_id = "engine" if source is not None else ""
+        self.meter.record(usage, engine_id=engine_id, source=source, ttft_ms=ttft_ms, latency_ms=None)
+
+    def dispatch(self, request_id: str, journal_id: str | None = None) -> GenerateRequest:
+        tag = msgspec.structs.replace(TAG, journal_id=journal_id or self.meter.journal_id)
+        request = GenerateRequest(
+            request_id, [1, 2, 3], SamplingParams(max_tokens=10), tenant="t", meter=encode_tag(tag)
+        )
+        self.meter.dispatched(request, "engine")
+        return request
+
+    def counted(self) -> tuple[float | None, ...]:
+        """Prompt tokens, completion tokens and rows as Prometheus sees them."""
+        label = {"model_name": "tiny"}
+        return (
+            self.registry.get_sample_value("vllm:prompt_tokens_total", label),
+            self.registry.get_sample_value("vllm:generation_tokens_total", label),
+            self.registry.get_sample_value("lorikeet_usage_events_written_total"),
+        )
+
+
+@asynccontextmanager
+async def gateway_on(root: Path, database: Database, max_journal_bytes: int = 1 << 20) -> AsyncIterator[Gateway]:
+    registry = CollectorRegistry()
+    metering = Metering(
+        root,
+        database,
+        unlimited(database),
+        Metrics(registry),
+        database_id="database",
+        max_journal_bytes=max_journal_bytes,
     )
+    metering.start()
+    try:
+        yield Gateway(metering, registry)
+    finally:
+        await metering.stop()
 
 
-def counted(registry: CollectorRegistry) -> tuple[float | None, ...]:
-    """Prompt tokens, completion tokens and rows as Prometheus sees them."""
-    label = {"model_name": "tiny"}
-    return (
-        registry.get_sample_value("vllm:prompt_tokens_total", label),
-        registry.get_sample_value("vllm:generation_tokens_total", label),
-        registry.get_sample_value("lorikeet_usage_events_written_total"),
-    )
-
-
-@pytest.fixture
-def registry() -> CollectorRegistry:
-    return CollectorRegistry()
-
-
-@pytest.fixture
-async def meter(database: Database, registry: CollectorRegistry) -> AsyncIterator[Meter]:
-    meter = Meter(database, Metrics(registry), unlimited(database), max_waiting=3)
-    meter.start()
-    yield meter
-    await meter.stop(5)
-
-
-async def rows(database: Database) -> list[UsageEvent]:
-    async with database.acquire() as conn:
-        return await list_usage_events(conn, "proj", 10)
-
-
-async def test_events_are_written_once_and_acknowledged_as_often_as_told(meter: Meter, database: Database):
-    source = Source()
-    for count, request_id in enumerate(("req_1", "req_2", "req_1"), start=1):
-        meter.record(record(request_id), source=source, ttft_ms=1.5, latency_ms=2.5)
-        await source.wait_for(count)
-    async with database.acquire() as conn:
-        events = await list_usage_events(conn, "proj", 10)
-    assert [event.request_id for event in events] == ["req_1", "req_2"]
-    assert (events[0].prompt_tokens, events[0].completion_tokens, events[0].ttft_ms) == (3, 4, 1.5)
-    assert (events[0].model, events[0].adapter_version, events[0].stream) == ("tiny:a", 2, True)
-    assert events[0].created_at.timestamp() == 1_700_000_000
-
-
-async def test_nothing_is_lost_or_acknowledged_while_the_database_is_away(
-    meter: Meter, database: Database, dsn: str, postgres: str
-):
-    source, name = Source(), urlsplit(dsn).path.lstrip("/")
+@asynccontextmanager
+async def database_away(postgres: str, dsn: str) -> AsyncIterator[None]:
+    name = urlsplit(dsn).path.lstrip("/")
     admin = await asyncpg.connect(with_database(postgres, "postgres"))
     try:
         await admin.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
         await admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name)
-        for number in range(3):
-            meter.record(record(f"req_{number}"), source=source, ttft_ms=None, latency_ms=None)
-        assert not meter.has_room
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3):
-                await source.changed.wait()
-        await admin.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+        yield
     finally:
+        await admin.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
         await admin.close()
-    await source.wait_for(3)
-    assert meter.has_room
-    async with database.acquire() as conn:
-        assert len(await list_usage_events(conn, "proj", 10)) == 3
 
 
-async def test_one_event_that_the_ledger_refuses_does_not_hold_up_the_others(database: Database):
-    meter, source = Meter(database, Metrics(CollectorRegistry()), unlimited(database)), Source()
-    meter.start()
-    meter.record(record("req_1"), source=source, ttft_ms=None, latency_ms=None)
-    meter.record(record("req_2", completion_tokens=2**63), source=source, ttft_ms=None, latency_ms=None)
-    meter.record(record("req_3"), source=source, ttft_ms=None, latency_ms=None)
-    await source.wait_for(2)
-    await meter.stop(0.1)
-    assert sorted(source.acknowledged) == [("req_1", 0), ("req_3", 0)]
+@pytest.fixture
+async def gateway(database: Database, tmp_path: Path) -> AsyncIterator[Gateway]:
+    async with gateway_on(tmp_path, database) as gateway:
+        yield gateway
+
+
+async def rows(database: Database, count: int = 0) -> dict[str, UsageEvent]:
+    """Once there are so many."""
+    async with asyncio.timeout(10):
+        while True:
+            async with database.acquire() as conn:
+                events = await list_usage_events(conn, "proj", 10_000)
+            if len(events) >= count:
+                return {event.request_id: event for event in events}
+            await asyncio.sleep(0.01)
+
+
+async def test_a_usage_is_written_once_and_acknowledged_as_often_as_told(gateway: Gateway, database: Database) -> None:
+    source = Source()
+    for count, request_id in enumerate(("req_1", "req_2", "req_1"), start=1):
+        gateway.record(record(request_id), source, ttft_ms=1.5)
+        await source.wait_for(count)
+        await rows(database, min(count, 2))
+    events = await rows(database)
+    assert sorted(events) == ["req_1", "req_2"]
+    event = events["req_1"]
+    assert (event.prompt_tokens, event.completion_tokens, event.ttft_ms) == (3, 4, 1.5)
+    assert (event.model, event.adapter_version, event.stream) == ("tiny:a", 2, True)
+    assert event.created_at.timestamp() == 1_700_000_000
+
+
+async def test_engines_may_forget_before_the_database_has_it_and_nothing_is_lost(
+    database: Database, dsn: str, postgres: str, tmp_path: Path
+) -> None:
+    source = Source()
+    async with gateway_on(tmp_path, database, max_journal_bytes=1300) as gateway:
+        async with database_away(postgres, dsn):
+            for number in range(3):
+                assert gateway.meter.has_room == (number < 2)
+                gateway.record(record(f"req_{number}"), source)
+            await source.wait_for(3)
+            assert not gateway.meter.has_room
+        assert len(await rows(database, 3)) == 3
+        async with asyncio.timeout(5):
+            while not gateway.meter.has_room:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.01)
+
+
+async def test_a_gateway_that_stops_without_its_database_leaves_its_usage_to_the_next(
+    database: Database, dsn: str, postgres: str, tmp_path: Path
+) -> None:
+    async with database_away(postgres, dsn), gateway_on(tmp_path, database) as gateway:
+        gateway.record(record("req_1"), Source())
+    assert segments_in(tmp_path / "0")
+    async with gateway_on(tmp_path, database):
+        assert list(await rows(database, 1)) == ["req_1"]
+    assert not segments_in(tmp_path / "0")
+
+
+async def test_one_that_the_ledger_refuses_does_not_hold_up_the_others(database: Database, tmp_path: Path) -> None:
+    async with gateway_on(tmp_path, database) as gateway:
+        gateway.record(record("req_1"), Source())
+        gateway.record(record("req_2", completion_tokens=2**63), Source())
+        gateway.record(record("req_3"), Source())
+        assert sorted(await rows(database, 2)) == ["req_1", "req_3"]
+    assert segments_in(tmp_path / "0"), "it stays for whoever can write it"
 
 
 @pytest.mark.parametrize("order", ["the gateway's first", "the engine's first", "both at once"])
 @pytest.mark.parametrize("engine_says", ["abort", "error"])
 async def test_the_engines_own_count_replaces_what_a_gateway_saw_before_it_lost_the_engine(
-    meter: Meter, database: Database, registry: CollectorRegistry, order: str, engine_says: FinishReason
-):
-    gateway, engine = Source(), Source()
-    seen = (record("req_1", "error", completion_tokens=2), gateway, 1.5)
-    exact = (record("req_1", engine_says, completion_tokens=5, cached_tokens=1), engine, None)
+    gateway: Gateway, database: Database, order: str, engine_says: FinishReason
+) -> None:
+    seen = (record("req_1", "error", completion_tokens=2), None, 1.5)
+    exact = (record("req_1", engine_says, completion_tokens=5, cached_tokens=1), Source(), None)
     for usage, source, ttft_ms in [exact, seen] if order == "the engine's first" else [seen, exact]:
-        meter.record(usage, source=source, ttft_ms=ttft_ms, latency_ms=None)
+        gateway.record(usage, source, ttft_ms)
         if order != "both at once":
-            await source.wait_for(1)
-    await engine.wait_for(1)
-    await gateway.wait_for(1)
-    (row,) = await rows(database)
+            await rows(database, 1)
+    await until_copied(gateway)
+    (row,) = (await rows(database, 1)).values()
     assert (row.finish_reason, row.prompt_tokens, row.completion_tokens, row.cached_tokens) == (engine_says, 3, 5, 1)
     assert row.ttft_ms == (None if order == "the engine's first" else 1.5)
     # Prometheus only adds up: what it counted first stays, and nothing is counted twice.
-    assert counted(registry) == (3, 5 if order == "the engine's first" else 2, 1)
+    assert gateway.counted() == (3, 5 if order == "the engine's first" else 2, 1)
+    async with database.acquire() as conn:
+        assert await engine_usage(conn, ["engine"]) == {"engine": (3, 5)}
 
 
-async def test_no_row_says_less_than_a_client_has_seen(meter: Meter, database: Database):
-    gateway, engine = Source(), Source()
-    meter.record(record("req_1", "error", completion_tokens=6), source=gateway, ttft_ms=1.5, latency_ms=None)
-    await gateway.wait_for(1)
-    meter.record(record("req_1", "abort", completion_tokens=5), source=engine, ttft_ms=None, latency_ms=None)
-    await engine.wait_for(1)
-    (row,) = await rows(database)
+async def until_copied(gateway: Gateway) -> None:
+    async with asyncio.timeout(10):
+        while gateway.registry.get_sample_value("lorikeet_usage_events_waiting"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_no_row_says_less_than_a_client_has_seen(gateway: Gateway, database: Database) -> None:
+    gateway.record(record("req_1", "error", completion_tokens=6))
+    await rows(database, 1)
+    gateway.record(record("req_1", "abort", completion_tokens=5), Source())
+    await until_copied(gateway)
+    (row,) = (await rows(database)).values()
     assert (row.finish_reason, row.completion_tokens) == ("abort", 6)
 
 
-async def test_an_attempt_that_never_ran_is_a_row_without_tokens(meter: Meter, database: Database):
-    source = Source()
-    refused = record("req_1", "error", prompt_tokens=0, completion_tokens=0)
-    meter.record(refused, source=source, ttft_ms=None, latency_ms=None)
-    await source.wait_for(1)
-    (row,) = await rows(database)
+async def test_an_attempt_that_never_ran_is_a_row_without_tokens(gateway: Gateway, database: Database) -> None:
+    gateway.record(record("req_1", "error", prompt_tokens=0, completion_tokens=0), Source())
+    (row,) = (await rows(database, 1)).values()
     assert (row.finish_reason, row.prompt_tokens, row.completion_tokens) == ("error", 0, 0)
-
-
-async def test_what_an_engine_tells_again_takes_no_second_place(database: Database):
-    meter, source = Meter(database, Metrics(CollectorRegistry()), unlimited(database), max_waiting=2), Source()
-    for _ in range(3):
-        meter.record(record("req_1"), source=source, ttft_ms=None, latency_ms=None)
-    assert meter.has_room
-    meter.start()
-    await meter.stop(5)
-    assert source.acknowledged == [("req_1", 0)]
 
 
 @pytest.mark.parametrize(
     "tag",
     [b"?", encode_tag(msgspec.structs.replace(TAG, created_at_ns=-1)), encode_tag(TAG).replace(b"proj", b"\xff" * 4)],
 )
-async def test_usage_of_an_unknown_kind_stays_with_its_engine(meter: Meter, tag: bytes):
+async def test_usage_of_an_unknown_kind_stays_with_its_engine(gateway: Gateway, tag: bytes) -> None:
     source = Source()
-    meter.record(msgspec.structs.replace(record("req_1"), meter=tag), source=source, ttft_ms=None, latency_ms=None)
-    meter.record(record("req_2"), source=source, ttft_ms=None, latency_ms=None)
+    gateway.record(msgspec.structs.replace(record("req_1"), meter=tag), source)
+    gateway.record(record("req_2"), source)
     await source.wait_for(1)
     assert source.acknowledged == [("req_2", 0)]
 
 
-async def test_stop_writes_what_waits(database: Database):
-    meter, source = Meter(database, Metrics(CollectorRegistry()), unlimited(database)), Source()
-    for number in range(1200):
-        meter.record(record(f"req_{number}"), source=source, ttft_ms=None, latency_ms=None)
-    meter.start()
-    await meter.stop(10)
+async def test_stop_writes_what_waits(database: Database, tmp_path: Path) -> None:
+    source = Source()
+    async with gateway_on(tmp_path, database) as gateway:
+        for number in range(1200):
+            gateway.record(record(f"req_{number}"), source)
     assert len(source.acknowledged) == 1200
+    assert len(await rows(database)) == 1200
+    assert not segments_in(tmp_path / "0")
+
+
+async def test_what_is_lost_with_a_journal_is_known_less_what_an_engine_can_tell(
+    database: Database, tmp_path: Path
+) -> None:
+    """A folder is lost while two requests run; their engine hands one of them to another gateway."""
+    async with gateway_on(tmp_path / "first", database) as first:
+        for name in ("told", "lost"):
+            told = first.dispatch(name)
+            first.meter.progressed([Count(name, 0, 3, 2)])
+        first.record(record("done"), Source())
+        await rows(database, 1)  # which reports what is open, too
+        async with database.acquire() as conn:
+            await conn.execute("UPDATE journals SET heard_at = heard_at - interval '1 hour'")
+            async with gateway_on(tmp_path / "second", database) as second:
+                assert [journal.open_requests for journal in await lost_journals(conn)] == [2]
+                usage = msgspec.structs.replace(record("told"), meter=told.meter)
+                second.record(usage, Source())
+                await rows(database, 2)
+                assert [(lost.id, lost.open_requests) for lost in await lost_journals(conn)] == [
+                    (first.meter.journal_id, 1)
+                ]
+            async with asyncio.timeout(5):
+                while await lost_journals(conn):  # until the first is heard of again
+                    await asyncio.sleep(0.05)
+
+
+async def test_a_journal_that_ends_with_nothing_open_leaves_no_trace(database: Database, tmp_path: Path) -> None:
+    async with gateway_on(tmp_path, database) as gateway:
+        gateway.dispatch("req_1")
+        gateway.record(record("req_1"), Source())
+        await rows(database, 1)
+    async with database.acquire() as conn:
+        assert await conn.fetchval("SELECT count(*) FROM journals") == 0

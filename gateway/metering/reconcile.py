@@ -1,0 +1,110 @@
+"""Holds what engines say that they counted against what the ledger took of them, and names what nobody can bill.
+
+Knows neither journals nor how usage travels: it is there to find out when that went wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import msgspec
+import structlog
+
+from gateway.backends.pool import Pool
+from gateway.db.journals import LostJournal, engine_usage, forget_old_engines, lost_journals
+from gateway.db.pool import FAILURES, Database
+from gateway.journal_metrics import JournalMetrics
+
+log = structlog.get_logger(__name__)
+
+EVERY_S = 10.0
+TIMEOUT_S = 5.0
+
+
+class EngineBalance(msgspec.Struct, frozen=True):
+    """One engine since it started. ended_*: of requests that have ended, as of its last heartbeat; discarded tokens are
+    completion tokens here. ledger_*: what the ledger took of it. num_unacknowledged: finals that no gateway has on disk
+    yet; num_dropped: finals that it had no room for, which nobody will bill.
+
+    difference_tokens: 0 once all that has ended is in the ledger, more while something is on its way or was lost.
+    """
+
+    model: str
+    engine_id: str
+    ended_prompt_tokens: int
+    ended_completion_tokens: int
+    ledger_prompt_tokens: int
+    ledger_completion_tokens: int
+    num_unacknowledged: int
+    num_dropped: int
+    difference_tokens: int
+
+
+class Reconciliation(msgspec.Struct, frozen=True):
+    """lost_journals: of gateways that are gone, with requests that have no row; a journal that turns up is replayed."""
+
+    engines: list[EngineBalance]
+    lost_journals: list[LostJournal]
+
+
+class Reconciler:
+    """`reconcile` at any time; the metric follows between `start` and `stop`."""
+
+    def __init__(self, database: Database, pools: Mapping[str, Pool], metrics: JournalMetrics) -> None:
+        self._database = database
+        self._pools = pools
+        self._metrics = metrics
+        self._task: asyncio.Task[None] | None = None
+
+    async def reconcile(self) -> Reconciliation:
+        """Of the engines that this gateway is connected to. Raises what the database raises."""
+        healths = [
+            (name, health)
+            for name, pool in self._pools.items()
+            for health in (backend.health() for backend in pool.backends)
+            if health.stats is not None
+        ]
+        async with asyncio.timeout(TIMEOUT_S), self._database.acquire() as conn:
+            taken = await engine_usage(conn, [health.engine_id for _, health in healths])
+            lost = await lost_journals(conn)
+        engines = []
+        for name, health in healths:
+            assert health.stats is not None
+            stats, (prompt, completion) = health.stats, taken.get(health.engine_id, (0, 0))
+            ended = stats.ended_prompt_tokens_total + stats.ended_completion_tokens_total
+            balance = EngineBalance(
+                name,
+                health.engine_id,
+                stats.ended_prompt_tokens_total,
+                stats.ended_completion_tokens_total,
+                prompt,
+                completion,
+                stats.unacked_usage,
+                stats.dropped_usage_total,
+                ended - prompt - completion,
+            )
+            engines.append(balance)
+        return Reconciliation(engines, lost)
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(EVERY_S)
+            try:
+                found = await self.reconcile()
+                async with asyncio.timeout(TIMEOUT_S), self._database.acquire() as conn:
+                    await forget_old_engines(conn)
+            except FAILURES as error:
+                log.warning("not_reconciled", error=repr(error))
+                continue
+            self._metrics.unbilled.set(sum(journal.open_requests for journal in found.lost_journals))
+            for index, balance in enumerate(found.engines):
+                self._metrics.difference.labels(balance.model, str(index)).set(balance.difference_tokens)
