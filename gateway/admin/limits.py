@@ -11,13 +11,13 @@ from msgspec import Meta
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import author
-from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
+from gateway.admin.paging import Page, page_of_all, read_list_query
 from gateway.admin.projects import active_project, existing_project
 from gateway.admin.services import Caller, Services
 from gateway.db import audit, limits
 from gateway.db.keys import get_key
 from gateway.db.organizations import lock_organization
-from gateway.errors import InvalidRequest, NotFound
+from gateway.errors import Conflict, InvalidRequest, NotFound
 from gateway.limits.limit import Limit, Scope, Unit, Window, complaint
 from gateway.tenancy.actor import Actor
 
@@ -126,12 +126,7 @@ async def _list(
 ) -> Page:
     query = read_list_query(request.query_params)
     shown = [_wire(each) for each in await limits.list_limits(conn, organization_id, project_id)]
-    if query.after is not None:
-        places = [index for index, each in enumerate(shown) if each.id == query.after]
-        if not places:
-            raise unknown_cursor(query.after)
-        shown = shown[places[0] + 1 :]
-    return page(shown, query.limit)
+    return page_of_all(shown, query)
 
 
 async def _set(conn: Connection, wanted: SetLimit, caller: Actor, project_id: str | None) -> LimitOut:
@@ -182,6 +177,12 @@ async def _check_key(conn: Connection, wanted: SetLimit, project_id: str | None)
 
 async def _remove(conn: Connection, caller: Actor, project_id: str | None, limit_id: str) -> DeletedLimit:
     found = await limits.list_limits(conn, caller.organization_id, project_id, limit_id=limit_id)
+    if found and found[0].limit.is_balance:
+        raise Conflict(
+            "The limit is the balance of a prepaid project: it goes when the project's billing is postpaid.",
+            param="limit_id",
+            code="limit_is_balance",
+        )
     if not found or not await limits.remove_limit(conn, caller.organization_id, project_id, limit_id):
         raise NotFound(f"There is no limit with the id '{limit_id}'.", param="limit_id")
     before = _wire(found[0])

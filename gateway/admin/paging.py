@@ -65,3 +65,13 @@ def page(items: Sequence[Any], limit: int) -> Page:
         last_id=shown[-1].id if shown else None,
         has_more=len(items) > limit,
     )
+
+
+def page_of_all(items: Sequence[Any], query: ListQuery) -> Page:
+    """The page that the query asks for of a whole list, in its order. Raises InvalidRequest for an unknown `after`."""
+    if query.after is None:
+        return page(items, query.limit)
+    places = [index for index, item in enumerate(items) if item.id == query.after]
+    if not places:
+        raise unknown_cursor(query.after)
+    return page(items[places[0] + 1 :], query.limit)

@@ -9,16 +9,22 @@ from litestar.di import Provide
 
 from gateway.admin.access import admin_guard, check_routes
 from gateway.admin.adapters import AdapterController
+from gateway.admin.adjustments import AdjustmentController
 from gateway.admin.admin_keys import AdminKeyController
 from gateway.admin.audit_logs import AuditLogController
+from gateway.admin.costs import CostController
+from gateway.admin.credits import CreditController
 from gateway.admin.deliveries import DeliveryController
 from gateway.admin.exports import ExportController, ProjectExportController
+from gateway.admin.invoices import InvoiceController
 from gateway.admin.key_states import KeyStateController
 from gateway.admin.keys import KeyController, get_key
 from gateway.admin.limits import OrganizationLimitController, ProjectLimitController
 from gateway.admin.logins import LoginController, UserLoginController, log_in
 from gateway.admin.members import MemberController
 from gateway.admin.organization import OrganizationController
+from gateway.admin.periods import PeriodController
+from gateway.admin.prices import PriceController
 from gateway.admin.projects import ProjectController
 from gateway.admin.rate_limits import RateLimitController
 from gateway.admin.reconciliation import reconciliation
@@ -26,6 +32,7 @@ from gateway.admin.service_accounts import ServiceAccountController
 from gateway.admin.services import AdminServices
 from gateway.admin.status import status
 from gateway.admin.stripe_customers import StripeCustomerController
+from gateway.admin.usage import UsageController
 from gateway.admin.users import UserController
 from gateway.admin.webhooks import WebhookController
 from gateway.tenancy.actor import Actor
@@ -50,6 +57,13 @@ def admin_router(services: AdminServices) -> Router:
             OrganizationLimitController,
             RateLimitController,
             WebhookController,
+            UsageController,
+            CostController,
+            PriceController,
+            PeriodController,
+            InvoiceController,
+            CreditController,
+            AdjustmentController,
             UserController,
             UserLoginController,
             AdminKeyController,

@@ -57,7 +57,7 @@ def _register_create(actions: Verbs) -> None:
     create.add_argument(
         "--scope",
         action="append",
-        choices=["inference", "adapters"],
+        choices=["inference", "adapters", "usage"],
         help="what it may do; again for more (default: inference)",
     )
     create.add_argument("--model", action="append", metavar="ID", help="a model it may call; again for more")

@@ -10,13 +10,10 @@ import msgspec
 from gateway.billing.invoice import AdjustmentLine, Invoice, Party, PeriodSum, lines_of
 from gateway.db.adjustments import list_adjustments
 from gateway.db.periods import mark_invoiced, next_month
-from gateway.db.prices import list_versions
+from gateway.db.prices import currency_of, list_versions
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
-
-DEFAULT_CURRENCY = "usd"
-"""Where there never were prices, every amount is 0."""
 
 # The name of an archived project is what it was.
 _PARTIES = """
@@ -64,7 +61,7 @@ async def draft_invoice(conn: Connection, organization_id: str, project_id: str,
         issued_at=None,
         organization=Party(organization_id, parties["organization"]),
         project=Party(project_id, parties["project"]),
-        currency=versions[0].currency if versions else DEFAULT_CURRENCY,
+        currency=await currency_of(conn, organization_id),
         num_requests=sum(each.num_requests for each in sums),
         lines=lines,
         adjustments=adjustments,
@@ -118,6 +115,18 @@ async def find_invoice(conn: Connection, organization_id: str, project_id: str, 
     if document is not None:
         return msgspec.json.decode(document, type=Invoice)
     return await draft_invoice(conn, organization_id, project_id, start)
+
+
+_ALL_ISSUED = "SELECT document FROM invoices WHERE organization_id = $1 AND period = $2 ORDER BY number"
+
+
+async def list_invoices(conn: Connection, organization_id: str, start: datetime.date) -> list[Invoice]:
+    """Of every project that has something in a month: as issued, or drafts."""
+    issued = await conn.fetch(_ALL_ISSUED, organization_id, start)
+    if issued:
+        return [msgspec.json.decode(row["document"], type=Invoice) for row in issued]
+    projects = await billed_projects(conn, organization_id, start)
+    return [await draft_invoice(conn, organization_id, project_id, start) for project_id in projects]
 
 
 def _seconds(day: datetime.date) -> int:

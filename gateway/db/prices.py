@@ -30,7 +30,11 @@ class StoredVersion(msgspec.Struct, frozen=True):
 
 
 class Refused(Exception):
-    """The version cannot take effect when it should; the message says since when it could."""
+    """The version cannot be what it should; field: what is wrong with it."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(reason)
+        self.field = field
 
 
 _VERSIONS = """
@@ -57,6 +61,13 @@ async def list_versions(
     return [_stored(row) for row in await conn.fetch(_VERSIONS, organization_id, after, limit)]
 
 
+_EXISTS = "SELECT EXISTS (SELECT FROM price_versions WHERE organization_id = $1 AND id = $2)"
+
+
+async def version_exists(conn: Connection, organization_id: str, version_id: str) -> bool:
+    return bool(await conn.fetchval(_EXISTS, organization_id, version_id))
+
+
 class PriceLoader:
     """`PriceCache` loads with this. Raises what asking the database raises."""
 
@@ -69,6 +80,18 @@ class PriceLoader:
             for row in await conn.fetch(_VERSIONS, None, None, None):
                 books.setdefault(row["organization_id"], []).insert(0, _stored(row).version)
         return dict(books)
+
+
+DEFAULT_CURRENCY = "usd"
+"""Where there never were prices, every amount is 0."""
+
+_CURRENCY = "SELECT currency FROM price_versions WHERE organization_id = $1 LIMIT 1"
+
+
+async def currency_of(conn: Connection, organization_id: str) -> str:
+    """That of all of an organization's prices."""
+    currency: str | None = await conn.fetchval(_CURRENCY, organization_id)
+    return currency or DEFAULT_CURRENCY
 
 
 # Nobody writes usage until the transaction ends: what was priced has an instant before the new version's.
@@ -109,12 +132,13 @@ async def add_version(
     latest = await conn.fetchrow(_LATEST, organization_id)
     assert latest is not None
     if latest["currency"] not in (None, currency):
-        raise Refused(f"the prices are in '{latest['currency']}', and stay so")
+        raise Refused("currency", f"the prices are in '{latest['currency']}', and stay so")
     earliest: datetime.datetime = latest["now"] + LEAD if latest["has_usage"] else latest["now"]
     if latest["version"] is not None and latest["effective_at"] >= (effective_at or earliest):
-        raise Refused(f"it must follow version {latest['version']}, in force from {_shown(latest['effective_at'])}")
+        since = _shown(latest["effective_at"])
+        raise Refused("effective_at", f"it must follow version {latest['version']}, which is in force from {since}")
     if effective_at is not None and effective_at < earliest:
-        raise Refused(f"it must be {_shown(earliest)} or later")
+        raise Refused("effective_at", f"it must be {_shown(earliest)} or later")
     version_id, number, since = new_id("price"), (latest["version"] or 0) + 1, effective_at or earliest
     await conn.execute(_INSERT, version_id, organization_id, number, currency, since)
     columns = [list(column) for column in zip(*map(msgspec.structs.astuple, entries), strict=True)]

@@ -29,6 +29,7 @@ OF_ROLE: dict[Role, frozenset[Permission]] = {
 OF_SCOPE: dict[Scope, frozenset[Permission]] = {
     "inference": frozenset(),
     "adapters": frozenset({"adapters.read", "adapters.write"}),
+    "usage": frozenset({"billing.read"}),
     "admin_read": READ,
     "admin_write": ALL - READ,
 }

@@ -1,0 +1,123 @@
+"""Billing periods over HTTP: months are closed in their order, then invoiced, and never change after that."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from typing import Any, Literal
+
+import msgspec
+from litestar import Controller, Request, get, post
+from litestar.params import FromPath
+
+from gateway.admin.access import LIST_QUERY, Nothing, needs, read_body
+from gateway.admin.common import author, seconds_or_none
+from gateway.admin.paging import Page, page_of_all, read_list_query
+from gateway.admin.services import Caller, Services
+from gateway.billing.invoice import Invoice
+from gateway.db import audit, invoices, periods
+from gateway.db.organizations import lock_organization
+from gateway.errors import Conflict, NotFound
+
+
+class Period(msgspec.Struct, frozen=True):
+    """id: the month, "2026-10". cost_nanos: what it bills, corrections and adjustments included. Times in Unix
+    seconds."""
+
+    id: str
+    state: periods.State
+    start_time: int
+    end_time: int
+    closed_at: int | None
+    invoiced_at: int | None
+    num_requests: int
+    cost_nanos: int
+    object: Literal["organization.billing_period"] = "organization.billing_period"
+
+
+class IssuedInvoices(msgspec.Struct, frozen=True):
+    data: list[Invoice]
+    object: Literal["list"] = "list"
+
+
+class PeriodController(Controller):
+    path = "/periods"
+
+    @get(opt=needs("billing.read", query=LIST_QUERY))
+    async def list_periods(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page:
+        """Newest first."""
+        query = read_list_query(request.query_params)
+        async with services.database.acquire() as conn:
+            shown = [_wire(row) for row in await periods.list_periods(conn, caller.organization_id)]
+        return page_of_all(shown, query)
+
+    @post("/{period:str}/close", status_code=200, opt=needs("billing.write", body=Nothing))
+    async def close_period(
+        self, period: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Period:
+        """Draw its credits and let none of its rows change any more; a closed one is left as it is."""
+        await read_body(request, Nothing)
+        start = month_of(period)
+        async with services.database.transaction() as conn:
+            await lock_organization(conn, caller.organization_id)
+            known = await periods.get_period(conn, caller.organization_id, start)
+            if known is not None and known.closed_at is not None:
+                return _wire(known)
+            try:
+                closed = _wire(await periods.close_period(conn, caller.organization_id, start))
+            except periods.CannotClose as error:
+                raise Conflict(
+                    f"{period} cannot be closed: {error}.", param="period", code="period_not_closable"
+                ) from None
+            await audit.record(conn, author(caller), "period.closed", period, after=closed)
+            return closed
+
+    @post("/{period:str}/invoices", status_code=200, opt=needs("billing.write", body=Nothing))
+    async def issue_invoices(
+        self, period: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> IssuedInvoices:
+        """Give every project's invoice its number; those that were issued before are answered as they are."""
+        await read_body(request, Nothing)
+        start = month_of(period)
+        async with services.database.transaction() as conn:
+            await lock_organization(conn, caller.organization_id)
+            known = await periods.get_period(conn, caller.organization_id, start)
+            if known is None or known.closed_at is None:
+                raise Conflict(f"{period} is open: close it first.", param="period", code="period_open")
+            if known.invoiced_at is not None:
+                return IssuedInvoices(await invoices.list_invoices(conn, caller.organization_id, start))
+            issued = await invoices.issue_invoices(conn, caller.organization_id, start)
+            numbers = {"invoices": [invoice.number for invoice in issued]}
+            await audit.record(conn, author(caller), "period.invoiced", period, after=numbers)
+            return IssuedInvoices(issued)
+
+    @get("/{period:str}/invoices", opt=needs("billing.read"))
+    async def list_invoices(self, period: FromPath[str], services: Services, caller: Caller) -> IssuedInvoices:
+        """Of every project, as issued; before that, drafts."""
+        start = month_of(period)
+        async with services.database.acquire() as conn:
+            return IssuedInvoices(await invoices.list_invoices(conn, caller.organization_id, start))
+
+
+def month_of(period: str) -> datetime.date:
+    """The first day of a month such as "2026-10". Raises NotFound."""
+    if re.fullmatch(r"20[0-9]{2}-(0[1-9]|1[0-2])", period, re.ASCII) is None:
+        raise NotFound(f"'{period}' is no billing period; they are months such as 2026-10.", param="period")
+    return datetime.date.fromisoformat(f"{period}-01")
+
+
+def _wire(row: periods.PeriodRow) -> Period:
+    return Period(
+        f"{row.start:%Y-%m}",
+        row.state,
+        _start_of(row.start),
+        _start_of(periods.next_month(row.start)),
+        seconds_or_none(row.closed_at),
+        seconds_or_none(row.invoiced_at),
+        row.num_requests,
+        row.cost_nanos,
+    )
+
+
+def _start_of(day: datetime.date) -> int:
+    return int(datetime.datetime.combine(day, datetime.time(), datetime.UTC).timestamp())
