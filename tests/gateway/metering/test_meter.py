@@ -263,7 +263,7 @@ async def test_what_is_lost_with_a_journal_is_known_less_what_an_engine_can_tell
                     (first.meter.journal_id, 1)
                 ]
             async with asyncio.timeout(5):
-                while await lost_journals(conn):  # until the first is heard of again
+                while await lost_journals(conn):  # noqa: ASYNC110 - until the first is heard of again
                     await asyncio.sleep(0.05)
 
 

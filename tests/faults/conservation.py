@@ -1,0 +1,82 @@
+"""What must hold after anything: client-seen <= billed <= produced, each attempt once, nothing reserved by nobody."""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+import msgspec
+
+from tests.faults.site import Site
+from tests.faults.watcher import PROMPT
+
+
+class Row(msgspec.Struct, frozen=True):
+    """What the ledger says of one attempt, corrections included."""
+
+    request_id: str
+    attempt: int
+    prompt_tokens: int
+    completion_tokens: int
+    discarded_tokens: int
+    finish_reason: str
+
+
+_ROWS = """
+    SELECT request_id, attempt, prompt_tokens, completion_tokens, discarded_tokens, finish_reason FROM usage_attempts
+"""
+_SETTLED = """
+    SELECT l.unit, coalesce(sum(a.settled), 0)::bigint AS settled
+    FROM limits l LEFT JOIN limit_accounts a ON a.limit_id = l.id GROUP BY l.unit
+"""
+
+
+def ledger(site: Site) -> dict[str, Row]:
+    """By request; no attempt is there twice."""
+    rows = [Row(**row) for row in asyncio.run(_fetch(site, _ROWS))]
+    assert len({(row.request_id, row.attempt) for row in rows}) == len(rows)
+    return {row.request_id: row for row in rows}
+
+
+def check_conservation(site: Site) -> dict[str, Row]:
+    """After `Site.settle`, of all that any client ever saw there. Returns the ledger."""
+    rows, produced = ledger(site), site.produced()
+    for row in rows.values():
+        made = produced[row.request_id]
+        assert row.completion_tokens + row.discarded_tokens <= made, (row, made)
+        assert row.prompt_tokens in (0, len(PROMPT)), row
+        assert row.prompt_tokens or not row.completion_tokens, row
+    for client in site.seen:
+        if client.request_id in site.lost:
+            continue
+        if client.num_tokens:
+            row = rows[client.request_id]
+            assert client.num_tokens <= row.completion_tokens, (client, row)
+        if client.usage is not None:
+            assert client.usage["completion_tokens"] == rows[client.request_id].completion_tokens, client
+    unbilled = produced.keys() - rows.keys() - site.lost
+    assert not unbilled, f"an engine worked on {unbilled}, and nobody knows of it"
+    _check_limits(site, rows)
+    return rows
+
+
+def _check_limits(site: Site, rows: dict[str, Row]) -> None:
+    """What limits have settled is what the ledger has, and nothing is held of them."""
+    settled = {row["unit"]: row["settled"] for row in asyncio.run(_fetch(site, _SETTLED))}
+    tokens = sum(row.prompt_tokens + row.completion_tokens for row in rows.values())
+    assert settled == {"tokens": tokens, "requests": len(rows)}
+    assert asyncio.run(_fetch(site, "SELECT * FROM limit_leases")) == []
+    unbilled = asyncio.run(_fetch(site, "SELECT coalesce(sum(open_requests), 0) AS number FROM journals"))
+    assert unbilled[0]["number"] == len(site.lost)
+
+
+def execute(site: Site, sql: str) -> None:
+    asyncio.run(_fetch(site, sql))
+
+
+async def _fetch(site: Site, sql: str) -> list[asyncpg.Record]:
+    conn = await asyncpg.connect(site.postgres.dsn)
+    try:
+        return await conn.fetch(sql)
+    finally:
+        await conn.close()

@@ -1,0 +1,241 @@
+"""A whole site in processes that can be killed, frozen and started again: PostgreSQL, the fake engine, gateways.
+
+Everything keeps its address: a gateway that starts again serves on the socket that it had, where clients wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import asyncpg
+import httpx
+
+from gateway.db.embedded import EmbeddedPostgres
+from gateway.db.migrate import migrate
+from gateway.process import last_lines
+from gateway.settings import Settings
+from tests.faults.seen import Seen
+from tests.gateway.limits.fleet import Key, make_key, put_limit
+from tests.gateway.live import BASE, STARTUP_S
+from tests.gateway.model_folder import make_model_folder
+
+TOKENS_PER_S = 200
+LIMIT = 10**9
+
+
+class Postgres:
+    """A server of the site's own."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._server = EmbeddedPostgres(data_dir)
+        self.dsn = self._server.start()
+        self._pid = asyncio.run(_postmaster(self.dsn))
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    def kill(self) -> None:
+        """As the kernel ends it when memory runs out; then it recovers."""
+        os.kill(self._pid, signal.SIGKILL)
+        self._server.stop()
+        self._start()
+
+    def restart(self) -> None:
+        self._server.stop()
+        self._start()
+
+    def _start(self) -> None:
+        assert self._server.start() == self.dsn
+        self._pid = asyncio.run(_postmaster(self.dsn))
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Connections stay open and nothing answers."""
+        self._signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._signal(signal.SIGCONT)
+
+    def _signal(self, signum: signal.Signals) -> None:
+        for pid in (self._pid, *_children(self._pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signum)
+
+
+class Process:
+    """A program that is started again and again."""
+
+    def __init__(self, command: list[str], environ: dict[str, str], log: Path, fds: tuple[int, ...] = ()) -> None:
+        self._command = command
+        self._environ = environ
+        self.log = log
+        self._fds = fds
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, env=self._environ, pass_fds=self._fds, stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def terminate(self) -> int:
+        """SIGTERM, and the exit code; 0 where it does not run."""
+        if self._process is None:
+            return 0
+        self._process.terminate()
+        code, self._process = self._process.wait(40), None
+        return code
+
+
+# As `lorikeet gateway` runs it; the test's model has no weights to prepare.
+PROGRAM = """
+import pathlib, socket, sys
+from gateway.app import run_gateway
+from gateway.settings import Settings
+data_dir, model_dir, dsn, fd, journal_bytes = sys.argv[1:]
+settings = Settings(
+    data_dir=pathlib.Path(data_dir),
+    model=model_dir,
+    model_name="tiny",
+    drain_seconds=10,
+    journal_bytes=int(journal_bytes),
+)
+run_gateway(settings, model_dir=pathlib.Path(model_dir), dsn=dsn, sockets=[socket.socket(fileno=int(fd))])
+"""
+
+
+class Gateway(Process):
+    """A gateway on a socket that stays open while it is away."""
+
+    def __init__(self, settings: Settings, dsn: str, number: int) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.port = int(self._socket.getsockname()[1])
+        fd = self._socket.fileno()
+        values = (settings.data_dir, settings.model, dsn, fd, settings.journal_bytes)
+        command = [sys.executable, "-c", PROGRAM, *map(str, values)]
+        super().__init__(command, dict(os.environ), settings.data_dir / f"gateway{number}.log", (fd,))
+
+    def close(self) -> None:
+        self.kill()
+        self._socket.close()
+
+    def wait_ready(self) -> None:
+        deadline_s = time.monotonic() + STARTUP_S
+        while time.monotonic() < deadline_s:
+            try:
+                if httpx.get(f"http://127.0.0.1:{self.port}/health/ready", timeout=STARTUP_S).status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.05)
+        raise AssertionError(f"the gateway did not become ready: {last_lines(self.log, 20)}")
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric's samples."""
+        text = httpx.get(f"http://127.0.0.1:{self.port}/metrics", timeout=5).text
+        lines = [line for line in text.splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
+        return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+class Site:
+    """folder: every user can pass through it. The tenant `key` has limits, none of which is ever reached.
+
+    seen: of all clients. lost: requests that nobody can bill, since a journal was lost.
+    """
+
+    def __init__(self, folder: Path, *, num_gateways: int = 1, journal_bytes: int = 64 << 20) -> None:
+        model_dir = make_model_folder(folder / "model")
+        self.settings = Settings(
+            data_dir=folder / "data", model=str(model_dir), model_name=BASE, journal_bytes=journal_bytes
+        )
+        self.settings.run_dir.mkdir(parents=True)
+        self.postgres = Postgres(folder / "postgres")
+        asyncio.run(migrate(self.postgres.dsn))
+        self.key: Key = asyncio.run(make_key(self.postgres.dsn, "tenant"))
+        asyncio.run(put_limit(self.postgres.dsn, self.key.limit("tokens", "month", LIMIT)))
+        asyncio.run(put_limit(self.postgres.dsn, self.key.limit("requests", "day", LIMIT)))
+        self.seen: list[Seen] = []
+        self.lost: set[str] = set()
+        self._produced = folder / "produced"
+        flags = f"--tokens-per-s {TOKENS_PER_S} --max-num-seqs 256 --endpoint {self.settings.engine_endpoint}".split()
+        command = [sys.executable, "-m", "engine.fake", "--model-dir", str(model_dir), *flags]
+        self.engine = Process([*command, "--produced", str(self._produced)], dict(os.environ), folder / "engine.log")
+        self.gateways = [Gateway(self.settings, self.postgres.dsn, number) for number in range(num_gateways)]
+
+    def start(self) -> None:
+        self.engine.start()
+        for gateway in self.gateways:
+            gateway.start()
+        for gateway in self.gateways:
+            gateway.wait_ready()
+
+    def settle(self) -> None:
+        """Stop what runs, in order. What anybody still knows is in the ledger then, and nobody holds a lease."""
+        assert [gateway.terminate() for gateway in self.gateways] == [0] * len(self.gateways)
+        self.engine.kill()
+        asyncio.run(_forget_the_dead(self.postgres.dsn))
+        journals = [path for path in self.settings.journal_dir.rglob("*") if path.suffix in (".journal", ".damaged")]
+        assert journals == [], "with the database there, a gateway that stops leaves nothing behind"
+
+    def close(self) -> None:
+        for gateway in self.gateways:
+            gateway.close()
+        self.engine.kill()
+        self.postgres.stop()
+
+    def produced(self) -> Counter[str]:
+        """Tokens that engines made, by request, however these engines ended."""
+        return Counter(self._produced.read_text().splitlines())
+
+    def lose_journals(self) -> None:
+        shutil.rmtree(self.settings.journal_dir)
+
+
+def _parent(pid: int) -> int:
+    """proc(5)."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if _parent(int(entry.name)) == pid:
+                found.append(int(entry.name))
+    return found
+
+
+async def _postmaster(dsn: str) -> int:
+    conn = await asyncpg.connect(dsn)
+    try:
+        return _parent(await conn.fetchval("SELECT pg_backend_pid()"))
+    finally:
+        await conn.close()
+
+
+async def _forget_the_dead(dsn: str) -> None:
+    """What the next beat of any gateway does once those that were killed have been silent for long enough."""
+    conn = await asyncpg.connect(dsn)
+    try:
+        await conn.execute("DELETE FROM limit_gateways")
+    finally:
+        await conn.close()

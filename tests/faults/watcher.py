@@ -1,0 +1,83 @@
+"""A streaming client that remembers every token it saw, wherever its stream was cut."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+from typing import Any
+
+import msgspec
+
+from tests.faults.seen import Seen
+from tests.faults.site import Site
+from tests.gateway.live import BASE
+
+PROMPT = "zqxjkvwy"
+"""Of letters that the tokenizer never merges: each token is one letter."""
+
+_EVENT = re.compile(rb"data: (\{.*?\})\n\n")
+_REQUEST_ID = re.compile(rb"\r\nx-request-id: (\S+)\r\n", re.IGNORECASE)
+TIMEOUT_S = 20.0
+
+
+class Watcher:
+    """One request over a connection of its own. `leave_after` tokens it disconnects."""
+
+    def __init__(self, site: Site, gateway: int, **fields: Any) -> None:
+        self.seen = Seen()
+        site.seen.append(self.seen)
+        body = {"model": BASE, "prompt": PROMPT, "ignore_eos": True, "stream": True, "max_tokens": 40, **fields}
+        self._body = msgspec.json.encode(body)
+        self._secret = site.key.secret
+        self._port = site.gateways[gateway].port
+        self._changed = asyncio.Event()
+
+    async def run(self, leave_after: int | None = None) -> Seen:
+        """What was seen, once the stream has ended, was cut, or has been left."""
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(TIMEOUT_S):
+                reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+                try:
+                    writer.write(self._request())
+                    await self._read(reader, leave_after)
+                finally:
+                    writer.transport.abort()
+        return self.seen
+
+    async def saw(self, num_tokens: int) -> None:
+        """Return once it has seen so many."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while self.seen.num_tokens < num_tokens:
+                self._changed.clear()
+                await self._changed.wait()
+
+    def _request(self) -> bytes:
+        head = (
+            "POST /v1/completions HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-type: application/json\r\n"
+            f"authorization: Bearer {self._secret}\r\ncontent-length: {len(self._body)}\r\n\r\n"
+        )
+        return head.encode() + self._body
+
+    async def _read(self, reader: asyncio.StreamReader, leave_after: int | None) -> None:
+        received, position = b"", 0
+        while data := await reader.read(65536):
+            received += data
+            if not self.seen.request_id and (found := _REQUEST_ID.search(received)):
+                self.seen.request_id = found[1].decode()
+                self.seen.status = int(received.split()[1])
+            for event in _EVENT.finditer(received, position):
+                position = event.end()
+                self._take(json.loads(event[1]))
+            self.seen.has_ended = b"data: [DONE]\n\n" in received[position:]
+            self._changed.set()
+            if leave_after is not None and self.seen.num_tokens >= leave_after:
+                return
+
+    def _take(self, event: dict[str, Any]) -> None:
+        if "error" in event:
+            self.seen.has_failed = True
+            return
+        self.seen.num_tokens += sum(len(choice["text"]) for choice in event["choices"])
+        self.seen.usage = event.get("usage") or self.seen.usage
