@@ -6,7 +6,6 @@ last, in one transaction.
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -60,6 +59,7 @@ async def restore_backup(
 ) -> None:
     """Restore a backup that was checked; nobody else uses the data folder or the database meanwhile.
 
+    Blocks its event loop: a process of its own does nothing else.
     force: what is there gives way: the database and the journals, which belong to it, go, adapters are added to.
     Raises BackupError, OSError, and one of `UNUSABLE` or `UNAVAILABLE`.
     """
@@ -68,7 +68,7 @@ async def restore_backup(
     marker = installation.data_dir / RESTORE_MARKER
     write_private(marker, f"{folder}\n")
     say("adapters")
-    await asyncio.to_thread(_restore_adapters, folder, manifest, installation)
+    _restore_adapters(folder, manifest, installation)
     say("journals and keys")
     _replace_folder(folder / JOURNAL, installation.journal_dir)
     for path in installation.key_files:
@@ -78,7 +78,7 @@ async def restore_backup(
     if force:
         await drop_everything(dsn)
     try:
-        await asyncio.to_thread(restore, dsn, folder / DATABASE)
+        restore(dsn, folder / DATABASE)
     except DumpFailed as error:
         raise BackupError(str(error)) from None
     _compare(manifest.contents, await contents(dsn))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 from collections.abc import Callable
 from pathlib import Path
@@ -39,45 +38,53 @@ async def take_backup(
 ) -> BackupManifest:
     """Back everything up into a folder that does not exist or is empty; without its manifest it is no backup.
 
+    Blocks its event loop: a process of its own does nothing else.
     Raises BackupError, OSError, and one of `UNUSABLE` or `UNAVAILABLE`.
     """
-    if folder.is_dir() and any(folder.iterdir()):
-        raise BackupError(f"{folder} is not empty: name a new folder for each backup")
-    make_folder(folder).chmod(0o700)
+    _make_backup_folder(folder)
     store = AdapterStore(installation.store_dir)
     say("journals")
-    await asyncio.to_thread(copy_journals, installation.journal_dir, folder)
+    copy_journals(installation.journal_dir, folder)
     say("adapters")
-    await asyncio.to_thread(copy_adapters, store, store.digests(), folder)
+    copy_adapters(store, store.digests(), folder)
     say("database")
     async with snapshot(dsn) as moment:
-        await _dump(moment, dsn, folder)
-    missing = await asyncio.to_thread(copy_adapters, store, moment.contents.digests, folder)
+        _dump(moment, dsn, folder)
+    missing = copy_adapters(store, moment.contents.digests, folder)
     _copy_keys(installation, folder)
     say("digests")
-    paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     manifest = BackupManifest(
         format_version=FORMAT_VERSION,
         version=version,
         made_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         contents=moment.contents,
         missing_digests=tuple(missing),
-        files=tuple([await asyncio.to_thread(hash_file, folder, path) for path in paths]),
+        files=tuple([hash_file(folder, path) for path in _files(folder)]),
     )
     sync_folders(folder)
     write_private(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=2).decode())
     return manifest
 
 
-async def _dump(moment: Snapshot, dsn: str, folder: Path) -> None:
+def _dump(moment: Snapshot, dsn: str, folder: Path) -> None:
     known = tuple(migration.name for migration in read_migrations())
     if moment.contents.migrations != known:
         raise BackupError("the database's schema is not this version's: run `lorikeet migrate` first")
     try:
-        await asyncio.to_thread(dump, dsn, moment.id, folder / DATABASE)
+        dump(dsn, moment.id, folder / DATABASE)
     except DumpFailed as error:
         raise BackupError(str(error)) from None
     (folder / DATABASE).chmod(0o600)
+
+
+def _make_backup_folder(folder: Path) -> None:
+    if folder.is_dir() and any(folder.iterdir()):
+        raise BackupError(f"{folder} is not empty: name a new folder for each backup")
+    make_folder(folder).chmod(0o700)
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
 def _copy_keys(installation: Installation, folder: Path) -> None:

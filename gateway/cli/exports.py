@@ -33,8 +33,8 @@ def register(verbs: Verbs) -> None:
     export = verbs.add_parser(
         "export",
         help="export usage, costs or invoices",
-        description="Write usage, costs or invoices of a month, or of a day of it, to a file with a manifest beside it. "
-        "A closed month gives the same bytes every time.",
+        description="Write usage, costs or invoices of a month, or of a day of it, to a file with a manifest beside it."
+        " A closed month gives the same bytes every time.",
     )
     export.add_argument("kind", choices=KINDS, help="rows of the ledger, costs per day, or lines of invoices")
     export.add_argument("--period", required=True, metavar="PERIOD", help="e.g. 2026-10 or 2026-10-05, in UTC")
@@ -117,7 +117,6 @@ def _builtins(manifest: Manifest) -> object:
 
 def _summary(manifest: Manifest, folder: Path) -> str:
     (file,) = manifest.files
-    sums = manifest.totals.cost_nanos.items()
-    costs = ", ".join(f"{Decimal(nanos).scaleb(-9):f} {currency.upper()}" for currency, nanos in sums)
+    costs = f"{Decimal(manifest.totals.cost_nanos).scaleb(-9):f} {manifest.totals.currency.upper()}"
     is_open = "" if manifest.state == "closed" else "; the period is open, so the next export may differ"
-    return f"{folder / file.name}: {manifest.num_rows} rows, {costs or 'no costs'}{is_open}"
+    return f"{folder / file.name}: {manifest.num_rows} rows, {costs}{is_open}"

@@ -30,6 +30,7 @@ class Scope(msgspec.Struct, frozen=True):
     month: datetime.date
     start: datetime.datetime | None
     end: datetime.datetime | None
+    currency: str
 
 
 class LedgerRow(msgspec.Struct, frozen=True):
@@ -70,7 +71,7 @@ class LedgerRow(msgspec.Struct, frozen=True):
     latency_ms: float | None
     adapter_load_bytes: int
     finished_at: datetime.datetime
-    currency: str | None
+    currency: str
     price_version: int | None
     input_cost_nanos: int
     cached_cost_nanos: int
@@ -87,10 +88,9 @@ _LEDGER_ROWS = """
            l.endpoint, l.model, l.adapter_id, l.adapter_version, l.adapter_digest, l.adapter_class, l.service_tier,
            l.stream, l.prompt_tokens, l.cached_tokens, l.completion_tokens, l.discarded_tokens, l.finish_reason,
            l.queue_ms, l.prefill_ms, l.decode_ms, l.ttft_ms, l.latency_ms, l.adapter_load_bytes, l.finished_at,
-           v.currency, l.price_version, l.input_cost_nanos, l.cached_cost_nanos, l.output_cost_nanos, l.cost_nanos,
+           $6::text, l.price_version, l.input_cost_nanos, l.cached_cost_nanos, l.output_cost_nanos, l.cost_nanos,
            l.list_cost_nanos
     FROM ledger l
-        LEFT JOIN price_versions v ON v.organization_id = l.organization_id AND v.version = l.price_version
     WHERE l.organization_id = $1 AND l.period = $3
         AND ($4::timestamptz IS NULL OR l.created_at >= $4) AND ($5::timestamptz IS NULL OR l.created_at < $5)
         AND ($2::text IS NULL OR l.project_id = $2)
@@ -129,7 +129,7 @@ class ChargeRow(msgspec.Struct, frozen=True):
     price_version: int | None
     list_price_nanos: int | None
     discount_basis_points: int | None
-    currency: str | None
+    currency: str
     cost_nanos: int
 
 
@@ -146,12 +146,12 @@ CHARGE_ORDER = (
     "line_item",
 )
 
-# $6: by day, key and adapter; otherwise over the month, as invoices have it.
+# $7: by day, key and adapter; otherwise over the month, as invoices have it.
 _CHARGES = """
     WITH sums AS (
-        SELECT CASE WHEN $6 THEN (created_at AT TIME ZONE 'UTC')::date ELSE $3 END AS day,
-               project_id, CASE WHEN $6 THEN api_key_id END AS key_id, model,
-               CASE WHEN $6 THEN adapter_id END AS adapter, adapter_class, service_tier, price_version,
+        SELECT CASE WHEN $7 THEN (created_at AT TIME ZONE 'UTC')::date ELSE $3 END AS day,
+               project_id, CASE WHEN $7 THEN api_key_id END AS key_id, model,
+               CASE WHEN $7 THEN adapter_id END AS adapter, adapter_class, service_tier, price_version,
                corrects_period, kind,
                CASE WHEN kind = 'adjustment' THEN request_id END AS adjustment_id, corrects_request_id, reason,
                sum(prompt_tokens - cached_tokens)::bigint AS input, sum(cached_tokens)::bigint AS cached,
@@ -166,7 +166,7 @@ _CHARGES = """
     )
     SELECT s.day, s.project_id, s.key_id, s.model, s.adapter, s.adapter_class, s.service_tier, item.name,
            to_char(s.corrects_period, 'YYYY-MM'), s.corrects_request_id, s.reason, item.num_tokens, s.price_version,
-           item.price, CASE WHEN s.kind = 'usage' THEN p.basis_points END, v.currency, item.cost
+           item.price, CASE WHEN s.kind = 'usage' THEN p.basis_points END, $6::text, item.cost
     FROM sums s
         LEFT JOIN price_versions v ON v.organization_id = $1 AND v.version = s.price_version
         LEFT JOIN LATERAL price_of($1, s.project_id, s.model, s.adapter_class, s.service_tier, v.effective_at) p
@@ -196,10 +196,9 @@ async def charges(conn: Connection, scope: Scope, *, by_day: bool) -> AsyncItera
         yield [ChargeRow(*record) for record in records]
 
 
-class CurrencySum(msgspec.Struct, frozen=True):
-    """What the ledger holds in one currency; None where nothing had a price."""
+class LedgerSums(msgspec.Struct, frozen=True):
+    """What the ledger holds; input_tokens are without the cached."""
 
-    currency: str | None
     num_rows: int
     input_tokens: int
     cached_input_tokens: int
@@ -208,22 +207,22 @@ class CurrencySum(msgspec.Struct, frozen=True):
 
 
 _LEDGER_SUMS = """
-    SELECT v.currency, count(*) AS num_rows,
-           coalesce(sum(l.prompt_tokens - l.cached_tokens), 0)::bigint AS input_tokens,
-           coalesce(sum(l.cached_tokens), 0)::bigint AS cached_input_tokens,
-           coalesce(sum(l.completion_tokens), 0)::bigint AS output_tokens,
-           coalesce(sum(l.cost_nanos), 0)::bigint AS cost_nanos
-    FROM ledger l
-        LEFT JOIN price_versions v ON v.organization_id = l.organization_id AND v.version = l.price_version
-    WHERE l.organization_id = $1 AND l.period = $3
-        AND ($4::timestamptz IS NULL OR l.created_at >= $4) AND ($5::timestamptz IS NULL OR l.created_at < $5)
-        AND ($2::text IS NULL OR l.project_id = $2)
-    GROUP BY v.currency
+    SELECT count(*) AS num_rows,
+           coalesce(sum(prompt_tokens - cached_tokens), 0)::bigint AS input_tokens,
+           coalesce(sum(cached_tokens), 0)::bigint AS cached_input_tokens,
+           coalesce(sum(completion_tokens), 0)::bigint AS output_tokens,
+           coalesce(sum(cost_nanos), 0)::bigint AS cost_nanos
+    FROM ledger
+    WHERE organization_id = $1 AND period = $3
+        AND ($4::timestamptz IS NULL OR created_at >= $4) AND ($5::timestamptz IS NULL OR created_at < $5)
+        AND ($2::text IS NULL OR project_id = $2)
 """
 
 
-async def ledger_sums(conn: Connection, scope: Scope) -> list[CurrencySum]:
-    return [CurrencySum(**row) for row in await conn.fetch(_LEDGER_SUMS, *msgspec.structs.astuple(scope))]
+async def ledger_sums(conn: Connection, scope: Scope) -> LedgerSums:
+    row = await conn.fetchrow(_LEDGER_SUMS, *msgspec.structs.astuple(scope)[:-1])
+    assert row is not None
+    return LedgerSums(**row)
 
 
 _CREDITS = """
@@ -258,24 +257,23 @@ _NO_USAGE: dict[str, Any] = {
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """The rest of what an export says. now: of the snapshot. source: this installation, as CloudEvents names it.
-
-    currency: of the newest prices, for what had none; None before any were set.
-    """
+    """The rest of what an export says. now: of the snapshot. currency: of all the organization's amounts; something
+    stands there as well before prices were set, while everything costs nothing."""
 
     is_closed: bool
     now: datetime.datetime
     installation_id: str
     organization_name: str
-    currency: str | None
+    currency: str
 
 
 _SETTING = """
     SELECT $2 < open_from(o.id) AS is_closed, now() AS now, (SELECT id FROM installation) AS installation_id,
            coalesce((SELECT n.name FROM period_names n WHERE n.organization_id = o.id AND n.period = $2
                      AND n.object_id = o.id), o.name) AS organization_name,
-           (SELECT v.currency FROM price_versions v WHERE v.organization_id = o.id ORDER BY v.version DESC LIMIT 1)
-               AS currency
+           coalesce((SELECT n.name FROM period_names n WHERE n.organization_id = o.id AND n.period = $2
+                     AND n.object_id = 'currency'),
+                    (SELECT v.currency FROM price_versions v WHERE v.organization_id = o.id LIMIT 1), 'usd') AS currency
     FROM organizations o WHERE o.id = $1
 """
 
@@ -305,14 +303,6 @@ async def project_names(conn: Connection, organization_id: str, month: datetime.
 async def adapter_names(conn: Connection, organization_id: str) -> dict[str, str]:
     """An adapter's name never changes, and outlives it."""
     return _names(await conn.fetch(_ADAPTER_NAMES, organization_id))
-
-
-_INVOICE_NUMBERS = "SELECT project_id AS id, number AS name FROM invoices WHERE organization_id = $1 AND period = $2"
-
-
-async def invoice_numbers(conn: Connection, organization_id: str, month: datetime.date) -> dict[str, str]:
-    """By project; of those that were issued."""
-    return _names(await conn.fetch(_INVOICE_NUMBERS, organization_id, month))
 
 
 def _names(rows: list[asyncpg.Record]) -> dict[str, str]:

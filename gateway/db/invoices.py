@@ -81,6 +81,12 @@ async def billed_projects(conn: Connection, organization_id: str, start: datetim
     return [row["project_id"] for row in await conn.fetch(_BILLED, organization_id, start)]
 
 
+async def invoice_numbers(conn: Connection, organization_id: str, start: datetime.date) -> dict[str, str]:
+    """By project, for a month that is closed: they are fixed from then on, issued or not."""
+    billed = await billed_projects(conn, organization_id, start)
+    return {project_id: f"{start:%Y-%m}-{place:04}" for place, project_id in enumerate(billed, 1)}
+
+
 _INSERT = """
     INSERT INTO invoices (number, organization_id, project_id, period, issued_at, document)
     VALUES ($1, $2, $3, $4, $5, $6)
@@ -93,10 +99,10 @@ async def issue_invoices(conn: Connection, organization_id: str, start: datetime
     the organization's lock. The month must not have been invoiced."""
     now: datetime.datetime = await conn.fetchval(_NOW)
     issued = []
-    for place, project_id in enumerate(await billed_projects(conn, organization_id, start), 1):
+    for project_id, number in (await invoice_numbers(conn, organization_id, start)).items():
         invoice = msgspec.structs.replace(
             await draft_invoice(conn, organization_id, project_id, start),
-            number=f"{start:%Y-%m}-{place:04}",
+            number=number,
             issued_at=int(now.timestamp()),
         )
         document = msgspec.json.encode(invoice).decode()

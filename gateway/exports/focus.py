@@ -33,8 +33,8 @@ _MILLIONTH = Decimal("1e-6")
 
 
 class FocusNames(msgspec.Struct, frozen=True, kw_only=True):
-    """What rows say about ids. month: the first day of the billing period. invoices: numbers by project. currency: of
-    what had no price."""
+    """What rows say about ids. month: the first day of the billing period. invoices: numbers by project, which are
+    fixed once the month is closed."""
 
     organization_id: str
     organization: str
@@ -42,7 +42,6 @@ class FocusNames(msgspec.Struct, frozen=True, kw_only=True):
     adapters: Mapping[str, str]
     invoices: Mapping[str, str]
     month: datetime.date
-    currency: str
 
 
 class FocusFile:
@@ -147,14 +146,14 @@ def _credit(row: ChargeRow, names: FocusNames) -> FocusRow:
     )
 
 
-def _common(project_id: str, names: FocusNames, currency: str | None) -> dict[str, str | None]:
+def _common(project_id: str, names: FocusNames, currency: str) -> dict[str, str | None]:
     """What every charge says. The names of what was removed may be gone; the id is a name too."""
     start, end = _month(names.month)
     return {
         "billing_account_id": names.organization_id,
         "billing_account_name": names.organization,
         "billing_account_type": "Organization",
-        "billing_currency": (currency or names.currency).upper(),
+        "billing_currency": currency.upper(),
         "billing_period_start": start,
         "billing_period_end": end,
         "invoice_id": names.invoices.get(project_id),

@@ -5,6 +5,7 @@ The credentials are those of the delivery alone; none of this machine's environm
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import AsyncIterator
 from typing import Any
@@ -47,7 +48,5 @@ class ObjectStore:
         await obstore.put_async(self._store, name, chunks, chunk_size=PART_BYTES, max_concurrency=MAX_PARTS_UNDER_WAY)
 
     async def remove(self, name: str) -> None:
-        try:
+        with contextlib.suppress(NotFoundError):  # S3 itself does not say so
             await obstore.delete_async(self._store, name)
-        except NotFoundError:  # S3 itself does not say so
-            pass

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.db import exports as ledger
 from gateway.db.deliveries import stripe_customers
 from gateway.db.exports import ChargeRow, LedgerRow, Scope, Setting
+from gateway.db.invoices import invoice_numbers
 from gateway.db.pool import Database
 from gateway.exports.cloudevents import CloudEvents
 from gateway.exports.csv_file import CsvFile
@@ -18,13 +19,10 @@ from gateway.exports.manifest import FileDigest, Manifest, make_manifest
 from gateway.exports.request import ExportRequest
 from gateway.exports.stripe import StripeEvents
 from gateway.exports.table import columns_of
-from gateway.exports.totals import Sums, difference
+from gateway.exports.totals import Sums, Totals, difference
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
-
-DEFAULT_CURRENCY = "usd"
-"""Of an organization that never set a price: something must stand there, and everything costs nothing."""
 
 
 class ExportFailed(RuntimeError):
@@ -57,7 +55,7 @@ class Export:
             if chunk := encoder.encode(rows):
                 yield self._note(chunk)
         yield self._note(encoder.finish())
-        wrong = difference(self._sums.totals(), await ledger.ledger_sums(self._conn, self._scope()))
+        wrong = difference(self._totals(), await ledger.ledger_sums(self._conn, self._scope()))
         if wrong is not None:
             raise ExportFailed(f"{self.request.file_name}: {wrong}")
         self._is_whole = True
@@ -69,7 +67,7 @@ class Export:
             state="closed" if self._setting.is_closed else "open",
             as_of=self._setting.now.isoformat(),
             num_rows=self._sums.num_rows,
-            totals=self._sums.totals(),
+            totals=self._totals(),
             order=ledger.LEDGER_ORDER if self.request.kind == "usage" else ledger.CHARGE_ORDER,
             library=self._library,
             file=self._digest.entry(),
@@ -79,10 +77,15 @@ class Export:
         self._digest.add(chunk)
         return chunk
 
+    def _totals(self) -> Totals:
+        return self._sums.totals(self._setting.currency)
+
     def _scope(self) -> Scope:
         span = self.request.span
         start, end = (span.start, span.end) if span.is_day else (None, None)
-        return Scope(self.request.organization_id, self.request.project_id, self._month, start, end)
+        return Scope(
+            self.request.organization_id, self.request.project_id, self._month, start, end, self._setting.currency
+        )
 
     async def _rows(self) -> AsyncIterator[Sequence[Any]]:
         request = self.request
@@ -104,12 +107,8 @@ class Export:
         if request.span.is_day or (request.kind == "costs" and request.format != "focus"):
             return []
         return await ledger.credits_drawn(
-            self._conn, request.organization_id, request.project_id, self._month, self._currency
+            self._conn, request.organization_id, request.project_id, self._month, self._setting.currency
         )
-
-    @property
-    def _currency(self) -> str:
-        return self._setting.currency or DEFAULT_CURRENCY
 
     async def _encoder(self) -> Encoder:
         request = self.request
@@ -138,9 +137,8 @@ class Export:
             organization=self._setting.organization_name,
             projects=await ledger.project_names(self._conn, organization_id, self._month),
             adapters=await ledger.adapter_names(self._conn, organization_id),
-            invoices=await ledger.invoice_numbers(self._conn, organization_id, self._month),
+            invoices=await invoice_numbers(self._conn, organization_id, self._month) if self._setting.is_closed else {},
             month=self._month,
-            currency=self._currency,
         )
 
 

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from gateway.db.exports import ChargeRow, CurrencySum, LedgerRow
+from gateway.db.exports import ChargeRow, LedgerRow, LedgerSums
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """Tokens by kind, of which input is without the cached; money in nanos by currency, credits as what they paid.
-
-    What had no price cost nothing and is in no currency.
-    """
+    """Tokens by kind, of which input is without the cached; money in nanos of the currency. credit_nanos: what credits
+    paid of it."""
 
     input_tokens: int
     cached_input_tokens: int
     output_tokens: int
-    cost_nanos: dict[str, int]
-    credit_nanos: dict[str, int]
+    currency: str
+    cost_nanos: int
+    credit_nanos: int
 
 
 class Sums:
@@ -28,8 +27,8 @@ class Sums:
     def __init__(self) -> None:
         self.num_rows = 0
         self._tokens = {"input": 0, "cached_input": 0, "output": 0}
-        self._cost: dict[str, int] = {}
-        self._credits: dict[str, int] = {}
+        self._cost_nanos = 0
+        self._credit_nanos = 0
 
     def add_ledger(self, rows: Sequence[LedgerRow]) -> None:
         self.num_rows += len(rows)
@@ -37,8 +36,7 @@ class Sums:
         self._tokens["input"] += prompt - cached
         self._tokens["cached_input"] += cached
         self._tokens["output"] += sum(row.completion_tokens for row in rows)
-        for row in rows:
-            _add(self._cost, row.currency, row.cost_nanos)
+        self._cost_nanos += sum(row.cost_nanos for row in rows)
 
     def add_charges(self, rows: Sequence[ChargeRow]) -> None:
         self.num_rows += len(rows)
@@ -46,42 +44,25 @@ class Sums:
             if row.num_tokens is not None:
                 self._tokens[row.line_item] += row.num_tokens
             if row.line_item == "credit":
-                _add(self._credits, row.currency, -row.cost_nanos)
+                self._credit_nanos -= row.cost_nanos
             else:
-                _add(self._cost, row.currency, row.cost_nanos)
+                self._cost_nanos += row.cost_nanos
 
-    def totals(self) -> Totals:
+    def totals(self, currency: str) -> Totals:
         return Totals(
             input_tokens=self._tokens["input"],
             cached_input_tokens=self._tokens["cached_input"],
             output_tokens=self._tokens["output"],
-            cost_nanos=dict(sorted(self._cost.items())),
-            credit_nanos=dict(sorted(self._credits.items())),
+            currency=currency,
+            cost_nanos=self._cost_nanos,
+            credit_nanos=self._credit_nanos,
         )
 
 
-def _add(sums: dict[str, int], currency: str | None, nanos: int) -> None:
-    if currency is not None:
-        sums[currency] = sums.get(currency, 0) + nanos
-
-
-def difference(totals: Totals, ledger: Iterable[CurrencySum]) -> str | None:
+def difference(totals: Totals, ledger: LedgerSums) -> str | None:
     """What an export has that the ledger has not, or the other way round; None where they are equal to the nano."""
-    parts = list(ledger)
-    expected = {
-        "input_tokens": sum(part.input_tokens for part in parts),
-        "cached_input_tokens": sum(part.cached_input_tokens for part in parts),
-        "output_tokens": sum(part.output_tokens for part in parts),
-        "cost_nanos": {part.currency: part.cost_nanos for part in parts if part.currency is not None},
-    }
-    for name, wanted in expected.items():
-        found = getattr(totals, name)
-        if name == "cost_nanos":
-            found, wanted = _without_zeros(found), _without_zeros(wanted)
+    for name in ("input_tokens", "cached_input_tokens", "output_tokens", "cost_nanos"):
+        found, wanted = getattr(totals, name), getattr(ledger, name)
         if found != wanted:
             return f"{name} is {found} in the export and {wanted} in the ledger"
     return None
-
-
-def _without_zeros(sums: dict[str, int]) -> dict[str, int]:
-    return {currency: nanos for currency, nanos in sums.items() if nanos != 0}

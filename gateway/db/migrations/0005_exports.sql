@@ -1,6 +1,6 @@
 -- Exports: names as a closed month had them, Stripe's customers, and where exports are delivered to.
 
--- What was called how when the month was closed: its files show these names whatever changes later.
+-- What was called how when the month was closed, and its currency: its files show these whatever changes later.
 CREATE TABLE period_names (
     organization_id  text NOT NULL,
     period           date NOT NULL,
@@ -13,6 +13,9 @@ CREATE FUNCTION keep_period_names() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO period_names (organization_id, period, object_id, name)
     SELECT o.id, NEW.start, o.id, o.name FROM organizations o WHERE o.id = NEW.organization_id
+    UNION ALL
+    SELECT NEW.organization_id, NEW.start, 'currency',
+           coalesce((SELECT v.currency FROM price_versions v WHERE v.organization_id = NEW.organization_id LIMIT 1), 'usd')
     UNION ALL
     SELECT p.organization_id, NEW.start, p.id, coalesce(p.archived_name, p.name) FROM projects p WHERE p.organization_id = NEW.organization_id;
     RETURN NULL;

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gateway.db.credits import grant_credit
 from gateway.db.organizations import ensure_organization
+from gateway.db.periods import close_period
 from gateway.db.pool import Database
 from gateway.db.projects import create_project
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-MONTH = "2026-10"
-BEFORE = "2026-09"
+MONTH = "2025-10"
+BEFORE = "2025-09"
 FORMULA = '=HYPERLINK("http://evil.example","x")'
 
 
@@ -31,7 +33,7 @@ class Books(msgspec.Struct, frozen=True):
 
 _PRICES = """
     INSERT INTO price_versions (id, organization_id, version, currency, effective_at) VALUES
-        ('pv_1', $1, 1, 'usd', '2026-08-01T00:00:00Z'), ('pv_2', $1, 2, 'usd', '2026-10-16T00:00:00Z')
+        ('pv_1', $1, 1, 'usd', '2025-08-01T00:00:00Z'), ('pv_2', $1, 2, 'usd', '2025-10-16T00:00:00Z')
 """
 _PRICE_ENTRIES = """
     INSERT INTO prices (organization_id, version, model, adapter_class, service_tier,
@@ -63,6 +65,21 @@ _USAGE = """
     ))) FROM generate_series(0, $7 - 1) n
 """
 
+# One corrects the month before, in the tenant's favor; one is of the month itself.
+_ADJUSTMENTS = """
+    INSERT INTO ledger (
+        request_id, attempt, revision, kind, organization_id, project_id, api_key_id, endpoint, model, adapter_class,
+        service_tier, stream, prompt_tokens, cached_tokens, completion_tokens, discarded_tokens, finish_reason,
+        queue_ms, prefill_ms, decode_ms, adapter_load_bytes, created_at, finished_at,
+        period, corrects_period, corrects_request_id, reason, price_version,
+        input_cost_nanos, cached_cost_nanos, output_cost_nanos, cost_nanos, list_cost_nanos)
+    SELECT id, 0, 0, 'adjustment', $1, $2, '', '', '', 'none', 'default', false, 0, 0, 0, 0, '', 0, 0, 0, 0,
+           '2025-10-20T12:00:00Z', '2025-10-20T12:00:00Z', '2025-10-01', corrects, corrected, reason, 2,
+           0, 0, 0, cost, cost
+    FROM (VALUES ('adj_a', '2025-09-01'::date, 'req_september_000001', '-billed twice', -12345678),
+                 ('adj_b', NULL, NULL, 'support', 250000001)) v (id, corrects, corrected, reason, cost)
+"""
+
 
 async def make_books(database: Database, num_rows: int = 2000) -> Books:
     """September is closed with half as many rows; then October gets num_rows of its own, and some late ones."""
@@ -74,10 +91,13 @@ async def make_books(database: Database, num_rows: int = 2000) -> Books:
         await conn.execute(_PRICES, organization_id)
         await conn.execute(_PRICE_ENTRIES, organization_id)
         await conn.execute(_DISCOUNT, organization_id, books.globex)
+        for amount in (1_000_000, 5_000_000_000):
+            await grant_credit(conn, organization_id, books.acme, amount, reason="@welcome", expires_at=None)
         await write_usage(conn, books, "req_september_", time(9, 1), time(10, 1), num_rows // 2)
-        await close_month(conn, books, datetime.date(2026, 9, 1))
+        await close_month(conn, books, datetime.date(2025, 9, 1))
         await write_usage(conn, books, "req_october_", time(10, 1), time(11, 1), num_rows)
         await write_usage(conn, books, "req_late_", time(9, 28), time(10, 1), 20)
+        await conn.execute(_ADJUSTMENTS, organization_id, books.acme)
     return books
 
 
@@ -89,10 +109,8 @@ async def write_usage(
 
 
 async def close_month(conn: Connection, books: Books, month: datetime.date) -> None:
-    await conn.execute(
-        "INSERT INTO billing_periods (organization_id, start) VALUES ($1, $2)", books.organization_id, month
-    )
+    await close_period(conn, books.organization_id, month)
 
 
 def time(month: int, day: int) -> datetime.datetime:
-    return datetime.datetime(2026, month, day, tzinfo=datetime.UTC)
+    return datetime.datetime(2025, month, day, tzinfo=datetime.UTC)
