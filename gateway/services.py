@@ -29,6 +29,7 @@ from gateway.db.organizations import installation_id
 from gateway.db.pool import FAILURES, UNAVAILABLE, UNUSABLE, Database
 from gateway.db.prices import PriceLoader
 from gateway.errors import GatewayError
+from gateway.exports.deliverer import Deliverer, places_below
 from gateway.limits.clock import DatabaseClock
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
@@ -109,6 +110,9 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         webhooks = WebhookSender(database, allow_private=settings.private_webhooks)
         webhooks.start()
         stack.push_async_callback(webhooks.stop)
+        deliverer = Deliverer(database, places_below(settings.export_dir, allow_private=settings.private_webhooks))
+        deliverer.start()
+        stack.push_async_callback(deliverer.stop)
         bookkeeper = Bookkeeper(database)
         bookkeeper.start()
         stack.push_async_callback(bookkeeper.stop)

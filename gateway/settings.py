@@ -111,7 +111,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Count, Meta(description="Open connections per address, in each gateway (0: no bound).")
     ] = 1024
     private_webhooks: Annotated[
-        bool, Meta(description="Whether webhooks may be at private addresses, such as the loopback.")
+        bool, Meta(description="Whether webhooks and object stores may be at private addresses, such as the loopback.")
     ] = False
     drain_seconds: Annotated[
         float, Meta(ge=0, le=86400, description="How long running requests may take to finish at shutdown.")
@@ -160,6 +160,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def adapter_store_dir(self) -> Path:
         """Root of the content-addressed adapter store."""
         return self.data_dir / "adapters"
+
+    @property
+    def export_dir(self) -> Path:
+        """Below which scheduled exports are put, a folder for each organization."""
+        return self.data_dir / "exports"
 
     @property
     def journal_dir(self) -> Path:
