@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 from urllib.parse import quote
 
 import httpx
@@ -60,6 +60,13 @@ class AdminClient:
                 return items
             after = {"after": page["last_id"]}
 
+    def get_text(self, path: str, **params: Any) -> str:
+        """A reply that is no JSON."""
+        reply = self._send("GET", path, params=params)
+        if not reply.is_success:
+            self._refuse(reply)
+        return reply.text
+
     def post(self, path: str, **content: Any) -> dict[str, Any]:
         """content: httpx's `json`, or `data` and `files`."""
         return self._request("POST", path, **content)
@@ -90,17 +97,25 @@ class AdminClient:
         return f"/projects/{key['project_id']}/api_keys/{key['id']}"
 
     def _request(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        reply = self._send(method, path, **options)
+        body = _json_object(reply)
+        if not reply.is_success or body is None:
+            self._refuse(reply)
+        return body
+
+    def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
-            reply = self._http.request(method, ADMIN_PATH + path, **options)
+            return self._http.request(method, ADMIN_PATH + path, **options)
         except httpx.ConnectError:
             raise ServerUnreachable(f"no server answers at {self._url}; start it with `lorikeet serve`") from None
         except httpx.TransportError as error:
             raise ServerUnreachable(
                 f"the server at {self._url} went away: {str(error) or type(error).__name__}"
             ) from None
+
+    def _refuse(self, reply: httpx.Response) -> NoReturn:
+        """Raise Refused, or CommandFailed where the words are not ours."""
         body = _json_object(reply)
-        if reply.is_success and body is not None:
-            return body
         refusal = body.get("error") if body else None
         if not isinstance(refusal, dict) or "message" not in refusal:
             raise CommandFailed(

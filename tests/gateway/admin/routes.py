@@ -10,20 +10,32 @@ from litestar import Litestar
 from litestar.handlers import HTTPRouteHandler
 
 from gateway.admin.access import Access
+from gateway.admin.adjustments import Adjust
 from gateway.admin.admin_keys import CreateAdminKey
+from gateway.admin.credits import GrantCredit, SetBilling
+from gateway.admin.deliveries import SetDelivery
 from gateway.admin.key_states import RotateKey
 from gateway.admin.keys import CreateKey, ModifyKey
 from gateway.admin.limits import SetLimit
 from gateway.admin.logins import ChangePassword, Confirm, WithPassword
 from gateway.admin.members import AddMember, ModifyMember
+from gateway.admin.prices import SetPrices
 from gateway.admin.projects import ArchiveProject, CreateProject, ModifyProject
 from gateway.admin.rate_limits import UpdateRateLimit
 from gateway.admin.service_accounts import CreateServiceAccount
+from gateway.admin.stripe_customers import SetStripeCustomer
 from gateway.admin.users import CreateUser, ModifyUser, ResetUser
 from gateway.admin.webhooks import CreateWebhook
 
 GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
     AddMember: {"user_id": "user_x", "role": "viewer"},
+    Adjust: {
+        "direction": "refund",
+        "amount_nanos": 1,
+        "reason": "x",
+        "corrects_period": None,
+        "corrects_request_id": None,
+    },
     ArchiveProject: {"retention_days": 1},
     ChangePassword: {"password": "x", "new_password": "a long new password"},
     Confirm: {"code": "000000"},
@@ -40,6 +52,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
     CreateServiceAccount: {"name": "x"},
     CreateUser: {"email": "x@example.com", "name": "X", "role": "viewer", "password": "a long new password"},
     CreateWebhook: {"url": "https://example.com/hook"},
+    GrantCredit: {"amount_nanos": 1, "reason": "x", "expires_at": None},
     ModifyKey: {
         "name": "x",
         "scopes": ["inference"],
@@ -61,6 +74,22 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
         "api_key_id": None,
         "alert_percents": [80],
     },
+    SetBilling: {"mode": "postpaid"},
+    SetDelivery: {
+        "name": "x",
+        "kind": "usage",
+        "format": "csv",
+        "schedule": "daily",
+        "destination": {"type": "folder", "path": "x"},
+        "from_period": "2026-01-01",
+    },
+    SetPrices: {
+        "currency": "usd",
+        "entries": [{"input_nanos_per_million": 2, "output_nanos_per_million": 3}],
+        "discounts": [],
+        "effective_at": None,
+    },
+    SetStripeCustomer: {"customer_id": "cus_x"},
     UpdateRateLimit: {
         "max_requests_per_1_minute": 1,
         "max_tokens_per_1_minute": None,
