@@ -11,7 +11,8 @@ BIN := $(VENV)/bin
 DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: serve test check bench bench-gateway long-numerics long-scheduler long-grammar long-limits install clean
+.PHONY: serve test check bench bench-gateway long-numerics long-scheduler long-grammar long-limits \
+	long-conservation install clean
 
 # `exec`: Ctrl-C reaches Lorikeet itself rather than a shell around it. Make only waits for it to drain.
 serve: $(VENV)/.installed
@@ -57,6 +58,10 @@ long-grammar: $(VENV)/.installed-dev $(DEMO_MODEL)
 # on from one.
 long-limits: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/limits/test_simulation.py tests/gateway/limits/test_fleet.py
+
+# 1,000 faults at random moments of a streaming load, 20 on each site: half an hour. FIRST_SEED goes on from a site.
+long-conservation: $(VENV)/.installed-dev
+	$(BIN)/pytest --full -s tests/faults/test_conservation.py
 
 install: $(VENV)/.installed
 

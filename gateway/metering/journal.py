@@ -180,8 +180,11 @@ class Journal:
                 await asyncio.sleep(RETRY_S)
                 continue
             if await self._sync(self._segment, self.position):
-                await self._on_durable(self._durable)
                 self._synced.set()
+                try:
+                    await self._on_durable(self._durable)
+                except Exception:  # who was not told keeps its record, and tells it again
+                    log.exception("journal_listener_failed")
             await asyncio.sleep(began_s + GROUP_S - loop.time())
 
     async def _sync(self, segment: Segment, position: int) -> bool:

@@ -97,14 +97,15 @@ class Reconciler:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(EVERY_S)
             try:
-                found = await self.reconcile()
+                self._export(await self.reconcile())
                 async with asyncio.timeout(TIMEOUT_S), self._database.acquire() as conn:
                     await forget_old_engines(conn)
             except FAILURES as error:
                 log.warning("not_reconciled", error=repr(error))
-                continue
-            self._metrics.unbilled.set(sum(journal.open_requests for journal in found.lost_journals))
-            for index, balance in enumerate(found.engines):
-                self._metrics.difference.labels(balance.model, str(index)).set(balance.difference_tokens)
+            await asyncio.sleep(EVERY_S)
+
+    def _export(self, found: Reconciliation) -> None:
+        self._metrics.unbilled.set(sum(journal.open_requests for journal in found.lost_journals))
+        for index, balance in enumerate(found.engines):
+            self._metrics.difference.labels(balance.model, str(index)).set(balance.difference_tokens)

@@ -16,6 +16,7 @@ class Row(msgspec.Struct, frozen=True):
 
     request_id: str
     attempt: int
+    project_id: str
     prompt_tokens: int
     completion_tokens: int
     discarded_tokens: int
@@ -23,7 +24,8 @@ class Row(msgspec.Struct, frozen=True):
 
 
 _ROWS = """
-    SELECT request_id, attempt, prompt_tokens, completion_tokens, discarded_tokens, finish_reason FROM usage_attempts
+    SELECT request_id, attempt, project_id, prompt_tokens, completion_tokens, discarded_tokens, finish_reason
+    FROM usage_attempts
 """
 _SETTLED = """
     SELECT l.unit, coalesce(sum(a.settled), 0)::bigint AS settled
@@ -63,11 +65,17 @@ def check_conservation(site: Site) -> dict[str, Row]:
 def _check_limits(site: Site, rows: dict[str, Row]) -> None:
     """What limits have settled is what the ledger has, and nothing is held of them."""
     settled = {row["unit"]: row["settled"] for row in asyncio.run(_fetch(site, _SETTLED))}
-    tokens = sum(row.prompt_tokens + row.completion_tokens for row in rows.values())
-    assert settled == {"tokens": tokens, "requests": len(rows)}
+    limited = [row for row in rows.values() if row.project_id == site.key.project_id]
+    tokens = sum(row.prompt_tokens + row.completion_tokens for row in limited)
+    assert settled == {"tokens": tokens, "requests": len(limited)}
     assert asyncio.run(_fetch(site, "SELECT * FROM limit_leases")) == []
-    unbilled = asyncio.run(_fetch(site, "SELECT coalesce(sum(open_requests), 0) AS number FROM journals"))
-    assert unbilled[0]["number"] == len(site.lost)
+    assert num_open(site) == len(site.lost)
+
+
+def num_open(site: Site) -> int:
+    """Requests without a row, as far as journals have told."""
+    (row,) = asyncio.run(_fetch(site, "SELECT coalesce(sum(open_requests), 0)::bigint AS number FROM journals"))
+    return int(row["number"])
 
 
 def execute(site: Site, sql: str) -> None:

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import httpx
@@ -28,10 +29,10 @@ from gateway.process import last_lines
 from gateway.settings import Settings
 from tests.faults.seen import Seen
 from tests.gateway.limits.fleet import Key, make_key, put_limit
-from tests.gateway.live import BASE, STARTUP_S
+from tests.gateway.live import BASE, STARTUP_S, make_operator_key
 from tests.gateway.model_folder import make_model_folder
 
-TOKENS_PER_S = 200
+TOKENS_PER_S = 100
 LIMIT = 10**9
 
 
@@ -173,6 +174,7 @@ class Site:
         self.key: Key = asyncio.run(make_key(self.postgres.dsn, "tenant"))
         asyncio.run(put_limit(self.postgres.dsn, self.key.limit("tokens", "month", LIMIT)))
         asyncio.run(put_limit(self.postgres.dsn, self.key.limit("requests", "day", LIMIT)))
+        self._operator_key = asyncio.run(make_operator_key(self.postgres.dsn))
         self.seen: list[Seen] = []
         self.lost: set[str] = set()
         self._produced = folder / "produced"
@@ -205,6 +207,14 @@ class Site:
     def produced(self) -> Counter[str]:
         """Tokens that engines made, by request, however these engines ended."""
         return Counter(self._produced.read_text().splitlines())
+
+    def reconciliation(self) -> dict[str, Any]:
+        """As the first gateway tells it."""
+        url = f"http://127.0.0.1:{self.gateways[0].port}/v1/organization/reconciliation"
+        reply = httpx.get(url, headers={"authorization": f"Bearer {self._operator_key}"}, timeout=20)
+        assert reply.status_code == 200, reply.text
+        found: dict[str, Any] = reply.json()
+        return found
 
     def lose_journals(self) -> None:
         shutil.rmtree(self.settings.journal_dir)

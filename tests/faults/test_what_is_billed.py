@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from tests.faults.conservation import Row, check_conservation, execute, ledger
-from tests.faults.site import Site
+from gateway.metering.folder import segments_in
+from tests.faults.conservation import Row, check_conservation, execute, ledger, num_open
+from tests.faults.site import Gateway, Site
 from tests.faults.watcher import Seen, Watcher
+from tests.gateway.limits.fleet import make_key
 
-LONG = 400
+LONG = 200
 
 
 @pytest.fixture(scope="module")
@@ -31,23 +37,25 @@ def site(open_folder: Path) -> Iterator[Site]:
         site.close()
 
 
-def watch(site: Site, **options: int) -> Seen:
-    """One short request to its end."""
-    return asyncio.run(Watcher(site, 0, max_tokens=3).run(**options))
+def interrupted(site: Site, break_it: Callable[[], object], lengths: Sequence[int] = (LONG,) * 3) -> list[Seen]:
+    """What clients saw of streams of so many tokens, in whose midst something was broken."""
 
-
-def interrupted(site: Site, break_it: Callable[[], None], num_clients: int = 3) -> list[Seen]:
-    """What clients saw of long streams in whose midst something was broken."""
+    all_began = threading.Event()
 
     async def stream() -> list[Seen]:
-        watchers = [Watcher(site, 0, max_tokens=LONG) for _ in range(num_clients)]
+        watchers = [Watcher(site, 0, max_tokens=length) for length in lengths]
         running = [asyncio.create_task(watcher.run()) for watcher in watchers]
         for number, watcher in enumerate(watchers):
             await watcher.saw(5 + 3 * number)
-        await asyncio.to_thread(break_it)
+        all_began.set()
         return list(await asyncio.gather(*running))
 
-    return asyncio.run(stream())
+    # The clients have a thread of their own: a database ends with the thread that started it.
+    with ThreadPoolExecutor(1) as thread:
+        seen = thread.submit(asyncio.run, stream())
+        assert all_began.wait(20)
+        break_it()
+        return seen.result()
 
 
 def billed(site: Site, seen: list[Seen], *reasons: str) -> list[Row]:
@@ -113,33 +121,70 @@ def test_a_database_that_goes_and_comes_costs_nothing(site: Site, how: str) -> N
 
 def test_a_gateway_that_stops_without_its_database_leaves_the_rest_to_the_next(site: Site) -> None:
     codes: list[int] = []
-    with site.postgres.frozen():
-        seen = interrupted(site, lambda: codes.append(site.gateways[0].terminate()))
+    with ExitStack() as stack:
+
+        def stop() -> None:
+            stack.enter_context(site.postgres.frozen())
+            codes.append(site.gateways[0].terminate())
+
+        seen = interrupted(site, stop)
     assert codes == [0]
     assert all(client.has_ended for client in seen), "a stop lets streams finish"
+    assert segments_in(site.settings.journal_dir / "0")
     site.gateways[0].start()
     site.gateways[0].wait_ready()
     assert [row.completion_tokens for row in billed(site, seen, "length")] == [LONG] * 3
 
 
+def test_at_the_journals_bound_new_requests_are_refused_and_nothing_that_ran_is_lost(site: Site) -> None:
+    small = Gateway(msgspec.structs.replace(site.settings, journal_bytes=2000), site.postgres.dsn, 1)
+    site.gateways.append(small)
+    # Of a tenant without limits: those would need the database, too.
+    secret = asyncio.run(make_key(site.postgres.dsn, "unlimited")).secret
+
+    def ask() -> Seen:
+        return asyncio.run(Watcher(site, 1, secret=secret, max_tokens=2).run())
+
+    try:
+        small.start()
+        small.wait_ready()
+        assert ask().status == 200  # its key is known from now on
+        with site.postgres.frozen():
+            asked = [ask() for _ in range(6)]
+        statuses = [client.status for client in asked]
+        assert statuses == sorted(statuses) and set(statuses) == {200, 503}
+        until(lambda: ask().status == 200)
+        ran = [client for client in asked if client.status == 200]
+        assert [row.completion_tokens for row in billed(site, ran, "length")] == [2] * len(ran)
+        assert small.terminate() == 0
+    finally:
+        site.gateways.remove(small)
+        small.close()
+
+
 def test_without_its_folder_what_the_engine_holds_is_billed_and_the_rest_is_counted(site: Site) -> None:
-    """One request has ended while the database is frozen, and its engine may forget it; two are running."""
+    """One request ends while the database is frozen, and its engine forgets it; the others run on."""
     gateway = site.gateways[0]
-    lost: list[Seen] = []
+    num_ended_before = gateway.metric("lorikeet_engine_ended_completion_tokens_total")
+    lengths = (150, 500, 500)
 
     def lose() -> None:
+        until(lambda: num_open(site) == len(lengths))
         with site.postgres.frozen():
-            lost.append(watch(site))
+            until(lambda: gateway.metric("lorikeet_engine_ended_completion_tokens_total") > num_ended_before)
             until(lambda: gateway.metric("lorikeet_usage_unacknowledged") == 0)
             gateway.kill()
         site.lose_journals()
 
-    seen = interrupted(site, lose, num_clients=2)
-    assert lost[0].has_ended
+    lost, *others = interrupted(site, lose, lengths)
+    assert lost.has_ended
+    site.lost.add(lost.request_id)
     execute(site, "UPDATE journals SET heard_at = heard_at - interval '1 hour'")
     gateway.start()
     gateway.wait_ready()
-    billed(site, seen, "abort")
+    billed(site, others, "abort")
+    assert lost.request_id not in ledger(site)
+    reconciliation = site.reconciliation()
+    assert [journal["open_requests"] for journal in reconciliation["lost_journals"]] == [1]
+    assert [engine["num_dropped"] for engine in reconciliation["engines"]] == [0]
     until(lambda: gateway.metric("lorikeet_unbilled_requests") == 1)
-    assert lost[0].request_id not in ledger(site)
-    site.lost.add(lost[0].request_id)

@@ -23,14 +23,15 @@ TIMEOUT_S = 20.0
 
 
 class Watcher:
-    """One request over a connection of its own. `leave_after` tokens it disconnects."""
+    """One request over a connection of its own. `leave_after` tokens it disconnects. secret: of a key, the site's
+    without one."""
 
-    def __init__(self, site: Site, gateway: int, **fields: Any) -> None:
+    def __init__(self, site: Site, gateway: int, *, secret: str | None = None, **fields: Any) -> None:
         self.seen = Seen()
         site.seen.append(self.seen)
         body = {"model": BASE, "prompt": PROMPT, "ignore_eos": True, "stream": True, "max_tokens": 40, **fields}
         self._body = msgspec.json.encode(body)
-        self._secret = site.key.secret
+        self._secret = secret or site.key.secret
         self._port = site.gateways[gateway].port
         self._changed = asyncio.Event()
 

@@ -1,0 +1,200 @@
+"""`python -m gateway.bench.metering`: what metering itself costs, over a real journal and a real PostgreSQL.
+
+Without HTTP and without engines: requests are dispatched, get their tokens in messages of many streams, and end, at a
+fixed rate, in this process. Prints processor time per request and per chunk, and how far the ledger is behind. A
+program, never a timed test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from prometheus_client import CollectorRegistry
+
+from engine.protocol import GenerateRequest, SamplingParams, Usage, UsageRecord
+from gateway.billing.prices import PriceCache
+from gateway.db.embedded import EmbeddedPostgres
+from gateway.db.leases import PostgresLeases
+from gateway.db.limits import LimitLoader
+from gateway.db.migrate import migrate
+from gateway.db.pool import FAILURES, Database
+from gateway.db.prices import PriceLoader
+from gateway.limits.clock import DatabaseClock
+from gateway.limits.limiter import Limiter
+from gateway.limits.rules import Rules
+from gateway.metering.format import Count
+from gateway.metering.meter import Meter
+from gateway.metering.service import Metering
+from gateway.metering.tag import MeterTag, encode_tag
+from gateway.observe import Metrics
+
+PROMPT = [1] * 100
+MAX_JOURNAL_BYTES = 64 << 20
+
+
+class NoEngine:
+    """Forgets what it is told to forget."""
+
+    async def acknowledge(self, keys: list[tuple[str, int]]) -> None:
+        pass
+
+
+class Load:
+    """Requests of `chunks` tokens, each in a message of its own for all streams that run; one message is one step."""
+
+    def __init__(self, meter: Meter, num_streams: int, num_chunks: int) -> None:
+        self._meter = meter
+        self._num_streams = num_streams
+        self._num_chunks = num_chunks
+        self._source = NoEngine()
+        self._run = os.urandom(4).hex()
+        self._number = 0
+        self.loop_s = 0.0
+        """Processor time of the thread that serves, in calls of the meter alone."""
+
+    def batch(self) -> None:
+        """num_streams requests from their dispatch to their end."""
+        requests = [self._request() for _ in range(self._num_streams)]
+        began_s = time.thread_time()
+        for request in requests:
+            self._meter.dispatched(request, "engine")
+        self.loop_s += time.thread_time() - began_s
+        self._chunks(requests)
+        records = [
+            UsageRecord(request.request_id, 0, "length", Usage(len(PROMPT), self._num_chunks), request.meter)
+            for request in requests
+        ]
+        began_s = time.thread_time()
+        for record in records:
+            self._meter.record(record, engine_id="engine", source=self._source, ttft_ms=1.0, latency_ms=2.0)
+        self.loop_s += time.thread_time() - began_s
+
+    def _chunks(self, requests: Sequence[GenerateRequest]) -> None:
+        for number in range(1, self._num_chunks + 1):
+            began_s = time.thread_time()
+            self._meter.progressed([Count(each.request_id, 0, len(PROMPT), number) for each in requests])
+            self.loop_s += time.thread_time() - began_s
+
+    def _request(self) -> GenerateRequest:
+        self._number += 1
+        tag = MeterTag(
+            "org_bench",
+            f"proj_{self._number % 10}",
+            "key_bench",
+            "/v1/chat/completions",
+            "bench:adapter",
+            "adpt_bench",
+            1,
+            "d" * 64,
+            time.time_ns(),
+            True,
+            journal_id=self._meter.journal_id,
+        )
+        request_id = f"req_{self._run}{self._number:020}"
+        sampling = SamplingParams(max_tokens=self._num_chunks)
+        return GenerateRequest(request_id, PROMPT, sampling, tenant="bench", meter=encode_tag(tag))
+
+
+async def at_rate(args: argparse.Namespace, dsn: str, folder: Path) -> dict[str, Any]:
+    """One row. What is not in the ledger at the end is how far it is behind."""
+    registry = CollectorRegistry()
+    loop = asyncio.get_running_loop()
+    async with await Database.connect(dsn) as database:
+        prices = PriceCache(PriceLoader(database), FAILURES)
+        clock = DatabaseClock(time.monotonic)
+        limiter = Limiter(PostgresLeases(database), Rules(LimitLoader(database)), clock, prices)
+        metering = Metering(
+            folder,
+            database,
+            limiter,
+            Metrics(registry),
+            database_id="bench",
+            max_journal_bytes=MAX_JOURNAL_BYTES,
+        )
+        metering.start()
+        load = Load(metering.meter, args.streams, args.chunks)
+        num_requests, num_refused, before_s = 0, 0, time.process_time()
+        start_s = loop.time()
+        while (elapsed_s := loop.time() - start_s) < args.seconds:
+            if metering.meter.has_room:
+                load.batch()
+                num_requests += args.streams
+            else:
+                num_refused += args.streams
+            due_s = start_s + (num_requests + num_refused) / args.requests_per_s
+            await asyncio.sleep(max(0.0, due_s - loop.time()))
+        cpu_s = time.process_time() - before_s
+        behind = int(registry.get_sample_value("lorikeet_usage_events_waiting") or 0)
+        await metering.flush()
+        await metering.stop()
+    written = int(registry.get_sample_value("lorikeet_usage_events_written_total") or 0)
+    return {
+        "per_s": round(num_requests / elapsed_s),
+        "requests": num_requests,
+        "refused": num_refused,
+        "behind": behind,
+        "written": written,
+        "streams": args.streams,
+        "chunks": args.chunks,
+        "meter_us_per_request": round(load.loop_s / num_requests * 1e6, 1),
+        "process_us_per_request": round(cpu_s / num_requests * 1e6, 1),
+    }
+
+
+@contextmanager
+def database(folder: Path) -> Iterator[str]:
+    server = EmbeddedPostgres(folder)
+    dsn = server.start()
+    try:
+        asyncio.run(migrate(dsn))
+        yield dsn
+    finally:
+        server.stop()
+
+
+def table_line(row: dict[str, Any]) -> str:
+    return (
+        f"{row['per_s']:>6} requests/s of {row['chunks']:>3} chunks, {row['streams']:>3} streams a message: "
+        f"{row['meter_us_per_request']} us in the meter, {row['process_us_per_request']} us in all per request; "
+        f"ledger {row['behind']} behind at the end, {row['refused']} refused, {row['written']} written"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0 where the ledger has every request at the end."""
+    parser = argparse.ArgumentParser(prog="python -m gateway.bench.metering", description=__doc__)
+    add = parser.add_argument
+    add("--requests-per-s", type=float, default=2000.0)
+    add("--seconds", type=float, default=10.0)
+    add("--streams", type=int, default=32, help="requests that run at a time, and share a message of each step")
+    add("--chunks", type=int, nargs="*", default=[1, 16, 64], help="tokens of each request, one row for each")
+    add("--json", action="store_true", help="one JSON line per row instead of a table")
+    args = parser.parse_args(argv)
+    failed = False
+    with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as name:
+        folder = Path(name)
+        folder.chmod(0o711)  # PostgreSQL may have to run as another user
+        with database(folder / "postgres") as dsn:
+            for chunks in args.chunks:
+                options = argparse.Namespace(**{**vars(args), "chunks": chunks})
+                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                    row = runner.run(at_rate(options, dsn, folder / "journal"))
+                sys.stdout.write(f"{json.dumps(row) if args.json else table_line(row)}\n")
+                sys.stdout.flush()
+                failed = failed or row["written"] < row["requests"]
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
