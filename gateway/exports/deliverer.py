@@ -101,8 +101,8 @@ class Deliverer:
 
 
 def _in_words(error: Exception, secret: str | None) -> str:
-    """One line, and never the secret, whatever a store quotes."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    """One line, without a library's own notes below it, and never the secret, whatever a store quotes."""
+    text = " ".join(str(error).partition("\n\n")[0].split()) or type(error).__name__
     return (text.replace(secret, "***") if secret else text)[:MAX_ERROR_CHARACTERS]
 
 

@@ -33,7 +33,8 @@ class ObjectStore:
             "token": None,
             "expires_at": None,
         }
-        config: Any = {"bucket": destination.bucket, "region": destination.region}
+        # One by one: not every store that speaks S3 knows how to delete many at once.
+        config: Any = {"bucket": destination.bucket, "region": destination.region, "disable_bulk_delete": True}
         if destination.endpoint is not None:
             config["endpoint"] = destination.endpoint
         self._store = S3Store(

@@ -32,7 +32,7 @@ def books_dsn(postgres: str, database_template: str) -> str:
 
 @pytest.fixture
 async def books(books_dsn: str) -> AsyncIterator[Books]:
-    async with await Database.connect(books_dsn, max_size=2) as database, database.acquire() as conn:
+    async with await Database.connect(books_dsn) as database, database.acquire() as conn:
         organization_id = await conn.fetchval("SELECT id FROM organizations")
         projects = [row["id"] for row in await conn.fetch("SELECT id FROM projects ORDER BY name")]
         yield Books(database, organization_id, *projects)

@@ -1,0 +1,29 @@
+"""The database's programs get a connection, and nobody a password."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.db.dump import DumpFailed, dump, without_password
+
+
+@pytest.mark.parametrize(
+    ("dsn", "shown", "password"),
+    [
+        ("postgresql://u:p%40ss@db:5433/x", "postgresql://u@db:5433/x", "p@ss"),
+        ("postgresql://u:pw@/x?host=/run/pg", "postgresql://u@/x?host=%2Frun%2Fpg", "pw"),
+        ("postgresql://u@db/x?password=pw&sslmode=require", "postgresql://u@db/x?sslmode=require", "pw"),
+        ("postgresql://u:pw@a:1,b:2/x", "postgresql://u@a:1,b:2/x", "pw"),
+        ("postgresql://db/x", "postgresql://db/x", None),
+    ],
+)
+def test_a_password_is_taken_out_of_the_connection_string(dsn: str, shown: str, password: str | None) -> None:
+    assert without_password(dsn) == (shown, password)
+
+
+def test_what_the_program_says_is_told_without_the_password(tmp_path: Path) -> None:
+    with pytest.raises(DumpFailed) as error:
+        dump("postgresql://u:very-secret@127.0.0.1:1/x", "0-0-1", tmp_path / "dump")
+    assert "pg_dump failed" in str(error.value) and "very-secret" not in str(error.value)
