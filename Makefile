@@ -63,6 +63,10 @@ long-limits: $(VENV)/.installed-dev
 long-conservation: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/test_conservation.py
 
+# Ten million events exported, with the memory and the time that takes: half an hour and 20 GB of disk.
+long-exports: $(VENV)/.installed-dev
+	$(BIN)/pytest --full -s tests/gateway/exports/test_memory.py
+
 install: $(VENV)/.installed
 
 clean:

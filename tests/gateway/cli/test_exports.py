@@ -1,0 +1,79 @@
+"""`lorikeet export`, `delivery` and `stripe-customer` on the command line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from gateway.db.pool import Database
+from tests.gateway.cli.conftest import Cli
+from tests.gateway.exports.ledger import BEFORE, FORMULA, MONTH, make_books
+
+
+async def test_an_export_is_written_beside_its_manifest(
+    database: Database, dsn: str, lorikeet: Cli, tmp_path: Path
+) -> None:
+    books = await make_books(database, num_rows=100)
+    export = ("export", "usage", "--format", "parquet", "--out", str(tmp_path / "out"))
+    code, out, err = await lorikeet(*export, "--period", BEFORE, DATABASE_URL=dsn)
+    assert (code, err) == (0, "") and out.endswith("USD\n")
+    manifest = json.loads((tmp_path / "out" / f"usage-{BEFORE}.parquet.manifest.json").read_bytes())
+    content = (tmp_path / "out" / f"usage-{BEFORE}.parquet").read_bytes()
+    assert manifest["files"][0]["sha256"] == hashlib.sha256(content).hexdigest()
+    assert manifest["library"].startswith("pyarrow ") and manifest["num_rows"] == 50
+    code, out, _ = await lorikeet(*export, "--period", MONTH, "--tenant", FORMULA, "--json", DATABASE_URL=dsn)
+    shown = json.loads(out)
+    assert (code, shown["state"], shown["project_id"]) == (0, "open", books.acme)
+
+
+async def test_what_cannot_be_exported_is_refused_in_one_line(lorikeet: Cli, dsn: str, tmp_path: Path) -> None:
+    out = ("--out", str(tmp_path / "out"))
+    for words, why in [
+        (("usage", "--period", "2025-13"), "period: expected a month"),
+        (("usage", "--period", MONTH, "--format", "focus"), "format: expected one of csv"),
+        (("usage", "--period", MONTH, "--tenant", "nobody"), "no tenant named 'nobody'"),
+        (("usage", "--period", MONTH, "--organization", "nowhere"), "no organization named 'nowhere'"),
+    ]:
+        code, _, err = await lorikeet("export", *words, *out, DATABASE_URL=dsn)
+        assert code == 1 and why in err and err.count("\n") == 1
+    (tmp_path / "out").write_text("no folder")
+    code, _, err = await lorikeet("export", "usage", "--period", MONTH, *out, DATABASE_URL=dsn)
+    assert code == 1 and "out" in err and err.count("\n") == 1
+    assert (await lorikeet("export", "usage", "--period", MONTH))[0] == 3, "no database"
+
+
+async def test_deliveries_are_set_listed_shown_and_removed(lorikeet: Cli) -> None:
+    bucket = ("--bucket", "books", "--prefix", "a/b", "--access-key-id", "AKIA")
+    assert "AWS_SECRET_ACCESS_KEY is not set" in (await lorikeet("delivery", "set", "x", "--kind", "usage", *bucket))[2]
+    code, out, _ = await lorikeet(
+        "delivery", "set", "x", "--kind", "usage", *bucket, "--json", AWS_SECRET_ACCESS_KEY="very secret"
+    )
+    assert code == 0 and "very secret" not in out
+    daily = ("--schedule", "daily", "--from", "2025-01-05", "--folder", "finance")
+    assert (await lorikeet("delivery", "set", "y", "--kind", "costs", "--format", "focus", *daily))[0] == 0
+    _, out, _ = await lorikeet("delivery", "list")
+    assert [line.split() for line in out.splitlines()[1:]] == [
+        [
+            "x",
+            "usage",
+            "csv",
+            "monthly",
+            json.loads((await lorikeet("delivery", "list", "--json"))[1])[0]["from_period"],
+        ]
+        + ["s3://books/a/b"],
+        ["y", "costs", "focus", "daily", "2025-01-05", "folder", "finance"],
+    ]
+    assert (await lorikeet.json("delivery", "show", "y"))["runs"] == []
+    assert "no delivery named 'z'" in (await lorikeet("delivery", "remove", "z"))[2]
+    assert (await lorikeet("delivery", "remove", "x"))[1] == "removed x\n"
+    assert [row["name"] for row in await lorikeet.json("delivery", "list")] == ["y"]
+
+
+async def test_a_tenant_has_a_customer_at_stripe_or_none(lorikeet: Cli) -> None:
+    await lorikeet("tenant", "create", "acme")
+    assert "has no customer" in (await lorikeet("stripe-customer", "acme"))[1]
+    assert (await lorikeet("stripe-customer", "acme", "cus_Nci"))[1] == "cus_Nci\n"
+    assert (await lorikeet.json("stripe-customer", "acme"))["customer_id"] == "cus_Nci"
+    assert "customer_id" in (await lorikeet("stripe-customer", "acme", "Nci"))[2]
+    assert "has no customer" in (await lorikeet("stripe-customer", "acme", "--remove"))[1]
