@@ -52,16 +52,10 @@ async def test_deliveries_are_set_listed_shown_and_removed(lorikeet: Cli) -> Non
     assert code == 0 and "very secret" not in out
     daily = ("--schedule", "daily", "--from", "2025-01-05", "--folder", "finance")
     assert (await lorikeet("delivery", "set", "y", "--kind", "costs", "--format", "focus", *daily))[0] == 0
+    first = (await lorikeet.json("delivery", "list"))[0]["from_period"]
     _, out, _ = await lorikeet("delivery", "list")
     assert [line.split() for line in out.splitlines()[1:]] == [
-        [
-            "x",
-            "usage",
-            "csv",
-            "monthly",
-            json.loads((await lorikeet("delivery", "list", "--json"))[1])[0]["from_period"],
-        ]
-        + ["s3://books/a/b"],
+        ["x", "usage", "csv", "monthly", first, "s3://books/a/b"],
         ["y", "costs", "focus", "daily", "2025-01-05", "folder", "finance"],
     ]
     assert (await lorikeet.json("delivery", "show", "y"))["runs"] == []

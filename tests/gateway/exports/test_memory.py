@@ -49,11 +49,15 @@ def resident_bytes(name: str) -> int:
     return int(line.split()[1]) << 10
 
 
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
 async def test_memory_is_bounded_whatever_the_number_of_rows(large: Books, tmp_path: Path, full: bool) -> None:
     for format in FORMATS:
         request = make_request(large.organization_id, "usage", format, MONTH)
         started, before = clock.monotonic(), resident_bytes("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        forget_peak()
         async with open_export(large.database, request) as export:
             manifest = await put_export(export, Folder(tmp_path))
         peak = resident_bytes("VmHWM") - before
