@@ -134,14 +134,14 @@ CREATE INDEX ledger_by_project ON ledger (project_id, created_at DESC, request_i
 CREATE INDEX ledger_by_period ON ledger (organization_id, period, created_at, request_id, attempt, revision);
 CREATE INDEX ledger_adjustments ON ledger (organization_id, period, project_id) WHERE kind = 'adjustment';
 
--- The partition of a day, in UTC, unless it is there. Attaching one does not hold up writers, as creating it in place
--- would.
+-- The partition of a day, in UTC, unless it is there. Attaching one holds up nobody but who does the same, as creating it
+-- in place would.
 CREATE FUNCTION ensure_ledger_day(day date) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     name  text := 'ledger_' || to_char(day, 'YYYYMMDD');
 BEGIN
     IF to_regclass(name) IS NOT NULL THEN RETURN; END IF;
-    PERFORM pg_advisory_xact_lock(hashtext('ledger days'));
+    LOCK TABLE ledger IN SHARE UPDATE EXCLUSIVE MODE;
     IF to_regclass(name) IS NOT NULL THEN RETURN; END IF;
     EXECUTE format('CREATE TABLE %I (LIKE ledger INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', name);
     EXECUTE format('ALTER TABLE ledger ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', name,

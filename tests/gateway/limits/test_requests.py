@@ -13,10 +13,21 @@ import asyncpg
 import httpx
 import pytest
 
+from gateway.db.credits import grant_credit, set_prepaid
+from gateway.db.pool import Database
 from gateway.limits.limit import Limit, Unit, Window
 from tests.conftest import with_database
 from tests.gateway.conftest import _create_database
-from tests.gateway.limits.fleet import Fleet, Key, completion, make_key, put_limit, running_fleet
+from tests.gateway.limits.fleet import (
+    INPUT_NANOS,
+    OUTPUT_NANOS,
+    Fleet,
+    Key,
+    completion,
+    make_key,
+    put_limit,
+    running_fleet,
+)
 
 PROMPT = [5, 6, 7, 8]
 
@@ -266,3 +277,39 @@ async def test_a_soft_limit_refuses_nothing(client: httpx.AsyncClient, fleet: Fl
     limit_id = await put_limit(fleet.dsn, key.limit("requests", "day", 1, hard=False))
     assert [(await ask(client, key, 1)).status_code for _ in range(3)] == [200] * 3
     await until_books_are(fleet, limit_id, 3)
+
+
+async def test_a_prepaid_tenant_uses_its_balance_up_and_is_refused_until_there_is_credit(
+    client: httpx.AsyncClient, fleet: Fleet, key: Key
+) -> None:
+    """Tokens cost 3 and 7 nanos; what is left over is too little for a request."""
+    least, whole = len(PROMPT) * INPUT_NANOS, len(PROMPT) * INPUT_NANOS + 4 * OUTPUT_NANOS
+    await give_credit(fleet, key, 3 * whole - 1)
+    assert await use_balance(client, key) == [4, 4, 3]
+    refused = await ask(client, key)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "insufficient_quota")
+    assert refused.headers["x-should-retry"] == "false"
+    await give_credit(fleet, key, least + OUTPUT_NANOS)
+    assert await use_balance(client, key) == [1 + 6 // OUTPUT_NANOS]
+
+
+async def give_credit(fleet: Fleet, key: Key, amount_nanos: int) -> None:
+    """And let the project pay in advance."""
+    async with await Database.connect(fleet.dsn) as database, database.transaction() as conn:
+        owner = (key.organization_id, key.project_id)
+        await set_prepaid(conn, *owner, True)
+        await grant_credit(conn, *owner, amount_nanos, reason="test", expires_at=None)
+
+
+async def use_balance(client: httpx.AsyncClient, key: Key) -> list[int]:
+    """Completion tokens of one request after another, until one is refused by the ledger's last word."""
+    made = []
+    for _ in range(50):
+        reply = await ask(client, key)
+        if reply.status_code == 200:
+            made.append(reply.json()["usage"]["completion_tokens"])
+        elif made and reply.json()["error"]["limit"]["reserved"] == 0:
+            return made
+        else:
+            await asyncio.sleep(0.02)
+    raise AssertionError(reply.text)

@@ -1,0 +1,91 @@
+"""Fills a ledger with made-up usage of one month, quickly: tenants, keys and models in fixed proportions.
+
+python -m tests.gateway.billing.generator DSN NUM_EVENTS
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import sys
+import time
+
+import asyncpg
+import msgspec
+
+from gateway.db.rollups import roll_up
+
+MONTH = datetime.date(2026, 3, 1)
+DAYS = 31
+NUM_PROJECTS, KEYS_PER_PROJECT, MODELS_PER_PROJECT = 100, 2, 3
+WRITES_PER_DAY = 4
+
+# A day's share, spread evenly over part of the day. The triggers of the ledger do what they do for any other row.
+_INSERT = """
+    INSERT INTO ledger (
+        request_id, attempt, revision, kind, organization_id, project_id, api_key_id, endpoint, model,
+        adapter_id, adapter_version, adapter_digest, adapter_class, service_tier, stream,
+        prompt_tokens, cached_tokens, completion_tokens, discarded_tokens, finish_reason,
+        queue_ms, prefill_ms, decode_ms, ttft_ms, latency_ms, adapter_load_bytes, created_at, finished_at, period,
+        price_version, input_cost_nanos, cached_cost_nanos, output_cost_nanos, cost_nanos, list_cost_nanos)
+    SELECT 'req_' || md5(x.at::text || n), 0, 0, 'usage', $1, 'proj_' || x.project,
+           'key_' || x.project || '_' || x.key,
+           '/v1/chat/completions', CASE x.model WHEN 0 THEN 'base' ELSE 'base:a' || x.project || '_' || x.model END,
+           CASE WHEN x.model > 0 THEN 'adpt_' || x.project || '_' || x.model END, CASE WHEN x.model > 0 THEN 1 END,
+           NULL, CASE WHEN x.model > 0 THEN 'default' ELSE 'none' END, 'default', true,
+           200 + n % 900, n % 200, 50 + n % 400, 0, 'stop', 1, 20, 500, 30, 550, 0, x.at, x.at,
+           date_trunc('month', $2::date), NULL, (n % 700) * 100, 0, (n % 400) * 400, (n % 700) * 100 + (n % 400) * 400, 0
+    FROM generate_series(1, $4::bigint) n CROSS JOIN LATERAL (
+        SELECT (n * 7919) % $5 AS project, (n / 3) % $6 AS key, (n / 5) % $7 AS model,
+               $2::date::timestamp AT TIME ZONE 'UTC' + ($3 + n::float8 / $4) * (interval '1 day' / $8) AS at
+    ) x
+"""
+
+
+class Generated(msgspec.Struct, frozen=True):
+    organization_id: str
+    num_events: int
+    start: datetime.datetime
+    end: datetime.datetime
+
+
+async def generate(conn: asyncpg.Connection[asyncpg.Record], num_events: int) -> Generated:
+    """Write about so many events, and their sums."""
+    organization_id = await conn.fetchval(
+        "INSERT INTO organizations (id, name) VALUES ('org_generated', 'generated') RETURNING id"
+    )
+    each = num_events // (DAYS * WRITES_PER_DAY)
+    for day in range(DAYS):
+        date = MONTH + datetime.timedelta(days=day)
+        await conn.execute("SELECT ensure_ledger_day($1)", date)
+        for part in range(WRITES_PER_DAY):
+            await conn.execute(
+                _INSERT,
+                organization_id,
+                date,
+                part,
+                each,
+                NUM_PROJECTS,
+                KEYS_PER_PROJECT,
+                MODELS_PER_PROJECT,
+                WRITES_PER_DAY,
+            )
+        while True:
+            async with conn.transaction():
+                if not await roll_up(conn, 100_000):
+                    break
+    await conn.execute("ANALYZE")
+    start = datetime.datetime.combine(MONTH, datetime.time(), datetime.UTC)
+    return Generated(organization_id, each * DAYS * WRITES_PER_DAY, start, start + datetime.timedelta(days=DAYS))
+
+
+async def main(dsn: str, num_events: int) -> None:
+    conn = await asyncpg.connect(dsn)
+    start_s = time.monotonic()
+    made = await generate(conn, num_events)
+    print(f"{made.num_events} events in {time.monotonic() - start_s:.0f} s")
+    await conn.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], int(sys.argv[2])))

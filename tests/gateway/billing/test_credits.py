@@ -1,0 +1,125 @@
+"""A balance is what the rows come to, nothing else; a prepaid tenant is held to it by a limit like any other."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import random
+
+import pytest
+
+from gateway.billing.credits import Grant, balance, draw, lapse
+from gateway.db.adjustments import write_adjustment
+from gateway.db.credits import current_balance, grant_credit, lapse_due, list_grants, refresh_balance, set_prepaid
+from gateway.db.invoices import draft_invoice
+from gateway.db.limits import list_limits
+from gateway.db.periods import close_period
+from tests.gateway.billing.books import NOW, THIS_MONTH, Books, month_before, within
+
+BEFORE = month_before(THIS_MONTH, 2)
+
+
+def grant(number: int, amount: int, *, drawn: int = 0, lapsed: int | None = None, days: int | None = None) -> Grant:
+    """days: until it expires."""
+    expires_at = None if days is None else NOW + datetime.timedelta(days=days)
+    return Grant(f"credit_{number}", "proj", amount, "test", NOW, expires_at, drawn, lapsed)
+
+
+def test_the_oldest_credit_is_drawn_first_and_what_expired_lapses() -> None:
+    grants = [grant(1, 10, drawn=4), grant(2, 5, days=-1), grant(3, 20, days=-1), grant(4, 7, lapsed=7)]
+    assert draw(grants, 8) == {"credit_1": 6, "credit_2": 2}
+    assert draw(grants, 100) == {"credit_1": 6, "credit_2": 5, "credit_3": 20}
+    assert draw(grants, -3) == {}
+    assert lapse(grants, 8, NOW) == {"credit_2": 3, "credit_3": 20}
+    assert lapse(grants, 8, NOW - datetime.timedelta(days=2)) == {}
+    assert balance(grants, 40) == 31 - 40
+
+
+async def free(books: Books) -> int | None:
+    """What the limit of a prepaid project leaves; None without one."""
+    async with books.database.acquire() as conn:
+        for each in await list_limits(conn, books.organization_id, books.project_id):
+            if each.limit.is_balance:
+                return each.limit.max - each.used - each.reserved
+    return None
+
+
+async def give(books: Books, amount: int, expires_at: datetime.datetime | None = None) -> None:
+    async with books.database.transaction() as conn:
+        await grant_credit(conn, books.organization_id, books.project_id, amount, reason="test", expires_at=expires_at)
+
+
+async def balance_of(books: Books) -> int:
+    await books.roll_up()
+    async with books.database.acquire() as conn:
+        return await current_balance(conn, books.organization_id, books.project_id)
+
+
+@pytest.fixture
+async def priced(books: Books) -> Books:
+    await books.set_prices()
+    await books.backdate_prices(within(month_before(THIS_MONTH, 6)))
+    return books
+
+
+async def test_the_limit_leaves_the_balance_whatever_happens_in_any_order(priced: Books) -> None:
+    rng = random.Random(5)
+    await give(priced, 1000)
+    await priced.write(priced.event("req_first"))
+    async with priced.database.transaction() as conn:
+        assert await set_prepaid(conn, priced.organization_id, priced.project_id, True)
+        assert not await set_prepaid(conn, priced.organization_id, priced.project_id, True)
+    assert await free(priced) == await balance_of(priced) == 1000 - 57
+
+    async def use(number: int) -> None:
+        late = within(BEFORE) if number % 3 else NOW
+        await priced.write(priced.event(f"req_{number}", finish_reason="error", completion_tokens=1, created_at=late))
+        await priced.write(priced.event(f"req_{number}", created_at=late))
+
+    async def adjust(number: int) -> None:
+        async with priced.database.transaction() as conn:
+            await write_adjustment(
+                conn,
+                priced.organization_id,
+                priced.project_id,
+                rng.randint(-30, 30),
+                reason="test",
+                corrects_period=None,
+                corrects_request_id=None,
+            )
+
+    async def expire(number: int) -> None:
+        await give(priced, 11, NOW - datetime.timedelta(seconds=1))
+        async with priced.database.acquire() as conn:
+            await lapse_due(conn)
+
+    async def close(number: int) -> None:
+        if number == 12:
+            async with priced.database.transaction() as conn:
+                await close_period(conn, priced.organization_id, BEFORE)
+
+    for start in range(0, 24, 6):
+        steps = [rng.choice((use, use, adjust, expire, close, lambda _: give(priced, 13))) for _ in range(5)]
+        await asyncio.gather(use(start), *(step(start + place) for place, step in enumerate(steps, 1)))
+        assert await free(priced) == await balance_of(priced)
+    async with priced.database.acquire() as conn:
+        before = await free(priced)
+        await refresh_balance(conn, priced.organization_id, priced.project_id)
+    assert await free(priced) == before, "to compute it anew changes nothing"
+    async with priced.database.transaction() as conn:
+        await conn.execute("DELETE FROM limit_accounts")  # as gateways of the version before clean up
+        assert await set_prepaid(conn, priced.organization_id, priced.project_id, False)
+    assert await free(priced) is None
+
+
+async def test_closing_a_period_draws_credits_and_the_invoice_says_so(priced: Books) -> None:
+    await give(priced, 30)
+    await give(priced, 50)
+    await priced.write(priced.event("req_1", created_at=within(BEFORE)))
+    async with priced.database.transaction() as conn:
+        await close_period(conn, priced.organization_id, BEFORE)
+        grants = await list_grants(conn, priced.organization_id, priced.project_id)
+        invoice = await draft_invoice(conn, priced.organization_id, priced.project_id, BEFORE)
+    assert [each.drawn for each in grants] == [30, 27]
+    assert (invoice.total_nanos, invoice.credit_nanos, invoice.due_nanos) == (57, 57, 0)
+    assert await balance_of(priced) == 23

@@ -1,0 +1,147 @@
+"""A closed month never changes: what comes late is billed in the open one, and says what it corrects."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+
+import asyncpg
+import msgspec
+import pytest
+
+from gateway.db.adjustments import write_adjustment
+from gateway.db.invoices import find_invoice, issue_invoices
+from gateway.db.periods import CannotClose, PeriodRow, close_period, list_periods
+from tests.gateway.billing.books import THIS_MONTH, Books, month_before, within
+
+LAST = month_before(THIS_MONTH)
+BEFORE = month_before(THIS_MONTH, 2)
+OF_PERIOD = "SELECT request_id, revision, completion_tokens, cost_nanos, corrects_period FROM ledger WHERE period = $1"
+
+
+async def close(books: Books, start: datetime.date) -> PeriodRow:
+    async with books.database.transaction() as conn:
+        return await close_period(conn, books.organization_id, start)
+
+
+@pytest.fixture
+async def priced(books: Books) -> Books:
+    await books.set_prices()
+    await books.backdate_prices(within(month_before(THIS_MONTH, 6)))
+    return books
+
+
+async def test_periods_close_in_order_and_when_they_are_over(priced: Books) -> None:
+    await priced.write(priced.event("req_1", created_at=within(BEFORE)), priced.event("req_2", created_at=within(LAST)))
+    with pytest.raises(CannotClose, match=f"{BEFORE:%Y-%m} is next"):
+        await close(priced, LAST)
+    assert (await close(priced, BEFORE)).state == "closed"
+    with pytest.raises(CannotClose, match="the first that is open"):
+        await close(priced, BEFORE)
+    with pytest.raises(CannotClose, match=f"{LAST:%Y-%m} is next"):
+        await close(priced, THIS_MONTH)
+    now = datetime.datetime.now(datetime.UTC)
+    if now >= datetime.datetime.combine(THIS_MONTH, datetime.time(1), datetime.UTC):
+        await close(priced, LAST)
+        with pytest.raises(CannotClose, match="usage of it may come until"):
+            await close(priced, THIS_MONTH)
+    async with priced.database.acquire() as conn:
+        listed = await list_periods(conn, priced.organization_id)
+    assert [(each.start, each.state, each.cost_nanos) for each in listed] == [
+        (THIS_MONTH, "open", 0),
+        (LAST, "closed", 57),
+        (BEFORE, "closed", 57),
+    ]
+
+
+async def test_what_comes_late_is_billed_where_it_is_open_and_names_what_it_corrects(priced: Books) -> None:
+    seen = priced.event("req_1", created_at=within(BEFORE), finish_reason="error", completion_tokens=2)
+    await priced.write(seen)
+    await close(priced, BEFORE)
+    closed = await priced.fetch(OF_PERIOD, BEFORE)
+    final = msgspec.structs.replace(seen, finish_reason="stop", completion_tokens=5)
+    late = priced.event("req_late", created_at=within(BEFORE))
+    for _ in range(2):
+        await priced.write(final, late)
+    assert await priced.fetch(OF_PERIOD, BEFORE) == closed
+    assert await priced.fetch(OF_PERIOD + " ORDER BY request_id", LAST) == [
+        ("req_1", 1, 3, 21, BEFORE),
+        ("req_late", 0, 5, 57, BEFORE),
+    ]
+    with pytest.raises(asyncpg.RaiseError, match="is closed"):
+        await priced.fetch(
+            "INSERT INTO ledger (request_id, attempt, revision, kind, organization_id, project_id, api_key_id, "
+            "endpoint, model, adapter_class, service_tier, stream, prompt_tokens, cached_tokens, completion_tokens, "
+            "discarded_tokens, finish_reason, queue_ms, prefill_ms, decode_ms, adapter_load_bytes, created_at, "
+            "finished_at, period, input_cost_nanos, cached_cost_nanos, output_cost_nanos, cost_nanos, list_cost_nanos)"
+            " SELECT 'req_forged', 0, 0, kind, organization_id, project_id, api_key_id, endpoint, model, adapter_class,"
+            " service_tier, stream, 0, 0, 0, 0, 'stop', 0, 0, 0, 0, created_at, finished_at, period, 0, 0, 0, 0, 0 "
+            "FROM ledger WHERE period = $1",
+            BEFORE,
+        )
+
+
+async def test_closing_beside_writers_leaves_nothing_in_between(priced: Books) -> None:
+    """Whatever was written is in the closed month, as its sums were then, or a correction after it."""
+    await priced.write(priced.event("req_0", created_at=within(BEFORE)))
+
+    async def write(writer: int) -> None:
+        for number in range(30):
+            await priced.write(priced.event(f"req_{writer}_{number}", created_at=within(BEFORE)))
+
+    writers = [asyncio.create_task(write(writer)) for writer in range(3)]
+    await asyncio.sleep(0.05)
+    closed = await close(priced, BEFORE)
+    await asyncio.gather(*writers)
+    await priced.roll_up()
+    counts = dict(await priced.fetch("SELECT period, count(*) FROM ledger GROUP BY 1"))
+    assert sum(int(str(count)) for count in counts.values()) == 91
+    assert counts[BEFORE] == closed.num_requests
+    sums = dict(await priced.fetch("SELECT period, sum(num_requests)::bigint FROM period_sums GROUP BY 1"))
+    assert sums == counts
+
+
+async def test_an_invoice_comes_to_what_the_ledger_has_and_stays_as_it_was_issued(priced: Books) -> None:
+    await priced.write(
+        priced.event("req_1", created_at=within(BEFORE)),
+        priced.event("req_2", created_at=within(BEFORE), model="tiny:pirate", adapter_id="a", service_tier="flex"),
+        priced.event("req_3", created_at=within(LAST)),
+    )
+    await close(priced, BEFORE)
+    await priced.write(priced.event("req_late", created_at=within(BEFORE)))
+    async with priced.database.transaction() as conn:
+        (issued,) = await issue_invoices(conn, priced.organization_id, BEFORE)
+        await write_adjustment(
+            conn,
+            priced.organization_id,
+            priced.project_id,
+            -20,
+            reason="an outage",
+            corrects_period=BEFORE,
+            corrects_request_id="req_1",
+        )
+        await conn.execute("UPDATE projects SET name = 'renamed' WHERE id = $1", priced.project_id)
+        kept = await find_invoice(conn, priced.organization_id, priced.project_id, BEFORE)
+        draft = await find_invoice(conn, priced.organization_id, priced.project_id, LAST)
+    assert kept == issued
+    assert (issued.number, issued.project.name, issued.num_requests) == (f"{BEFORE:%Y-%m}-0001", "acme", 2)
+    assert [(line.model, line.kind, line.num_tokens, line.amount_nanos) for line in issued.lines] == [
+        ("tiny", "input", 6, 18),
+        ("tiny", "cached_input", 4, 4),
+        ("tiny", "output", 5, 35),
+        ("tiny:pirate", "input", 6, 18),
+        ("tiny:pirate", "cached_input", 4, 4),
+        ("tiny:pirate", "output", 5, 35),
+    ]
+    assert issued.usage_nanos == issued.total_nanos == issued.due_nanos == 2 * 57
+    assert await priced.value("SELECT sum(cost_nanos)::bigint FROM ledger WHERE period = $1", BEFORE) == 2 * 57
+    assert (draft.number, draft.project.name, draft.usage_nanos) == (None, "renamed", 2 * 57)
+    assert {line.corrects_period for line in draft.lines} == {None, f"{BEFORE:%Y-%m}"}
+    for statement in (
+        "UPDATE invoices SET document = '{}'",
+        "DELETE FROM invoices",
+        "UPDATE price_versions SET currency = 'eur'",
+        "DELETE FROM prices",
+    ):
+        with pytest.raises(asyncpg.RaiseError, match="never changed"):
+            await priced.fetch(statement)

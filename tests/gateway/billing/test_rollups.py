@@ -1,0 +1,93 @@
+"""The sums are the ledger's, to the token and the nano, however many write, sum and fail at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import random
+
+from gateway.billing.bookkeeper import Bookkeeper
+from gateway.db.rollups import roll_up
+from gateway.db.usage import write_usage_events
+from tests.gateway.billing.books import NOW, Books
+
+MEASURES = (
+    "sum(prompt_tokens)::bigint, sum(cached_tokens)::bigint, sum(completion_tokens)::bigint, "
+    "sum(input_cost_nanos)::bigint, sum(cached_cost_nanos)::bigint, sum(output_cost_nanos)::bigint, "
+    "sum(cost_nanos)::bigint"
+)
+BY_TIME = {
+    width: (
+        f"SELECT bucket, project_id, model, endpoint, service_tier, sum(num_requests)::bigint, {MEASURES} "
+        f"FROM usage_rollups WHERE width = '{width}' GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5",
+        f"SELECT date_trunc('{width}', created_at, 'UTC'), project_id, model, endpoint, service_tier, "
+        f"count(*) FILTER (WHERE revision = 0 AND kind = 'usage' AND request_id NOT LIKE '%.%'), {MEASURES} "
+        "FROM ledger GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5",
+    )
+    for width in ("minute", "hour", "day")
+}
+BY_PERIOD = (
+    f"SELECT period, project_id, model, price_version, {MEASURES}, sum(list_cost_nanos)::bigint "
+    "FROM period_sums GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4",
+    f"SELECT period, project_id, model, coalesce(price_version, 0), {MEASURES}, sum(list_cost_nanos)::bigint "
+    "FROM ledger GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4",
+)
+
+
+async def assert_sums_are_the_ledgers(books: Books) -> None:
+    for sums, ledger in (*BY_TIME.values(), BY_PERIOD):
+        assert await books.fetch(sums) == await books.fetch(ledger)
+    assert await books.value("SELECT count(*) FROM rollup_queue") == 0
+
+
+async def test_two_consumers_beside_three_writers_lose_nothing_and_count_nothing_twice(books: Books) -> None:
+    await books.set_prices()
+    await books.backdate_prices(NOW - datetime.timedelta(days=2))
+    rng = random.Random(4)
+    done = asyncio.Event()
+
+    async def write(writer: int) -> None:
+        for number in range(25):
+            events = [
+                books.event(
+                    f"req_{writer}_{number}" + (f".{part}" if part else ""),
+                    finish_reason=rng.choice(("stop", "error")),
+                    model=rng.choice(("tiny", "tiny:pirate")),
+                    endpoint=rng.choice(("/v1/completions", "/v1/embeddings")),
+                    service_tier=rng.choice(("default", "flex")),
+                    completion_tokens=rng.randrange(50),
+                    created_at=NOW - datetime.timedelta(minutes=rng.randrange(2000)),
+                )
+                for part in range(rng.randint(1, 3))
+            ]
+            with contextlib.suppress(ZeroDivisionError):
+                async with books.database.transaction() as conn:
+                    await write_usage_events(conn, events)
+                    await asyncio.sleep(rng.random() / 200)  # older transactions commit after younger ones
+                    if rng.random() < 0.2:
+                        raise ZeroDivisionError  # written, and gone with the transaction
+            late = [books.event(each.request_id, created_at=each.created_at, completion_tokens=60) for each in events]
+            await books.write(*late)
+
+    async def consume() -> None:
+        while not done.is_set():
+            with contextlib.suppress(ZeroDivisionError):
+                async with books.database.transaction() as conn:
+                    if await roll_up(conn, rng.randint(1, 7)) and rng.random() < 0.2:
+                        raise ZeroDivisionError  # taken, and given back with the transaction
+
+    consumers = [asyncio.create_task(consume()) for _ in range(2)]
+    await asyncio.gather(*(write(writer) for writer in range(3)))
+    done.set()
+    await asyncio.gather(*consumers)
+    await books.roll_up()
+    await assert_sums_are_the_ledgers(books)
+
+
+async def test_any_bookkeeper_does_all_there_is_to_do(books: Books) -> None:
+    await books.write(*(books.event(f"req_{number}") for number in range(10)))
+    await asyncio.gather(*(Bookkeeper(books.database).work() for _ in range(3)))
+    await assert_sums_are_the_ledgers(books)
+    tomorrow = (datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=7)).strftime("ledger_%Y%m%d")
+    assert await books.value("SELECT to_regclass($1) IS NOT NULL", tomorrow)

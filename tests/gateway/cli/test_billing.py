@@ -1,0 +1,114 @@
+"""Prices, credits, adjustments, usage, costs, periods and invoices from the command line."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import main
+from gateway.db.pool import Database
+from tests.gateway.billing.books import MILLION, THIS_MONTH, Books, month_before, within
+from tests.gateway.cli.conftest import Cli
+
+LAST = month_before(THIS_MONTH)
+
+
+@pytest.fixture
+async def acme(lorikeet: Cli, database: Database) -> Books:
+    """A tenant with prices and usage of the last month."""
+    made = await lorikeet.json("tenant", "create", "acme")
+    async with database.acquire() as conn:
+        organization_id = await conn.fetchval("SELECT organization_id FROM projects WHERE id = $1", made["id"])
+    books = Books(database, organization_id, made["id"])
+    await lorikeet.json("price", "set", "--input", "3", "--cached-input", "1", "--output", "7")
+    await books.backdate_prices(within(LAST) - datetime.timedelta(days=5))
+    await books.write(
+        *(books.event(f"req_{number}", created_at=within(LAST), prompt_tokens=MILLION) for number in range(2))
+    )
+    await books.roll_up()
+    return books
+
+
+async def test_a_change_of_prices_is_a_version_of_all_of_them(lorikeet: Cli, acme: Books) -> None:
+    second = await lorikeet.json("price", "set", "--model", "tiny", "--input", "0.000000001", "--output", "0")
+    assert second["version"] == 2
+    assert [(each["model"], each["input_nanos_per_million"]) for each in second["entries"]] == [
+        ("*", 3 * 10**9),
+        ("tiny", 1),
+    ]
+    code, _, err = await lorikeet("price", "set", "--discount", "acme=12.5")
+    assert (code, "it must follow version 2" in err) == (1, True)
+    effective = "2099-01-01"
+    third = await lorikeet.json("price", "set", "--discount", "acme=12.5", "--effective", effective)
+    assert third["discounts"] == [{"project_id": acme.project_id, "basis_points": 1250}]
+    fourth = await lorikeet.json("price", "set", "--model", "tiny", "--remove", "--effective", "2099-01-02")
+    assert [each["model"] for each in fourth["entries"]] == ["*"]
+    code, out, _ = await lorikeet("price", "list")
+    assert (code, len(out.splitlines())) == (0, 1 + 2 + 3 + 2 + 1)
+
+
+async def test_usage_and_costs_are_shown(lorikeet: Cli, acme: Books) -> None:
+    since = LAST.isoformat()
+    (bucket,) = await lorikeet.json("usage", "--since", since, "--tenant", "acme")
+    assert bucket["results"][0]["num_model_requests"] == 2
+    code, out, _ = await lorikeet("usage", "--since", since, "--by", "model")
+    assert (code, out.splitlines()[1].split()[2:]) == (0, ["tiny", "2", "2000000", "8", "10"])
+    code, out, _ = await lorikeet("costs", "--since", since)
+    assert code == 0 and "acme    tiny, output" in out and "0.00007 usd" in out
+
+
+async def test_a_month_is_closed_invoiced_and_printed(lorikeet: Cli, acme: Books, tmp_path: Path) -> None:
+    month = f"{LAST:%Y-%m}"
+    await lorikeet.json("credit", "grant", "--tenant", "acme", "--amount", "1.50", "--reason", "welcome")
+    code, _, err = await lorikeet("invoice", "issue", "--period", month)
+    assert (code, "close it first" in err) == (1, True)
+    closed = await lorikeet.json("period", "close", month)
+    assert await lorikeet.json("period", "close", month) == closed
+    (issued,) = await lorikeet.json("invoice", "issue", "--period", month)
+    assert await lorikeet.json("invoice", "show", "--period", month, "--tenant", "acme") == issued
+    assert issued["credit_nanos"] == 1_500_000_000
+    code, out, _ = await lorikeet("invoice", "show", "--period", month)
+    assert (code, out.splitlines()[1].split()[:2]) == (0, [f"{month}-0001", "acme"])
+    page = tmp_path / "invoice.html"
+    code, _, _ = await lorikeet(
+        "invoice", "show", "--period", month, "--tenant", "acme", "--format", "html", "--out", str(page)
+    )
+    assert (code, f"{month}-0001" in page.read_text()) == (0, True)
+    refund = await lorikeet.json(
+        "adjustment", "add", "--tenant", "acme", "--refund", "0.5", "--reason", "outage", "--corrects-request", "req_1"
+    )
+    assert (refund["cost_nanos"], refund["corrects_period"]) == (-500_000_000, month)
+    states = {each["id"]: each["state"] for each in await lorikeet.json("period", "list")}
+    assert states == {month: "invoiced", f"{THIS_MONTH:%Y-%m}": "open"}
+
+
+async def test_a_tenant_pays_in_advance_or_not(lorikeet: Cli, acme: Books) -> None:
+    await lorikeet.json("credit", "grant", "--tenant", "acme", "--amount", "100", "--reason", "paid")
+    billing = await lorikeet.json("credit", "mode", "--tenant", "acme", "prepaid")
+    assert billing["mode"] == "prepaid" and 0 < billing["balance_nanos"] < 100 * 10**9
+    (limit,) = await lorikeet.json("limit", "list", "--tenant", "acme")
+    assert limit["id"] == billing["limit_id"]
+    assert round(limit["free"] * 10**9) == billing["balance_nanos"]
+    code, _, err = await lorikeet("limit", "remove", "--tenant", "acme", "--unit", "cost")
+    assert (code, "balance of a prepaid project" in err) == (1, True)
+    code, out, _ = await lorikeet("credit", "list", "--tenant", "acme")
+    assert (code, out.splitlines()[-1].split()[0]) == (0, "prepaid,")
+    assert (await lorikeet.json("credit", "mode", "--tenant", "acme", "postpaid"))["limit_id"] is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["price", "set", "--input", "-1"],
+        ["price", "set", "--input", "0.0000000001"],
+        ["price", "set", "--effective", "soon"],
+        ["credit", "grant", "--tenant", "acme", "--reason", "x", "--amount", "nan"],
+        ["adjustment", "add", "--tenant", "acme", "--reason", "x", "--charge", "1", "--refund", "1"],
+    ],
+)
+def test_wrong_usage_is_said(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(words, {})
+    assert left.value.code == 2
