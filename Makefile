@@ -12,7 +12,7 @@ DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: serve test check bench bench-gateway long-numerics long-scheduler long-grammar long-limits \
-	long-conservation install clean
+	long-conservation long-usage install clean
 
 # `exec`: Ctrl-C reaches Lorikeet itself rather than a shell around it. Make only waits for it to drain.
 serve: $(VENV)/.installed
@@ -62,6 +62,11 @@ long-limits: $(VENV)/.installed-dev
 # 1,000 faults at random moments of a streaming load, 20 on each site: half an hour. FIRST_SEED goes on from a site.
 long-conservation: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/test_conservation.py
+
+# Ten million events of one month: usage by day, project and model within a tenth of a second, by plans that never read the
+# ledger from end to end. Ten minutes and 10 GB.
+long-usage: $(VENV)/.installed-dev
+	$(BIN)/pytest --full -s tests/gateway/billing/test_query_plans.py
 
 # Ten million events exported, with the memory and the time that takes: half an hour and 20 GB of disk.
 long-exports: $(VENV)/.installed-dev

@@ -34,7 +34,8 @@ _INSERT = """
            CASE WHEN x.model > 0 THEN 'adpt_' || x.project || '_' || x.model END, CASE WHEN x.model > 0 THEN 1 END,
            NULL, CASE WHEN x.model > 0 THEN 'default' ELSE 'none' END, 'default', true,
            200 + n % 900, n % 200, 50 + n % 400, 0, 'stop', 1, 20, 500, 30, 550, 0, x.at, x.at,
-           date_trunc('month', $2::date), NULL, (n % 700) * 100, 0, (n % 400) * 400, (n % 700) * 100 + (n % 400) * 400, 0
+           date_trunc('month', $2::date), NULL, (n % 700) * 100, 0, (n % 400) * 400,
+           (n % 700) * 100 + (n % 400) * 400, 0
     FROM generate_series(1, $4::bigint) n CROSS JOIN LATERAL (
         SELECT (n * 7919) % $5 AS project, (n / 3) % $6 AS key, (n / 5) % $7 AS model,
                $2::date::timestamp AT TIME ZONE 'UTC' + ($3 + n::float8 / $4) * (interval '1 day' / $8) AS at
