@@ -17,7 +17,7 @@ from decimal import Context, Decimal
 
 import msgspec
 
-from gateway.db.exports import ChargeRow
+from gateway.db.charges import ChargeRow
 from gateway.exports.csv_file import CsvFile
 from gateway.exports.focus_row import FocusRow
 from gateway.exports.table import columns_of

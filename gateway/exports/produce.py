@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from gateway.db import charges
 from gateway.db import exports as ledger
+from gateway.db.charges import CHARGE_ORDER, ChargeRow
 from gateway.db.deliveries import stripe_customers
-from gateway.db.exports import ChargeRow, LedgerRow, Scope, Setting
+from gateway.db.exports import LEDGER_ORDER, LedgerRow, Scope, Setting
 from gateway.db.invoices import invoice_numbers
 from gateway.db.pool import Database
 from gateway.exports.cloudevents import CloudEvents
@@ -68,7 +70,7 @@ class Export:
             as_of=self._setting.now.isoformat(),
             num_rows=self._sums.num_rows,
             totals=self._totals(),
-            order=ledger.LEDGER_ORDER if self.request.kind == "usage" else ledger.CHARGE_ORDER,
+            order=LEDGER_ORDER if self.request.kind == "usage" else CHARGE_ORDER,
             library=self._library,
             file=self._digest.entry(),
         )
@@ -94,9 +96,9 @@ class Export:
                 self._sums.add_ledger(rows)
                 yield rows
             return
-        async for charges in ledger.charges(self._conn, self._scope(), by_day=request.kind == "costs"):
-            self._sums.add_charges(charges)
-            yield charges
+        async for batch in charges.charges(self._conn, self._scope(), by_day=request.kind == "costs"):
+            self._sums.add_charges(batch)
+            yield batch
         if credits := await self._credits():
             self._sums.add_charges(credits)
             yield credits
@@ -106,7 +108,7 @@ class Export:
         request = self.request
         if request.span.is_day or (request.kind == "costs" and request.format != "focus"):
             return []
-        return await ledger.credits_drawn(
+        return await charges.credits_drawn(
             self._conn, request.organization_id, request.project_id, self._month, self._setting.currency
         )
 
