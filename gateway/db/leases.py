@@ -102,7 +102,7 @@ class PostgresLeases:
     async def exchange(
         self, gateway_id: str, limit_ids: Collection[str], decide: Callable[[Snapshot | None], Mapping[Key, int]]
     ) -> None:
-        async with self._database.acquire() as conn, conn.transaction():
+        async with self._database.transaction() as conn:
             if not limit_ids:
                 await write_leases(conn, gateway_id, decide(None))
                 return
@@ -122,7 +122,7 @@ class PostgresLeases:
             return Beat(unix_ns(row["heard_at"]), row["num_gateways"])
 
     async def claim(self, gateway_id: str, amounts: Mapping[Key, int]) -> Beat:
-        async with self._database.acquire() as conn, conn.transaction():
+        async with self._database.transaction() as conn:
             await conn.execute(_CLAIM, gateway_id)
             await write_leases(conn, gateway_id, amounts)
             row = await conn.fetchrow(_BEAT, gateway_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 ACQUIRE_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 10.0
+CLOSE_TIMEOUT_S = 10.0
 LISTENER_NAME = "lorikeet-changes"
 SNAPSHOT_NAME = "lorikeet-export"
 """How listening connections and long reads show in pg_stat_activity."""
@@ -81,9 +83,21 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """Borrow a connection for one transaction; raises as `acquire` does."""
-        async with self.acquire() as connection, connection.transaction():
-            yield connection
+        """Borrow a connection for one transaction; raises as `acquire` does. Who is canceled in it, as by a timeout,
+        does not wait for a server that may not answer: the connection is closed, and the server rolls back by itself.
+        """
+        async with self.acquire() as connection:
+            transaction = connection.transaction()
+            await transaction.start()
+            try:
+                yield connection
+            except asyncio.CancelledError:
+                connection.terminate()
+                raise
+            except BaseException:
+                await transaction.rollback()
+                raise
+            await transaction.commit()
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Connection]:
@@ -111,8 +125,12 @@ class Database:
         )
 
     async def close(self) -> None:
-        """Wait for borrowed connections to come back, then close them all."""
-        await self._pool.close()
+        """Wait for borrowed connections to come back, then close them all; at most for `CLOSE_TIMEOUT_S`."""
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._pool.close()
+        except TimeoutError:
+            self._pool.terminate()
 
     async def __aenter__(self) -> Self:
         return self

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,14 @@ from gateway.db.embedded import EmbeddedPostgres
 from gateway.db.migrate import migrate
 from gateway.process import last_lines
 from gateway.settings import Settings
+from tests.faults.gateway_process import start_gateway
 from tests.faults.seen import Seen
 from tests.gateway.limits.fleet import Key, make_key, put_limit
 from tests.gateway.live import BASE, STARTUP_S, make_operator_key
 from tests.gateway.model_folder import make_model_folder
 
 TOKENS_PER_S = 100
+STOP_S = 40.0
 LIMIT = 10**9
 
 
@@ -54,8 +57,17 @@ class Postgres:
         self._start()
 
     def restart(self) -> None:
+        with self.stopped():
+            pass
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Nobody can connect."""
         self._server.stop()
-        self._start()
+        try:
+            yield
+        finally:
+            self._start()
 
     def _start(self) -> None:
         assert self._server.start() == self.dsn
@@ -76,21 +88,17 @@ class Postgres:
                 os.kill(pid, signum)
 
 
-class Process:
-    """A program that is started again and again."""
+class Engine:
+    """The fake engine, which writes down what it produces."""
 
-    def __init__(self, command: list[str], environ: dict[str, str], log: Path, fds: tuple[int, ...] = ()) -> None:
+    def __init__(self, command: list[str], log: Path) -> None:
         self._command = command
-        self._environ = environ
-        self.log = log
-        self._fds = fds
+        self._log = log
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, env=self._environ, pass_fds=self._fds, stdout=log, stderr=subprocess.STDOUT
-            )
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT)
 
     def kill(self) -> None:
         if self._process is not None:
@@ -98,42 +106,36 @@ class Process:
             self._process.wait()
             self._process = None
 
-    def terminate(self) -> int:
-        """SIGTERM, and the exit code; 0 where it does not run."""
-        if self._process is None:
-            return 0
-        self._process.terminate()
-        code, self._process = self._process.wait(40), None
-        return code
 
-
-# As `lorikeet gateway` runs it; the test's model has no weights to prepare.
-PROGRAM = """
-import pathlib, socket, sys
-from gateway.app import run_gateway
-from gateway.settings import Settings
-data_dir, model_dir, dsn, fd, journal_bytes = sys.argv[1:]
-settings = Settings(
-    data_dir=pathlib.Path(data_dir),
-    model=model_dir,
-    model_name="tiny",
-    drain_seconds=10,
-    journal_bytes=int(journal_bytes),
-)
-run_gateway(settings, model_dir=pathlib.Path(model_dir), dsn=dsn, sockets=[socket.socket(fileno=int(fd))])
-"""
-
-
-class Gateway(Process):
+class Gateway:
     """A gateway on a socket that stays open while it is away."""
 
     def __init__(self, settings: Settings, dsn: str, number: int) -> None:
+        self.log = settings.data_dir / f"gateway{number}.log"
+        self._settings = settings
+        self._dsn = dsn
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port = int(self._socket.getsockname()[1])
-        fd = self._socket.fileno()
-        values = (settings.data_dir, settings.model, dsn, fd, settings.journal_bytes)
-        command = [sys.executable, "-c", PROGRAM, *map(str, values)]
-        super().__init__(command, dict(os.environ), settings.data_dir / f"gateway{number}.log", (fd,))
+        self._process: ForkServerProcess | None = None
+
+    def start(self) -> None:
+        self._process = start_gateway(self._settings, self._dsn, self._socket, self.log)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._process = None
+
+    def terminate(self) -> int | None:
+        """SIGTERM, and the exit code; 0 where it does not run, None where it does not end."""
+        if self._process is None:
+            return 0
+        self._process.terminate()
+        self._process.join(STOP_S)
+        code = self._process.exitcode
+        self.kill()
+        return code
 
     def close(self) -> None:
         self.kill()
@@ -180,7 +182,7 @@ class Site:
         self._produced = folder / "produced"
         flags = f"--tokens-per-s {TOKENS_PER_S} --max-num-seqs 256 --endpoint {self.settings.engine_endpoint}".split()
         command = [sys.executable, "-m", "engine.fake", "--model-dir", str(model_dir), *flags]
-        self.engine = Process([*command, "--produced", str(self._produced)], dict(os.environ), folder / "engine.log")
+        self.engine = Engine([*command, "--produced", str(self._produced)], folder / "engine.log")
         self.gateways = [Gateway(self.settings, self.postgres.dsn, number) for number in range(num_gateways)]
 
     def start(self) -> None:

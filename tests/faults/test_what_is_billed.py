@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -121,13 +120,12 @@ def test_a_database_that_goes_and_comes_costs_nothing(site: Site, how: str) -> N
 
 def test_a_gateway_that_stops_without_its_database_leaves_the_rest_to_the_next(site: Site) -> None:
     codes: list[int] = []
-    with ExitStack() as stack:
 
-        def stop() -> None:
-            stack.enter_context(site.postgres.frozen())
+    def stop() -> None:
+        with site.postgres.stopped():
             codes.append(site.gateways[0].terminate())
 
-        seen = interrupted(site, stop)
+    seen = interrupted(site, stop)
     assert codes == [0]
     assert all(client.has_ended for client in seen), "a stop lets streams finish"
     assert segments_in(site.settings.journal_dir / "0")

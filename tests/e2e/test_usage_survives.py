@@ -1,0 +1,70 @@
+"""A gateway that is killed in the middle of a stream costs nobody a token: the engine tells its successor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import asyncpg
+import httpx
+import pytest
+
+from gateway.db.embedded import running_dsn
+from tests.e2e.installation import BASE, Installation
+
+
+def gateway_pid(installation: Installation) -> int:
+    """The gateway that serves this data folder, as its environment says."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes().split(b"\0")
+            environ = (entry / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"gateway" in command and f"LORIKEET_DATA_DIR={installation.data_dir}".encode() in environ:
+            return int(entry.name)
+    raise AssertionError("no gateway process")
+
+
+async def usage(installation: Installation, request_id: str) -> list[asyncpg.Record]:
+    dsn = running_dsn(installation.data_dir)
+    assert dsn is not None
+    conn = await asyncpg.connect(dsn)
+    try:
+        return await conn.fetch("SELECT * FROM usage_attempts WHERE request_id = $1", request_id)
+    finally:
+        await conn.close()
+
+
+def test_a_stream_whose_gateway_was_killed_is_billed_as_the_engine_counted(installation: Installation) -> None:
+    body = {"model": f"{BASE}:pirate", "prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": True}
+    keys, num_seen = installation.keys, 0
+    with httpx.stream(
+        "POST",
+        f"{installation.url}/v1/completions",
+        json={**body, "stream": True},
+        headers={"Authorization": f"Bearer {keys['OPENAI_API_KEY']}"},
+        timeout=60,
+    ) as reply:
+        request_id = reply.headers["x-request-id"]
+        with pytest.raises(httpx.RemoteProtocolError):
+            for line in reply.iter_lines():
+                num_seen += line.startswith("data: ")
+                if num_seen == 5:
+                    os.kill(gateway_pid(installation), signal.SIGKILL)
+    deadline_s = time.monotonic() + 30
+    while [row["finish_reason"] for row in asyncio.run(usage(installation, request_id))] != ["abort"]:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    (row,) = asyncio.run(usage(installation, request_id))
+    assert num_seen <= row["completion_tokens"] < body["max_tokens"]
+    while not installation.is_ready():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    headers = {"Authorization": f"Bearer {keys['LORIKEET_ADMIN_KEY']}"}
+    found = httpx.get(f"{installation.url}/v1/organization/reconciliation", headers=headers).json()
+    assert found["lost_journals"] == []
+    assert [engine["num_dropped"] for engine in found["engines"]] == [0]

@@ -1,0 +1,60 @@
+"""The difference between what engines counted and what the ledger took of them is seen, whoever wrote it."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from engine.protocol import EngineStats
+from gateway.backends.base import Health
+from gateway.backends.pool import CountedBackend, Pool
+from gateway.db.journals import add_engine_usage, forget_journals, report_journal, settle_journals
+from gateway.db.pool import Database
+from gateway.journal_metrics import JournalMetrics
+from gateway.metering.reconcile import Reconciler, Reconciliation
+
+STATS = EngineStats(ended_prompt_tokens_total=30, ended_completion_tokens_total=70, unacked_usage=1)
+
+
+class Heard:
+    """A backend, as far as its heartbeats go."""
+
+    def __init__(self, stats: EngineStats | None) -> None:
+        self.stats = stats
+
+    def health(self) -> Health:
+        return Health(ready=True, detail="", stats=self.stats, engine_id="engine")
+
+
+async def reconciled(database: Database, stats: EngineStats | None = STATS) -> Reconciliation:
+    pool = Pool("tiny", [cast("CountedBackend", Heard(stats))], created=0)
+    return await Reconciler(database, {"tiny": pool}, JournalMetrics(CollectorRegistry())).reconcile()
+
+
+async def test_the_difference_is_what_no_gateway_has_brought_to_the_ledger(database: Database) -> None:
+    (balance,) = (await reconciled(database)).engines
+    assert (balance.engine_id, balance.num_unacknowledged, balance.difference_tokens) == ("engine", 1, 100)
+    async with database.acquire() as conn:
+        await add_engine_usage(conn, "one", {"engine": (10, 20), "another": (5, 5)})
+        await add_engine_usage(conn, "two", {"engine": (20, 10)})
+        await add_engine_usage(conn, "two", {"engine": (0, 30)})
+    (balance,) = (await reconciled(database)).engines
+    assert (balance.ledger_prompt_tokens, balance.ledger_completion_tokens) == (30, 60)
+    assert balance.difference_tokens == 10
+
+
+async def test_an_engine_that_is_not_there_has_no_balance(database: Database) -> None:
+    assert (await reconciled(database, None)).engines == []
+
+
+async def test_a_silent_journal_is_lost_until_its_requests_have_rows_or_it_is_replayed(database: Database) -> None:
+    async with database.acquire() as conn:
+        for journal_id, num_open in (("settled", 2), ("replayed", 2), ("lost", 3), ("idle", 0), ("living", 5)):
+            await report_journal(conn, journal_id, num_open)
+        await conn.execute("UPDATE journals SET heard_at = heard_at - interval '2 minutes' WHERE id <> 'living'")
+        await settle_journals(conn, {"settled": 2, "lost": 1, "idle": 1})
+        await forget_journals(conn, ["replayed"])
+    lost = (await reconciled(database)).lost_journals
+    assert [msgspec.structs.astuple(journal)[:2] for journal in lost] == [("lost", 2)]
