@@ -14,6 +14,7 @@ from gateway.admin.access import LIST_QUERY, Nothing, needs, read_body
 from gateway.admin.common import author, seconds_or_none
 from gateway.admin.paging import Page, page_of_all, read_list_query
 from gateway.admin.services import Caller, Services
+from gateway.billing.closing import next_month
 from gateway.billing.invoice import Invoice
 from gateway.db import audit, invoices, periods
 from gateway.db.organizations import lock_organization
@@ -111,7 +112,7 @@ def _wire(row: periods.PeriodRow) -> Period:
         f"{row.start:%Y-%m}",
         row.state,
         _start_of(row.start),
-        _start_of(periods.next_month(row.start)),
+        _start_of(next_month(row.start)),
         seconds_or_none(row.closed_at),
         seconds_or_none(row.invoiced_at),
         row.num_requests,

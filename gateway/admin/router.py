@@ -24,6 +24,7 @@ from gateway.admin.logins import LoginController, UserLoginController, log_in
 from gateway.admin.members import MemberController
 from gateway.admin.organization import OrganizationController
 from gateway.admin.periods import PeriodController
+from gateway.admin.price_classes import PriceClassController
 from gateway.admin.prices import PriceController
 from gateway.admin.projects import ProjectController
 from gateway.admin.rate_limits import RateLimitController
@@ -60,6 +61,7 @@ def admin_router(services: AdminServices) -> Router:
             UsageController,
             CostController,
             PriceController,
+            PriceClassController,
             PeriodController,
             InvoiceController,
             CreditController,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from gateway.billing.money import decimal_text
 from gateway.cli.errors import CommandFailed
@@ -43,6 +44,14 @@ def register(verbs: Verbs) -> None:
     setting.add_argument("--effective", type=instant, metavar="TIME", help="from when on, in UTC (default: now)")
     add_json_flag(setting)
     setting.set_defaults(run=_set)
+    classing = actions.add_parser(
+        "class", help="class an adapter", description="Say what entries of the price book call an adapter."
+    )
+    classing.add_argument("--tenant", required=True, metavar="NAME", help="whose adapter it is")
+    classing.add_argument("--adapter", required=True, metavar="NAME", help="the adapter")
+    classing.add_argument("price_class", metavar="CLASS", help="default, or one of your own")
+    add_json_flag(classing)
+    classing.set_defaults(run=_class)
     listing = actions.add_parser("list", help="list prices", description="List every version, newest first.")
     add_json_flag(listing)
     listing.set_defaults(run=_list)
@@ -99,6 +108,15 @@ def _discounts(arguments: argparse.Namespace, client: AdminClient, known: list[d
             raise CommandFailed(f"--discount: expected TENANT=PERCENT such as acme=12.5, not {text!r}")
         discounts[client.tenant_path(tenant).removeprefix("/projects/")] = basis_points
     return [{"project_id": project, "basis_points": points} for project, points in discounts.items() if points]
+
+
+def _class(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        path = f"{client.tenant_path(arguments.tenant)}/adapters/{quote(arguments.adapter, safe='')}/price_class"
+        made = client.post(path, json={"price_class": arguments.price_class})
+    return print_result(arguments, made, f"adapter {made['adapter']} is of the class {made['price_class']}")
 
 
 def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

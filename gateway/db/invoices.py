@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gateway.billing.closing import next_month
 from gateway.billing.invoice import AdjustmentLine, Invoice, Party, PeriodSum, lines_of
 from gateway.db.adjustments import list_adjustments
-from gateway.db.periods import mark_invoiced, next_month
+from gateway.db.periods import mark_invoiced
 from gateway.db.prices import currency_of, list_versions
 
 if TYPE_CHECKING:

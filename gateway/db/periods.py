@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from gateway.billing.closing import Lost, objection
 from gateway.db.credits import draw_credits, refresh_balance
+from gateway.db.journals import lost_journals
 from gateway.db.rollups import roll_up_all
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
-
-GRACE = datetime.timedelta(hours=1)
-"""After a month's end before it can be closed: requests that began in it end, and journals are written down. What comes
-even later is billed in the next month, as a correction."""
 
 State = Literal["open", "closed", "invoiced"]
 
@@ -89,14 +87,10 @@ async def close_period(conn: Connection, organization_id: str, start: datetime.d
     await roll_up_all(conn)
     situation = await conn.fetchrow(_SITUATION, organization_id)
     assert situation is not None
-    expected: datetime.date = situation["next"] or start
-    if start > expected:
-        raise CannotClose(f"periods are closed in their order: {expected:%Y-%m} is next")
-    if start < expected:
-        raise CannotClose(f"it is before {expected:%Y-%m}, the first that is open")
-    free_at = datetime.datetime.combine(next_month(start), datetime.time(), datetime.UTC) + GRACE
-    if situation["now"] < free_at:
-        raise CannotClose(f"usage of it may come until {free_at:%Y-%m-%d %H:%M} UTC")
+    lost = [Lost(each.heard_at, each.open_requests) for each in await lost_journals(conn)]
+    reason = objection(start, situation["next"] or start, situation["now"], lost[-1] if lost else None)
+    if reason is not None:
+        raise CannotClose(reason)
     await conn.execute(_CLOSE, organization_id, start)
     for row in await conn.fetch(_COSTS, organization_id, start):
         await draw_credits(conn, organization_id, row["project_id"], start, row["cost_nanos"])
@@ -114,7 +108,3 @@ _INVOICED = """
 
 async def mark_invoiced(conn: Connection, organization_id: str, start: datetime.date) -> None:
     await conn.execute(_INVOICED, organization_id, start)
-
-
-def next_month(start: datetime.date) -> datetime.date:
-    return (start + datetime.timedelta(days=31)).replace(day=1)

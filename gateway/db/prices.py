@@ -149,6 +149,30 @@ async def add_version(
     return stored
 
 
+class PricedAdapter(msgspec.Struct, frozen=True):
+    """price_class: what entries of the price book call it."""
+
+    adapter_id: str
+    price_class: str
+
+
+_FIND_ADAPTER = """
+    SELECT id AS adapter_id, price_class FROM adapters WHERE project_id = $1 AND name = $2 AND removed_at IS NULL
+"""
+
+
+async def find_priced_adapter(conn: Connection, project_id: str, name: str) -> PricedAdapter | None:
+    row = await conn.fetchrow(_FIND_ADAPTER, project_id, name)
+    return PricedAdapter(**row) if row else None
+
+
+_SET_CLASS = "UPDATE adapters SET price_class = $2 WHERE id = $1"
+
+
+async def set_price_class(conn: Connection, adapter_id: str, price_class: str) -> None:
+    await conn.execute(_SET_CLASS, adapter_id, price_class)
+
+
 def _stored(row: asyncpg.Record) -> StoredVersion:
     entries = tuple(Entry(*entry) for entry in row["entries"])
     discounts = dict(row["discounts"])

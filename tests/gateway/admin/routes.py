@@ -19,6 +19,7 @@ from gateway.admin.keys import CreateKey, ModifyKey
 from gateway.admin.limits import SetLimit
 from gateway.admin.logins import ChangePassword, Confirm, WithPassword
 from gateway.admin.members import AddMember, ModifyMember
+from gateway.admin.price_classes import SetPriceClass
 from gateway.admin.prices import SetPrices
 from gateway.admin.projects import ArchiveProject, CreateProject, ModifyProject
 from gateway.admin.rate_limits import UpdateRateLimit
@@ -83,6 +84,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
         "destination": {"type": "folder", "path": "x"},
         "from_period": "2026-01-01",
     },
+    SetPriceClass: {"price_class": "big"},
     SetPrices: {
         "currency": "usd",
         "entries": [{"input_nanos_per_million": 2, "output_nanos_per_million": 3}],

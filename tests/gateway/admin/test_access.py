@@ -135,6 +135,7 @@ MEANT = {
     ("projects", "invoices"): "billing",
     ("projects", "credits"): "billing",
     ("projects", "billing"): "billing",
+    ("projects", "adapters", "price_class"): "billing",
     ("projects", "adjustments"): "billing",
     ("exports",): "billing",
     ("projects", "exports"): "billing",

@@ -9,6 +9,7 @@ import asyncpg
 import msgspec
 import pytest
 
+from gateway.billing.closing import Lost, objection
 from gateway.db.adjustments import write_adjustment
 from gateway.db.invoices import find_invoice, issue_invoices
 from gateway.db.periods import CannotClose, PeriodRow, close_period, list_periods
@@ -17,6 +18,10 @@ from tests.gateway.billing.books import THIS_MONTH, Books, month_before, within
 LAST = month_before(THIS_MONTH)
 BEFORE = month_before(THIS_MONTH, 2)
 OF_PERIOD = "SELECT request_id, revision, completion_tokens, cost_nanos, corrects_period FROM ledger WHERE period = $1"
+
+
+def utc(text: str) -> datetime.datetime:
+    return datetime.datetime.fromisoformat(f"{text}+00:00")
 
 
 async def close(books: Books, start: datetime.date) -> PeriodRow:
@@ -52,6 +57,25 @@ async def test_periods_close_in_order_and_when_they_are_over(priced: Books) -> N
         (LAST, "closed", 57),
         (BEFORE, "closed", 57),
     ]
+
+
+@pytest.mark.parametrize(
+    ("start", "now", "lost_at", "words"),
+    [
+        ("2026-10-01", "2026-11-01 01:00", None, None),
+        ("2026-10-01", "2026-11-01 00:59", None, "usage of it may come until 2026-11-01 01:00 UTC"),
+        ("2026-11-01", "2026-12-02 00:00", None, "2026-10 is next"),
+        ("2026-09-01", "2026-12-02 00:00", None, "before 2026-10, the first that is open"),
+        ("2026-10-01", "2026-11-04 00:59", "2026-10-01 00:00", "7 requests in its journal"),
+        ("2026-10-01", "2026-11-04 01:00", "2026-10-31 23:59", None),
+        ("2026-10-01", "2026-11-02 00:00", "2026-09-30 23:59", None),
+    ],
+)
+def test_a_month_stays_open_for_a_reason(start: str, now: str, lost_at: str | None, words: str | None) -> None:
+    lost = Lost(utc(lost_at), 7) if lost_at else None
+    reason = objection(datetime.date.fromisoformat(start), datetime.date(2026, 10, 1), utc(now), lost)
+    assert (reason is None) == (words is None)
+    assert words is None or words in str(reason)
 
 
 async def test_what_comes_late_is_billed_where_it_is_open_and_names_what_it_corrects(priced: Books) -> None:
