@@ -6,7 +6,9 @@ last, in one transaction.
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,10 +27,12 @@ from gateway.backup.manifest import (
     verify,
 )
 from gateway.backup.take import Installation
-from gateway.db.dump import Contents, DumpFailed, contents, drop_everything, is_empty, restore
+from gateway.db.dump import Contents, DumpFailed, contents, drop_everything, is_empty, num_sessions, restore
 from gateway.db.migrate import read_migrations
 from gateway.process import write_private
 from gateway.serve.lock import RESTORE_MARKER
+
+LAST_SESSIONS_S = 3.0
 
 
 def check_backup(folder: Path) -> BackupManifest:
@@ -65,6 +69,7 @@ async def restore_backup(
     """
     if not force and not await is_empty(dsn):
         raise BackupError("the database is not empty; --force replaces what it holds")
+    await _wait_until_unused(dsn)
     marker = installation.data_dir / RESTORE_MARKER
     write_private(marker, f"{folder}\n")
     say("adapters")
@@ -83,6 +88,15 @@ async def restore_backup(
         raise BackupError(str(error)) from None
     _compare(manifest.contents, await contents(dsn))
     marker.unlink()
+
+
+async def _wait_until_unused(dsn: str) -> None:
+    """A gateway that was stopped just now may still be connected for a moment. Raises BackupError."""
+    deadline = time.monotonic() + LAST_SESSIONS_S
+    while (sessions := await num_sessions(dsn)) > 0:
+        if time.monotonic() > deadline:
+            raise BackupError(f"gateways have {sessions} connections to the database: stop them first")
+        await asyncio.sleep(0.1)
 
 
 def _restore_adapters(folder: Path, manifest: BackupManifest, installation: Installation) -> None:

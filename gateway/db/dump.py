@@ -97,6 +97,21 @@ _LIST_TABLES = """
     SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v')
     ORDER BY c.relname LIMIT 1
 """
+_COUNT_SESSIONS = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name = 'lorikeet' AND pid <> pg_backend_pid()
+"""
+
+
+async def num_sessions(dsn: str) -> int:
+    """How many connections gateways have to the database. Raises one of `UNUSABLE` or `UNAVAILABLE`."""
+    conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
+    try:
+        return int(await conn.fetchval(_COUNT_SESSIONS))
+    finally:
+        await conn.close()
+
+
 _EMPTY_SCHEMA = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
 
 

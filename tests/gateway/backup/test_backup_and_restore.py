@@ -240,6 +240,7 @@ async def test_what_is_there_is_not_overwritten_unless_forced(
     assert "exists; --force" in await lorikeet.refused(house.environ, "restore", backup)
     full = elsewhere | {"DATABASE_URL": house.dsn}
     assert "the database is not empty; --force" in await lorikeet.refused(full, "restore", backup)
+    assert "stop them first" in await lorikeet.refused(full, "restore", backup, "--force")
     await lorikeet(elsewhere, "restore", backup)
     (Path(elsewhere["LORIKEET_DATA_DIR"]) / "journal/0/000000000009.journal").write_text("of the database that goes")
     await lorikeet(elsewhere, "restore", backup, "--force")
