@@ -101,7 +101,10 @@ def _is_time(text: str) -> bool:
 
 
 def _is_key_value(text: str) -> bool:
-    pairs = json.loads(text, object_pairs_hook=list)
+    try:
+        pairs = json.loads(text, object_pairs_hook=list)
+    except json.JSONDecodeError:
+        return False
     keys = [key for key, _ in pairs]
     return len(set(keys)) == len(keys) and not any(isinstance(value, list | dict) for _, value in pairs)
 
@@ -121,6 +124,11 @@ def violations(row: Row) -> Iterator[str]:
     if list(row) != [column.name for column in COLUMNS]:
         yield "columns"
         return
+    alone = list(_alone(row))
+    yield from alone or _together(row)
+
+
+def _alone(row: Row) -> Iterator[str]:
     for column in COLUMNS:
         value = row[column.name]
         if value is None:
@@ -128,7 +136,6 @@ def violations(row: Row) -> Iterator[str]:
                 yield f"{column.name}: null"
         elif not CHECKS[column.type](value) or (column.allowed and value not in column.allowed):
             yield f"{column.name}: {value!r}"
-    yield from _together(row)
 
 
 def _together(row: Row) -> Iterator[str]:

@@ -81,7 +81,7 @@ _ADJUSTMENTS = """
 """
 
 
-async def make_books(database: Database, num_rows: int = 2000) -> Books:
+async def make_books(database: Database, num_rows: int = 1000) -> Books:
     """September is closed with half as many rows; then October gets num_rows of its own, and some late ones."""
     async with database.transaction() as conn:
         organization_id = (await ensure_organization(conn, "default")).id

@@ -43,23 +43,18 @@ async def test_a_project_has_an_export_of_its_own(server: AdminServer, books: Bo
     assert unknown.status_code == 404
 
 
-@pytest.mark.parametrize(
-    ("query", "param"),
-    [
-        ({"kind": "usage"}, "period"),
-        ({"period": MONTH}, "kind"),
-        (QUERY | {"kind": "nothing"}, "kind"),
-        (QUERY | {"format": "focus"}, "format"),
-        (QUERY | {"period": "yesterday"}, "period"),
-        (QUERY | {"columns": "all"}, "columns"),
-    ],
-)
-async def test_a_wrong_question_is_refused_by_its_parameter(
-    server: AdminServer, query: dict[str, str], param: str
-) -> None:
+async def test_a_wrong_question_is_refused_by_its_parameter(server: AdminServer) -> None:
     async with server.client(server.operator_key) as operator:
-        reply = await operator.get("/exports", params=query)
-    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+        for query, param in [
+            ({"kind": "usage"}, "period"),
+            ({"period": MONTH}, "kind"),
+            (QUERY | {"kind": "nothing"}, "kind"),
+            (QUERY | {"format": "focus"}, "format"),
+            (QUERY | {"period": "yesterday"}, "period"),
+            (QUERY | {"columns": "all"}, "columns"),
+        ]:
+            reply = await operator.get("/exports", params=query)
+            assert (reply.status_code, reply.json()["error"]["param"]) == (400, param), query
 
 
 async def test_a_gateway_makes_a_few_at_once(server: AdminServer) -> None:

@@ -132,10 +132,7 @@ def test_the_check_takes_a_good_row() -> None:
     ids=str,
 )
 def test_the_check_finds_what_does_not_conform(wrong: Row) -> None:
-    try:
-        assert list(violations(GOOD | wrong)) != []
-    except ValueError:
-        assert any("not allowed" in str(value) for value in wrong.values()), "no JSON, no number"
+    assert list(violations(GOOD | wrong)) != []
 
 
 def test_the_check_finds_a_column_that_is_missing_or_too_many() -> None:

@@ -83,7 +83,7 @@ async def test_rows_come_in_their_stated_order(books: Books) -> None:
     content, manifest = await export(books, "usage", "csv")
     keys = [tuple(_comparable(row[name]) for name in manifest.order) for row in csv_rows(content)]
     assert keys == sorted(keys)
-    assert len(set(keys)) == len(keys) > 2000
+    assert len(set(keys)) == len(keys) > 1000
 
 
 def _comparable(cell: str) -> bytes | int:
@@ -93,7 +93,7 @@ def _comparable(cell: str) -> bytes | int:
 async def test_stripe_identifiers_are_unique_and_stable(books: Books) -> None:
     first, second = [(await export(books, "usage", "stripe"))[0] for _ in range(2)]
     identifiers = [event["identifier"] for event in json_rows(first)]
-    assert len(set(identifiers)) == len(identifiers) > 6000
+    assert len(set(identifiers)) == len(identifiers) > 3000
     assert max(map(len, identifiers)) <= 100
     assert identifiers == [event["identifier"] for event in json_rows(second)]
 
