@@ -69,6 +69,12 @@ _SET_MAX = """
         (SELECT settled FROM limit_accounts a WHERE a.limit_id = limits.id AND a.window_start = 'epoch'), 0))
     WHERE id = $1
 """
+# Thresholds that more credit has put out of reach are announced when they are crossed again.
+_REARM = """
+    DELETE FROM limit_alerts a USING limits l, limit_accounts s
+    WHERE l.id = $1 AND a.limit_id = l.id AND s.limit_id = l.id AND s.window_start = a.window_start
+        AND s.settled::numeric * 100 < l.max::numeric * a.percent
+"""
 
 
 async def current_balance(conn: Connection, organization_id: str, project_id: str) -> int:
@@ -90,6 +96,7 @@ async def refresh_balance(conn: Connection, organization_id: str, project_id: st
     now = await current_balance(conn, organization_id, project_id)
     if (limit_id := await find_balance_limit(conn, organization_id, project_id)) is not None:
         await conn.execute(_SET_MAX, limit_id, now)
+        await conn.execute(_REARM, limit_id)
     return now
 
 

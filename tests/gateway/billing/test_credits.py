@@ -65,11 +65,11 @@ async def priced(books: Books) -> Books:
 async def test_the_limit_leaves_the_balance_whatever_happens_in_any_order(priced: Books) -> None:
     rng = random.Random(5)
     await give(priced, 1000)
-    await priced.write(priced.event("req_first"))
+    await priced.write(priced.event("req_first"), priced.event("req_earlier", created_at=within(BEFORE)))
     async with priced.database.transaction() as conn:
         assert await set_prepaid(conn, priced.organization_id, priced.project_id, True)
         assert not await set_prepaid(conn, priced.organization_id, priced.project_id, True)
-    assert await free(priced) == await balance_of(priced) == 1000 - 57
+    assert await free(priced) == await balance_of(priced) == 1000 - 2 * 57
 
     async def use(number: int) -> None:
         late = within(BEFORE) if number % 3 else NOW
@@ -93,14 +93,14 @@ async def test_the_limit_leaves_the_balance_whatever_happens_in_any_order(priced
         async with priced.database.acquire() as conn:
             await lapse_due(conn)
 
-    async def close(number: int) -> None:
-        if number == 12:
+    async def close(start: int) -> None:
+        if start == 12:
             async with priced.database.transaction() as conn:
                 await close_period(conn, priced.organization_id, BEFORE)
 
     for start in range(0, 24, 6):
-        steps = [rng.choice((use, use, adjust, expire, close, lambda _: give(priced, 13))) for _ in range(5)]
-        await asyncio.gather(use(start), *(step(start + place) for place, step in enumerate(steps, 1)))
+        steps = [rng.choice((use, use, adjust, expire, lambda _: give(priced, 13))) for _ in range(5)]
+        await asyncio.gather(use(start), close(start), *(step(start + place) for place, step in enumerate(steps, 1)))
         assert await free(priced) == await balance_of(priced)
     async with priced.database.acquire() as conn:
         before = await free(priced)
