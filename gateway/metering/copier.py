@@ -80,7 +80,7 @@ class Copier:
         unsettled = self._journal.unsettled
         try:
             entries = [Entry.of(ended) for ended in batch]
-            new = await self._ledger.write(entries, len(unsettled.running) + len(unsettled.ended) - len(batch))
+            new = await self._ledger.write(entries, unsettled.num_open - len(batch))
         except UNAVAILABLE as error:
             log.warning("ledger_unavailable", error=repr(error), num_waiting=len(unsettled.ended))
             return False

@@ -88,7 +88,19 @@ class Copied(msgspec.Struct, frozen=True, array_like=True, tag="copied"):
     keys: list[EndedKey]
 
 
-Record = Begun | Opened | Progressed | Ended | Copied
+class Adopted(msgspec.Struct, frozen=True, array_like=True, tag="adopted"):
+    """What these journals had is in this one."""
+
+    journal_ids: list[str]
+
+
+class Released(msgspec.Struct, frozen=True, array_like=True, tag="released"):
+    """The database knows that nothing is lost with these."""
+
+    journal_ids: list[str]
+
+
+Record = Begun | Opened | Progressed | Ended | Copied | Adopted | Released
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Record).decode

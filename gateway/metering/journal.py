@@ -17,7 +17,19 @@ from pathlib import Path
 import structlog
 
 from gateway.metering.folder import JournalFolder, Segment
-from gateway.metering.format import Begun, Copied, Count, Ended, EndedKey, Opened, Progressed, Record, frame
+from gateway.metering.format import (
+    Adopted,
+    Begun,
+    Copied,
+    Count,
+    Ended,
+    EndedKey,
+    Opened,
+    Progressed,
+    Record,
+    Released,
+    frame,
+)
 from gateway.metering.unsettled import Unsettled
 
 log = structlog.get_logger(__name__)
@@ -93,6 +105,14 @@ class Journal:
         """The ledger has these."""
         self._record(Copied(keys))
 
+    def adopt(self, journal_ids: list[str]) -> None:
+        """What these had was recorded here."""
+        self._record(Adopted(journal_ids))
+
+    def release(self, journal_ids: list[str]) -> None:
+        """The database knows of that."""
+        self._record(Released(journal_ids))
+
     def start(self) -> None:
         """What is in the folder already must have been replayed: it is removed once all of that is on disk again."""
         self._left = self._folder.segments()
@@ -120,7 +140,7 @@ class Journal:
         self._close_retired()
         if self._segment is not None:
             self._segment.close()
-            if not self.unsettled.running and not self.unsettled.ended:
+            if not self.unsettled.num_open and not self.unsettled.adopted:
                 self._remove([self._segment.path])
             self._segment = None
         self._folder.release()

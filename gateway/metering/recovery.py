@@ -41,11 +41,6 @@ class Wakeable(Protocol):
         """The journal has something to copy."""
 
 
-class Bereaved(Protocol):
-    def gone(self, journal_ids: list[str]) -> None:
-        """What these journals had is in this one now."""
-
-
 class Recovery:
     """Looks for folders that were left behind, from `start` to `stop`, and moves what is in them to this journal."""
 
@@ -57,7 +52,6 @@ class Recovery:
         journal: Journal,
         metrics: JournalMetrics,
         copier: Wakeable,
-        standing: Bereaved,
     ) -> None:
         self._root = root
         self._own = own
@@ -65,7 +59,6 @@ class Recovery:
         self._journal = journal
         self._metrics = metrics
         self._copier = copier
-        self._standing = standing
         self._unreadable: set[Path] = set()
         self._task: asyncio.Task[None] | None = None
 
@@ -80,7 +73,8 @@ class Recovery:
         self._metrics.damaged.inc(replayed.num_damaged)
         if replayed.ended:
             log.info("journal_replayed", num_ended=num_ended, num_interrupted=replayed.num_made_up)
-        self._standing.gone(replayed.journal_ids)
+        if replayed.journal_ids:
+            self._journal.adopt(replayed.journal_ids)
         self._copier.wake()
 
     def start(self) -> None:

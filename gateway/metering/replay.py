@@ -23,7 +23,8 @@ class Unreadable(Exception):
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """ended: to be written to the ledger, which tells what it has already. journal_ids: of the processes that wrote it.
+    """ended: to be written to the ledger, which tells what it has already. journal_ids: of the processes that wrote it,
+    and of those that they had it from.
     num_made_up: how many of them had not ended; of these num_unseen had sent nothing to their clients yet.
     num_damaged: segments with bytes before their end that are no records; they are kept aside."""
 
@@ -59,7 +60,7 @@ def replay(folder: JournalFolder, database_id: str) -> Replayed:
     running, now_ns = list(unsettled.running.values()), time.time_ns()
     return Replayed(
         [*unsettled.ended.values(), *(made_up(each, now_ns) for each in running)],
-        list(journal_ids),
+        list(journal_ids | unsettled.adopted),
         num_made_up=len(running),
         num_unseen=sum(not (each.prompt_tokens or each.completion_tokens) for each in running),
         num_damaged=num_damaged,

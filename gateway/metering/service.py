@@ -42,9 +42,7 @@ class Metering:
         self._journal = Journal(folder, begun, max_bytes=max_journal_bytes, on_durable=acknowledgements.durable)
         self._copier = Copier(self._journal, Ledger(database, limiter, begun.journal_id), metrics)
         self._standing = Standing(self._journal, database, metrics.journal)
-        self._recovery = Recovery(
-            root, folder.path, database_id, self._journal, metrics.journal, self._copier, self._standing
-        )
+        self._recovery = Recovery(root, folder.path, database_id, self._journal, metrics.journal, self._copier)
         self._recovery.take(replayed)
         self.meter = Meter(self._journal, acknowledgements, self._copier, limiter, metrics)
 

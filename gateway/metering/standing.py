@@ -28,13 +28,8 @@ class Standing:
         self._journal = journal
         self._database = database
         self._metrics = metrics
-        self._gone: set[str] = set()
         self._reported = -1
         self._task: asyncio.Task[None] | None = None
-
-    def gone(self, journal_ids: list[str]) -> None:
-        """What these had open is in this journal now."""
-        self._gone.update(journal_ids)
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -44,26 +39,22 @@ class Standing:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        if not self._num_open:
-            self._gone.add(self._journal.id)
-        await self._report()
-
-    @property
-    def _num_open(self) -> int:
-        return len(self._journal.unsettled.running) + len(self._journal.unsettled.ended)
+        await self._report(is_last=True)
 
     async def _run(self) -> None:
         beat = 0
         while True:
             self._metrics.bytes.set(self._journal.unsettled.num_bytes)
             self._metrics.writable.set(self._journal.is_writable)
-            if beat % REPORT_EVERY_BEATS == 0 or self._gone or self._num_open != self._reported:
+            unsettled = self._journal.unsettled
+            if beat % REPORT_EVERY_BEATS == 0 or unsettled.adopted or unsettled.num_open != self._reported:
                 await self._report()
             beat += 1
             await asyncio.sleep(BEAT_S)
 
-    async def _report(self) -> None:
-        gone, num_open = set(self._gone), self._num_open
+    async def _report(self, *, is_last: bool = False) -> None:
+        num_open, adopted = self._journal.unsettled.num_open, list(self._journal.unsettled.adopted)
+        gone = [*adopted, self._journal.id] if is_last and not num_open else adopted
         try:
             async with asyncio.timeout(TIMEOUT_S), self._database.transaction() as conn:
                 await report_journal(conn, self._journal.id, num_open)
@@ -72,4 +63,5 @@ class Standing:
             log.warning("journal_not_reported", error=repr(error))
             return
         self._reported = num_open
-        self._gone -= gone
+        if adopted:
+            self._journal.release(adopted)

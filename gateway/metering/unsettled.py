@@ -5,12 +5,24 @@ It is what a journal's records add up to, whoever reads them. Pure: no files, no
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import msgspec
 
 from engine.protocol import Usage, UsageRecord
-from gateway.metering.format import Begun, Copied, Count, Ended, EndedKey, Opened, Progressed, Record
+from gateway.metering.format import (
+    Adopted,
+    Begun,
+    Copied,
+    Count,
+    Ended,
+    EndedKey,
+    Opened,
+    Progressed,
+    Record,
+    Released,
+)
 
 ENDED_BYTES = 400
 """About what one `Ended` takes in the journal, its meter tag and its request's id aside."""
@@ -26,13 +38,21 @@ class Running(msgspec.Struct):
 
 class Unsettled:
     """running: by (request_id, attempt). ended: in the order in which they came. num_bytes: about what `ended` takes in
-    a journal. num_strays: counts of requests that no record had opened."""
+    a journal. adopted: journals whose usage came into this one. num_strays: counts of requests that no record had
+    opened."""
 
     def __init__(self) -> None:
         self.running: dict[tuple[str, int], Running] = {}
         self.ended: dict[EndedKey, Ended] = {}
+        self.adopted: dict[str, None] = {}
         self.num_bytes = 0
         self.num_strays = 0
+        self._attempts: Counter[tuple[str, int]] = Counter()  # of what is in `ended`
+
+    @property
+    def num_open(self) -> int:
+        """Attempts of which the ledger may have no row."""
+        return len(self.running) + len(self._attempts)
 
     def apply(self, record: Record) -> None:
         match record:
@@ -46,15 +66,22 @@ class Unsettled:
                 if record.key not in self.ended:
                     self.ended[record.key] = record
                     self.num_bytes += _num_bytes(record)
+                    self._attempts[record.attempt] += 1
             case Copied(keys):
                 for key in keys:
-                    if (ended := self.ended.pop(key, None)) is not None:
-                        self.num_bytes -= _num_bytes(ended)
+                    self._forget(key)
+            case Adopted(journal_ids):
+                self.adopted.update(dict.fromkeys(journal_ids))
+            case Released(journal_ids):
+                for journal_id in journal_ids:
+                    self.adopted.pop(journal_id, None)
             case Begun():
                 pass
 
     def snapshot(self) -> Iterator[Record]:
         """Records that add up to the same."""
+        if self.adopted:
+            yield Adopted(list(self.adopted))
         yield from self.ended.values()
         for running in self.running.values():
             yield running.opened
@@ -69,6 +96,14 @@ class Unsettled:
     def put_last(self, key: EndedKey) -> None:
         """The others go first from now on."""
         self.ended[key] = self.ended.pop(key)
+
+    def _forget(self, key: EndedKey) -> None:
+        ended = self.ended.pop(key, None)
+        if ended is not None:
+            self.num_bytes -= _num_bytes(ended)
+            self._attempts[ended.attempt] -= 1
+            if not self._attempts[ended.attempt]:
+                del self._attempts[ended.attempt]
 
     def _progress(self, count: Count) -> None:
         running = self.running.get((count.request_id, count.attempt))

@@ -163,13 +163,15 @@ def test_at_the_journals_bound_new_requests_are_refused_and_nothing_that_ran_is_
 def test_without_its_folder_what_the_engine_holds_is_billed_and_the_rest_is_counted(site: Site) -> None:
     """One request ends while the database is frozen, and its engine forgets it; the others run on."""
     gateway = site.gateways[0]
-    num_ended_before = gateway.metric("lorikeet_engine_ended_completion_tokens_total")
     lengths = (150, 500, 500)
 
     def lose() -> None:
+        first = site.seen[-len(lengths)]
         until(lambda: num_open(site) == len(lengths))
         with site.postgres.frozen():
-            until(lambda: gateway.metric("lorikeet_engine_ended_completion_tokens_total") > num_ended_before)
+            until(lambda: first.has_ended)
+            num_generated = gateway.metric("lorikeet_engine_generation_tokens_total")
+            until(lambda: gateway.metric("lorikeet_engine_generation_tokens_total") > num_generated)
             until(lambda: gateway.metric("lorikeet_usage_unacknowledged") == 0)
             gateway.kill()
         site.lose_journals()

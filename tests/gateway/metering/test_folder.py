@@ -94,18 +94,13 @@ def test_a_tail_that_was_torn_is_cut(tmp_path: Path) -> None:
     assert (replayed.num_damaged, list(left.glob("*.damaged"))) == (0, [])
 
 
-class Told:
-    """The neighbors of a recovery: the copier and the standing."""
+class Copier:
+    """The neighbor of a recovery."""
 
-    def __init__(self) -> None:
-        self.journal_ids: list[str] = []
-        self.num_wakes = 0
+    num_wakes = 0
 
     def wake(self) -> None:
         self.num_wakes += 1
-
-    def gone(self, journal_ids: list[str]) -> None:
-        self.journal_ids += journal_ids
 
 
 async def test_a_living_gateway_takes_over_what_others_left_and_removes_it_once_it_is_durable(tmp_path: Path) -> None:
@@ -114,17 +109,17 @@ async def test_a_living_gateway_takes_over_what_others_left_and_removes_it_once_
     owned = leave(tmp_path / "2", [BEGUN, ended("of one that lives")])
     owner = JournalFolder.try_claim(owned)
     foreign = leave(tmp_path / "3", [msgspec.structs.replace(BEGUN, database_id="another"), ended("foreign")])
-    registry, told = CollectorRegistry(), Told()
+    registry, copier = CollectorRegistry(), Copier()
     journal = Journal(folder, BEGUN, max_bytes=1 << 20, on_durable=ignore)
     journal.start()
-    recovery = Recovery(tmp_path, folder.path, "database", journal, JournalMetrics(registry), told, told)
+    recovery = Recovery(tmp_path, folder.path, "database", journal, JournalMetrics(registry), copier)
     recovery.start()
     async with asyncio.timeout(5):
         while list(left.glob("*.journal")):  # noqa: ASYNC110 - files have no event
             await asyncio.sleep(0.01)
     await recovery.stop()
     assert [each.record.request_id for each in journal.unsettled.ended.values()] == ["a", "b"]
-    assert (told.journal_ids, told.num_wakes) == (["gone"], 1)
+    assert (list(journal.unsettled.adopted), copier.num_wakes) == (["gone"], 1)
     assert list(owned.glob("*.journal")) and list(foreign.glob("*.journal"))
     assert registry.get_sample_value("lorikeet_usage_recovered_total", {"known": "end"}) == 1
     assert registry.get_sample_value("lorikeet_usage_recovered_total", {"known": "sent"}) == 1
@@ -134,3 +129,4 @@ async def test_a_living_gateway_takes_over_what_others_left_and_removes_it_once_
     # It all came into this folder, and is there for the next one: nothing was copied.
     _, replayed = claim_folder(tmp_path, "database")
     assert [each.record.request_id for each in replayed.ended] == ["a", "b"]
+    assert replayed.journal_ids == ["journal", "gone"], "nobody has told the database that nothing is lost with it"

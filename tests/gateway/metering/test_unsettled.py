@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.metering.format import Copied, Progressed, Record
+from gateway.metering.format import Adopted, Copied, Progressed, Record, Released
 from gateway.metering.unsettled import Unsettled, made_up
 from tests.gateway.metering.records import count, ended, opened
 
@@ -16,6 +16,8 @@ RECORDS = st.one_of(
     st.builds(lambda name, number: Progressed([count(name, number)]), NAMES, st.integers(1, 9)),
     st.builds(lambda name, engine: ended(name, engine_id=engine), NAMES, ENGINES),
     st.builds(lambda name, engine: Copied([(name, 0, engine)]), NAMES, ENGINES),
+    st.builds(lambda name: Adopted([name]), NAMES),
+    st.builds(lambda name: Released([name]), NAMES),
 )
 
 
@@ -30,11 +32,12 @@ def added_up(records: list[Record]) -> Unsettled:
 def test_a_snapshot_adds_up_to_the_same(records: list[Record]) -> None:
     before = added_up(records)
     after = added_up(list(before.snapshot()))
-    assert (after.running, list(after.ended.items()), after.num_bytes) == (
+    assert (after.running, list(after.ended.items()), after.adopted) == (
         before.running,
         list(before.ended.items()),
-        before.num_bytes,
+        before.adopted,
     )
+    assert (after.num_bytes, after.num_open) == (before.num_bytes, before.num_open)
     assert after.num_strays == 0
 
 
@@ -44,6 +47,12 @@ def test_room_is_exactly_what_waits_needs(records: list[Record]) -> None:
     assert (unsettled.num_bytes == 0) == (not unsettled.ended)
     unsettled.apply(Copied(list(unsettled.ended)))
     assert (unsettled.num_bytes, unsettled.ended) == (0, {})
+    assert unsettled.num_open == len(unsettled.running)
+
+
+def test_two_counts_of_one_attempt_are_one_that_is_open() -> None:
+    unsettled = added_up([opened("a"), ended("a", engine_id=""), ended("a"), opened("b")])
+    assert (len(unsettled.ended), unsettled.num_open) == (2, 2)
 
 
 def test_a_request_that_was_interrupted_costs_what_its_client_may_have_seen() -> None:
