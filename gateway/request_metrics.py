@@ -5,10 +5,14 @@ Adapters are too many for a label, and so are tenants: the first ones get a labe
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from engine.protocol import Usage
 from gateway.db.usage import UsageEvent
+
+M = TypeVar("M", Counter, Histogram)
 
 MAX_TENANT_LABELS = 100
 OTHER_TENANTS = "other"
@@ -33,15 +37,30 @@ class TenantLabels:
         return tenant if tenant in self._own else OTHER_TENANTS
 
 
+class _Labeled(Generic[M]):
+    """A metric whose children are kept by the values of their labels: finding one again in prometheus_client costs more
+    than counting in it."""
+
+    def __init__(self, metric: M) -> None:
+        self._metric = metric
+        self._children: dict[tuple[str, ...], M] = {}
+
+    def labels(self, *values: str) -> M:
+        child = self._children.get(values)
+        if child is None:
+            child = self._children[values] = self._metric.labels(*values)
+        return child
+
+
 class _Overall:
     """By base model."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, doc: str, *labels: str) -> Counter:
-            return Counter(name, doc, ["model_name", *labels], registry=registry)
+        def counter(name: str, doc: str, *labels: str) -> _Labeled[Counter]:
+            return _Labeled(Counter(name, doc, ["model_name", *labels], registry=registry))
 
-        def histogram(name: str, doc: str, buckets: tuple[float, ...] = _LATENCY_BUCKETS_S) -> Histogram:
-            return Histogram(name, doc, ["model_name"], buckets=buckets, registry=registry)
+        def histogram(name: str, doc: str, buckets: tuple[float, ...] = _LATENCY_BUCKETS_S) -> _Labeled[Histogram]:
+            return _Labeled(Histogram(name, doc, ["model_name"], buckets=buckets, registry=registry))
 
         self._prompt_tokens = counter("vllm:prompt_tokens", "Prompt tokens processed.")
         self._generation_tokens = counter("vllm:generation_tokens", "Tokens generated.")
@@ -86,11 +105,11 @@ class _Overall:
 
 class _ByTenant:
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, doc: str, *labels: str) -> Counter:
-            return Counter(name, doc, ["tenant", *labels], registry=registry)
+        def counter(name: str, doc: str, *labels: str) -> _Labeled[Counter]:
+            return _Labeled(Counter(name, doc, ["tenant", *labels], registry=registry))
 
-        def histogram(name: str, doc: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(name, doc, ["tenant"], buckets=buckets, registry=registry)
+        def histogram(name: str, doc: str, buckets: tuple[float, ...]) -> _Labeled[Histogram]:
+            return _Labeled(Histogram(name, doc, ["tenant"], buckets=buckets, registry=registry))
 
         self._labels = TenantLabels()
         self._requests = counter("lorikeet_tenant_requests", "Requests.", "finished_reason")

@@ -19,7 +19,7 @@ from gateway.observe import Metrics
 log = structlog.get_logger(__name__)
 
 MAX_BATCH = 500
-LINGER_S = 0.02
+LINGER_S = 0.05
 """Between the starts of two transactions, so that events under load are written together: a transaction for each of
 them would cost more than its request."""
 
