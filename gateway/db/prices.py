@@ -135,8 +135,8 @@ async def add_version(
         raise Refused("currency", f"the prices are in '{latest['currency']}', and stay so")
     earliest: datetime.datetime = latest["now"] + LEAD if latest["has_usage"] else latest["now"]
     if latest["version"] is not None and latest["effective_at"] >= (effective_at or earliest):
-        since = _shown(latest["effective_at"])
-        raise Refused("effective_at", f"it must follow version {latest['version']}, which is in force from {since}")
+        known = _shown(latest["effective_at"])
+        raise Refused("effective_at", f"it must follow version {latest['version']}, which is in force from {known}")
     if effective_at is not None and effective_at < earliest:
         raise Refused("effective_at", f"it must be {_shown(earliest)} or later")
     version_id, number, since = new_id("price"), (latest["version"] or 0) + 1, effective_at or earliest

@@ -38,7 +38,7 @@ _INSERT = """
            (n % 700) * 100 + (n % 400) * 400, 0
     FROM generate_series(1, $4::bigint) n CROSS JOIN LATERAL (
         SELECT (n * 7919) % $5 AS project, (n / 3) % $6 AS key, (n / 5) % $7 AS model,
-               $2::date::timestamp AT TIME ZONE 'UTC' + ($3 + n::float8 / $4) * (interval '1 day' / $8) AS at
+               $2::date::timestamp AT TIME ZONE 'UTC' + ($3 + (n - 1)::float8 / $4) * (interval '1 day' / $8) AS at
     ) x
 """
 

@@ -102,8 +102,8 @@ async def test_the_limit_leaves_the_balance_whatever_happens_in_any_order(priced
         steps = [rng.choice((use, use, adjust, expire, lambda _: give(priced, 13))) for _ in range(5)]
         await asyncio.gather(use(start), close(start), *(step(start + place) for place, step in enumerate(steps, 1)))
         assert await free(priced) == await balance_of(priced)
-    async with priced.database.acquire() as conn:
-        before = await free(priced)
+    before = await free(priced)
+    async with priced.database.transaction() as conn:
         await refresh_balance(conn, priced.organization_id, priced.project_id)
     assert await free(priced) == before, "to compute it anew changes nothing"
     async with priced.database.transaction() as conn:

@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 import datetime
 import random
+from collections.abc import AsyncIterator
 
 import asyncpg
 import msgspec
 import pytest
 
+from gateway.db.pool import Database
 from gateway.db.usage import UsageEvent, list_usage_events
-from tests.gateway.billing.books import NOW, Books
+from tests.gateway.billing.books import NOW, Books, open_books
 
 # As gateways of version 0003 send it, to the letter.
 OLD_STATEMENT = """
@@ -87,10 +89,25 @@ async def test_a_better_count_adds_what_it_has_beyond_the_one_before(books: Book
     assert attempt == msgspec.structs.replace(final, ttft_ms=9.0)
 
 
-async def test_copies_that_come_at_once_count_once(books: Books) -> None:
+IMPATIENT = """
+    DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = ''5ms''', current_database()); END $$
+"""
+
+
+@pytest.fixture
+async def impatient(dsn: str) -> AsyncIterator[Books]:
+    """Books in a database that sees at once when two transactions wait for each other."""
+    conn = await asyncpg.connect(dsn)
+    await conn.execute(IMPATIENT)
+    await conn.close()
+    async with await Database.connect(dsn) as database:
+        yield await open_books(database)
+
+
+async def test_copies_that_come_at_once_count_once(impatient: Books) -> None:
     """Gateways of both versions, in any order; of better counts the best, each once. Where two of them wait for each
     other, PostgreSQL ends one of the transactions, and the gateway tries again."""
-    rng = random.Random(3)
+    books, rng = impatient, random.Random(3)
     copies = []
     for number in range(12):
         seen = books.event(f"req_{number}", finish_reason="error")

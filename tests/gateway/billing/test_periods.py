@@ -133,6 +133,7 @@ async def test_an_invoice_comes_to_what_the_ledger_has_and_stays_as_it_was_issue
     )
     await close(priced, BEFORE)
     await priced.write(priced.event("req_late", created_at=within(BEFORE)))
+    await priced.roll_up()
     async with priced.database.transaction() as conn:
         (issued,) = await issue_invoices(conn, priced.organization_id, BEFORE)
         await write_adjustment(

@@ -24,8 +24,10 @@ MAX_P95_S = 0.1
 @pytest.fixture
 async def generated(dsn: str, full: bool) -> AsyncIterator[tuple[asyncpg.Connection[asyncpg.Record], Generated]]:
     conn = await asyncpg.connect(dsn)
-    yield conn, await generate(conn, NUM_EVENTS_FULL if full else NUM_EVENTS)
-    await conn.close()
+    try:
+        yield conn, await generate(conn, NUM_EVENTS_FULL if full else NUM_EVENTS)
+    finally:
+        await conn.close()
 
 
 async def test_a_month_by_day_project_and_model_comes_fast_from_sums_alone(

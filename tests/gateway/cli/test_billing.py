@@ -38,11 +38,10 @@ async def test_a_change_of_prices_is_a_version_of_all_of_them(lorikeet: Cli, acm
         ("*", 3 * 10**9),
         ("tiny", 1),
     ]
-    code, _, err = await lorikeet("price", "set", "--discount", "acme=12.5")
-    assert (code, "it must follow version 2" in err) == (1, True)
-    effective = "2099-01-01"
-    third = await lorikeet.json("price", "set", "--discount", "acme=12.5", "--effective", effective)
+    third = await lorikeet.json("price", "set", "--discount", "acme=12.5", "--effective", "2099-01-01")
     assert third["discounts"] == [{"project_id": acme.project_id, "basis_points": 1250}]
+    code, _, err = await lorikeet("price", "set", "--discount", "acme=0")
+    assert (code, "it must follow version 3" in err) == (1, True)
     fourth = await lorikeet.json("price", "set", "--model", "tiny", "--remove", "--effective", "2099-01-02")
     assert [each["model"] for each in fourth["entries"]] == ["*"]
     code, out, _ = await lorikeet("price", "list")
