@@ -56,7 +56,7 @@ def test_every_request_leaves_one_exact_usage_event(installation: Installation) 
         connection = await asyncpg.connect(dsn)
         try:
             for _ in range(100):
-                rows = await connection.fetch("SELECT * FROM usage_events WHERE api_key_id = $1", key["id"])
+                rows = await connection.fetch("SELECT * FROM usage_attempts WHERE api_key_id = $1", key["id"])
                 if len(rows) >= len(replies):
                     return rows
                 await asyncio.sleep(0.05)

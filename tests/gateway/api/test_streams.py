@@ -56,7 +56,7 @@ async def usage_rows(dsn: str, project_id: str, finish_reason: str, at_least: in
         deadline = time.monotonic() + 10
         while True:
             rows = await conn.fetch(
-                "SELECT * FROM usage_events WHERE project_id = $1 AND finish_reason = $2 ORDER BY created_at",
+                "SELECT * FROM usage_attempts WHERE project_id = $1 AND finish_reason = $2 ORDER BY created_at",
                 project_id,
                 finish_reason,
             )

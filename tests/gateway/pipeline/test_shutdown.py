@@ -30,7 +30,7 @@ run_gateway(settings, model_dir=pathlib.Path(model_dir), dsn=dsn, sockets=[socke
 async def completion_tokens(dsn: str) -> list[int]:
     conn = await asyncpg.connect(dsn)
     try:
-        return [row["completion_tokens"] for row in await conn.fetch("SELECT completion_tokens FROM usage_events")]
+        return [row["completion_tokens"] for row in await conn.fetch("SELECT completion_tokens FROM usage_attempts")]
     finally:
         await conn.close()
 
