@@ -25,6 +25,7 @@ from gateway.cli import (
     periods,
     prices,
     processes,
+    reconcile,
     service_accounts,
     tenants,
     usage,
@@ -88,6 +89,7 @@ def build_parser() -> argparse.ArgumentParser:
         periods,
         exports,
         deliveries,
+        reconcile,
         backup,
     )
     for room in rooms:

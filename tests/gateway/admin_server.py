@@ -26,7 +26,7 @@ from gateway.backends.base import Health
 from gateway.db.keys import create_key
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
-from gateway.metering.reconcile import Reconciliation
+from gateway.metering.reconcile import Reconciler
 from gateway.observe import Metrics
 from gateway.principal import Role, Scope
 from gateway.tenancy.addresses import Network
@@ -123,6 +123,7 @@ async def serve_admin(
         assert digest in services.store.digests(), "backends unload before the content goes"
         removed.append(digest)
 
+    metrics = Metrics(CollectorRegistry())
     services = AdminServices(
         database=database,
         store=AdapterStore(folder / "adapters"),
@@ -136,12 +137,12 @@ async def serve_admin(
         max_adapter_bytes=MAX_ADAPTER_BYTES,
         max_body_bytes=MAX_BODY_BYTES,
         health=lambda: Health(ready=False, detail="no engine"),
-        reconcile=_reconcile,
+        reconcile=Reconciler(database, {}, metrics.journal).reconcile,
         on_adapter_removed=on_adapter_removed,
     )
     key = await _store_admin_key(database, "default", ("admin_read", "admin_write"))
     app = Application(
-        metrics=Metrics(CollectorRegistry()),
+        metrics=metrics,
         trusted_proxies=trusted_proxies,
         route_handlers=[admin_router(services)],
         exception_handlers=exception_handlers(),
@@ -162,10 +163,6 @@ async def serve_admin(
         await serving
         listener.close()
         await services.authenticator.stop()
-
-
-async def _reconcile() -> Reconciliation:
-    return Reconciliation([], [])
 
 
 async def _store_admin_key(database: Database, organization_name: str, scopes: tuple[Scope, ...]) -> str:

@@ -1,0 +1,17 @@
+"""`lorikeet reconcile` says what was lost, and its exit code does."""
+
+from __future__ import annotations
+
+from gateway.db.journals import report_journal
+from gateway.db.pool import Database
+from tests.gateway.cli.conftest import Cli
+
+
+async def test_what_was_lost_with_a_gateway_is_named_and_fails(lorikeet: Cli, database: Database) -> None:
+    async with database.acquire() as conn:
+        await report_journal(conn, "living", 7)
+        assert (await lorikeet("reconcile"))[0] == 0
+        await report_journal(conn, "gone", 2)
+        await conn.execute("UPDATE journals SET heard_at = heard_at - interval '2 minutes' WHERE id = 'gone'")
+    code, out, _ = await lorikeet("reconcile")
+    assert (code, "lost: 2 requests" in out) == (1, True)
