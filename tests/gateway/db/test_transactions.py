@@ -1,0 +1,42 @@
+"""A transaction is whole or nothing, and whoever gives up on one does not wait for its server."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.db.pool import Database
+
+INSERT = "INSERT INTO organizations (id, name) VALUES ('org', 'org')"
+
+
+async def num_organizations(database: Database) -> int:
+    async with database.acquire() as conn:
+        count: int = await conn.fetchval("SELECT count(*) FROM organizations")
+        return count
+
+
+async def test_it_is_there_once_it_was_left_without_an_error(database: Database) -> None:
+    async with database.transaction() as conn:
+        await conn.execute(INSERT)
+    assert await num_organizations(database) == 1
+
+
+async def test_an_error_takes_all_of_it_back(database: Database) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with database.transaction() as conn:
+            await conn.execute(INSERT)
+            _ = 1 / 0
+    assert await num_organizations(database) == 0
+
+
+async def test_a_timeout_takes_it_back_without_waiting_for_the_server(database: Database) -> None:
+    loop = asyncio.get_running_loop()
+    start_s = loop.time()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1), database.transaction() as conn:
+            await conn.execute(INSERT)
+            await conn.execute("SELECT pg_sleep(20)")
+    assert loop.time() - start_s < 5
+    assert await num_organizations(database) == 0
