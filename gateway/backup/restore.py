@@ -32,7 +32,7 @@ from gateway.db.migrate import read_migrations
 from gateway.process import write_private
 from gateway.serve.lock import RESTORE_MARKER
 
-LAST_SESSIONS_S = 3.0
+LAST_SESSIONS_S = 1.0
 
 
 def check_backup(folder: Path) -> BackupManifest:
