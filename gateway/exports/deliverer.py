@@ -29,6 +29,16 @@ log = structlog.get_logger(__name__)
 POLL_S = 30.0
 MAX_ERROR_CHARACTERS = 500
 
+ATTEMPT_FAILURES: tuple[type[Exception], ...] = (
+    ExportFailed,
+    WrongExport,
+    Undeliverable,
+    BaseError,
+    OSError,
+    *FAILURES,
+)
+"""What one delivery may raise without ending those that follow it."""
+
 Places = Callable[[DeliveryRow], Awaitable[Place]]
 """Raises Undeliverable, OSError."""
 
@@ -95,7 +105,7 @@ class Deliverer:
             place = await self._places(delivery)
             async with open_export(self._database, request) as export:
                 await put_export(export, place)
-        except (ExportFailed, WrongExport, Undeliverable, BaseError, OSError, *FAILURES) as error:
+        except ATTEMPT_FAILURES as error:
             return _in_words(error, delivery.secret)
         return None
 

@@ -14,6 +14,7 @@ import calendar
 import datetime
 from collections.abc import Mapping, Sequence
 from decimal import Context, Decimal
+from typing import Any
 
 import msgspec
 
@@ -146,7 +147,7 @@ def _credit(row: ChargeRow, names: FocusNames) -> FocusRow:
     )
 
 
-def _common(project_id: str, names: FocusNames, currency: str) -> dict[str, str | None]:
+def _common(project_id: str, names: FocusNames, currency: str) -> dict[str, Any]:
     """What every charge says. The names of what was removed may be gone; the id is a name too."""
     start, end = _month(names.month)
     return {
@@ -169,7 +170,7 @@ def _common(project_id: str, names: FocusNames, currency: str) -> dict[str, str 
     }
 
 
-def _resource(row: ChargeRow, names: FocusNames) -> dict[str, str | None]:
+def _resource(row: ChargeRow, names: FocusNames) -> dict[str, Any]:
     if row.adapter_id is None:
         return {"resource_id": None, "resource_name": None, "resource_type": None}
     return {
