@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import cast
 
 import msgspec
@@ -43,6 +44,22 @@ async def test_the_difference_is_what_no_gateway_has_brought_to_the_ledger(datab
     (balance,) = (await reconciled(database)).engines
     assert (balance.ledger_prompt_tokens, balance.ledger_completion_tokens) == (30, 60)
     assert balance.difference_tokens == 10
+
+
+async def test_both_are_metrics(database: Database) -> None:
+    async with database.acquire() as conn:
+        await report_journal(conn, "lost", 3)
+        await conn.execute("UPDATE journals SET heard_at = heard_at - interval '2 minutes'")
+    registry = CollectorRegistry()
+    pool = Pool("tiny", [cast("CountedBackend", Heard(STATS))], created=0)
+    reconciler = Reconciler(database, {"tiny": pool}, JournalMetrics(registry))
+    reconciler.start()
+    difference = ("lorikeet_reconciliation_difference_tokens", {"model_name": "tiny", "engine": "0"})
+    async with asyncio.timeout(5):
+        while registry.get_sample_value(*difference) != 100:  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0.01)
+    assert registry.get_sample_value("lorikeet_unbilled_requests") == 3
+    await reconciler.stop()
 
 
 async def test_an_engine_that_is_not_there_has_no_balance(database: Database) -> None:
