@@ -17,14 +17,15 @@ from tests.e2e.installation import BASE, Installation
 
 
 def gateway_pid(installation: Installation) -> int:
-    """The gateway that serves this data folder, as its environment says."""
+    """The child of `serve` that was given its listening socket."""
+    assert installation.process is not None
     for entry in Path("/proc").glob("[0-9]*"):
         try:
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])  # proc(5)
             command = (entry / "cmdline").read_bytes().split(b"\0")
-            environ = (entry / "environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"gateway" in command and f"LORIKEET_DATA_DIR={installation.data_dir}".encode() in environ:
+        if parent == installation.process.pid and b"--fd" in command:
             return int(entry.name)
     raise AssertionError("no gateway process")
 
