@@ -5,23 +5,22 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
-from litestar import Controller, Request, get, post
+from litestar import Controller, Request, delete, get, post
 from litestar.params import FromPath
 from msgspec import Meta
 
 from gateway.admin.access import needs, read_body
 from gateway.admin.common import author
-from gateway.admin.services import Caller, Services
+from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db import audit, deliveries, projects
+from gateway.tenancy.actor import Actor
 from gateway.tenancy.permissions import no_such_project
 
 CustomerId = Annotated[str, Meta(pattern=r"^cus_[A-Za-z0-9_]{1,64}\Z")]
 
 
 class SetStripeCustomer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """customer_id: Stripe's; null takes it away."""
-
-    customer_id: CustomerId | None
+    customer_id: CustomerId
 
 
 class StripeCustomer(msgspec.Struct, frozen=True):
@@ -48,19 +47,30 @@ class StripeCustomerController(Controller):
         self, request: Request[Any, Any, Any], project_id: FromPath[str], services: Services, caller: Caller
     ) -> StripeCustomer:
         wanted = await read_body(request, SetStripeCustomer)
-        async with services.database.transaction() as conn:
-            if await projects.lock_project(conn, caller.organization_id, project_id) is None:
-                raise no_such_project(project_id)
-            before = await deliveries.stripe_customer(conn, caller.organization_id, project_id)
-            if before != wanted.customer_id:
-                await deliveries.set_stripe_customer(conn, caller.organization_id, project_id, wanted.customer_id)
-                await audit.record(
-                    conn,
-                    author(caller),
-                    "project.stripe_customer.updated",
-                    project_id,
-                    project_id=project_id,
-                    before=StripeCustomer(project_id, before),
-                    after=StripeCustomer(project_id, wanted.customer_id),
-                )
-        return StripeCustomer(project_id, wanted.customer_id)
+        return await _change(services, caller, project_id, wanted.customer_id)
+
+    @delete(status_code=200, opt=needs("billing.write"))
+    async def remove_stripe_customer(
+        self, project_id: FromPath[str], services: Services, caller: Caller
+    ) -> StripeCustomer:
+        return await _change(services, caller, project_id, None)
+
+
+async def _change(services: AdminServices, caller: Actor, project_id: str, customer_id: str | None) -> StripeCustomer:
+    async with services.database.transaction() as conn:
+        if await projects.lock_project(conn, caller.organization_id, project_id) is None:
+            raise no_such_project(project_id)
+        before = await deliveries.stripe_customer(conn, caller.organization_id, project_id)
+        changed = StripeCustomer(project_id, customer_id)
+        if before != customer_id:
+            await deliveries.set_stripe_customer(conn, caller.organization_id, project_id, customer_id)
+            await audit.record(
+                conn,
+                author(caller),
+                "project.stripe_customer.updated",
+                project_id,
+                project_id=project_id,
+                before=StripeCustomer(project_id, before),
+                after=changed,
+            )
+    return changed

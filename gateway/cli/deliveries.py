@@ -150,8 +150,10 @@ def _customer(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     with AdminClient.of(environ) as client:
         path = f"{client.tenant_path(arguments.tenant)}/stripe_customer"
-        if arguments.remove or arguments.customer is not None:
-            found = client.post(path, json={"customer_id": None if arguments.remove else arguments.customer})
+        if arguments.remove:
+            found = client.delete(path)
+        elif arguments.customer is not None:
+            found = client.post(path, json={"customer_id": arguments.customer})
         else:
             found = client.get(path)
     return print_result(arguments, found, found["customer_id"] or f"{arguments.tenant} has no customer at Stripe")
