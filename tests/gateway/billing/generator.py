@@ -52,7 +52,7 @@ class Generated(msgspec.Struct, frozen=True):
 
 
 async def generate(conn: asyncpg.Connection[asyncpg.Record], num_events: int) -> Generated:
-    """Write about so many events, and their sums. What refuses rows of closed periods is off meanwhile: there are none."""
+    """Write about so many events, and their sums. What refuses rows of closed periods is off meanwhile: none is."""
     organization_id = await conn.fetchval(
         "INSERT INTO organizations (id, name) VALUES ('org_generated', 'generated') RETURNING id"
     )
