@@ -69,7 +69,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> AsyncIterator[Services]:
     """Services that are started on entry and, on leaving, stopped: requests first, then the ledger, then the database.
 
-    Waits for the database; the engine may come later, and go and come again. Raises one of `UNUSABLE`.
+    Waits for the database; the engine may come later, and go and come again. Raises one of `UNUSABLE`, and
+    JournalUnusable.
     """
     config = load_model_config(model_dir)
     tokenizer = Tokenizer.from_folder(model_dir)

@@ -85,11 +85,14 @@ def _gateway(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     sockets = None if arguments.fd is None else [_listening_socket(arguments.fd)]
     from gateway.app import run_gateway
     from gateway.db.pool import UNUSABLE, in_words
+    from gateway.metering.recovery import JournalUnusable
 
     try:
         run_gateway(settings, model_dir=_prepared(settings), dsn=database_dsn(settings), sockets=sockets)
     except UNUSABLE as error:
         raise CommandFailed(in_words(error)) from None
+    except JournalUnusable as error:
+        raise CommandFailed(str(error)) from None
     return 0
 
 

@@ -22,8 +22,22 @@ LOOK_EVERY_S = 5.0
 FLUSH_S = 10.0
 
 
+class JournalUnusable(RuntimeError):
+    """There is no folder to keep a journal in; the message says where and why."""
+
+
 def claim_folder(root: Path, database_id: str) -> tuple[JournalFolder, Replayed]:
-    """The first folder that nobody owns and that this database may have the usage of, with that. Raises OSError."""
+    """The first folder that nobody owns and that this database may have the usage of, with that.
+
+    Raises JournalUnusable.
+    """
+    try:
+        return _claim_folder(root, database_id)
+    except OSError as error:
+        raise JournalUnusable(f"no journal can be kept in {root}: {error.strerror}") from error
+
+
+def _claim_folder(root: Path, database_id: str) -> tuple[JournalFolder, Replayed]:
     for folder in free_folders(root):
         try:
             return folder, replay(folder, database_id)

@@ -35,7 +35,7 @@ class Metering:
         max_journal_bytes: int,
     ) -> None:
         """root: the folder of all journals of this machine; the first one that is free there is owned until `stop`,
-        and what it holds goes to the ledger. Raises OSError."""
+        and what it holds goes to the ledger. Raises JournalUnusable."""
         folder, replayed = claim_folder(root, database_id)
         acknowledgements = Acknowledgements()
         begun = Begun(VERSION, database_id, secrets.token_hex(16))

@@ -15,7 +15,7 @@ from gateway.journal_metrics import JournalMetrics
 from gateway.metering.folder import JournalFolder
 from gateway.metering.format import Progressed, Record, frame
 from gateway.metering.journal import Journal
-from gateway.metering.recovery import Recovery, claim_folder
+from gateway.metering.recovery import JournalUnusable, Recovery, claim_folder
 from gateway.metering.replay import Unreadable, replay
 from tests.gateway.metering.records import BEGUN, count, ended, opened
 
@@ -51,6 +51,12 @@ def test_a_folder_is_owned_by_one_process_and_free_once_that_is_killed(tmp_path:
         folder.release()
         holder.kill()
     assert JournalFolder.try_claim(tmp_path / "0") is not None
+
+
+def test_without_a_folder_there_is_no_start(tmp_path: Path) -> None:
+    (tmp_path / "journal").write_text("not a folder")
+    with pytest.raises(JournalUnusable, match=f"no journal can be kept in {tmp_path}/journal"):
+        claim_folder(tmp_path / "journal", "database")
 
 
 def test_what_a_predecessor_left_is_found_by_who_claims_its_folder(tmp_path: Path) -> None:
