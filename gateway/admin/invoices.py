@@ -41,6 +41,6 @@ class InvoiceController(Controller):
             return Response(msgspec.json.encode(invoice), media_type="application/json")
         return Response(
             invoice_page(invoice).encode(),
-            media_type="text/html; charset=utf-8",
+            media_type="text/html",
             headers={"content-security-policy": CONTENT_SECURITY_POLICY},
         )
