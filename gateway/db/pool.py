@@ -100,6 +100,25 @@ class Database:
                 connection.terminate()
                 raise
 
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Connection]:
+        """A read-only transaction that sees one moment, on a connection outside the pool: it may take long.
+
+        The server ends it when nothing is asked of it for `SNAPSHOT_IDLE_S`, for it keeps the server from tidying up.
+        Raises one of `UNAVAILABLE`.
+        """
+        settings = {
+            "application_name": SNAPSHOT_NAME,
+            "timezone": "UTC",
+            "idle_in_transaction_session_timeout": f"{SNAPSHOT_IDLE_S}s",
+        }
+        connection = await asyncpg.connect(self._dsn, timeout=CONNECT_TIMEOUT_S, server_settings=settings)
+        try:
+            async with connection.transaction(isolation="repeatable_read", readonly=True):
+                yield connection
+        finally:
+            await connection.close(timeout=CONNECT_TIMEOUT_S)
+
     async def connect_alone(self) -> asyncpg.Connection[asyncpg.Record]:
         """A connection outside the pool, for a caller that listens on it. The caller closes it."""
         return await asyncpg.connect(
