@@ -42,7 +42,7 @@ class _Labeled(Generic[M]):
     than counting in it."""
 
     def __init__(self, metric: M) -> None:
-        self._metric = metric
+        self._metric: M = metric
         self._children: dict[tuple[str, ...], M] = {}
 
     def labels(self, *values: str) -> M:
