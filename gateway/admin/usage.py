@@ -30,7 +30,7 @@ COMPLETION_GROUPS = (*EMBEDDING_GROUPS, "batch", "service_tier")
 LISTS = list_params("project_ids", "user_ids", "api_key_ids", "models", "group_by")
 
 
-class CompletionsResult(msgspec.Struct, frozen=True):
+class CompletionsResult(msgspec.Struct, frozen=True, gc=False):
     """Fields after num_model_requests are None unless group_by names them."""
 
     input_tokens: int
@@ -47,7 +47,7 @@ class CompletionsResult(msgspec.Struct, frozen=True):
     object: Literal["organization.usage.completions.result"] = "organization.usage.completions.result"
 
 
-class EmbeddingsResult(msgspec.Struct, frozen=True):
+class EmbeddingsResult(msgspec.Struct, frozen=True, gc=False):
     input_tokens: int
     num_model_requests: int
     project_id: str | None

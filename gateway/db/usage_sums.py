@@ -33,7 +33,7 @@ class SumQuery(msgspec.Struct, frozen=True, kw_only=True):
     group_by: Sequence[str] = ()
 
 
-class UsageSum(msgspec.Struct, frozen=True):
+class UsageSum(msgspec.Struct, frozen=True, gc=False):
     bucket: datetime.datetime
     project_id: str | None
     user_id: str | None
@@ -76,7 +76,7 @@ async def usage_sums(conn: Connection, query: SumQuery, *, embeddings: bool) -> 
     return [UsageSum(*row) for row in rows]
 
 
-class CostSum(msgspec.Struct, frozen=True):
+class CostSum(msgspec.Struct, frozen=True, gc=False):
     """quantity: tokens of the line item, None for adjustments and where items are not told apart."""
 
     bucket: datetime.datetime
