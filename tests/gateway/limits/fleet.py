@@ -26,15 +26,16 @@ from tests.gateway.live import BASE, STARTUP_S, FakeEngine
 from tests.gateway.model_folder import make_model_folder
 
 INPUT_NANOS, OUTPUT_NANOS = 3, 7
-SHIFTS_S = (0, 3600, -3600)
+JUMPS_S = (0, 3600, -3600)
 
-# Tokens cost something here, in the gateway as in the ledger; the process's idea of the time of day is off.
+# Tokens cost something here, in the gateway as in the ledger; every second the time of day jumps to and fro.
 PROGRAM = """
 import sys, time
-data_dir, model_dir, dsn, fd, shift_s, input_nanos, output_nanos = sys.argv[1:]
+data_dir, model_dir, dsn, fd, jump_s, input_nanos, output_nanos = sys.argv[1:]
 seconds, nanoseconds = time.time, time.time_ns
-time.time = lambda: seconds() + int(shift_s)
-time.time_ns = lambda: nanoseconds() + int(shift_s) * 10**9
+jumped_s = lambda: int(jump_s) * (int(time.monotonic()) % 2)
+time.time = lambda: seconds() + jumped_s()
+time.time_ns = lambda: nanoseconds() + jumped_s() * 10**9
 import asyncio, pathlib, socket, uvicorn, uvloop
 from gateway.app import build_app
 from gateway.limits.work import Price
@@ -99,8 +100,8 @@ def running_fleet(
             listener = socket.create_server(("127.0.0.1", 0))
             urls.append(f"http://127.0.0.1:{listener.getsockname()[1]}")
             fd = listener.fileno()
-            shift_s = SHIFTS_S[number % len(SHIFTS_S)]
-            values = (folder, model_dir, dsn, fd, shift_s, INPUT_NANOS, OUTPUT_NANOS)
+            jump_s = JUMPS_S[number % len(JUMPS_S)]
+            values = (folder, model_dir, dsn, fd, jump_s, INPUT_NANOS, OUTPUT_NANOS)
             command = [sys.executable, "-c", PROGRAM, *map(str, values)]
             with (folder / f"gateway{number}.log").open("wb") as log:
                 processes.append(subprocess.Popen(command, pass_fds=[fd], stdout=log, stderr=subprocess.STDOUT))

@@ -31,18 +31,13 @@ PRICE = Price(3, 7)
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A row of the ledger."""
+    """A row of the ledger. used: of each account that it counts in."""
 
     tenant: str
     index: int
     usage: Usage
     instant_ns: int
-
-
-def used(limit: Limit, event: Event) -> int:
-    if limit.project_id not in (None, event.tenant):
-        return 0
-    return amount(limit.unit, event.index, event.usage.prompt_tokens, event.usage.completion_tokens, PRICE)
+    used: Mapping[Key, int]
 
 
 class World:
@@ -89,9 +84,18 @@ class World:
                 self.settle(event)
 
     def settle(self, event: Event) -> None:
-        for limit in self.limits.values():
-            if limit.window != "none":
-                self.settled[self.key(limit, event.instant_ns)] += used(limit, event)
+        for key, spent in event.used.items():
+            self.settled[key] += spent
+
+    def event(self, running: Running, index: int, usage: Usage) -> Event:
+        """The row of one part of a request."""
+        instant_ns, tenant = running.hold.instant_ns, running.tenant
+        used = {
+            self.key(limit, instant_ns): amount(limit.unit, index, usage.prompt_tokens, usage.completion_tokens, PRICE)
+            for limit in self.limits.values()
+            if limit.window != "none" and limit.project_id in (None, tenant)
+        }
+        return Event(tenant, index, usage, instant_ns, used)
 
     def beat(self, gateway: str) -> bool:
         if self.now_ns - max(self.heard_ns.values(), default=self.now_ns) > SUSPECT_S * NS_PER_S:
@@ -120,13 +124,22 @@ class World:
 
 
 class Running(msgspec.Struct, eq=False):
-    """An admitted request. ended: what each part used, once it has ended."""
+    """An admitted request. worst: the most it can use of each account. ended: what each part used, once it has."""
 
     tenant: str
     hold: Hold
     gateway: Gateway
+    worst: dict[Key, int] = msgspec.field(default_factory=dict)
+    places: tuple[Key, ...] = ()
     ended: dict[int, Usage] = msgspec.field(default_factory=dict)
     closed: bool = False
+
+    def __post_init__(self) -> None:
+        work = self.hold.work
+        units = {entry.slice.key: entry.limit.unit for entry in self.hold.entries}
+        self.places = tuple(key for key, unit in units.items() if unit == "concurrency")
+        for key, unit in units.items():
+            self.worst[key] = sum(work.part_amount(index, unit, self.hold.cap) for index in range(len(work.parts)))
 
 
 class Gateway:
@@ -342,7 +355,7 @@ class Simulation:
         for running in due:
             for index, part in enumerate(running.hold.work.parts):
                 usage = running.ended.get(index) or self._usage(running, index)
-                self.world.write_usage({part.request_id: _event(running, index, usage)})
+                self.world.write_usage({part.request_id: self.world.event(running, index, usage)})
 
     def adopt(self) -> None:
         for gateway in self.gateways:
@@ -362,7 +375,7 @@ class Simulation:
             usage = running.ended[index] = self._usage(running, index)
             part = running.hold.work.parts[index]
             running.gateway.holdings.ended(part.request_id, usage)
-            running.gateway.unwritten[part.request_id] = _event(running, index, usage)
+            running.gateway.unwritten[part.request_id] = self.world.event(running, index, usage)
         running.gateway.holdings.close(running.hold)
         running.closed = True
         self.running.remove(running)
@@ -388,21 +401,17 @@ class Simulation:
 
     def check(self) -> None:
         """Never over, counting every admitted request with its worst case until the ledger has what it used."""
-        committed: Counter[Key] = Counter(self.world.settled)
-        concurrent: Counter[Key] = Counter()
+        committed = dict(self.world.settled)
         for running in [*self.running, *(running for _, running in self.orphans)]:
-            for entry in running.hold.entries:
-                concurrent[entry.slice.key] += int(entry.limit.unit == "concurrency" and not running.closed)
-                for index in range(len(running.hold.work.parts)):
-                    worst = running.hold.work.part_amount(index, entry.limit.unit, running.hold.cap)
-                    committed[entry.slice.key] += worst
+            for key, worst in running.worst.items():
+                committed[key] = committed.get(key, 0) + worst
+            for key in () if running.closed else running.places:
+                committed[key] = committed.get(key, 0) + 1
         for gateway in self.gateways:
-            for event in gateway.unwritten.keys() - self.world.ledger.keys():
-                for limit in self.world.limits.values():
-                    if limit.window != "none":
-                        what = gateway.unwritten[event]
-                        committed[self.world.key(limit, what.instant_ns)] += used(limit, what)
-        for key, total in (committed + concurrent).items():
+            for request_id in gateway.unwritten.keys() - self.world.ledger.keys():
+                for key, spent in gateway.unwritten[request_id].used.items():
+                    committed[key] = committed.get(key, 0) + spent
+        for key, total in committed.items():
             assert total <= self.world.allowed[key], f"{key}: {total} of {self.world.allowed[key]}"
         for gateway in self.gateways:
             self._check_holdings(gateway)
@@ -439,18 +448,15 @@ class Simulation:
         sums: Counter[Key] = Counter()
         for event in self.world.ledger.values():
             for limit in self.world.limits.values():
-                if limit.window != "none":
-                    sums[self.world.key(limit, event.instant_ns)] += used(limit, event)
+                if limit.window != "none" and limit.project_id in (None, event.tenant):
+                    tokens = event.usage.prompt_tokens, event.usage.completion_tokens
+                    sums[self.world.key(limit, event.instant_ns)] += amount(limit.unit, event.index, *tokens, PRICE)
         assert +self.world.settled == +sums, "the accounts have drifted from the ledger"
 
     def _usage(self, running: Running, index: int) -> Usage:
         part = running.hold.work.parts[index]
         most = part.num_choices * min(part.max_tokens, running.hold.cap)
         return Usage(part.prompt_tokens, self.rng.choice((most, self.rng.randint(0, most))))
-
-
-def _event(running: Running, index: int, usage: Usage) -> Event:
-    return Event(running.tenant, index, usage, running.hold.instant_ns)
 
 
 def _limits(rng: random.Random) -> list[Limit]:

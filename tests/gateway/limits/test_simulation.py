@@ -17,19 +17,22 @@ from gateway.limits.limit import NS_PER_S, Limit
 from gateway.limits.work import Part, Work
 from tests.gateway.limits.simulation import Event, Simulation, World
 
-CI_SEEDS, FULL_SEEDS = 200, 100_000
+CI_SEEDS, FULL_SEEDS = 2_000, 100_000
+SLICES = 8
 MUTANT_SEEDS = 60
 
 
-def test_limits_hold_and_slices_return_whatever_fails(full: bool) -> None:
-    first = int(os.environ.get("FIRST_SEED", "0"))
-    for seed in range(first, first + (FULL_SEEDS if full else CI_SEEDS)):
+@pytest.mark.parametrize("part", range(SLICES))
+def test_limits_hold_and_slices_return_whatever_fails(part: int, full: bool) -> None:
+    num_seeds = (FULL_SEEDS if full else CI_SEEDS) // SLICES
+    first = int(os.environ.get("FIRST_SEED", "0")) + part * num_seeds
+    for seed in range(first, first + num_seeds):
         try:
             Simulation(seed).run()
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
         if full and seed % 1000 == 999:
-            print(f"{seed + 1 - first} seeds", flush=True)
+            print(f"seeds {first} to {seed}", flush=True)
 
 
 class ForgetsLeases(World):
