@@ -20,7 +20,7 @@ from gateway.admin.common import author
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
 from gateway.admin.projects import active_project, existing_project
 from gateway.admin.services import AdminServices, Caller, Services
-from gateway.admin.upload import receive_adapter
+from gateway.admin.upload import FORM, receive_adapter
 from gateway.db import adapters, audit
 from gateway.db.limits import exceeded_storage
 from gateway.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded
@@ -62,7 +62,7 @@ class AdapterController(Controller):
     @get(opt=needs("adapters.read", query=LIST_QUERY))
     async def list_adapters(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
-    ) -> Page:
+    ) -> Page[Adapter]:
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -72,7 +72,7 @@ class AdapterController(Controller):
         return page([Adapter(**_fields(row, services.model_name)) for row in rows], query.limit)
 
     # The handler counts the bytes itself: an adapter is larger than any other body may be.
-    @post(status_code=200, request_max_body_size=None, opt=needs("adapters.write"))
+    @post(status_code=200, request_max_body_size=None, opt=needs("adapters.write", form=FORM))
     async def put_adapter(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> PutAdapter:

@@ -43,7 +43,9 @@ class AdminKeyController(Controller):
     path = "/admin_api_keys"
 
     @get(opt=needs("admin_keys.read", query=LIST_QUERY))
-    async def list_admin_keys(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page:
+    async def list_admin_keys(
+        self, request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Page[AdminApiKey]:
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             if query.after and await keys.get_admin_key(conn, caller.organization_id, query.after) is None:

@@ -67,7 +67,7 @@ class KeyController(Controller):
     @get(opt=needs("keys.read", query=LIST_QUERY))
     async def list_keys(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
-    ) -> Page:
+    ) -> Page[ApiKey]:
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -161,7 +161,7 @@ class KeyController(Controller):
 
 
 @get("/api_keys/{key_id:str}", opt=needs("keys.read"))
-async def get_key(key_id: FromPath[str], services: Services, caller: Caller) -> ApiKey:
+async def find_key(key_id: FromPath[str], services: Services, caller: Caller) -> ApiKey:
     """A key of any project, by its id alone."""
     async with services.database.acquire() as conn:
         row = await keys.find_project_key(conn, caller.organization_id, key_id)

@@ -75,7 +75,7 @@ class ProjectLimitController(Controller):
     @get(opt=needs("limits.read", query=LIST_QUERY))
     async def list_project_limits(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
-    ) -> Page:
+    ) -> Page[LimitOut]:
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             return await _list(conn, request, caller.organization_id, project_id)
@@ -103,7 +103,7 @@ class OrganizationLimitController(Controller):
     path = "/limits"
 
     @get(opt=needs("limits.read", query=LIST_QUERY))
-    async def list_limits(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page:
+    async def list_limits(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[LimitOut]:
         async with services.database.acquire() as conn:
             return await _list(conn, request, caller.organization_id, None)
 
@@ -123,7 +123,7 @@ class OrganizationLimitController(Controller):
 
 async def _list(
     conn: Connection, request: Request[Any, Any, Any], organization_id: str, project_id: str | None
-) -> Page:
+) -> Page[LimitOut]:
     query = read_list_query(request.query_params)
     shown = [_wire(each) for each in await limits.list_limits(conn, organization_id, project_id)]
     if query.after is not None:

@@ -55,7 +55,7 @@ class MemberController(Controller):
     @get(opt=needs("members.read", query=LIST_QUERY))
     async def list_members(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
-    ) -> Page:
+    ) -> Page[Member]:
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)

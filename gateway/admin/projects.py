@@ -56,7 +56,7 @@ class ProjectController(Controller):
     path = "/projects"
 
     @get(opt=needs("projects.read", query=(*LIST_QUERY, "name", "include_archived"), in_any_project=True))
-    async def list_projects(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page:
+    async def list_projects(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[Project]:
         """Those that the caller may see."""
         query = read_list_query(request.query_params)
         archived = read_flag(request.query_params, "include_archived")

@@ -60,7 +60,7 @@ class RateLimitController(Controller):
     @get(opt=needs("limits.read", query=LIST_QUERY))
     async def list_rate_limits(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
-    ) -> Page:
+    ) -> Page[RateLimit]:
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)

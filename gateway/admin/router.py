@@ -12,7 +12,7 @@ from gateway.admin.adapters import AdapterController
 from gateway.admin.admin_keys import AdminKeyController
 from gateway.admin.audit_logs import AuditLogController
 from gateway.admin.key_states import KeyStateController
-from gateway.admin.keys import KeyController, get_key
+from gateway.admin.keys import KeyController, find_key
 from gateway.admin.limits import OrganizationLimitController, ProjectLimitController
 from gateway.admin.logins import LoginController, UserLoginController, log_in
 from gateway.admin.members import MemberController
@@ -50,7 +50,7 @@ def admin_router(services: AdminServices) -> Router:
             UserLoginController,
             AdminKeyController,
             AuditLogController,
-            get_key,
+            find_key,
             status,
         ],
     )

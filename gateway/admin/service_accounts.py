@@ -63,7 +63,7 @@ class ServiceAccountController(Controller):
     @get(opt=needs("keys.read", query=LIST_QUERY))
     async def list_service_accounts(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
-    ) -> Page:
+    ) -> Page[ServiceAccount]:
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)

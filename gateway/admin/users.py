@@ -77,7 +77,7 @@ class UserController(Controller):
     path = "/users"
 
     @get(opt=needs("users.read", query=(*LIST_QUERY, "email")))
-    async def list_users(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page:
+    async def list_users(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[User]:
         query = read_list_query(request.query_params)
         email = request.query_params.get("email")
         async with services.database.acquire() as conn:

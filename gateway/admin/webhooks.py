@@ -53,7 +53,7 @@ class WebhookController(Controller):
     path = "/webhooks"
 
     @get(opt=needs("limits.read", query=LIST_QUERY))
-    async def list_webhooks(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page:
+    async def list_webhooks(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[Webhook]:
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             known = {row.id for row in await webhooks.list_webhooks(conn, caller.organization_id)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -242,6 +243,29 @@ async def test_other_tenants_ids_answer_as_nonexistent_ones_to_the_byte(cast: Ca
                 assert replies[0][0] in (400, 403, 404), (who, str(route))
                 compared += 1
     assert compared > 150
+
+
+async def test_other_tenants_ids_take_as_long_as_nonexistent_ones(cast: Cast, foreign: Foreign, full: bool) -> None:
+    """The probability that an answer about theirs takes longer than one about nobody's is a half, give or take."""
+    if not full:
+        pytest.skip("measures time: runs with --full")
+    caller, told = cast.callers["owner of organization"], {}
+    for route in cast.routes:
+        for param in route.params:
+            theirs = foreign.admin_key_id if "admin_api_keys" in route.path else getattr(foreign, param, None)
+            if theirs is None:
+                continue
+            seconds: dict[str, list[float]] = {theirs: [], theirs[:-4] + "aaaa": []}
+            for number in range(400):
+                object_id = [*seconds][number % 2]
+                url = route.at(**({"project_id": cast.project_id} | {param: object_id}))
+                start_s = time.perf_counter()
+                await caller.request(route.method, f"{cast.url}{url}", json=route.good_body)
+                seconds[object_id].append(time.perf_counter() - start_s)
+            longer = sum(mine > other for mine in seconds[theirs] for other in [*seconds.values()][1])
+            told[f"{route} {param}"] = longer / 200**2
+    print(*(f"{share:.3f} {what}" for what, share in sorted(told.items(), key=lambda item: item[1])), sep="\n")
+    assert all(0.35 < share < 0.65 for share in told.values())  # a deviation of 0.15 is five of one such measure
 
 
 async def test_other_tenants_ids_in_bodies_and_cursors_answer_as_nonexistent_ones(
