@@ -98,8 +98,7 @@ class World:
         return Event(tenant, index, usage, instant_ns, used)
 
     def beat(self, gateway: str) -> bool:
-        if self.now_ns - max(self.heard_ns.values(), default=self.now_ns) > SUSPECT_S * NS_PER_S:
-            self.suspected_ns = dict.fromkeys(self.suspected_ns, self.now_ns)
+        self.suspect_anew()
         if gateway not in self.heard_ns:
             return False
         self.heard_ns[gateway] = self.now_ns
@@ -112,6 +111,10 @@ class World:
                 self.forget(other)
         return True
 
+    def suspect_anew(self) -> None:
+        if self.now_ns - max(self.heard_ns.values(), default=self.now_ns) > SUSPECT_S * NS_PER_S:
+            self.suspected_ns = dict.fromkeys(self.suspected_ns, self.now_ns)
+
     def forget(self, gateway: str) -> None:
         self.heard_ns.pop(gateway, None)
         self.suspected_ns.pop(gateway, None)
@@ -119,6 +122,7 @@ class World:
             leases.pop(gateway, None)
 
     def claim(self, gateway: str, amounts: Mapping[Key, int]) -> None:
+        self.suspect_anew()
         self.heard_ns[gateway] = self.now_ns
         self.write_leases(gateway, amounts)
 

@@ -220,6 +220,25 @@ async def test_leases_are_seen_by_others_and_end_with_their_gateway(database: Da
     assert (await standing(database, acme, limit_id)).reserved == 0
 
 
+async def test_time_in_which_the_database_was_away_makes_nobody_forgotten(database: Database) -> None:
+    """Whoever comes first after it, a gateway that was there before or a new one."""
+    leases = PostgresLeases(database)
+    for number, newcomer in enumerate((False, True)):
+        late, other = f"late{number}", f"other{number}"
+        await leases.claim(late, {})
+        await leases.claim(other, {})
+        await _age(database, late, heard_s=6)
+        await leases.beat(other)  # and now it is suspected
+        for gateway_id in (late, other):
+            await _age(database, gateway_id, heard_s=30, suspected_s=30)
+        if newcomer:
+            await leases.claim("new", {})
+        await leases.beat(other)
+        await leases.beat(late)  # raises SessionLost where it was forgotten
+        for gateway_id in (late, other):
+            await leases.leave(gateway_id)
+
+
 async def test_concurrent_exchanges_see_each_other(database: Database, acme: Limit) -> None:
     limit_id = await put(database, acme)
     leases = PostgresLeases(database)
