@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: serve test check bench bench-gateway long-numerics long-scheduler long-grammar long-limits install clean
+.PHONY: serve test check bench bench-gateway long-numerics long-scheduler long-grammar long-tenancy long-limits install clean
 
 # `exec`: Ctrl-C reaches Lorikeet itself rather than a shell around it. Make only waits for it to drain.
 serve: $(VENV)/.installed
@@ -34,6 +34,7 @@ bench: $(VENV)/.installed-dev $(DEMO_MODEL)
 	    --model smollm2-135m-instruct --model smollm2-135m-instruct:pirate --model smollm2-135m-instruct:json
 
 # What the gateway costs over an engine that answers at once: latencies at fixed rates, highest rate, CPU per request.
+# Other gateways beside it, if they are installed in build/peers: it says how.
 #     make bench-gateway ARGS="--rates 100 1000 --gateways 2 --json"
 bench-gateway: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m gateway.bench.overhead --model-dir $(DEMO_MODEL) $(ARGS)
@@ -53,8 +54,13 @@ long-scheduler: $(VENV)/.installed-dev
 long-grammar: $(VENV)/.installed-dev $(DEMO_MODEL)
 	JSON_SCHEMA_SUITE=$(SUITE) $(BIN)/pytest --full -s tests/engine/grammar/test_outputs.py tests/engine/grammar/test_hostile_grammars.py
 
-# 100,000 seeds of the limits' simulation, and the edge and the steady load at full size: an hour or two. FIRST_SEED goes
-# on from one.
+# 5,000 hostile texts through every door, every host against every route, and whether an answer about another tenant's
+# object takes as long as one about none: five minutes.
+long-tenancy: $(VENV)/.installed-dev
+	$(BIN)/pytest --full -s tests/gateway/test_every_route.py tests/gateway/admin/test_access.py
+
+# 100,000 seeds of the limits' simulation, and the edge and the steady load at full size: an hour. FIRST_SEED goes on
+# from one.
 long-limits: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/limits/test_simulation.py tests/gateway/limits/test_fleet.py
 

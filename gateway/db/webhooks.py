@@ -12,7 +12,8 @@ from gateway.db.ids import new_id
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-MAX_ATTEMPTS = 12
+MAX_ATTEMPTS = 46
+"""Over three days."""
 FIRST_DELAY = datetime.timedelta(seconds=5)
 LONGEST_DELAY = datetime.timedelta(hours=2)
 KEEP_DELIVERED = datetime.timedelta(days=7)
