@@ -5,7 +5,7 @@ A backend's streams speak the engine protocol's `Delta` and `Final`: token ids w
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from typing import Any, Protocol
 
 import msgspec
@@ -59,10 +59,14 @@ class UsageSink(Protocol):
         """It is on its way to where it runs: from now on its usage will be recorded."""
 
     def record(
-        self, usage: UsageRecord, *, source: Acknowledged, ttft_ms: float | None, latency_ms: float | None
+        self, usage: UsageRecord, *, source: Acknowledged | None, ttft_ms: float | None, latency_ms: float | None
     ) -> None:
-        """Take it without waiting. source is told once the usage is durable. Times are the backend client's own:
+        """Take it without waiting. source is told once the usage is durable; without one it is what the backend's
+        client saw of an engine that it lost, whose own record may still come. Times are the backend client's own:
         submit to first token, submit to final."""
+
+    def given_up(self, request_ids: Collection[str]) -> None:
+        """No engine will tell any more what these have used, unless it has by now."""
 
 
 class Acknowledged(Protocol):

@@ -40,6 +40,10 @@ from gateway.errors import BackendFailed, GatewayError, InvalidRequest, Overload
 from gateway.text.tokenizer import Tokenizer
 
 CREDIT_WAIT_S = 2.0
+GIVE_UP_S = 10.0
+"""After an engine is there again. It ends the requests of a gateway that it has not heard of for a few seconds, and
+hands their usage to whoever is connected then."""
+
 ADAPTER_WAIT_S = 60.0
 RETRY_AFTER_S = 1.0
 MAX_CHOICES = 128
@@ -86,14 +90,6 @@ class _Stream(msgspec.Struct, eq=False):
         return self.final
 
 
-class _NoEngine:
-    """The source of what a gateway made up for an engine that is gone. The engine's own record, should it come, stays
-    unacknowledged until it is written itself."""
-
-    async def acknowledge(self, keys: list[tuple[str, int]]) -> None:
-        pass
-
-
 class EngineBackend:
     """`Backend` over one engine process at a ZeroMQ endpoint. Usable between `start` and `stop`."""
 
@@ -106,11 +102,13 @@ class EngineBackend:
         config: ModelConfig,
         tokenizer: Tokenizer,
         sink: UsageSink,
+        give_up_s: float = GIVE_UP_S,
     ) -> None:
         self._link = EngineLink(endpoint, database_id=database_id, model_digest=model_digest, listener=self)
         self._config = config
         self._tokenizer = tokenizer
         self._sink = sink
+        self._give_up_s = give_up_s
         self._welcome: Welcome | None = None
         self._connected = False
         self._draining = False
@@ -119,7 +117,7 @@ class EngineBackend:
         self._streams: dict[str, _Stream] = {}
         self._credits = Credits()
         self._adapter_waiters: dict[str, list[asyncio.Future[AdapterStatus]]] = {}
-        self._no_engine = _NoEngine()
+        self._lost_ids: list[str] = []
 
     def start(self) -> None:
         """Begin to connect; the engine may come later."""
@@ -221,6 +219,9 @@ class EngineBackend:
         self._welcome = welcome
         self._connected = True
         self._credits.set_limit(welcome.credits)
+        if self._lost_ids:
+            lost_ids, self._lost_ids = self._lost_ids, []
+            asyncio.get_running_loop().call_later(self._give_up_s, self._sink.given_up, lost_ids)
 
     def received(self, message: EngineMessage) -> None:
         match message:
@@ -298,10 +299,12 @@ class EngineBackend:
         if len(stream.kept) == stream.request.n and reason == "length":
             reason = "stop"
         del self._streams[stream.request.request_id]
+        if stream.lost:
+            self._lost_ids.append(stream.request.request_id)
         record = UsageRecord(final.request_id, stream.request.attempt, reason, usage, stream.request.meter)
         self._sink.record(
             record,
-            source=self._no_engine if stream.lost else self,
+            source=None if stream.lost else self,
             ttft_ms=_elapsed_ms(stream.submitted_s, stream.first_token_s),
             latency_ms=_elapsed_ms(stream.submitted_s, stream.final_s),
         )

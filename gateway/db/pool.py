@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 ACQUIRE_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 10.0
+COMMAND_TIMEOUT_S = 30.0
+"""Of each statement, a ROLLBACK over a connection that has gone silent included."""
+
 LISTENER_NAME = "lorikeet-changes"
 """How a listening connection shows in pg_stat_activity."""
 
@@ -66,6 +69,7 @@ class Database:
             min_size=min_size,
             max_size=max_size,
             timeout=CONNECT_TIMEOUT_S,
+            command_timeout=COMMAND_TIMEOUT_S,
             server_settings={"application_name": "lorikeet", "timezone": "UTC"},
         )
         return cls(dsn, pool)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+from collections.abc import Collection
 from itertools import islice
 
 import msgspec
@@ -17,6 +18,7 @@ from gateway.backends.base import Acknowledged
 from gateway.db.leases import write_leases
 from gateway.db.pool import UNAVAILABLE, Database
 from gateway.db.usage import UsageEvent, write_usage_events
+from gateway.limits.holdings import Row
 from gateway.limits.limiter import Limiter
 from gateway.metering.tag import decode_tag
 from gateway.observe import Metrics
@@ -39,7 +41,7 @@ EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 class _Waiting(msgspec.Struct, frozen=True):
     event: UsageEvent
     usage: Usage
-    source: Acknowledged
+    source: Acknowledged | None
 
     @property
     def attempt(self) -> tuple[str, int]:
@@ -80,7 +82,7 @@ class Meter:
         self._limiter.dispatched(request_id)
 
     def record(
-        self, usage: UsageRecord, *, source: Acknowledged, ttft_ms: float | None, latency_ms: float | None
+        self, usage: UsageRecord, *, source: Acknowledged | None, ttft_ms: float | None, latency_ms: float | None
     ) -> None:
         try:
             event = _event(usage, ttft_ms, latency_ms)
@@ -88,11 +90,17 @@ class Meter:
             # Not acknowledged, so the engine keeps it and whoever can read it still may.
             log.error("usage_without_meter_tag", request_id=usage.request_id, error=str(error))
             return
-        self._limiter.ended(usage.request_id, usage.usage)
+        if source is not None:
+            self._limiter.ended(usage.request_id, usage.usage)
+        else:
+            self._limiter.seen(usage.request_id, usage.usage)
         waiting = _Waiting(event, usage.usage, source)
         self._waiting.setdefault(waiting.key, waiting)
         self._metrics.usage_waiting.set(len(self._waiting))
         self._wake.set()
+
+    def given_up(self, request_ids: Collection[str]) -> None:
+        self._limiter.given_up(request_ids)
 
     def start(self) -> None:
         self._writer = asyncio.create_task(self._write())
@@ -122,7 +130,7 @@ class Meter:
             began_s = loop.time()
             batch = self._next_batch(limit)
             try:
-                new = await self._insert([waiting.event for waiting in batch])
+                new = await self._insert(batch)
             except UNAVAILABLE as error:
                 log.warning("ledger_unavailable", error=repr(error), num_waiting=len(self._waiting))
                 await asyncio.sleep(backoff_s)
@@ -141,10 +149,11 @@ class Meter:
             self._written(batch, new)
             await _acknowledge(batch)
 
-    async def _insert(self, events: list[UsageEvent]) -> set[tuple[str, int]]:
-        request_ids = [event.request_id for event in events]
+    async def _insert(self, batch: list[_Waiting]) -> set[tuple[str, int]]:
+        events = [waiting.event for waiting in batch]
+        rows = [Row(waiting.event.request_id, is_final=waiting.source is not None) for waiting in batch]
         async with (
-            self._limiter.settling(request_ids) as leases,
+            self._limiter.settling(rows) as leases,
             asyncio.timeout(INSERT_TIMEOUT_S),
             self._database.acquire() as conn,
         ):
@@ -172,11 +181,12 @@ class Meter:
 
 
 async def _acknowledge(batch: list[_Waiting]) -> None:
-    by_source: dict[int, list[_Waiting]] = {}
+    by_source: dict[int, tuple[Acknowledged, list[tuple[str, int]]]] = {}
     for waiting in batch:
-        by_source.setdefault(id(waiting.source), []).append(waiting)
-    for written in by_source.values():
-        await written[0].source.acknowledge([waiting.attempt for waiting in written])
+        if waiting.source is not None:
+            by_source.setdefault(id(waiting.source), (waiting.source, []))[1].append(waiting.attempt)
+    for source, attempts in by_source.values():
+        await source.acknowledge(attempts)
 
 
 def _event(record: UsageRecord, ttft_ms: float | None, latency_ms: float | None) -> UsageEvent:

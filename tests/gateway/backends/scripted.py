@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import TypeVar
 
 import zmq
@@ -66,7 +67,8 @@ class ListSink:
 
     def __init__(self) -> None:
         self.records: list[UsageRecord] = []
-        self.sources: list[Acknowledged] = []
+        self.sources: list[Acknowledged | None] = []
+        self.given_up_ids: list[str] = []
         self.dispatched_ids: list[str] = []
         self._changed = asyncio.Event()
 
@@ -74,11 +76,14 @@ class ListSink:
         self.dispatched_ids.append(request_id)
 
     def record(
-        self, usage: UsageRecord, *, source: Acknowledged, ttft_ms: float | None, latency_ms: float | None
+        self, usage: UsageRecord, *, source: Acknowledged | None, ttft_ms: float | None, latency_ms: float | None
     ) -> None:
         self.records.append(usage)
         self.sources.append(source)
         self._changed.set()
+
+    def given_up(self, request_ids: Collection[str]) -> None:
+        self.given_up_ids += request_ids
 
     async def wait_for(self, count: int) -> list[UsageRecord]:
         async with asyncio.timeout(5):

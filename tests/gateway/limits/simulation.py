@@ -16,7 +16,7 @@ import msgspec
 from engine.protocol import Usage
 from gateway.limits.clock import DatabaseClock
 from gateway.limits.exchange import Account, Ask, Exchange, Snapshot, Stale, ask
-from gateway.limits.holdings import Holdings
+from gateway.limits.holdings import Holdings, Row
 from gateway.limits.keeper import SHORT_S, SILENT_S
 from gateway.limits.limit import NS_PER_S, Limit, period
 from gateway.limits.slices import Hold, Key, Shortage
@@ -27,17 +27,20 @@ Fates = tuple[int, int, int]
 
 SUSPECT_S, FORGET_S = 5, 15
 ENGINE_NOTICES_S = 4
+GIVE_UP_S = 10
 PRICE = Price(3, 7)
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A row of the ledger. used: of each account that it counts in."""
+    """A row of the ledger. used: of each account that it counts in. is_final: the engine's own count; another may be
+    replaced by it."""
 
     tenant: str
     index: int
     usage: Usage
     instant_ns: int
     used: Mapping[Key, int]
+    is_final: bool = True
 
 
 class World:
@@ -77,17 +80,28 @@ class World:
                 else:
                     leases.pop(gateway, None)
 
+    def has(self, row: Row, event: Event) -> bool:
+        """Whether the ledger took it, or knew better."""
+        known = self.ledger.get(row.request_id)
+        return known is event or (known is not None and known.is_final)
+
     def write_usage(self, events: Mapping[str, Event]) -> None:
         for request_id, event in events.items():
-            if request_id not in self.ledger:
+            known = self.ledger.get(request_id)
+            if known is None:
                 self.ledger[request_id] = event
                 self.settle(event)
+            elif event.is_final and not known.is_final:
+                self.ledger[request_id] = event
+                self.settle(event)
+                for key, spent in known.used.items():
+                    self.settled[key] -= spent
 
     def settle(self, event: Event) -> None:
         for key, spent in event.used.items():
             self.settled[key] += spent
 
-    def event(self, running: Running, index: int, usage: Usage) -> Event:
+    def event(self, running: Running, index: int, usage: Usage, *, is_final: bool = True) -> Event:
         """The row of one part of a request."""
         instant_ns, tenant = running.hold.instant_ns, running.tenant
         used = {
@@ -95,7 +109,7 @@ class World:
             for limit in self.limits.values()
             if limit.window != "none" and limit.project_id in (None, tenant)
         }
-        return Event(tenant, index, usage, instant_ns, used)
+        return Event(tenant, index, usage, instant_ns, used, is_final)
 
     def beat(self, gateway: str) -> bool:
         self.suspect_anew()
@@ -146,6 +160,18 @@ class Running(msgspec.Struct, eq=False):
             self.worst[key] = sum(work.part_amount(index, unit, self.hold.cap) for index in range(len(work.parts)))
 
 
+class Lost(msgspec.Struct, eq=False):
+    """A part whose engine its gateway has lost, and what the engine has used for it, which comes at comes_s or never;
+    at given_up_s the gateway waits no longer."""
+
+    running: Running
+    index: int
+    final: Event | None
+    comes_s: float
+    given_up_s: float
+    is_told: bool = False
+
+
 class Gateway:
     """One gateway process, driven step by step as the limiter drives itself."""
 
@@ -158,7 +184,7 @@ class Gateway:
         self._origin_s = rng.uniform(0, 1e6)
         self.clock = DatabaseClock(lambda: self._origin_s + self.elapsed_s)
         self.waiting: list[tuple[str, Ask]] = []
-        self.unwritten: dict[str, Event] = {}
+        self.unwritten: dict[Row, Event] = {}
         self.heard_s = float("-inf")
         self.finish: Callable[[], None] | None = None
         """The second half of a transaction that is under way."""
@@ -246,14 +272,15 @@ class Gateway:
         fate = self.rng.choices(("done", "lost before", "lost after"), self.fates)[0]
         amounts = self.holdings.writing(batch)
         if fate != "lost before":
-            self.world.write_usage(batch)
+            for row, event in batch.items():
+                self.world.write_usage({row.request_id: event})
             self.world.write_leases(self.id, amounts)
 
         def finish() -> None:
             if fate == "done":
                 self.holdings.written(batch)
-                for request_id in batch:
-                    self.unwritten.pop(request_id)
+                for row in batch:
+                    del self.unwritten[row]
             else:
                 self.holdings.dirty |= amounts.keys()
 
@@ -279,6 +306,7 @@ class Simulation:
         self.elapsed_s = 0.0
         self.running: list[Running] = []
         self.orphans: list[tuple[float, Running]] = []
+        self.lost: list[Lost] = []
         self.num_requests = self.num_started = 0
         self.gateways: list[Gateway] = []
         for _ in range(num_gateways or self.rng.choice((1, 2, 3, 5, 20))):
@@ -298,8 +326,8 @@ class Simulation:
         rng = self.rng
         gateway = rng.choice(self.gateways)
         action = rng.choices(
-            ("arrive", "transact", "end", "time", "die", "cut off", "freeze", "clock", "limit", "start"),
-            (30, 40, 25, 20, 0.3, 0.3, 0.2, 0.2, 0.5, 0.3),
+            ("arrive", "transact", "end", "time", "die", "cut off", "freeze", "clock", "limit", "start", "lose"),
+            (30, 40, 25, 20, 0.3, 0.3, 0.2, 0.2, 0.5, 0.3, 1.0),
         )[0]
         match action:
             case "arrive":
@@ -330,6 +358,8 @@ class Simulation:
                     each.cut_off_until_s = min(each.cut_off_until_s, self.elapsed_s + FORGET_S - 2)
             case "limit":
                 self.change_limit()
+            case "lose":
+                self.lose(gateway)
             case "start" if len(self.gateways) < 20:
                 self.start_gateway()
         self.adopt()
@@ -360,6 +390,39 @@ class Simulation:
             for index, part in enumerate(running.hold.work.parts):
                 usage = running.ended.get(index) or self._usage(running, index)
                 self.world.write_usage({part.request_id: self.world.event(running, index, usage)})
+        for each in list(self.lost):
+            self.find(each)
+
+    def lose(self, gateway: Gateway) -> None:
+        """The engine is gone: clients get errors, the ledger what was seen; the engine may have gone on for a while."""
+        for running in [running for running in self.running if running.gateway is gateway]:
+            for index in sorted(running.hold.dispatched - running.ended.keys()):
+                used = self._usage(running, index)
+                seen = Usage(used.prompt_tokens, self.rng.randint(0, used.completion_tokens))
+                request_id = running.hold.work.parts[index].request_id
+                gateway.holdings.seen(request_id, seen)
+                gateway.unwritten[Row(request_id, False)] = self.world.event(running, index, seen, is_final=False)
+                final = self.world.event(running, index, used) if self.rng.random() < 0.7 else None
+                comes_s = self.elapsed_s + self.rng.uniform(0, ENGINE_NOTICES_S)
+                self.lost.append(Lost(running, index, final, comes_s, self.elapsed_s + GIVE_UP_S))
+                running.ended[index] = seen
+            gateway.holdings.close(running.hold)
+            running.closed = True
+            self.running.remove(running)
+
+    def find(self, lost: Lost) -> None:
+        gateway, request_id = lost.running.gateway, lost.running.hold.work.parts[lost.index].request_id
+        if lost.final is not None and not lost.is_told and self.elapsed_s >= lost.comes_s:
+            lost.is_told = True
+            if gateway.alive:
+                gateway.holdings.ended(request_id, lost.final.usage)
+                gateway.unwritten[Row(request_id, True)] = lost.final
+            else:  # another one is told
+                self.world.write_usage({request_id: lost.final})
+        if self.elapsed_s >= lost.given_up_s:
+            self.lost.remove(lost)
+            if gateway.alive:
+                gateway.holdings.give_up(request_id)
 
     def adopt(self) -> None:
         for gateway in self.gateways:
@@ -379,7 +442,7 @@ class Simulation:
             usage = running.ended[index] = self._usage(running, index)
             part = running.hold.work.parts[index]
             running.gateway.holdings.ended(part.request_id, usage)
-            running.gateway.unwritten[part.request_id] = self.world.event(running, index, usage)
+            running.gateway.unwritten[Row(part.request_id, True)] = self.world.event(running, index, usage)
         running.gateway.holdings.close(running.hold)
         running.closed = True
         self.running.remove(running)
@@ -393,8 +456,8 @@ class Simulation:
         for running in orphans:
             running.hold.dispatched |= running.hold.open  # the worst case: all of it runs
             self.orphans.append((late_s, running))
-        for request_id, event in gateway.unwritten.items():  # of requests that ended: the engine keeps these as well
-            self.world.write_usage({request_id: event})
+        for row, event in gateway.unwritten.items():  # of requests that ended: the engine keeps these as well
+            self.world.write_usage({row.request_id: event})
 
     def change_limit(self) -> None:
         limit = self.rng.choice(list(self.world.limits.values()))
@@ -411,18 +474,34 @@ class Simulation:
                 committed[key] = committed.get(key, 0) + worst
             for key in () if running.closed else running.places:
                 committed[key] = committed.get(key, 0) + 1
-        for gateway in self.gateways:
-            for request_id in gateway.unwritten.keys() - self.world.ledger.keys():
-                for key, spent in gateway.unwritten[request_id].used.items():
-                    committed[key] = committed.get(key, 0) + spent
+        for request_id, best in self._yet_to_come().items():
+            known = self.world.ledger.get(request_id)
+            for key, spent in best.used.items():
+                more = spent - known.used[key] if known is not None else spent
+                committed[key] = committed.get(key, 0) + max(0, more)
         for key, total in committed.items():
             assert total <= self.world.allowed[key], f"{key}: {total} of {self.world.allowed[key]}"
         for gateway in self.gateways:
             self._check_holdings(gateway)
 
+    def _yet_to_come(self) -> dict[str, Event]:
+        """What the ledger does not have yet of requests that have ended: of each the best count that there is."""
+        events = [event for gateway in self.gateways for event in gateway.unwritten.items()]
+        events += [
+            (Row(lost.running.hold.work.parts[lost.index].request_id, True), lost.final)
+            for lost in self.lost
+            if lost.final is not None and not lost.is_told
+        ]
+        best: dict[str, Event] = {}
+        for row, event in sorted(events, key=lambda each: each[0].is_final):
+            best[row.request_id] = event
+        return best
+
     def _check_holdings(self, gateway: Gateway) -> None:
         # Of a write whose reply was lost, the ledger knows and the gateway does not.
-        in_ledger = gateway.holdings.writing(gateway.unwritten.keys() & self.world.ledger.keys())
+        in_ledger = gateway.holdings.writing(
+            row for row, event in gateway.unwritten.items() if self.world.has(row, event)
+        )
         for key, each in gateway.holdings.slices.items():
             assert each.spare >= 0, f"{gateway.id} uses more of {key} than it holds"
             if gateway.id in self.world.heard_ns and gateway.finish is None:
@@ -446,6 +525,7 @@ class Simulation:
                 self.end(running)
             self.check()
         assert not self.orphans
+        assert not self.lost
         held = {key: leases for key, leases in self.world.leases.items() if any(leases.values())}
         assert not held, f"not returned: {held}"
         assert not any(gateway.unwritten for gateway in self.gateways)

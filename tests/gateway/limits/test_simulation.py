@@ -12,7 +12,7 @@ import pytest
 
 from engine.protocol import Usage
 from gateway.limits.exchange import Snapshot
-from gateway.limits.holdings import Holdings
+from gateway.limits.holdings import Holdings, Row
 from gateway.limits.limit import NS_PER_S, Limit
 from gateway.limits.work import Part, Work
 from tests.gateway.limits.simulation import Event, Simulation, World
@@ -81,13 +81,21 @@ class SettlesBeforeTheLedger(Holdings):
 
     def ended(self, request_id: str, usage: Usage) -> None:
         super().ended(request_id, usage)
-        for each, spent in self._unwritten.pop(request_id, ()):
+        for each, spent in self._unwritten.pop(Row(request_id, True), ()):
             each.unwritten -= spent
 
 
 class ForgetsOneOfABatch(Holdings):
-    def written(self, request_ids: Iterable[str]) -> None:
-        super().written(list(request_ids)[:-1])
+    def written(self, rows: Iterable[Row]) -> None:
+        super().written(list(rows)[:-1])
+
+
+class BelievesWhatItSaw(Holdings):
+    """Takes what it saw of an engine that it lost for all that was used."""
+
+    def seen(self, request_id: str, usage: Usage) -> None:
+        super().seen(request_id, usage)
+        self.give_up(request_id)
 
 
 @pytest.mark.parametrize("world", [ForgetsLeases, SettlesTwice, ForgetsAtOnce])
@@ -95,7 +103,9 @@ def test_a_database_that_errs_is_caught(world: type[World]) -> None:
     assert _is_caught(world, Holdings)
 
 
-@pytest.mark.parametrize("holdings", [KeepsWhatItGaveBack, SettlesBeforeTheLedger, ForgetsOneOfABatch])
+@pytest.mark.parametrize(
+    "holdings", [KeepsWhatItGaveBack, SettlesBeforeTheLedger, ForgetsOneOfABatch, BelievesWhatItSaw]
+)
 def test_a_gateway_that_errs_is_caught(holdings: type[Holdings]) -> None:
     assert _is_caught(World, holdings)
 
