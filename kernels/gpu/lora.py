@@ -16,8 +16,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
+from kernels.gpu.launch import Launch, blocks_of, check_workspace, dot_precision
+from kernels.gpu.tuning import expand_blocks, shrink_blocks
 from kernels.gpu.work_list import WorkList
 
 
@@ -67,9 +71,203 @@ def lora_reference(
     return torch.stack(rows).to(out.dtype)
 
 
-def workspace_elements(num_rows: int, in_features: int, num_projections: int, max_rank: int) -> int:
+@triton.jit
+def _shrink_kernel(
+    x,
+    x_stride,
+    rows,
+    chunks,
+    a_table,
+    rank_table,
+    partials,
+    num_rows,
+    num_slots,
+    in_features,
+    SPLIT_LENGTH: tl.constexpr,
+    MAX_RANK: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Of one chunk, one projection and BLOCK_R ranks, the partial sums over one stretch of `in`.
+
+    partials [splits, P, N, MAX_RANK], N in the order of `rows`.
+    """
+    chunk = tl.program_id(0)
+    rank_blocks: tl.constexpr = tl.cdiv(MAX_RANK, BLOCK_R)
+    split = tl.program_id(1) // rank_blocks
+    first_rank = tl.program_id(1) % rank_blocks * BLOCK_R
+    projection = tl.program_id(2)
+    slot = tl.load(chunks + chunk * 3)
+    first = tl.load(chunks + chunk * 3 + 1)
+    count = tl.load(chunks + chunk * 3 + 2)
+    if count == 0:
+        return
+    rank = tl.load(rank_table + projection * num_slots + slot)
+    if first_rank >= rank:
+        return
+    a = tl.load(a_table + projection * num_slots + slot).to(tl.pointer_type(x.dtype.element_ty))
+    a = tl.multiple_of(a, 16)
+
+    m = tl.arange(0, BLOCK_M)
+    r = first_rank + tl.arange(0, BLOCK_R)
+    row = tl.load(rows + first + m, mask=m < count, other=0).to(tl.int64)
+    sums = tl.zeros((BLOCK_M, BLOCK_R), tl.float32)
+    begin = split * SPLIT_LENGTH
+    for offset in range(begin, tl.minimum(begin + SPLIT_LENGTH, in_features), BLOCK_K):
+        k = offset + tl.arange(0, BLOCK_K)
+        inside = k < in_features
+        x_block = tl.load(x + row[:, None] * x_stride + k, mask=(m < count)[:, None] & inside, other=0.0)
+        a_block = tl.load(a + r * in_features + k[:, None], mask=(r < rank) & inside[:, None], other=0.0)
+        sums = tl.dot(x_block, a_block, sums, input_precision=PRECISION)
+    place = (split * tl.num_programs(2) + projection) * num_rows + first + m
+    tl.store(partials + place[:, None] * MAX_RANK + r, sums, mask=(m < count)[:, None] & (r < rank))
+
+
+@triton.jit
+def _expand_kernel(
+    out,
+    out_stride,
+    rows,
+    chunks,
+    b_table,
+    rank_table,
+    scaling_table,
+    partials,
+    num_rows,
+    num_slots,
+    SIZE_0: tl.constexpr,
+    SIZE_1: tl.constexpr,
+    SIZE_2: tl.constexpr,
+    NUM_SPLITS: tl.constexpr,
+    NUM_PROJECTIONS: tl.constexpr,
+    MAX_RANK: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Of one chunk, BLOCK_N columns of one projection: the partial sums' sum times B, scaled, added to out."""
+    chunk = tl.program_id(0)
+    tile = tl.program_id(1)
+    slot = tl.load(chunks + chunk * 3)
+    first = tl.load(chunks + chunk * 3 + 1)
+    count = tl.load(chunks + chunk * 3 + 2)
+    if count == 0:
+        return
+    tiles_0: tl.constexpr = tl.cdiv(SIZE_0, BLOCK_N)
+    tiles_1: tl.constexpr = tl.cdiv(SIZE_1, BLOCK_N)
+    projection = 0
+    size = SIZE_0
+    column = 0  # of out, where the projection begins
+    if tile >= tiles_0:
+        projection = 1
+        size = SIZE_1
+        column = SIZE_0
+        tile -= tiles_0
+        if tile >= tiles_1:
+            projection = 2
+            size = SIZE_2
+            column = SIZE_0 + SIZE_1
+            tile -= tiles_1
+    rank = tl.load(rank_table + projection * num_slots + slot)
+    if rank == 0:
+        return
+    b = tl.load(b_table + projection * num_slots + slot).to(tl.pointer_type(out.dtype.element_ty))
+    b = tl.multiple_of(b, 16)
+
+    m = tl.arange(0, BLOCK_M)
+    n = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    row = tl.load(rows + first + m, mask=m < count, other=0).to(tl.int64)
+    target = out + row[:, None] * out_stride + column + n
+    inside = (m < count)[:, None] & (n < size)
+    base = tl.load(target, mask=inside, other=0.0).to(tl.float32)
+    delta = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for first_rank in range(0, rank, BLOCK_R):
+        r = first_rank + tl.arange(0, BLOCK_R)
+        b_block = tl.load(b + r[:, None] * size + n, mask=(r < rank)[:, None] & (n < size), other=0.0)
+        h = tl.zeros((BLOCK_M, BLOCK_R), tl.float32)
+        for split in range(NUM_SPLITS):
+            place = (split * NUM_PROJECTIONS + projection) * num_rows + first + m
+            h += tl.load(partials + place[:, None] * MAX_RANK + r, mask=(m < count)[:, None] & (r < rank), other=0.0)
+        delta = tl.dot(h, b_block.to(tl.float32), delta, input_precision=PRECISION)
+    scaling = tl.load(scaling_table + projection * num_slots + slot)
+    tl.store(target, (base + scaling * delta).to(out.dtype.element_ty), mask=inside)
+
+
+def workspace_elements(
+    num_rows: int, in_features: int, num_projections: int, max_rank: int, dtype: torch.dtype, device: torch.device
+) -> int:
     """fp32 elements that `add_lora_` needs for its partial sums."""
-    raise NotImplementedError
+    split_length = shrink_blocks(in_features, max_rank, dtype, device).split_length
+    return blocks_of(in_features, split_length) * num_projections * num_rows * max_rank
+
+
+def lora_launches(
+    out: Tensor,
+    x: Tensor,
+    sizes: Sequence[int],
+    table: SlotTable,
+    max_rank: int,
+    work: WorkList,
+    workspace: Tensor,
+) -> tuple[Launch, Launch]:
+    """Shrink and expand of `add_lora_`."""
+    num_rows, in_features = x.shape
+    shrink = shrink_blocks(in_features, max_rank, x.dtype, x.device)
+    expand = expand_blocks(sum(sizes), max_rank, x.dtype, x.device)
+    num_splits = blocks_of(in_features, shrink.split_length)
+    check_workspace(workspace, workspace_elements(num_rows, in_features, len(sizes), max_rank, x.dtype, x.device))
+    common = {
+        "rows": work.rows,
+        "chunks": work.chunks,
+        "rank_table": table.ranks,
+        "partials": workspace,
+        "num_rows": num_rows,
+        "num_slots": table.ranks.shape[1],
+        "MAX_RANK": max_rank,
+        "BLOCK_M": work.block_m,
+    }
+    return (
+        Launch(
+            _shrink_kernel,
+            (len(work.chunks), num_splits * blocks_of(max_rank, shrink.block_r), len(sizes)),
+            {
+                **common,
+                "x": x,
+                "x_stride": x.stride(0),
+                "a_table": table.a,
+                "in_features": in_features,
+                "SPLIT_LENGTH": shrink.split_length,
+                "BLOCK_R": shrink.block_r,
+                "BLOCK_K": shrink.block_k,
+                "PRECISION": dot_precision(x.dtype),
+            },
+            shrink.num_warps,
+            shrink.num_stages,
+        ),
+        Launch(
+            _expand_kernel,
+            (len(work.chunks), sum(blocks_of(size, expand.block_n) for size in sizes)),
+            {
+                **common,
+                "out": out,
+                "out_stride": out.stride(0),
+                "b_table": table.b,
+                "scaling_table": table.scalings,
+                **{f"SIZE_{p}": sizes[p] if p < len(sizes) else 0 for p in range(3)},
+                "NUM_SPLITS": num_splits,
+                "NUM_PROJECTIONS": len(sizes),
+                "BLOCK_R": expand.block_r,
+                "BLOCK_N": expand.block_n,
+                # bf16's and fp16's B is exact in TF32, and bf16's output hides what TF32 cuts off the shrink's sums.
+                "PRECISION": {torch.float32: "ieee", torch.float16: "tf32x3"}.get(x.dtype, "tf32"),
+            },
+            expand.num_warps,
+            expand.num_stages,
+        ),
+    )
 
 
 def add_lora_(
@@ -83,9 +281,10 @@ def add_lora_(
 ) -> None:
     """Add every row's deltas to out, in place.
 
-    out [N, >= sum(sizes)], rows contiguous; x [N, in], rows contiguous, of out's dtype (bf16, fp16 or fp32); sizes:
-    the columns of each of the P <= 3 projections, side by side in out; table: [P, S]; max_rank: no rank of the engine
-    is larger; work: of the N rows; workspace: fp32, at least `workspace_elements`, with any contents.
+    out [N, >= sum(sizes)], elements of a row contiguous; x [N, in] likewise, of out's dtype (bf16, fp16 or fp32);
+    sizes: the columns of each of the P <= 3 projections, side by side in out; table: [P, S]; max_rank: no rank of the
+    engine is larger; work: of the N rows; workspace: fp32, at least `workspace_elements`, with any contents.
     Raises ValueError when the workspace is too small.
     """
-    raise NotImplementedError
+    for launch in lora_launches(out, x, sizes, table, max_rank, work, workspace):
+        launch.run()
