@@ -39,7 +39,8 @@ def parse_arguments(argv: list[str] | None = None) -> EngineConfig:
 def main() -> int:
     config = parse_arguments()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    from engine.setup import SetupError, build_engine  # imports torch: after the arguments are known to be good
+    from engine.hardware import SetupError
+    from engine.setup import build_engine  # imports torch: after the arguments are known to be good
 
     try:
         core, server = build_engine(config)

@@ -14,7 +14,7 @@ from engine.bench import fairness, overview, prefix, slots, speculative, structu
 from engine.bench.options import add_options, read_options
 from engine.bench.report import Report, machine
 from engine.config import EngineConfig
-from engine.setup import use_huge_pages
+from engine.hardware import use_huge_pages
 
 DEMO_MODEL = "build/models/smollm2-135m-instruct"
 SCENARIOS = {

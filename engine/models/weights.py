@@ -1,33 +1,37 @@
-"""A base model's weights, from a folder of safetensors files to the tensors that a step multiplies.
+"""A base model's weights, as the tensors that a step multiplies. Where they come from is `engine.models.checkpoint`'s.
 
 Projections that share an input are fused: q, k, v into one matrix, gate and up into another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
-import torch
-from safetensors import safe_open
 from torch import Tensor
 
-from engine.config import ModelConfig, UnsupportedModel
 from kernels.linear import Linear
-from kernels.norm import RmsNorm
+
+
+class Norm(Protocol):
+    """A root-mean-square norm of the last dimension, as `kernels.norm.RmsNorm`."""
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+
+MakeNorm = Callable[[Tensor, float], Norm]  # of a weight and its epsilon
 
 
 class LayerWeights(msgspec.Struct, frozen=True):
     """One decoder layer. H hidden, Q = heads * D, K = kv_heads * D, I intermediate."""
 
-    input_norm: RmsNorm  # [H]
+    input_norm: Norm  # [H]
     qkv: Linear  # H -> Q + 2K
-    q_norm: RmsNorm | None  # [D]
-    k_norm: RmsNorm | None  # [D]
+    q_norm: Norm | None  # [D]
+    k_norm: Norm | None  # [D]
     o: Linear  # Q -> H
-    post_norm: RmsNorm  # [H]
+    post_norm: Norm  # [H]
     gate_up: Linear  # H -> 2I
     down: Linear  # I -> H
 
@@ -35,79 +39,5 @@ class LayerWeights(msgspec.Struct, frozen=True):
 class ModelWeights(msgspec.Struct, frozen=True):
     embed: Tensor  # [V, H]
     layers: list[LayerWeights]
-    norm: RmsNorm  # [H]
+    norm: Norm  # [H]
     lm_head: Linear  # H -> V; of the embedding where they are tied
-
-
-class _Checkpoint:
-    """Tensors by name over all files of a folder; remembers which were never asked for."""
-
-    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device, stack: ExitStack) -> None:
-        paths = sorted(folder.glob("*.safetensors"))
-        if not paths:
-            raise UnsupportedModel(f"{folder} holds no *.safetensors file")
-        self._files = {}
-        for path in paths:
-            file = stack.enter_context(safe_open(path, framework="pt"))
-            self._files.update(dict.fromkeys(file.keys(), file))
-        self._unread = set(self._files)
-        self._dtype = dtype
-        self._device = device
-
-    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Raises UnsupportedModel when the tensor is missing or has another shape."""
-        if name not in self._files:
-            raise UnsupportedModel(f"the checkpoint lacks {name}")
-        self._unread.discard(name)
-        tensor: Tensor = self._files[name].get_tensor(name)
-        if tuple(tensor.shape) != shape:
-            raise UnsupportedModel(f"{name} is {list(tensor.shape)}, the config asks for {list(shape)}")
-        return tensor.to(self._device, self._dtype)
-
-    def unread(self) -> Iterator[str]:
-        return (name for name in sorted(self._unread) if not name.endswith("rotary_emb.inv_freq"))
-
-
-def load_weights(model_dir: str | Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> ModelWeights:
-    """Read and fuse all weights. Raises UnsupportedModel on a missing, misshapen or unknown tensor."""
-    with ExitStack() as stack:
-        checkpoint = _Checkpoint(Path(model_dir), dtype, device, stack)
-        take, hidden = checkpoint.take, config.hidden_size
-        embed = take("model.embed_tokens.weight", (config.vocab_size, hidden))
-        layers = [_layer(checkpoint, config, index) for index in range(config.num_layers)]
-        norm = RmsNorm(take("model.norm.weight", (hidden,)), config.rms_norm_eps)
-        tied = config.tie_word_embeddings
-        lm_head = embed if tied else take("lm_head.weight", (config.vocab_size, hidden))
-        unknown = [name for name in checkpoint.unread() if not (tied and name == "lm_head.weight")]
-        if unknown:
-            raise UnsupportedModel(f"the checkpoint has tensors the config does not explain: {', '.join(unknown[:5])}")
-    return ModelWeights(embed, layers, norm, Linear(lm_head))
-
-
-def _layer(checkpoint: _Checkpoint, config: ModelConfig, index: int) -> LayerWeights:
-    prefix, hidden = f"model.layers.{index}", config.hidden_size
-
-    def matrix(block: str, projection: str) -> Tensor:
-        width, height = config.adapter_targets()[projection]
-        return checkpoint.take(f"{prefix}.{block}.{projection}.weight", (height, width))
-
-    def bias(projection: str) -> Tensor:
-        return checkpoint.take(f"{prefix}.self_attn.{projection}.bias", (config.adapter_targets()[projection][1],))
-
-    def norm(name: str, size: int) -> RmsNorm:
-        return RmsNorm(checkpoint.take(f"{prefix}.{name}.weight", (size,)), config.rms_norm_eps)
-
-    qkv = ("q_proj", "k_proj", "v_proj")
-    return LayerWeights(
-        input_norm=norm("input_layernorm", hidden),
-        qkv=Linear(
-            torch.cat([matrix("self_attn", name) for name in qkv]),
-            torch.cat([bias(name) for name in qkv]) if config.qkv_bias else None,
-        ),
-        q_norm=norm("self_attn.q_norm", config.head_dim) if config.qk_norm else None,
-        k_norm=norm("self_attn.k_norm", config.head_dim) if config.qk_norm else None,
-        o=Linear(matrix("self_attn", "o_proj"), bias("o_proj") if config.o_bias else None),
-        post_norm=norm("post_attention_layernorm", hidden),
-        gate_up=Linear(torch.cat([matrix("mlp", "gate_proj"), matrix("mlp", "up_proj")])),
-        down=Linear(matrix("mlp", "down_proj")),
-    )

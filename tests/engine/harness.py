@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -39,12 +39,12 @@ class _ArrivalsByStep:
         self._later = dict(later)
         self._step = 0
 
-    def run(self, plan: Plan) -> Sequence[ChunkResult]:
+    def run(self, plan: Plan, meanwhile: Callable[[], None]) -> Sequence[ChunkResult]:
         self._step += 1
         for due in [step for step in self._later if step <= self._step]:
             for request in self._later.pop(due):
                 self._mailbox.command(request)
-        return self._runner.run(plan)
+        return self._runner.run(plan, meanwhile)
 
 
 def run_engine(

@@ -93,7 +93,7 @@ class CommandsByStep:
         self._step = 0
         self.plans: list[Plan] = []
 
-    def run(self, plan: Plan) -> list[ChunkResult]:
+    def run(self, plan: Plan, meanwhile: Callable[[], None] = lambda: None) -> list[ChunkResult]:
         self._step += 1
         self.plans.append(plan)
         for command in self._later.get(self._step, []):
