@@ -12,29 +12,16 @@ still holds does not matter.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from kernels.attention import attention_reference
+from kernels.gpu import decode_attention
+from kernels.gpu.decode_attention import decode_launches
+from kernels.gpu.paged_contexts import PagedContexts
+from kernels.gpu.prefill_attention import prefill_launch
 
-
-class PagedContexts(NamedTuple):
-    """Where B sequences keep their keys and values, and which rows of q are theirs.
-
-    block_tables [B, M] int32, any number where a sequence has no block; context_lens [B] int32: all positions, those of
-    the queries included, 0 for a row that is padding; query_starts [B + 1] int32: rows [query_starts[b],
-    query_starts[b + 1]) of q are the sequence's newest positions. Known to the host, and shaping the grid:
-    max_query_len and max_context_len, bounds over all b.
-    """
-
-    block_tables: Tensor
-    context_lens: Tensor
-    query_starts: Tensor
-    max_query_len: int
-    max_context_len: int
-    block_size: int
+__all__ = ["PagedContexts", "paged_attention", "paged_attention_reference", "workspace_elements"]
 
 
 def paged_attention_reference(q: Tensor, cache: Tensor, contexts: PagedContexts, window: int | None = None) -> Tensor:
@@ -51,9 +38,11 @@ def paged_attention_reference(q: Tensor, cache: Tensor, contexts: PagedContexts,
     return out.flatten(1)
 
 
-def workspace_elements(num_rows: int, num_heads: int, head_dim: int, max_context_len: int) -> int:
-    """fp32 elements that `paged_attention` needs where max_query_len is 1."""
-    raise NotImplementedError
+def workspace_elements(
+    num_rows: int, num_heads: int, num_kv_heads: int, head_dim: int, max_context_len: int, device: torch.device
+) -> int:
+    """fp32 elements that `paged_attention` needs for num_rows queries where max_query_len is 1, else none."""
+    return decode_attention.workspace_elements(num_rows, num_heads, num_kv_heads, head_dim, max_context_len, device)
 
 
 def paged_attention(
@@ -66,4 +55,10 @@ def paged_attention(
     row b belongs to sequence b. Rows that belong to no sequence are undefined. Raises ValueError when the workspace is
     too small.
     """
-    raise NotImplementedError
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if contexts.max_query_len == 1:
+        for launch in decode_launches(out, q, cache, contexts, workspace, window):
+            launch.run()
+    else:
+        prefill_launch(out, q, cache, contexts, window).run()
+    return out.flatten(1)

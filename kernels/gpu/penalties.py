@@ -11,7 +11,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import triton
+import triton.language as tl
 from torch import Tensor
+
+from kernels.gpu.launch import Launch, blocks_of
+
+BLOCK = 256
 
 
 class TokenPairs(NamedTuple):
@@ -22,11 +28,6 @@ class TokenPairs(NamedTuple):
     token_ids: Tensor
     counts: Tensor
     biases: Tensor
-
-
-def penalize_(logits: Tensor, pairs: TokenPairs, repetition: Tensor, frequency: Tensor, presence: Tensor) -> None:
-    """In place: logits [N, V] fp32; repetition > 0, frequency, presence: [N] fp32."""
-    raise NotImplementedError
 
 
 def penalize_reference(
@@ -44,3 +45,43 @@ def penalize_reference(
             value = value - frequency[row] * count - presence[row]
         out[row, token] = value
     return out
+
+
+@triton.jit
+def _penalize_kernel(
+    logits, stride, rows, token_ids, counts, biases, repetition, frequency, presence, num_pairs, BLOCK: tl.constexpr
+):
+    """BLOCK pairs."""
+    pair = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = pair < num_pairs
+    row = tl.load(rows + pair, mask=inside, other=-1)
+    inside = row >= 0
+    count = tl.load(counts + pair, mask=inside, other=-1)
+    target = logits + row.to(tl.int64) * stride + tl.load(token_ids + pair, mask=inside, other=0)
+    value = tl.load(target, mask=inside, other=0.0) + tl.load(biases + pair, mask=inside, other=0.0)
+    factor = tl.load(repetition + row, mask=inside, other=1.0)
+    value = tl.where(count >= 0, tl.where(value > 0, value / factor, value * factor), value)
+    cost = tl.load(frequency + row, mask=inside, other=0.0) * count + tl.load(presence + row, mask=inside, other=0.0)
+    tl.store(target, tl.where(count > 0, value - cost, value), mask=inside)
+
+
+def penalize_launch(
+    logits: Tensor, pairs: TokenPairs, repetition: Tensor, frequency: Tensor, presence: Tensor
+) -> Launch:
+    num_pairs = len(pairs.rows)
+    arguments = {
+        "logits": logits,
+        "stride": logits.stride(0),
+        **pairs._asdict(),
+        "repetition": repetition,
+        "frequency": frequency,
+        "presence": presence,
+        "num_pairs": num_pairs,
+        "BLOCK": BLOCK,
+    }
+    return Launch(_penalize_kernel, (blocks_of(num_pairs, BLOCK),), arguments)
+
+
+def penalize_(logits: Tensor, pairs: TokenPairs, repetition: Tensor, frequency: Tensor, presence: Tensor) -> None:
+    """In place: logits [N, V] fp32, elements of a row contiguous; repetition > 0, frequency, presence: [N] fp32."""
+    penalize_launch(logits, pairs, repetition, frequency, presence).run()
