@@ -31,6 +31,7 @@ def parse_arguments(argv: list[str] | None = None) -> EngineConfig:
     add("--max-adapters", type=int, default=32, help="adapters on the device at once")
     add("--adapter-device-bytes", type=int, default=None, help="memory of those (default: chosen at start)")
     add("--adapter-host-bytes", type=int, default=1 << 30, help="memory of adapters kept ready beside the device")
+    add("--gpu-memory-fraction", type=float, default=0.9, help="of a GPU's memory, before graphs are captured")
     add("--num-threads", type=int, default=0, help="CPU threads (0: all this process may use)")
     add("--num-draft-tokens", type=int, default=0, help="tokens speculated per step by prompt lookup (0: off)")
     return EngineConfig(**vars(parser.parse_args(argv)))

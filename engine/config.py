@@ -85,6 +85,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How one engine process runs. Sizes in tokens unless the name says otherwise; None and 0 mean: choose at start.
 
     num_draft_tokens: most tokens guessed ahead of a sequence in one step; 0 turns speculation off.
+    gpu_memory_fraction: of a GPU's memory, what may be taken before graphs are captured; the rest is theirs.
     """
 
     model_dir: str
@@ -101,6 +102,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_adapters: int = 32
     adapter_device_bytes: int | None = None
     adapter_host_bytes: int = 1 << 30
+    gpu_memory_fraction: float = 0.9
     num_threads: int = 0
     num_draft_tokens: int = 0
 

@@ -103,7 +103,7 @@ def _builder_for(where: torch.device) -> BuildDevice:
     """The GPU's part imports Triton, which not every machine has."""
     if where.type != "cuda":
         return build_cpu
-    from engine.cuda.device import CudaAccelerator
+    from engine.cuda.nvidia import CudaAccelerator
     from engine.cuda.setup import build_cuda
 
     return lambda config, model, dtype: build_cuda(config, model, dtype, CudaAccelerator(where))

@@ -12,6 +12,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
+class Event(Protocol):
+    """A moment in what a device does, such as the end of a copy."""
+
+    @property
+    def has_come(self) -> bool: ...
+
+    def synchronize(self) -> None:
+        """Wait for it on the host."""
+
+
 class Fetched(Protocol):
     """A tensor on its way to the host."""
 

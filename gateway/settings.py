@@ -82,6 +82,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     adapter_host_bytes: Annotated[Bytes, Meta(description="Memory of adapters kept ready to return to the device.")] = (
         1 << 30
     )
+    gpu_memory_fraction: Annotated[
+        float, Meta(gt=0, le=1, description="Of a GPU's memory, what weights, steps, caches and adapters may take.")
+    ] = 0.9
     num_draft_tokens: Annotated[
         int, Meta(ge=0, le=32, description="Tokens guessed ahead per step by speculative decoding (0: off).")
     ] = 0

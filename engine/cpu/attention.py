@@ -45,11 +45,10 @@ class PagedCache:
     """Keys and values of all layers, num_slots of them, and the angles of every position below max_position."""
 
     def __init__(self, config: ModelConfig, num_slots: int, max_position: int, dtype: torch.dtype) -> None:
-        cpu = torch.device("cpu")
         self.heads = config.num_heads, config.num_kv_heads
         rotated = config.num_heads + config.num_kv_heads, config.num_kv_heads
-        self.rotary = RotaryTable(config.rope, rotated, config.head_dim, max_position, dtype, cpu)
-        self.gathered = Workspace(dtype, cpu)
+        self.rotary = RotaryTable(config.rope, rotated, config.head_dim, max_position, dtype)
+        self.gathered = Workspace(dtype, torch.device("cpu"))
         shape = (2, config.num_kv_heads, num_slots, config.head_dim)
         # Zeros, not garbage: padded context is read at weight 0, and 0 * NaN is a NaN (see kernels.kv_cache).
         self.layers = [torch.zeros(shape, dtype=dtype) for _ in range(config.num_layers)]

@@ -6,11 +6,13 @@ Knows nothing of files, slots, requests, or of how a step multiplies.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 import torch
 from torch import Tensor
+
+from engine.transfers import Event
 
 Group = tuple[str, ...]
 GroupKey = tuple[int, Group]  # layer, group
@@ -110,13 +112,6 @@ class AdapterLayout:
         }
 
 
-class Arrival(Protocol):
-    """A moment in what a device does, such as the end of a copy."""
-
-    @property
-    def has_come(self) -> bool: ...
-
-
 class LoadedAdapter(msgspec.Struct, frozen=True, eq=False):
     """An adapter in memory. scalings: {(layer, group): one per adapted projection}; groups: views of weights.
     arrivals: while it is copied to a device, when each layer's weights are there; none where they are.
@@ -130,4 +125,4 @@ class LoadedAdapter(msgspec.Struct, frozen=True, eq=False):
     layout: AdapterLayout = AdapterLayout({}, {})
     weights: Tensor = msgspec.field(default_factory=lambda: torch.empty(0))
     groups: dict[GroupKey, GroupWeights] = {}
-    arrivals: Sequence[Arrival] = ()
+    arrivals: Sequence[Event] = ()

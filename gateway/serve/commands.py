@@ -29,6 +29,7 @@ def engine_command(settings: Settings, model_dir: Path) -> list[str]:
         "--max-waiting": str(settings.max_waiting),
         "--max-adapters": str(settings.max_adapters),
         "--adapter-host-bytes": str(settings.adapter_host_bytes),
+        "--gpu-memory-fraction": str(settings.gpu_memory_fraction),
         "--num-threads": str(settings.num_threads),
         "--num-draft-tokens": str(settings.num_draft_tokens),
     }
