@@ -71,8 +71,7 @@ def lora_block_m(num_rows: int) -> int:
 
 def shrink_blocks(in_features: int, max_rank: int, dtype: torch.dtype, device: torch.device) -> ShrinkBlocks:
     block_r = min(max(16, power_of_two(max_rank)), 64)
-    block_k = 64 if dtype == torch.float32 else 128
-    rule = ShrinkBlocks(1024, block_k, block_r, num_warps=4, num_stages=3)
+    rule = ShrinkBlocks(1024, 128, block_r, num_warps=4, num_stages=2 if dtype == torch.float32 else 4)
     return rule._replace(**_measured(device, f"shrink in={in_features} rank={max_rank}"))
 
 
