@@ -18,7 +18,7 @@ class CudaEvent:
 
     @property
     def has_come(self) -> bool:
-        return bool(self.event.query())
+        return bool(self.event.query())  # type: ignore[no-untyped-call]
 
     def synchronize(self) -> None:
         self.event.synchronize()
@@ -29,7 +29,7 @@ class CudaStream:
         self._stream = stream
 
     def record(self) -> Event:
-        event = torch.cuda.Event()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return CudaEvent(event)
 
@@ -61,7 +61,7 @@ class CudaAccelerator:
         self._graph_pool = torch.cuda.graph_pool_handle()
 
     def side_stream(self) -> Stream:
-        return CudaStream(torch.cuda.Stream(self.device))
+        return CudaStream(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
 
     def host_buffer(self, num_bytes: int) -> Tensor:
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)

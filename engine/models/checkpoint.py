@@ -11,8 +11,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from engine.config import ModelConfig, UnsupportedModel
-from engine.models.weights import LayerWeights, MakeNorm, ModelWeights, Norm
-from kernels.linear import Linear
+from engine.models.weights import MakeNorm, ModelWeights, assemble
 from kernels.norm import RmsNorm
 
 
@@ -55,42 +54,9 @@ def load_weights(
     """Read and fuse all weights. Raises UnsupportedModel on a missing, misshapen or unknown tensor."""
     with ExitStack() as stack:
         checkpoint = _Checkpoint(Path(model_dir), dtype, device, stack)
-        take, hidden = checkpoint.take, config.hidden_size
-        embed = take("model.embed_tokens.weight", (config.vocab_size, hidden))
-        layers = [_layer(checkpoint, config, index, make_norm) for index in range(config.num_layers)]
-        norm = make_norm(take("model.norm.weight", (hidden,)), config.rms_norm_eps)
+        weights = assemble(checkpoint.take, config, make_norm)
         tied = config.tie_word_embeddings
-        lm_head = embed if tied else take("lm_head.weight", (config.vocab_size, hidden))
         unknown = [name for name in checkpoint.unread() if not (tied and name == "lm_head.weight")]
         if unknown:
             raise UnsupportedModel(f"the checkpoint has tensors the config does not explain: {', '.join(unknown[:5])}")
-    return ModelWeights(embed, layers, norm, Linear(lm_head))
-
-
-def _layer(checkpoint: _Checkpoint, config: ModelConfig, index: int, make_norm: MakeNorm) -> LayerWeights:
-    prefix, hidden = f"model.layers.{index}", config.hidden_size
-
-    def matrix(block: str, projection: str) -> Tensor:
-        width, height = config.adapter_targets()[projection]
-        return checkpoint.take(f"{prefix}.{block}.{projection}.weight", (height, width))
-
-    def bias(projection: str) -> Tensor:
-        return checkpoint.take(f"{prefix}.self_attn.{projection}.bias", (config.adapter_targets()[projection][1],))
-
-    def norm(name: str, size: int) -> Norm:
-        return make_norm(checkpoint.take(f"{prefix}.{name}.weight", (size,)), config.rms_norm_eps)
-
-    qkv = ("q_proj", "k_proj", "v_proj")
-    return LayerWeights(
-        input_norm=norm("input_layernorm", hidden),
-        qkv=Linear(
-            torch.cat([matrix("self_attn", name) for name in qkv]),
-            torch.cat([bias(name) for name in qkv]) if config.qkv_bias else None,
-        ),
-        q_norm=norm("self_attn.q_norm", config.head_dim) if config.qk_norm else None,
-        k_norm=norm("self_attn.k_norm", config.head_dim) if config.qk_norm else None,
-        o=Linear(matrix("self_attn", "o_proj"), bias("o_proj") if config.o_bias else None),
-        post_norm=norm("post_attention_layernorm", hidden),
-        gate_up=Linear(torch.cat([matrix("mlp", "gate_proj"), matrix("mlp", "up_proj")])),
-        down=Linear(matrix("mlp", "down_proj")),
-    )
+    return weights

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
+import torch
 from torch import Tensor
 
+from engine.config import ModelConfig
 from kernels.linear import Linear
 
 
@@ -21,6 +23,7 @@ class Norm(Protocol):
 
 
 MakeNorm = Callable[[Tensor, float], Norm]  # of a weight and its epsilon
+Take = Callable[[str, tuple[int, ...]], Tensor]  # a tensor of this shape by its name in Hugging Face's checkpoints
 
 
 class LayerWeights(msgspec.Struct, frozen=True):
@@ -41,3 +44,42 @@ class ModelWeights(msgspec.Struct, frozen=True):
     layers: list[LayerWeights]
     norm: Norm  # [H]
     lm_head: Linear  # H -> V; of the embedding where they are tied
+
+
+def assemble(take: Take, config: ModelConfig, make_norm: MakeNorm) -> ModelWeights:
+    """Every tensor of a model, fused."""
+    hidden = config.hidden_size
+    embed = take("model.embed_tokens.weight", (config.vocab_size, hidden))
+    layers = [_layer(take, config, index, make_norm) for index in range(config.num_layers)]
+    norm = make_norm(take("model.norm.weight", (hidden,)), config.rms_norm_eps)
+    lm_head = embed if config.tie_word_embeddings else take("lm_head.weight", (config.vocab_size, hidden))
+    return ModelWeights(embed, layers, norm, Linear(lm_head))
+
+
+def _layer(take: Take, config: ModelConfig, index: int, make_norm: MakeNorm) -> LayerWeights:
+    prefix, hidden = f"model.layers.{index}", config.hidden_size
+
+    def matrix(block: str, projection: str) -> Tensor:
+        width, height = config.adapter_targets()[projection]
+        return take(f"{prefix}.{block}.{projection}.weight", (height, width))
+
+    def bias(projection: str) -> Tensor:
+        return take(f"{prefix}.self_attn.{projection}.bias", (config.adapter_targets()[projection][1],))
+
+    def norm(name: str, size: int) -> Norm:
+        return make_norm(take(f"{prefix}.{name}.weight", (size,)), config.rms_norm_eps)
+
+    qkv = ("q_proj", "k_proj", "v_proj")
+    return LayerWeights(
+        input_norm=norm("input_layernorm", hidden),
+        qkv=Linear(
+            torch.cat([matrix("self_attn", name) for name in qkv]),
+            torch.cat([bias(name) for name in qkv]) if config.qkv_bias else None,
+        ),
+        q_norm=norm("self_attn.q_norm", config.head_dim) if config.qk_norm else None,
+        k_norm=norm("self_attn.k_norm", config.head_dim) if config.qk_norm else None,
+        o=Linear(matrix("self_attn", "o_proj"), bias("o_proj") if config.o_bias else None),
+        post_norm=norm("post_attention_layernorm", hidden),
+        gate_up=Linear(torch.cat([matrix("mlp", "gate_proj"), matrix("mlp", "up_proj")])),
+        down=Linear(matrix("mlp", "down_proj")),
+    )
