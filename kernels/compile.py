@@ -1,8 +1,9 @@
-"""`python -m kernels.compile`: every Triton kernel built for a GPU that need not be there, at the shapes of the targets.
+"""`python -m kernels.compile`: every Triton kernel built for a GPU that need not be there, at the targets' shapes.
 
-Operations say what they would launch for tensors that exist in shape only (`targets`); Triton compiles that for the named
-architecture, and `cuobjdump`, which comes with Triton, reads registers, shared memory and stack off the result. A kernel
-that needs a stack has spilled registers to memory. Runs where Triton interprets nothing: TRITON_INTERPRET must be unset.
+Operations say what they would launch for tensors that exist in shape only (`targets`); Triton compiles that for the
+named architecture, and `cuobjdump`, which comes with Triton, reads registers, shared memory and stack off the result. A
+kernel that needs a stack has spilled registers to memory. TRITON_INTERPRET must be unset: what is interpreted cannot
+be compiled.
 """
 
 from __future__ import annotations
@@ -96,15 +97,15 @@ def compile_all(names: list[str]) -> Iterator[tuple[str, Launch, Resources]]:
 def main() -> None:
     names = [target.name for target in TARGETS]
     parser = argparse.ArgumentParser(prog="python -m kernels.compile", description=__doc__)
-    parser.add_argument("targets", nargs="*", default=names, choices=[*names, []], help="which shapes; default: all")
+    parser.add_argument("targets", nargs="*", help=f"of {', '.join(names)}; all by default")
+    chosen = parser.parse_args().targets or names
+    if unknown := set(chosen) - set(names):
+        parser.error(f"no target is called {', '.join(sorted(unknown))}")
     print("| kernel | warps | stages | registers | stack bytes | shared KiB |")
     print("|---|---|---|---|---|---|")
-    for label, launch, used in compile_all(parser.parse_args().targets):
-        shared = f"{used.shared_bytes / 1024:.0f}"
-        print(
-            f"| {label} | {launch.num_warps} | {launch.num_stages} | {used.registers} | {used.stack_bytes} | {shared} |",
-            flush=True,
-        )
+    for label, launch, used in compile_all(chosen):
+        fields = launch.num_warps, launch.num_stages, used.registers, used.stack_bytes, used.shared_bytes // 1024
+        print(f"| {label} | {' | '.join(map(str, fields))} |", flush=True)
 
 
 if __name__ == "__main__":

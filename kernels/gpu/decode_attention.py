@@ -18,7 +18,7 @@ from torch import Tensor
 from kernels.gpu.launch import Launch, blocks_of, check_workspace, dot_precision, power_of_two
 from kernels.gpu.paged_contexts import PagedContexts
 from kernels.gpu.softmax_tiles import attend
-from kernels.gpu.tuning import decode_blocks
+from kernels.gpu.tuning import DecodeBlocks, decode_blocks
 
 MIN_ROWS = 16  # of a factor of tl.dot
 SPLITS_AT_ONCE = 8  # that the second launch adds in one go
@@ -138,13 +138,20 @@ def workspace_elements(
 
 
 def decode_launches(
-    out: Tensor, q: Tensor, cache: Tensor, contexts: PagedContexts, workspace: Tensor, window: int | None
+    out: Tensor,
+    q: Tensor,
+    cache: Tensor,
+    contexts: PagedContexts,
+    workspace: Tensor,
+    window: int | None,
+    blocks: DecodeBlocks | None = None,
 ) -> tuple[Launch, Launch]:
-    """See `kernels.gpu.attention.paged_attention`: q [N, H, D], row n of sequence n; out [N, H, D]."""
+    """See `kernels.gpu.attention.paged_attention`: q [N, H, D], row n of sequence n; out [N, H, D]. blocks: others than
+    the device's."""
     num_rows, num_heads, head_dim = q.shape
     num_kv_heads, num_slots = cache.shape[1:3]
     group = num_heads // num_kv_heads
-    blocks = decode_blocks(head_dim, group, q.device)
+    blocks = blocks or decode_blocks(head_dim, group, q.device)
     num_splits = blocks_of(contexts.max_context_len, blocks.split_length)
     check_workspace(workspace, num_rows * num_heads * num_splits * (head_dim + 2))
     common = {

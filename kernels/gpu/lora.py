@@ -21,8 +21,11 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.gpu.launch import Launch, blocks_of, check_workspace, dot_precision
-from kernels.gpu.tuning import expand_blocks, shrink_blocks
+from kernels.gpu.tuning import LoraBlocks, lora_blocks, shrink_sums
 from kernels.gpu.work_list import WorkList
+
+MAX_PROJECTIONS = 3  # of a group
+EXPAND_BLOCK_R = 16  # fixed, since it shapes a sum
 
 
 class SlotTable(NamedTuple):
@@ -61,12 +64,10 @@ def lora_reference(
     rows = []
     for n, slot in enumerate(slots):
         of_row = [None] * len(sizes) if slot < 0 else adapters[slot]
-        deltas = [
-            torch.zeros(size)
-            if matrices is None
-            else matrices[2] * (x[n].float() @ matrices[0].float().T) @ matrices[1].float()
-            for size, matrices in zip(sizes, of_row, strict=True)
-        ]
+        deltas = []
+        for size, matrices in zip(sizes, of_row, strict=True):
+            a, b, scaling = matrices or (x.new_zeros(1, x.shape[1]), x.new_zeros(1, size), 0.0)
+            deltas.append(scaling * (x[n].float() @ a.float().T) @ b.float())
         rows.append(out[n].float() + torch.cat(deltas))
     return torch.stack(rows).to(out.dtype)
 
@@ -90,39 +91,37 @@ def _shrink_kernel(
     BLOCK_K: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Of one chunk, one projection and BLOCK_R ranks, the partial sums over one stretch of `in`.
+    """Of one chunk and one projection, the partial sums over one stretch of `in`, BLOCK_R ranks at a time.
 
     partials [splits, P, N, MAX_RANK], N in the order of `rows`.
     """
-    chunk = tl.program_id(0)
-    rank_blocks: tl.constexpr = tl.cdiv(MAX_RANK, BLOCK_R)
-    split = tl.program_id(1) // rank_blocks
-    first_rank = tl.program_id(1) % rank_blocks * BLOCK_R
-    projection = tl.program_id(2)
+    chunk, split, projection = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     slot = tl.load(chunks + chunk * 3)
     first = tl.load(chunks + chunk * 3 + 1)
     count = tl.load(chunks + chunk * 3 + 2)
     if count == 0:
         return
     rank = tl.load(rank_table + projection * num_slots + slot)
-    if first_rank >= rank:
+    if rank == 0:
         return
     a = tl.load(a_table + projection * num_slots + slot).to(tl.pointer_type(x.dtype.element_ty))
     a = tl.multiple_of(a, 16)
 
     m = tl.arange(0, BLOCK_M)
-    r = first_rank + tl.arange(0, BLOCK_R)
     row = tl.load(rows + first + m, mask=m < count, other=0).to(tl.int64)
-    sums = tl.zeros((BLOCK_M, BLOCK_R), tl.float32)
-    begin = split * SPLIT_LENGTH
-    for offset in range(begin, tl.minimum(begin + SPLIT_LENGTH, in_features), BLOCK_K):
-        k = offset + tl.arange(0, BLOCK_K)
-        inside = k < in_features
-        x_block = tl.load(x + row[:, None] * x_stride + k, mask=(m < count)[:, None] & inside, other=0.0)
-        a_block = tl.load(a + r * in_features + k[:, None], mask=(r < rank) & inside[:, None], other=0.0)
-        sums = tl.dot(x_block, a_block, sums, input_precision=PRECISION)
     place = (split * tl.num_programs(2) + projection) * num_rows + first + m
-    tl.store(partials + place[:, None] * MAX_RANK + r, sums, mask=(m < count)[:, None] & (r < rank))
+    begin = split * SPLIT_LENGTH
+    end = tl.minimum(begin + SPLIT_LENGTH, in_features)
+    for first_rank in range(0, rank, BLOCK_R):
+        r = first_rank + tl.arange(0, BLOCK_R)
+        sums = tl.zeros((BLOCK_M, BLOCK_R), tl.float32)
+        for offset in range(begin, end, BLOCK_K):
+            k = offset + tl.arange(0, BLOCK_K)
+            inside = k < in_features
+            x_block = tl.load(x + row[:, None] * x_stride + k, mask=(m < count)[:, None] & inside, other=0.0)
+            a_block = tl.load(a + r * in_features + k[:, None], mask=(r < rank) & inside[:, None], other=0.0)
+            sums = tl.dot(x_block, a_block, sums, input_precision=PRECISION)
+        tl.store(partials + place[:, None] * MAX_RANK + r, sums, mask=(m < count)[:, None] & (r < rank))
 
 
 @triton.jit
@@ -200,8 +199,8 @@ def workspace_elements(
     num_rows: int, in_features: int, num_projections: int, max_rank: int, dtype: torch.dtype, device: torch.device
 ) -> int:
     """fp32 elements that `add_lora_` needs for its partial sums."""
-    split_length = shrink_blocks(in_features, max_rank, dtype, device).split_length
-    return blocks_of(in_features, split_length) * num_projections * num_rows * max_rank
+    num_splits = blocks_of(in_features, shrink_sums(in_features, dtype, device).split_length)
+    return num_splits * num_projections * num_rows * max_rank
 
 
 def lora_launches(
@@ -212,13 +211,13 @@ def lora_launches(
     max_rank: int,
     work: WorkList,
     workspace: Tensor,
+    blocks: LoraBlocks | None = None,
 ) -> tuple[Launch, Launch]:
-    """Shrink and expand of `add_lora_`."""
+    """Shrink and expand of `add_lora_`; blocks: others than the device's."""
     num_rows, in_features = x.shape
-    shrink = shrink_blocks(in_features, max_rank, x.dtype, x.device)
-    expand = expand_blocks(sum(sizes), max_rank, x.dtype, x.device)
-    num_splits = blocks_of(in_features, shrink.split_length)
-    check_workspace(workspace, workspace_elements(num_rows, in_features, len(sizes), max_rank, x.dtype, x.device))
+    blocks = blocks or lora_blocks(in_features, sum(sizes), work.block_m, x.dtype, x.device)
+    num_splits = blocks_of(in_features, blocks.sums.split_length)
+    check_workspace(workspace, num_splits * len(sizes) * num_rows * max_rank)
     common = {
         "rows": work.rows,
         "chunks": work.chunks,
@@ -229,44 +228,41 @@ def lora_launches(
         "MAX_RANK": max_rank,
         "BLOCK_M": work.block_m,
     }
+    shrink = {
+        **common,
+        "x": x,
+        "x_stride": x.stride(0),
+        "a_table": table.a,
+        "in_features": in_features,
+        "SPLIT_LENGTH": blocks.sums.split_length,
+        "BLOCK_K": blocks.sums.block_k,
+        "BLOCK_R": blocks.shrink.block_r,
+        "PRECISION": dot_precision(x.dtype),
+    }
+    expand = {
+        **common,
+        "out": out,
+        "out_stride": out.stride(0),
+        "b_table": table.b,
+        "scaling_table": table.scalings,
+        **{f"SIZE_{p}": sizes[p] if p < len(sizes) else 0 for p in range(MAX_PROJECTIONS)},
+        "NUM_SPLITS": num_splits,
+        "NUM_PROJECTIONS": len(sizes),
+        "BLOCK_R": EXPAND_BLOCK_R,
+        "BLOCK_N": blocks.expand.block_n,
+        # bf16's and fp16's B is exact in TF32, and bf16's output hides what TF32 cuts off the shrink's sums.
+        "PRECISION": {torch.float32: "ieee", torch.float16: "tf32x3"}.get(x.dtype, "tf32"),
+    }
+    tiles = sum(blocks_of(size, blocks.expand.block_n) for size in sizes)
     return (
         Launch(
             _shrink_kernel,
-            (len(work.chunks), num_splits * blocks_of(max_rank, shrink.block_r), len(sizes)),
-            {
-                **common,
-                "x": x,
-                "x_stride": x.stride(0),
-                "a_table": table.a,
-                "in_features": in_features,
-                "SPLIT_LENGTH": shrink.split_length,
-                "BLOCK_R": shrink.block_r,
-                "BLOCK_K": shrink.block_k,
-                "PRECISION": dot_precision(x.dtype),
-            },
-            shrink.num_warps,
-            shrink.num_stages,
+            (len(work.chunks), num_splits, len(sizes)),
+            shrink,
+            blocks.shrink.num_warps,
+            blocks.shrink.num_stages,
         ),
-        Launch(
-            _expand_kernel,
-            (len(work.chunks), sum(blocks_of(size, expand.block_n) for size in sizes)),
-            {
-                **common,
-                "out": out,
-                "out_stride": out.stride(0),
-                "b_table": table.b,
-                "scaling_table": table.scalings,
-                **{f"SIZE_{p}": sizes[p] if p < len(sizes) else 0 for p in range(3)},
-                "NUM_SPLITS": num_splits,
-                "NUM_PROJECTIONS": len(sizes),
-                "BLOCK_R": expand.block_r,
-                "BLOCK_N": expand.block_n,
-                # bf16's and fp16's B is exact in TF32, and bf16's output hides what TF32 cuts off the shrink's sums.
-                "PRECISION": {torch.float32: "ieee", torch.float16: "tf32x3"}.get(x.dtype, "tf32"),
-            },
-            expand.num_warps,
-            expand.num_stages,
-        ),
+        Launch(_expand_kernel, (len(work.chunks), tiles), expand, blocks.expand.num_warps, blocks.expand.num_stages),
     )
 
 

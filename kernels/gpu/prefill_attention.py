@@ -16,7 +16,7 @@ from torch import Tensor
 from kernels.gpu.launch import Launch, blocks_of, dot_precision, power_of_two
 from kernels.gpu.paged_contexts import PagedContexts
 from kernels.gpu.softmax_tiles import attend
-from kernels.gpu.tuning import prefill_blocks
+from kernels.gpu.tuning import PrefillBlocks, prefill_blocks
 
 
 @triton.jit
@@ -85,12 +85,19 @@ def _prefill_kernel(
     tl.store(out + ((row * num_heads + head) * HEAD_DIM)[:, None] + d, result.to(out.dtype.element_ty), mask=kept)
 
 
-def prefill_launch(out: Tensor, q: Tensor, cache: Tensor, contexts: PagedContexts, window: int | None) -> Launch:
-    """See `kernels.gpu.attention.paged_attention`: q, out [N, H, D]."""
+def prefill_launch(
+    out: Tensor,
+    q: Tensor,
+    cache: Tensor,
+    contexts: PagedContexts,
+    window: int | None,
+    blocks: PrefillBlocks | None = None,
+) -> Launch:
+    """See `kernels.gpu.attention.paged_attention`: q, out [N, H, D]. blocks: others than the device's."""
     _, num_heads, head_dim = q.shape
     num_kv_heads, num_slots = cache.shape[1:3]
     group = num_heads // num_kv_heads
-    blocks = prefill_blocks(head_dim, group, q.dtype, q.device)
+    blocks = blocks or prefill_blocks(head_dim, group, q.dtype, q.device)
     num_tiles = blocks_of(contexts.max_query_len, blocks.block_m // group)
     return Launch(
         _prefill_kernel,

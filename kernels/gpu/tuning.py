@@ -1,7 +1,8 @@
 """Sizes of the blocks that kernels work in: rules for any shape, and a table of what was measured to be better.
 
 The table is `blocks.json`, which `python -m kernels.tune` rewrites on a GPU: {device: {kernel and shape: fields}}.
-Nothing here depends on a batch's contents, and only LoRA's `block_m`, which leaves bits alone, on its size.
+Nothing here depends on a batch's contents. What shapes a sum (`ShrinkSums`, the splits of decodes) does not depend on
+the batch's size either, so bits do not.
 """
 
 from __future__ import annotations
@@ -13,29 +14,37 @@ from typing import NamedTuple
 
 import torch
 
-from kernels.gpu.launch import power_of_two
-
 TABLE = Path(__file__).with_name("blocks.json")
 Table = dict[str, dict[str, dict[str, int]]]
 
 
-class ShrinkBlocks(NamedTuple):
-    """split_length: of `in` for one program; block_k of it at a time; block_r ranks."""
+class ShrinkSums(NamedTuple):
+    """In which order the products of a row are added: split_length of `in` in one program, block_k of it at a time."""
 
     split_length: int
     block_k: int
+
+
+class ShrinkBlocks(NamedTuple):
+    """block_r: ranks at a time."""
+
     block_r: int
     num_warps: int
     num_stages: int
 
 
 class ExpandBlocks(NamedTuple):
-    """block_n columns of the output; block_r ranks at a time."""
+    """block_n: columns of the output."""
 
     block_n: int
-    block_r: int
     num_warps: int
     num_stages: int
+
+
+class LoraBlocks(NamedTuple):
+    sums: ShrinkSums
+    shrink: ShrinkBlocks
+    expand: ExpandBlocks
 
 
 class DecodeBlocks(NamedTuple):
@@ -65,21 +74,33 @@ def device_name(device: torch.device) -> str:
 
 
 def lora_block_m(num_rows: int) -> int:
-    """Rows of a chunk. Both sizes multiply with the same instruction in the same order, so bits are the same."""
+    """Rows of a chunk. Both sizes are multiplied by the same instruction in the same order."""
     return 16 if num_rows <= 512 else 32
 
 
-def shrink_blocks(in_features: int, max_rank: int, dtype: torch.dtype, device: torch.device) -> ShrinkBlocks:
-    block_r = min(max(16, power_of_two(max_rank)), 64)
-    rule = ShrinkBlocks(1024, 128, block_r, num_warps=4, num_stages=2 if dtype == torch.float32 else 4)
-    return rule._replace(**_measured(device, f"shrink in={in_features} rank={max_rank}"))
+def shrink_sums(in_features: int, dtype: torch.dtype, device: torch.device) -> ShrinkSums:
+    return ShrinkSums(1024, 256 // dtype.itemsize)._replace(**_measured(device, f"shrink in={in_features}"))
 
 
-def expand_blocks(out_features: int, max_rank: int, dtype: torch.dtype, device: torch.device) -> ExpandBlocks:
-    """out_features: of all projections of the launch together."""
-    block_r = min(max(16, power_of_two(max_rank)), 32 if dtype == torch.float32 else 64)
-    rule = ExpandBlocks(128, block_r, num_warps=4, num_stages=2)
-    return rule._replace(**_measured(device, f"expand out={out_features} rank={max_rank}"))
+def lora_blocks(
+    in_features: int, out_features: int, block_m: int, dtype: torch.dtype, device: torch.device
+) -> LoraBlocks:
+    """out_features: of all projections of the group together."""
+    return LoraBlocks(
+        shrink_sums(in_features, dtype, device),
+        _shrink_blocks(in_features, block_m, dtype, device),
+        _expand_blocks(out_features, block_m, device),
+    )
+
+
+def _shrink_blocks(in_features: int, block_m: int, dtype: torch.dtype, device: torch.device) -> ShrinkBlocks:
+    rule = ShrinkBlocks(block_m, num_warps=4, num_stages=2 if dtype == torch.float32 else 4)
+    return rule._replace(**_measured(device, f"shrink in={in_features} rows={block_m}"))
+
+
+def _expand_blocks(out_features: int, block_m: int, device: torch.device) -> ExpandBlocks:
+    rule = ExpandBlocks(128, num_warps=4, num_stages=2)
+    return rule._replace(**_measured(device, f"expand out={out_features} rows={block_m}"))
 
 
 def decode_blocks(head_dim: int, group: int, device: torch.device) -> DecodeBlocks:
