@@ -20,10 +20,12 @@ from tests.engine.harness import Answer, collect, engine_config, greedy, run_eng
 from tests.engine.lora.tenants import Tenants
 from tests.engine.reference import TIE, Claim, assert_greedy_follows
 
+BLOCK_BYTES = 2 * 2 * 1 * 16 * 4 * 16  # keys and values, layers, heads, head size, fp32, tokens
+
 
 @pytest.fixture(scope="module")
 def tenants(tmp_path_factory: pytest.TempPathFactory) -> Tenants:
-    return Tenants(tmp_path_factory.mktemp("tenants"), "llama-head-dim")
+    return Tenants(tmp_path_factory.mktemp("tenants"), "llama-two-heads")
 
 
 def build(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> Device:
@@ -36,7 +38,7 @@ def build(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> Devic
 
 def small(tenants: Tenants, **changes: object) -> EngineConfig:
     """Few rows and a short context: an interpreted kernel takes a millisecond for each of its programs."""
-    sizes: dict[str, object] = {"max_batched_tokens": 16, "max_num_seqs": 4, "max_adapters": 4, "max_model_len": 96}
+    sizes: dict[str, object] = {"max_batched_tokens": 16, "max_num_seqs": 3, "max_adapters": 4, "max_model_len": 96}
     return engine_config(tenants.model_dir, tenants.store_dir, **(sizes | changes))
 
 
@@ -88,17 +90,14 @@ def test_chunks_decodes_mixed_ranks_and_reused_prefixes_equal_the_cpu(tenants: T
 
 
 def test_preemption_and_drafts_lose_and_repeat_nothing(tenants: Tenants) -> None:
-    """A cache for two of three whole requests, prompts that repeat themselves, and up to two guesses a step."""
-    block_bytes = 2 * 3 * 2 * 16 * 4 * 16
-    config = small(tenants, kv_cache_bytes=5 * block_bytes, max_model_len=64, num_draft_tokens=2)
-    requests = [
-        greedy(name, [7, 8, 9] * 5, 22, adapter=tenants.digests[adapter])
-        for name, adapter in (("base", ""), ("r4", "attention-r4"), ("r7", "mlp-r7"))
-    ]
-    events = run_events(config, requests, build_device=build)
+    """A cache for one and a third of two whole requests, prompts that repeat themselves, up to two guesses a step."""
+    digest = tenants.digests["attention-r4"]
+    config = small(tenants, kv_cache_bytes=4 * BLOCK_BYTES, max_num_seqs=2, num_draft_tokens=2)
+    requests = [greedy("base", [7, 8, 9] * 5, 20), greedy("r4", [7, 8, 9] * 5, 20, adapter=digest)]
+    events = run_events(config, requests, preload=[digest], build_device=build)
     answers = collect(events)
     assert_equal_to_peft(tenants, requests, answers)
-    assert_same_texts(answers, run_engine(config, requests))
+    assert_same_texts(answers, run_engine(config, requests, preload=[digest]))
     stats = [event for event in events if isinstance(event, EngineStats)][-1]
     assert stats.preemptions_total > 0 and stats.draft_tokens_total > 0
 
