@@ -17,11 +17,11 @@ def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 class RmsNorm:
-    """weight [H]. On a GPU `kernels.gpu.norm` computes."""
+    """weight [H]."""
 
     def __init__(self, weight: Tensor, eps: float) -> None:
-        self.weight = weight
-        self.eps = eps
+        self._weight = weight
+        self._eps = eps
         width = weight.shape[0]
         # x / sqrt(mean(x^2) + eps) * w = x / hypot(|x|, sqrt(H eps)) * (w sqrt(H)): fewer operations.
         self._scaled = weight.float() * width**0.5
@@ -29,10 +29,8 @@ class RmsNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [..., H] -> [..., H] in x's dtype."""
-        if x.is_cuda:
-            from kernels.gpu.norm import rms_norm  # needs Triton, which a CPU may lack
-
-            return rms_norm(x.flatten(0, -2), self.weight, self.eps).view(x.shape)
+        if x.device.type != "cpu":
+            return torch.nn.functional.rms_norm(x, self._weight.shape, self._weight, self._eps)
         # Measured 2 times (1 row) to 8 times (512 rows) faster than the composite operation above.
         wide = x.float() if x.dtype != torch.float32 else x.clone()
         norm: Tensor = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)

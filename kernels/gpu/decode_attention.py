@@ -1,9 +1,9 @@
 """Attention of one query per sequence, its context split over programs (Dao et al., 2023: Flash-Decoding).
 
 Two launches. One program of the first holds the query heads of one KV head, so keys and values are read once, and goes
-through one split of a fixed number of positions, counted from the context's start. The second adds up the splits that
-the context has, in their order. Programs beyond a context end at once. Neither splits nor order depend on the other
-sequences, nor on the bound for which the grid was made.
+through splits of a fixed number of positions, counted from the context's start. The second adds up the splits that the
+context has, in their order. Neither splits nor order depend on the other sequences, nor on the bound for which the grid
+was made.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor
 
 from kernels.gpu.launch import Launch, blocks_of, check_workspace, dot_precision, power_of_two
 from kernels.gpu.paged_contexts import PagedContexts
-from kernels.gpu.softmax_tiles import attend
-from kernels.gpu.tuning import DecodeBlocks, decode_blocks
+from kernels.gpu.softmax_tiles import attend, nothing_seen
+from kernels.gpu.tuning import DecodeBlocks, decode_blocks, split_programs
 
 MIN_ROWS = 16  # of a factor of tl.dot
 SPLITS_AT_ONCE = 8  # that the second launch adds in one go
@@ -34,6 +34,7 @@ def _split_kernel(
     max_blocks,
     context_lens,
     partials,
+    num_splits,
     scale,
     WINDOW: tl.constexpr,
     SPLIT_LENGTH: tl.constexpr,
@@ -45,18 +46,15 @@ def _split_kernel(
     BLOCK_SIZE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Of one sequence, one KV head's group of queries over one split.
+    """Of one sequence, one KV head's group of queries over every so many splits.
 
     partials [N, H, splits, HEAD_DIM + 2]: weighted sums of values, then the weights' total and the largest score.
     """
-    sequence, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    sequence, kv_head = tl.program_id(0), tl.program_id(1)
     length = tl.load(context_lens + sequence)
-    begin = split * SPLIT_LENGTH
-    end = tl.minimum(begin + SPLIT_LENGTH, length)
+    first = 0  # position that the query sees
     if WINDOW > 0:
-        begin = tl.maximum(begin, (tl.maximum(length - WINDOW, 0) // BLOCK_N) * BLOCK_N)
-    if begin >= end:
-        return
+        first = tl.maximum(length - WINDOW, 0)
     m = tl.arange(0, BLOCK_M)
     d = tl.arange(0, BLOCK_D)
     kept = (m < GROUP)[:, None] & (d < HEAD_DIM)
@@ -64,28 +62,28 @@ def _split_kernel(
     queries = tl.load(q + sequence.to(tl.int64) * q_stride + heads[:, None] * HEAD_DIM + d, mask=kept, other=0.0)
     keys = cache + kv_head.to(tl.int64) * num_slots * HEAD_DIM
     values = cache + (tl.num_programs(1) + kv_head).to(tl.int64) * num_slots * HEAD_DIM
-    sums, totals, largest = attend(
-        queries,
-        tl.full((BLOCK_M,), length - 1, tl.int32),
-        keys,
-        values,
-        block_tables + sequence.to(tl.int64) * max_blocks,
-        begin,
-        end,
-        scale,
-        WINDOW,
-        BLOCK_SIZE,
-        HEAD_DIM,
-        BLOCK_D,
-        BLOCK_M,
-        BLOCK_N,
-        PRECISION,
-    )
-    row = (sequence * tl.num_programs(1) * GROUP + heads).to(tl.int64) * tl.num_programs(2) + split
-    partial = partials + row * (HEAD_DIM + 2)
-    tl.store(partial[:, None] + d, sums, mask=kept)
-    tl.store(partial + HEAD_DIM, totals, mask=m < GROUP)
-    tl.store(partial + HEAD_DIM + 1, largest, mask=m < GROUP)
+    block_table = block_tables + sequence.to(tl.int64) * max_blocks
+    positions = tl.full((BLOCK_M,), length - 1, tl.int32)
+    row = (sequence * tl.num_programs(1) * GROUP + heads).to(tl.int64)
+    for split in range(first // SPLIT_LENGTH + tl.program_id(2), tl.cdiv(length, SPLIT_LENGTH), tl.num_programs(2)):
+        begin = tl.maximum(split * SPLIT_LENGTH, first // BLOCK_N * BLOCK_N)
+        end = tl.minimum((split + 1) * SPLIT_LENGTH, length)
+        state = nothing_seen(BLOCK_M, BLOCK_D)
+        if WINDOW == 0:  # whole tiles need no mask
+            full = begin + (end - begin) // BLOCK_N * BLOCK_N
+            state = attend(
+                state, queries, positions, keys, values, block_table, begin, full, scale,
+                False, WINDOW, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, PRECISION,
+            )  # fmt: skip
+            begin = full
+        sums, totals, largest = attend(
+            state, queries, positions, keys, values, block_table, begin, end, scale,
+            True, WINDOW, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, PRECISION,
+        )  # fmt: skip
+        partial = partials + (row * num_splits + split) * (HEAD_DIM + 2)
+        tl.store(partial[:, None] + d, sums, mask=kept)
+        tl.store(partial + HEAD_DIM, totals, mask=m < GROUP)
+        tl.store(partial + HEAD_DIM + 1, largest, mask=m < GROUP)
 
 
 @triton.jit
@@ -157,6 +155,7 @@ def decode_launches(
     common = {
         "partials": workspace,
         "context_lens": contexts.context_lens,
+        "num_splits": num_splits,
         "WINDOW": window or 0,
         "SPLIT_LENGTH": blocks.split_length,
         "HEAD_DIM": head_dim,
@@ -165,7 +164,7 @@ def decode_launches(
     return (
         Launch(
             _split_kernel,
-            (num_rows, num_kv_heads, num_splits),
+            (num_rows, num_kv_heads, min(num_splits, split_programs(num_rows * num_kv_heads))),
             {
                 **common,
                 "q": q,
@@ -187,7 +186,7 @@ def decode_launches(
         Launch(
             _combine_kernel,
             (num_rows, num_heads),
-            {**common, "out": out, "num_splits": num_splits, "SPLITS_AT_ONCE": SPLITS_AT_ONCE},
+            {**common, "out": out, "SPLITS_AT_ONCE": SPLITS_AT_ONCE},
             num_warps=1 if head_dim <= 128 else 2,
         ),
     )

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kernels.gpu.launch import Launch, blocks_of, dot_precision, power_of_two
 from kernels.gpu.paged_contexts import PagedContexts
-from kernels.gpu.softmax_tiles import attend
+from kernels.gpu.softmax_tiles import attend, nothing_seen
 from kernels.gpu.tuning import PrefillBlocks, prefill_blocks
 
 
@@ -59,27 +59,25 @@ def _prefill_kernel(
     queries = tl.load(q + (row * q_stride + head * HEAD_DIM)[:, None] + d, mask=kept, other=0.0)
 
     before = length - num_queries  # positions that were cached before
-    end = tl.minimum(before + (tile + 1) * queries_at_once, length)
+    first_position = before + tile * queries_at_once
+    end = tl.minimum(first_position + queries_at_once, length)
+    keys = cache + kv_head.to(tl.int64) * num_slots * HEAD_DIM
+    values = cache + (tl.num_programs(2) + kv_head).to(tl.int64) * num_slots * HEAD_DIM
+    block_table = block_tables + sequence.to(tl.int64) * max_blocks
     begin = 0
+    state = nothing_seen(BLOCK_M, BLOCK_D)
     if WINDOW > 0:
-        begin = tl.maximum(before + tile * queries_at_once - WINDOW + 1, 0) // BLOCK_N * BLOCK_N
+        begin = tl.maximum(first_position - WINDOW + 1, 0) // BLOCK_N * BLOCK_N
+    else:  # what all queries of the tile see needs no mask
+        begin = tl.minimum(first_position + 1, end) // BLOCK_N * BLOCK_N
+        state = attend(
+            state, queries, before + query, keys, values, block_table, 0, begin, scale,
+            False, WINDOW, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, PRECISION,
+        )  # fmt: skip
     sums, totals, _ = attend(
-        queries,
-        before + query,
-        cache + kv_head.to(tl.int64) * num_slots * HEAD_DIM,
-        cache + (tl.num_programs(2) + kv_head).to(tl.int64) * num_slots * HEAD_DIM,
-        block_tables + sequence.to(tl.int64) * max_blocks,
-        begin,
-        end,
-        scale,
-        WINDOW,
-        BLOCK_SIZE,
-        HEAD_DIM,
-        BLOCK_D,
-        BLOCK_M,
-        BLOCK_N,
-        PRECISION,
-    )
+        state, queries, before + query, keys, values, block_table, begin, end, scale,
+        True, WINDOW, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, PRECISION,
+    )  # fmt: skip
     result = sums / tl.where(totals > 0.0, totals, 1.0)[:, None]  # without a context, 0
     num_heads = tl.num_programs(2) * GROUP
     tl.store(out + ((row * num_heads + head) * HEAD_DIM)[:, None] + d, result.to(out.dtype.element_ty), mask=kept)

@@ -108,6 +108,15 @@ def decode_blocks(head_dim: int, group: int, device: torch.device) -> DecodeBloc
     return rule._replace(**_measured(device, f"decode head={head_dim} group={group}"))
 
 
+def split_programs(num_groups: int) -> int:
+    """The most programs that share a context of one of num_groups sequences and KV heads.
+
+    Few enough that the programs which find no split of a short context cost little, enough that one long context
+    fills a large GPU.
+    """
+    return max(16, 1024 // num_groups)
+
+
 def prefill_blocks(head_dim: int, group: int, dtype: torch.dtype, device: torch.device) -> PrefillBlocks:
     small = head_dim > 128 or dtype == torch.float32
     rule = PrefillBlocks(64 if small else 128, 32 if small else 64, num_warps=4 if small else 8, num_stages=2)
