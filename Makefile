@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: serve test check bench bench-gateway long-numerics long-scheduler long-grammar long-limits install clean
+.PHONY: serve test check bench bench-gateway bench-kernels long-kernels long-numerics long-scheduler long-grammar long-limits install clean
 
 # `exec`: Ctrl-C reaches Lorikeet itself rather than a shell around it. Make only waits for it to drain.
 serve: $(VENV)/.installed
@@ -57,6 +57,14 @@ long-grammar: $(VENV)/.installed-dev $(DEMO_MODEL)
 # on from one.
 long-limits: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/limits/test_simulation.py tests/gateway/limits/test_fleet.py
+
+# The Triton kernels over every size, and all of them compiled for an H100; on a machine with a GPU, on it.
+long-kernels: $(VENV)/.installed-dev
+	$(BIN)/pytest --full tests/kernels/gpu
+
+# Each kernel beside the least that its bytes and operations can take on this machine's GPU.
+bench-kernels: $(VENV)/.installed-dev
+	$(BIN)/python -m kernels.bench
 
 install: $(VENV)/.installed
 

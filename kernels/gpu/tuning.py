@@ -66,9 +66,10 @@ class PrefillBlocks(NamedTuple):
 
 
 def device_name(device: torch.device) -> str:
-    """The table's name for a device, as sm_90; anything that is not CUDA is computed by Triton's interpreter."""
+    """The table's name for a device, as sm_90. On a CPU it is Triton's interpreter that computes; tensors that exist in
+    shape only stand for those of an H100."""
     if device.type != "cuda":
-        return "interpreter"
+        return "sm_90" if device.type == "meta" else "interpreter"
     major, minor = torch.cuda.get_device_capability(device)
     return f"sm_{major}{minor}"
 

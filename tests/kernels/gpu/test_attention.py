@@ -72,7 +72,7 @@ def test_sliding_windows(lengths: list[tuple[int, int]], window: int) -> None:
     assert_near(cached.attend(window), cached.expected(window))
 
 
-@pytest.mark.parametrize("context", [15, 16, 255, 256, 257, 512, 2049, 8192])
+@pytest.mark.parametrize("context", [15, 16, 255, 256, 257, 512, 2049, 4096, 8192])
 def test_contexts_around_the_borders_of_splits(context: int) -> None:
     cached = Cached((2, 1, 64), [(context, 1), (1, 1)], torch.float32)
     assert_near(cached.attend(), cached.expected())

@@ -21,7 +21,7 @@ def batch(num_rows: int, dtype: torch.dtype) -> tuple[Adapters, Tensor, Tensor, 
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("rows", [[0], [3, 1], [20, 0, 5], list(range(22, -1, -1))], ids=len)
+@pytest.mark.parametrize("rows", [[0], [20, 0, 5], list(range(22, -1, -1))], ids=len)
 def test_some_rows_in_another_order_give_the_same_bits(rows: list[int], dtype: torch.dtype) -> None:
     adapters, x, out, slots = batch(23, dtype)
     together = adapters.add(out, x, slots)
@@ -30,7 +30,7 @@ def test_some_rows_in_another_order_give_the_same_bits(rows: list[int], dtype: t
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_more_neighbors_and_larger_chunks_give_the_same_bits(dtype: torch.dtype) -> None:
-    adapters, x, out, slots = batch(50, dtype)
+    adapters, x, out, slots = batch(40, dtype)
     together = adapters.add(out, x, slots, block_m=32)
     assert torch.equal(adapters.add(out[:7], x[:7], slots[:7], block_m=16), together[:7])
 
