@@ -16,7 +16,7 @@ PRODUCT_SIZE = 8192
 
 
 class Clock(Protocol):
-    def seconds(self, run: Callable[[], None]) -> float | None:
+    def seconds(self, run: Callable[[], object]) -> float | None:
         """Of one run, the median; None where nothing is timed, though it runs."""
 
     def rates(self) -> Rates | None: ...
@@ -28,7 +28,7 @@ class CudaClock:
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
-    def seconds(self, run: Callable[[], None]) -> float:
+    def seconds(self, run: Callable[[], object]) -> float:
         run()  # compiles
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -49,22 +49,18 @@ class CudaClock:
         """The bandwidth of a copy, read and write counted, and the rate of a large product in bf16."""
         source = torch.empty(COPIED_BYTES, dtype=torch.uint8, device=self._device)
         target = torch.empty_like(source)
-        copy_s = self.seconds(lambda: _ignore(target.copy_(source)))
+        copy_s = self.seconds(lambda: target.copy_(source))
         a = torch.randn(PRODUCT_SIZE, PRODUCT_SIZE, dtype=torch.bfloat16, device=self._device)
         product = torch.empty_like(a)
-        product_s = self.seconds(lambda: _ignore(torch.mm(a, a, out=product)))
+        product_s = self.seconds(lambda: torch.mm(a, a, out=product))
         return Rates(2 * COPIED_BYTES / copy_s, 2 * PRODUCT_SIZE**3 / product_s)
 
 
 class NoClock:
     """Runs without timing."""
 
-    def seconds(self, run: Callable[[], None]) -> None:
+    def seconds(self, run: Callable[[], object]) -> None:
         run()
 
     def rates(self) -> None:
         return None
-
-
-def _ignore(result: object) -> None:
-    del result

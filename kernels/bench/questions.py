@@ -29,7 +29,12 @@ class Question(NamedTuple):
 
 
 def questions(shape: Shape) -> Iterator[Question]:
-    yield from _lora(shape)
+    """Each key once: groups may share their widths."""
+    asked = set()
+    for question in _lora(shape):
+        if question.key not in asked:
+            asked.add(question.key)
+            yield question
     yield _decode(shape)
     yield _prefill(shape)
 
