@@ -2,8 +2,8 @@
 
 One kernel after the other, at the shapes of Llama 3.1 8B. Sizes that do not compile, or that give another result than
 the sizes in force by more than rounding, are passed over. Each question is asked beside the table's other answers as
-they were before, so a second run may find better ones. `--dry` tries two sizes of each on a CPU in Triton's interpreter,
-times nothing and writes nothing.
+they were before, so a second run may find better ones. `--dry` tries two sizes of each on a CPU in Triton's
+interpreter, times nothing and writes nothing.
 """
 
 from __future__ import annotations
