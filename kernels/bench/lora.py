@@ -15,7 +15,6 @@ from kernels.gpu.lora import SlotTable, lora_launches, lora_reference, workspace
 from kernels.gpu.tuning import LoraBlocks, lora_block_m
 from kernels.gpu.work_list import build_work_list
 
-RANKS = (16, 64)
 SCALING = 2.0
 
 
@@ -112,7 +111,7 @@ class LoraBatch:
 
 def lora_cases(shape: Shape) -> Iterator[Case]:
     rows, count = shape.prefill_rows, shape.num_adapters
-    for rank in RANKS:
+    for rank in shape.ranks:
         adapters = Adapters(shape, count, rank)
         distinct = torch.arange(count, device=shape.device)
         decodes = torch.arange(shape.num_decodes, device=shape.device)

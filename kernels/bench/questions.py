@@ -15,7 +15,6 @@ from kernels.gpu.decode_attention import decode_launches
 from kernels.gpu.prefill_attention import prefill_launch
 from kernels.gpu.tuning import decode_blocks, lora_block_m, lora_blocks, prefill_blocks
 
-RANK = 16
 Sizes = Mapping[str, int]
 
 
@@ -41,9 +40,9 @@ def questions(shape: Shape) -> Iterator[Question]:
 
 def _lora(shape: Shape) -> Iterator[Question]:
     """How sums are split is asked with decodes, whose answer serves prefills too; then what may differ between them."""
-    adapters = Adapters(shape, shape.num_adapters, RANK)
+    adapters = Adapters(shape, shape.num_adapters, shape.ranks[0])
     decodes = LoraBatch(adapters, torch.arange(shape.num_adapters, device=shape.device))
-    rows = torch.arange(max(shape.prefill_rows, 513), device=shape.device)
+    rows = torch.arange(shape.prefill_rows, device=shape.device)
     prefills = LoraBatch(adapters, rows * shape.num_adapters // len(rows))
     for group, (in_features, sizes) in enumerate(shape.groups):
         splits = {"split_length": (512, 1024, 2048, 4096), "block_k": (64, 128, 256)}

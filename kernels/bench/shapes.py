@@ -19,6 +19,7 @@ class Shape(NamedTuple):
     vocab_size: int
     num_layers: int
     num_adapters: int
+    ranks: tuple[int, ...]
     num_decodes: int
     context: int
     prefill_rows: int
@@ -38,9 +39,9 @@ class Shape(NamedTuple):
 
 def llama_8b(device: torch.device) -> Shape:
     """Llama 3.1 8B in bf16: 32 adapters of rank 16 take 2.7 GB in its 32 layers, many times any cache."""
-    return Shape(4096, 14336, 32, 8, 128, 128256, 32, 32, 64, 1024, 2048, torch.bfloat16, device)
+    return Shape(4096, 14336, 32, 8, 128, 128256, 32, 32, (16, 64), 64, 1024, 2048, torch.bfloat16, device)
 
 
 def tiny(device: torch.device) -> Shape:
     """For a dry run in Triton's interpreter, which multiplies fp32 right."""
-    return Shape(64, 96, 4, 2, 16, 300, 2, 3, 4, 40, 12, torch.float32, device)
+    return Shape(64, 96, 4, 2, 16, 300, 1, 3, (4,), 4, 40, 12, torch.float32, device)
