@@ -29,6 +29,7 @@ def parse_arguments(argv: list[str] | None = None) -> EngineConfig:
     add("--max-batched-tokens", type=int, default=512, help="tokens in one step")
     add("--max-waiting", type=int, default=512, help="requests in the queue before new ones are refused")
     add("--max-adapters", type=int, default=32, help="adapters on the device at once")
+    add("--max-adapter-rank", type=int, default=256, help="adapters of a larger rank are refused")
     add("--adapter-device-bytes", type=int, default=None, help="memory of those (default: chosen at start)")
     add("--adapter-host-bytes", type=int, default=1 << 30, help="memory of adapters kept ready beside the device")
     add("--gpu-memory-fraction", type=float, default=0.9, help="of a GPU's memory, before graphs are captured")

@@ -74,7 +74,9 @@ def build_adapter_pool(
 ) -> AdapterPool:
     """The slots, and the loading thread that fills them."""
     store = AdapterStore(Path(config.adapter_store))
-    loader = AdapterLoader(store, model, dtype, host=host, expect=device.expect, pin=device.pin)
+    loader = AdapterLoader(
+        store, model, dtype, host=host, expect=device.expect, pin=device.pin, max_rank=config.max_adapter_rank
+    )
     return AdapterPool(
         loader.load,
         config.max_adapters,

@@ -76,6 +76,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 512
     num_threads: Annotated[Count, Meta(description="CPU threads of the engine (0: chosen at start).")] = 0
     max_adapters: Annotated[Positive, Meta(description="Adapters on the device at once.")] = 32
+    max_adapter_rank: Annotated[
+        int, Meta(ge=1, le=256, description="Largest rank of an adapter; GPUs are faster with less.")
+    ] = 256
     adapter_device_bytes: Annotated[
         Bytes | None, Meta(description="Memory of those, e.g. `2GiB` (unset: chosen at start).")
     ] = None

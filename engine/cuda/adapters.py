@@ -24,11 +24,15 @@ def columns_of(group: Group) -> tuple[int, int]:
 
 
 class DeviceSlots:
-    """A table of num_slots slots; transfers: to the device, in the order in which steps are launched."""
+    """A table of num_slots slots; max_rank: no adapter's is larger; transfers: to the device, in the order in which
+    steps are launched."""
 
-    def __init__(self, num_layers: int, num_slots: int, transfers: Transfers, device: torch.device) -> None:
+    def __init__(
+        self, num_layers: int, num_slots: int, max_rank: int, transfers: Transfers, device: torch.device
+    ) -> None:
         self.table = SlotTable.empty(num_layers, len(PROJECTIONS), num_slots, device)
         self.num_slots = num_slots
+        self.max_rank = max_rank
         self._transfers = transfers
         self._placed: dict[int, LoadedAdapter] = {}
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from adapters.peft_config import MAX_RANK
 from engine.config import ModelConfig
 from engine.cuda.accelerator import Stream
 from engine.cuda.adapters import DeviceSlots, columns_of
@@ -30,7 +29,7 @@ class SlotLora:
         if group is QKV and self._waits is not None:
             self._waits.await_layer(layer)
         table = self._slots.table.group(layer, *columns_of(group))
-        add_lora_(out, x, sizes, table, MAX_RANK, self._work, self._workspace)
+        add_lora_(out, x, sizes, table, self._slots.max_rank, self._work, self._workspace)
 
 
 class LayerWaits:
@@ -53,10 +52,12 @@ class LayerWaits:
             self.await_layer(len(self._by_layer) - 1)
 
 
-def lora_workspace(config: ModelConfig, num_rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def lora_workspace(
+    config: ModelConfig, num_rows: int, max_rank: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
     """Large enough for every group's products."""
     targets = config.adapter_targets()
     elements = max(
-        workspace_elements(num_rows, targets[group[0]][0], len(group), MAX_RANK, dtype, device) for group in GROUPS
+        workspace_elements(num_rows, targets[group[0]][0], len(group), max_rank, dtype, device) for group in GROUPS
     )
     return torch.empty(elements, dtype=torch.float32, device=device)

@@ -140,7 +140,7 @@ class CudaPath:
         num_rows = len(fields.rows)
         config, dtype, device = self._decoder.config, self._decoder.dtype, self._decoder.device
         work = WorkList(fields.rows, fields.chunks, lora_block_m(num_rows))
-        return SlotLora(self._slots, work, lora_workspace(config, num_rows, dtype, device), waits)
+        return SlotLora(self._slots, work, lora_workspace(config, num_rows, self._slots.max_rank, dtype, device), waits)
 
     def _shape(
         self, num_rows: int, num_sequences: int, num_blocks: int, with_adapters: bool, num_outputs: int

@@ -45,7 +45,7 @@ def build_around(config: EngineConfig, model: ModelConfig, weights: ModelWeights
     decoder = Decoder(model, weights, silu_mul)
     transfers = PinnedTransfers(accelerator)
     choose = TritonChoice(transfers)
-    slots = DeviceSlots(model.num_layers, config.max_adapters, transfers, device)
+    slots = DeviceSlots(model.num_layers, config.max_adapters, config.max_adapter_rank, transfers, device)
     copies = SideCopies(accelerator, model.num_layers)
     longest = min(config.max_model_len or model.max_position, model.max_position)
     limits = step_limits(config, longest)

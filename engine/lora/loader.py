@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adapters.errors import AdapterRejected
+from adapters.peft_config import MAX_RANK
 from adapters.peft_format import WEIGHTS_NAME, AdapterFile, check_fit, read_description
 from adapters.safetensors_header import TensorInfo
 from adapters.store import AdapterStore
@@ -81,7 +82,7 @@ class HostTier:
 
 class AdapterLoader:
     """Reads adapters for one base model. expect: called with the layout of every adapter that is about to be used;
-    pin: whether a GPU copies from the host tier."""
+    pin: whether a GPU copies from the host tier; max_rank: larger adapters are refused."""
 
     def __init__(
         self,
@@ -92,6 +93,7 @@ class AdapterLoader:
         host: HostTier,
         expect: Callable[[AdapterLayout], None] = lambda layout: None,
         pin: bool = False,
+        max_rank: int = MAX_RANK,
     ) -> None:
         self._store = store
         self._targets = config.adapter_targets()
@@ -99,6 +101,7 @@ class AdapterLoader:
         self._dtype = dtype
         self._expect = expect
         self._pin = pin
+        self._max_rank = max_rank
         self._host = host
         self._layouts: weakref.WeakValueDictionary[_Ranks, AdapterLayout] = weakref.WeakValueDictionary()
 
@@ -115,6 +118,9 @@ class AdapterLoader:
         folder = Path(self._store.path(digest))
         file = read_description(folder)
         check_fit(file, self._targets, self._num_layers)
+        largest = max((module.rank for module in file.modules), default=0)
+        if largest > self._max_rank:
+            raise AdapterRejected([f"its rank is {largest}; LORIKEET_MAX_ADAPTER_RANK is {self._max_rank}"])
         layout = self._layout(file)
         weights = torch.empty(layout.num_elements, dtype=self._dtype, pin_memory=self._pin)
         groups = layout.groups_of(weights)

@@ -76,7 +76,7 @@ def test_a_graph_waits_for_the_last_layer_and_then_for_nothing_more(accelerator:
 
 
 def test_a_slot_says_where_its_adapter_is_until_it_is_cleared(accelerator: RecordingAccelerator) -> None:
-    slots = DeviceSlots(NUM_LAYERS, 4, PinnedTransfers(accelerator), accelerator.device)
+    slots = DeviceSlots(NUM_LAYERS, 4, 16, PinnedTransfers(accelerator), accelerator.device)
     placed = SideCopies(accelerator, NUM_LAYERS).to_device(
         adapter("patterns", {(0, "v_proj"): 5, (0, "q_proj"): 2, (2, "down_proj"): 7}, scaling=0.5)
     )

@@ -38,8 +38,8 @@ def build(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> Devic
 
 def small(tenants: Tenants, **changes: object) -> EngineConfig:
     """Few rows and a short context: an interpreted kernel takes a millisecond for each of its programs."""
-    sizes: dict[str, object] = {"max_batched_tokens": 16, "max_num_seqs": 3, "max_adapters": 4, "max_model_len": 96}
-    return engine_config(tenants.model_dir, tenants.store_dir, **(sizes | changes))
+    sizes: dict[str, object] = {"max_batched_tokens": 16, "max_num_seqs": 3, "max_adapters": 4, "max_adapter_rank": 16}
+    return engine_config(tenants.model_dir, tenants.store_dir, **(sizes | {"max_model_len": 96} | changes))
 
 
 def named(request: GenerateRequest, tenants: Tenants) -> str:
