@@ -40,6 +40,7 @@ def _split_kernel(
     SPLIT_LENGTH: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    PARTIAL_SIZE: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -48,7 +49,7 @@ def _split_kernel(
 ):
     """Of one sequence, one KV head's group of queries over every so many splits.
 
-    partials [N, H, splits, HEAD_DIM + 2]: weighted sums of values, then the weights' total and the largest score.
+    partials [N, H, splits, PARTIAL_SIZE]: weighted sums of values, then the weights' total and the largest score.
     """
     sequence, kv_head = tl.program_id(0), tl.program_id(1)
     length = tl.load(context_lens + sequence)
@@ -80,7 +81,7 @@ def _split_kernel(
             state, queries, positions, keys, values, block_table, begin, end, scale,
             True, WINDOW, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, PRECISION,
         )  # fmt: skip
-        partial = partials + (row * num_splits + split) * (HEAD_DIM + 2)
+        partial = partials + (row * num_splits + split) * PARTIAL_SIZE
         tl.store(partial[:, None] + d, sums, mask=kept)
         tl.store(partial + HEAD_DIM, totals, mask=m < GROUP)
         tl.store(partial + HEAD_DIM + 1, largest, mask=m < GROUP)
@@ -95,6 +96,7 @@ def _combine_kernel(
     WINDOW: tl.constexpr,
     SPLIT_LENGTH: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    PARTIAL_SIZE: tl.constexpr,
     BLOCK_D: tl.constexpr,
     SPLITS_AT_ONCE: tl.constexpr,
 ):
@@ -113,7 +115,7 @@ def _combine_kernel(
     for group in range(first // SPLITS_AT_ONCE * SPLITS_AT_ONCE, last, SPLITS_AT_ONCE):
         split = group + tl.arange(0, SPLITS_AT_ONCE)
         there = (split >= first) & (split < last)
-        partial = partials + (row * num_splits + split) * (HEAD_DIM + 2)
+        partial = partials + (row * num_splits + split) * PARTIAL_SIZE
         each_largest = tl.load(partial + HEAD_DIM + 1, mask=there, other=-float("inf"))
         each_total = tl.load(partial + HEAD_DIM, mask=there, other=0.0)
         each_sums = tl.load(partial[:, None] + d, mask=there[:, None] & (d < HEAD_DIM), other=0.0)
@@ -127,12 +129,17 @@ def _combine_kernel(
     tl.store(out + row * HEAD_DIM + d, result.to(out.dtype.element_ty), mask=d < HEAD_DIM)
 
 
+def _partial_size(head_dim: int) -> int:
+    """Sums, a total and a largest score, with room up to 16 bytes, which one instruction stores."""
+    return head_dim + 4
+
+
 def workspace_elements(
     num_rows: int, num_heads: int, num_kv_heads: int, head_dim: int, max_context_len: int, device: torch.device
 ) -> int:
     """fp32 elements for the splits of num_rows queries."""
     split_length = decode_blocks(head_dim, num_heads // num_kv_heads, device).split_length
-    return num_rows * num_heads * blocks_of(max_context_len, split_length) * (head_dim + 2)
+    return num_rows * num_heads * blocks_of(max_context_len, split_length) * _partial_size(head_dim)
 
 
 def decode_launches(
@@ -151,7 +158,7 @@ def decode_launches(
     group = num_heads // num_kv_heads
     blocks = blocks or decode_blocks(head_dim, group, q.device)
     num_splits = blocks_of(contexts.max_context_len, blocks.split_length)
-    check_workspace(workspace, num_rows * num_heads * num_splits * (head_dim + 2))
+    check_workspace(workspace, num_rows * num_heads * num_splits * _partial_size(head_dim))
     common = {
         "partials": workspace,
         "context_lens": contexts.context_lens,
@@ -159,6 +166,7 @@ def decode_launches(
         "WINDOW": window or 0,
         "SPLIT_LENGTH": blocks.split_length,
         "HEAD_DIM": head_dim,
+        "PARTIAL_SIZE": _partial_size(head_dim),
         "BLOCK_D": power_of_two(head_dim),
     }
     return (
