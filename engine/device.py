@@ -16,6 +16,7 @@ from torch import Tensor
 from engine.config import EngineConfig, ModelConfig
 from engine.hardware import SetupError
 from engine.lora.layer import AdapterLayout, LoadedAdapter
+from engine.sampling.logits_processors import Adjust, adjust_
 from engine.sampling.sampler import Choose
 from engine.sequence import Plan
 from engine.transfers import Transfers
@@ -39,9 +40,9 @@ class DevicePath(Protocol):
 class Device(msgspec.Struct, frozen=True):
     """A device with its base model loaded and its memory divided.
 
-    adapter_bytes: what adapters in slots may take. choose: see `engine.sampling.sampler.Sampler`. make_path: given what
-    tells the adapter in a slot of the pool. pin, expect: see `engine.lora.loader.AdapterLoader`; to_device, vacate: see
-    `engine.lora.pool.AdapterPool`.
+    adapter_bytes: what adapters in slots may take. choose, adjust: see `engine.sampling.sampler.Sampler`. make_path:
+    given what tells the adapter in a slot of the pool. pin, expect: see `engine.lora.loader.AdapterLoader`; to_device,
+    vacate: see `engine.lora.pool.AdapterPool`.
     """
 
     num_blocks: int
@@ -50,6 +51,7 @@ class Device(msgspec.Struct, frozen=True):
     transfers: Transfers
     choose: Choose
     make_path: Callable[[AdapterIn], DevicePath]
+    adjust: Adjust = adjust_
     pin: bool = False
     expect: Callable[[AdapterLayout], None] = lambda layout: None
     to_device: Callable[[LoadedAdapter], LoadedAdapter] | None = None

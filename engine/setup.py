@@ -59,7 +59,7 @@ def build_core(
         config.model_dir, model.vocab_size, model.eos_token_ids, wake=lambda: mailbox.command(Wake())
     )
     compilations = Compilations(scheduler, compiler)
-    sampler = Sampler(model.eos_token_ids, device.transfers, device.choose)
+    sampler = Sampler(model.eos_token_ids, device.transfers, device.choose, device.adjust)
     runner = ModelRunner(device.make_path(pool.adapter), sampler, device.transfers)
     statistics = Statistics(scheduler, blocks, pool, host, compilations)
     log.info("ready: %d KV blocks of %d tokens, context %d", device.num_blocks, config.block_size, device.max_model_len)

@@ -15,7 +15,7 @@ from engine.cuda.memory import divide, explained
 from engine.cuda.norm import TritonNorm
 from engine.cuda.path import CudaPath, StepLimits
 from engine.cuda.profile import peak_of_largest_step
-from engine.cuda.sampling import TritonChoice
+from engine.cuda.sampling import TritonChoice, penalize_rows_
 from engine.cuda.transfers import PinnedTransfers
 from engine.device import AdapterIn, Device, blocks_within, context_length, kv_token_bytes
 from engine.models.decoder import Decoder
@@ -50,7 +50,7 @@ def build_around(config: EngineConfig, model: ModelConfig, weights: ModelWeights
     longest = min(config.max_model_len or model.max_position, model.max_position)
     limits = step_limits(config, longest)
     with explained("a first step was computed", "lower LORIKEET_MAX_BATCHED_TOKENS or LORIKEET_MAX_NUM_SEQS"):
-        sampler = Sampler(model.eos_token_ids, transfers, choose)
+        sampler = Sampler(model.eos_token_ids, transfers, choose, penalize_rows_)
         peak_bytes = peak_of_largest_step(accelerator, decoder, slots, sampler, limits, config.block_size)
     memory = accelerator.memory()
     division = divide(
@@ -79,6 +79,7 @@ def build_around(config: EngineConfig, model: ModelConfig, weights: ModelWeights
         transfers=transfers,
         choose=choose,
         make_path=make_path,
+        adjust=penalize_rows_,
         pin=device.type == "cuda",
         to_device=copies.to_device,
         vacate=vacate,

@@ -21,8 +21,6 @@ from engine.protocol import SamplingParams
 from engine.sequence import Sequence
 from kernels.penalties import occurring, penalize_repetition_
 
-Put = Callable[[NDArray[Any]], Tensor]
-
 
 class Row(msgspec.Struct, frozen=True):
     """One token to choose: the one that follows the sequence's tokens and then `drafts`, guesses taken as right."""
@@ -57,24 +55,37 @@ class Row(msgspec.Struct, frozen=True):
         return [*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)]
 
 
-def process_logits_(logits: Tensor, rows: Many[Row], eos_token_ids: Many[int], put: Put) -> None:
-    """In place: logits [N, V] fp32, one row per element of rows. put: `Transfers.put` of their device."""
+Put = Callable[[NDArray[Any]], Tensor]
+Adjust = Callable[[Tensor, Many[Row], Put], None]
+
+
+def process_logits_(
+    logits: Tensor, rows: Many[Row], eos_token_ids: Many[int], put: Put, adjust: Adjust | None = None
+) -> None:
+    """In place: logits [N, V] fp32, one row per element of rows. put: `Transfers.put` of their device; adjust: in place
+    of `adjust_`."""
+    (adjust or adjust_)(logits, rows, put)
+    params = [row.params for row in rows]
+    early = [i for i, p in enumerate(params) if p.min_tokens and rows[i].sequence.matcher is None]
+    matched = [i for i, row in enumerate(rows) if row.sequence.matcher is not None]
+    if matched:
+        _keep_allowed_(logits, matched, rows, eos_token_ids, put)
+    if early:
+        _ban_ends_(logits, early, rows, eos_token_ids, put)
+
+
+def adjust_(logits: Tensor, rows: Many[Row], put: Put) -> None:
+    """logit_bias and the penalties, in place."""
     params = [row.params for row in rows]
     biased = [i for i, p in enumerate(params) if p.logit_bias]
     repeating = [i for i, p in enumerate(params) if p.repetition_penalty != 1.0]
     counted = [i for i, p in enumerate(params) if p.frequency_penalty or p.presence_penalty]
-    early = [i for i, p in enumerate(params) if p.min_tokens and rows[i].sequence.matcher is None]
-    matched = [i for i, row in enumerate(rows) if row.sequence.matcher is not None]
     if biased:
         _add_bias_(logits, biased, rows, put)
     if repeating:
         _penalize_repetition_(logits, repeating, rows, put)
     if counted:
         _penalize_counts_(logits, counted, rows, put)
-    if matched:
-        _keep_allowed_(logits, matched, rows, eos_token_ids, put)
-    if early:
-        _ban_ends_(logits, early, rows, eos_token_ids, put)
 
 
 def _add_bias_(logits: Tensor, indexes: Many[int], rows: Many[Row], put: Put) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from engine.sampling.choice import choose_on_host
-from engine.sampling.logits_processors import Row, process_logits_
+from engine.sampling.logits_processors import Adjust, Row, adjust_, process_logits_
 from engine.sampling.logprobs import PendingLogprobs, start_logprobs
 from engine.sequence import Sampled
 from engine.transfers import Fetched, HostTransfers, Transfers
@@ -44,20 +44,26 @@ class Sampler:
     """Stateless between steps: a choice depends on the sequence's tokens, its seed and the position alone.
 
     choose: logits [N, V] fp32 and their rows -> token ids [N] int64 on the device, -1 where the largest is not finite.
+    adjust: logit_bias and penalties, as `logits_processors.adjust_`.
     """
 
     def __init__(
-        self, eos_token_ids: tuple[int, ...], transfers: Transfers | None = None, choose: Choose = choose_on_host
+        self,
+        eos_token_ids: tuple[int, ...],
+        transfers: Transfers | None = None,
+        choose: Choose = choose_on_host,
+        adjust: Adjust = adjust_,
     ) -> None:
         self._eos = eos_token_ids
         self._transfers = transfers or HostTransfers()
         self._choose = choose
+        self._adjust = adjust
 
     def start(self, logits: Tensor, rows: Many[Row]) -> PendingTokens:
         """One token per row: logits [N, V] fp32, which are overwritten."""
         asking = [i for i, row in enumerate(rows) if row.params.num_logprobs is not None]
         unmodified = logits[self._transfers.put(np.array(asking))] if asking else None
-        process_logits_(logits, rows, self._eos, self._transfers.put)
+        process_logits_(logits, rows, self._eos, self._transfers.put, self._adjust)
         token_ids = self._choose(logits, rows)
         logprobs = None
         if unmodified is not None:

@@ -55,7 +55,7 @@ class Rig:
             executor=loading_executor(),
         )
         self.path = self.device.make_path(self.pool.adapter)
-        sampler = Sampler(self.model.eos_token_ids, self.device.transfers, self.device.choose)
+        sampler = Sampler(self.model.eos_token_ids, self.device.transfers, self.device.choose, self.device.adjust)
         self.runner = ModelRunner(self.path, sampler, self.device.transfers)
 
     def start(self, prompt: list[int], num_tokens: int, adapter: str = "") -> Sequence:

@@ -9,11 +9,11 @@ import torch
 
 from engine.cuda.in_order import InOrderAccelerator
 from engine.cuda.nvidia import CudaAccelerator
-from engine.cuda.sampling import TritonChoice
+from engine.cuda.sampling import TritonChoice, penalize_rows_
 from engine.cuda.transfers import PinnedTransfers
 from engine.protocol import GenerateRequest, SamplingParams
 from engine.sampling.choice import choose_on_host
-from engine.sampling.logits_processors import Row
+from engine.sampling.logits_processors import Row, adjust_
 from engine.sampling.sampler import Sampler
 from engine.sequence import Sequence
 
@@ -25,6 +25,14 @@ KINDS = (
     SamplingParams(9, temperature=0.7, top_k=5),
     SamplingParams(9, temperature=1.3, top_p=0.8),
     SamplingParams(9, temperature=1.0, top_k=50, top_p=0.95, min_p=0.02),
+)
+
+TEXT = [1, 2, 3, 3, 9]
+ADJUSTED = (
+    SamplingParams(9, temperature=0.0, num_logprobs=3, logit_bias={5: 4.0, 3: -100.0}),
+    SamplingParams(9, temperature=0.0, num_logprobs=0, repetition_penalty=1.3, min_tokens=4),
+    SamplingParams(9, temperature=0.0, num_logprobs=5, presence_penalty=0.5, frequency_penalty=0.7),
+    SamplingParams(9, temperature=1.0, num_logprobs=5, logit_bias={2: 9.0}, frequency_penalty=-1, repetition_penalty=2),
 )
 
 
@@ -56,21 +64,25 @@ def test_tokens_are_those_of_the_cpu(transfers: PinnedTransfers) -> None:
 
 
 def test_every_option_and_the_log_probabilities_pass_through_pinned_memory(transfers: PinnedTransfers) -> None:
-    params = SamplingParams(
-        9,
-        temperature=0.0,
-        num_logprobs=3,
-        logit_bias={5: 4.0},
-        presence_penalty=0.5,
-        repetition_penalty=1.3,
-        min_tokens=4,
-    )
-    asked = [Row(Sequence(GenerateRequest("r", [1, 2], params, "t"), [1, 2, 3, 3], 0, 0.0)), *rows(3)]
+    asked = [*rows(3), *(Row(Sequence(GenerateRequest("r", [1, 2], p, "t"), TEXT, 0, 0.0)) for p in ADJUSTED)]
     logits = torch.randn(len(asked), VOCAB, generator=torch.Generator().manual_seed(4))
-    on_gpu = Sampler((2,), transfers, TritonChoice(transfers)).choose(transfers.put(logits.numpy()).clone(), asked)
-    assert on_gpu[0].logprobs is not None
+    logits[:, TEXT] += 3
+    on_gpu = Sampler((2,), transfers, TritonChoice(transfers), penalize_rows_).choose(
+        transfers.put(logits.numpy()).clone(), asked
+    )
     on_cpu = Sampler((2,)).choose(logits.clone(), asked)
     assert [s.token_id for s in on_gpu] == [s.token_id for s in on_cpu]
-    assert on_cpu[0].logprobs is not None
-    assert on_gpu[0].logprobs.top_token_ids == on_cpu[0].logprobs.top_token_ids
-    assert on_gpu[0].logprobs.logprob == pytest.approx(on_cpu[0].logprobs.logprob, abs=1e-5)
+    for ours, theirs in zip(on_gpu[3:], on_cpu[3:], strict=True):
+        assert ours.logprobs is not None and theirs.logprobs is not None
+        assert ours.logprobs.top_token_ids == theirs.logprobs.top_token_ids
+        assert ours.logprobs.logprob == pytest.approx(theirs.logprobs.logprob, abs=1e-5)
+
+
+@pytest.mark.parametrize("params", [*ADJUSTED, SamplingParams(9)], ids=range(len(ADJUSTED) + 1))
+def test_penalties_and_biases_are_those_of_the_cpu(transfers: PinnedTransfers, params: SamplingParams) -> None:
+    asked = [*rows(2), Row(Sequence(GenerateRequest("r", [1, 2], params, "t"), TEXT, 0, 0.0), drafts=(7,))]
+    logits = torch.randn(len(asked), VOCAB, generator=torch.Generator().manual_seed(6))
+    on_gpu = transfers.put(logits.numpy()).clone()
+    penalize_rows_(on_gpu, asked, transfers.put)
+    adjust_(logits, asked, torch.from_numpy)
+    torch.testing.assert_close(on_gpu.cpu(), logits)
