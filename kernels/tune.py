@@ -13,6 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice, product
 from typing import TYPE_CHECKING
 
@@ -70,7 +71,7 @@ def trials(question: Question, clock: Clock) -> Iterator[tuple[dict[str, int], f
         sizes = dict(zip(question.choices, values, strict=True))
         try:
             if relative_error(question.run(sizes), expected) <= LARGEST_DIFFERENCE:
-                yield sizes, clock.seconds(lambda sizes=sizes: question.run(sizes))
+                yield sizes, clock.seconds(partial(question.run, sizes))
         except TritonError as error:
             print(f"{question.key}: {sizes} {type(error).__name__}", flush=True)
 

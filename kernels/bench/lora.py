@@ -103,7 +103,7 @@ class LoraBatch:
         """The bytes and operations of `run`."""
         shape = self.adapters.shape
         used = self.slots[self.slots >= 0]
-        num_adapters, rank, width = len(used.unique()), self.adapters.rank, shape.dtype.itemsize
+        num_adapters, rank, width = len(set(used.tolist())), self.adapters.rank, shape.dtype.itemsize
         groups = [lora_work(len(used), num_adapters, rank, *group, width) for group in shape.groups]
         once = Work(sum(work.num_bytes for work in groups), sum(work.num_operations for work in groups))
         return once.times(shape.num_layers)

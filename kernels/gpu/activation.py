@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.gpu.launch import Launch, blocks_of
+from kernels.gpu.launch import Arguments, Launch, blocks_of
 
 BLOCK = 1024
 
@@ -30,7 +30,7 @@ def _silu_mul_kernel(out, gate_up, width, BLOCK: tl.constexpr):
 
 def silu_mul_launch(out: Tensor, gate_up: Tensor) -> Launch:
     num_rows, width = out.shape
-    arguments = {"out": out, "gate_up": gate_up, "width": width, "BLOCK": BLOCK}
+    arguments: Arguments = {"out": out, "gate_up": gate_up, "width": width, "BLOCK": BLOCK}
     return Launch(_silu_mul_kernel, (num_rows, blocks_of(width, BLOCK)), arguments)
 
 

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.gpu.launch import Launch, blocks_of, check_workspace, dot_precision, power_of_two
+from kernels.gpu.launch import Arguments, Launch, blocks_of, check_workspace, dot_precision, power_of_two
 from kernels.gpu.paged_contexts import PagedContexts
 from kernels.gpu.softmax_tiles import attend, nothing_seen
 from kernels.gpu.tuning import DecodeBlocks, decode_blocks, split_programs
@@ -159,7 +159,7 @@ def decode_launches(
     blocks = blocks or decode_blocks(head_dim, group, q.device)
     num_splits = blocks_of(contexts.max_context_len, blocks.split_length)
     check_workspace(workspace, num_rows * num_heads * num_splits * _partial_size(head_dim))
-    common = {
+    common: Arguments = {
         "partials": workspace,
         "context_lens": contexts.context_lens,
         "num_splits": num_splits,

@@ -3,7 +3,6 @@ GPU that is not there; benches time it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -13,12 +12,15 @@ from torch import Tensor
 FUSE_MULTIPLY_ADD = True
 
 
+Arguments = dict[str, Tensor | int | float | str | bool | None]  # by parameter name
+
+
 class Launch(NamedTuple):
-    """kernel: of @triton.jit; grid: programs along up to three axes; arguments: by parameter name."""
+    """kernel: of @triton.jit; grid: programs along up to three axes."""
 
     kernel: Any
     grid: tuple[int, ...]
-    arguments: Mapping[str, Tensor | int | float | str | bool | None]
+    arguments: Arguments
     num_warps: int = 4
     num_stages: int = 2
 

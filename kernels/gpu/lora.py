@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.gpu.launch import Launch, blocks_of, check_workspace, dot_precision
+from kernels.gpu.launch import Arguments, Launch, blocks_of, check_workspace, dot_precision
 from kernels.gpu.tuning import LoraBlocks, lora_blocks, shrink_sums
 from kernels.gpu.work_list import WorkList
 
@@ -181,7 +181,7 @@ def _expand_kernel(
     row = tl.load(rows + first + m, mask=m < count, other=0).to(tl.int64)
     target = out + row[:, None] * out_stride + column + n
     inside = (m < count)[:, None] & (n < size)
-    base = tl.load(target, mask=inside, other=0.0).to(tl.float32)
+    base = tl.load(target, mask=inside, other=0.0)
     delta = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for first_rank in range(0, rank, BLOCK_R):
         r = first_rank + tl.arange(0, BLOCK_R)
@@ -192,7 +192,7 @@ def _expand_kernel(
             h += tl.load(partials + place[:, None] * MAX_RANK + r, mask=(m < count)[:, None] & (r < rank), other=0.0)
         delta = tl.dot(h, b_block.to(tl.float32), delta, input_precision=PRECISION)
     scaling = tl.load(scaling_table + projection * num_slots + slot)
-    tl.store(target, (base + scaling * delta).to(out.dtype.element_ty), mask=inside)
+    tl.store(target, (base.to(tl.float32) + scaling * delta).to(out.dtype.element_ty), mask=inside)
 
 
 def workspace_elements(
@@ -218,7 +218,7 @@ def lora_launches(
     blocks = blocks or lora_blocks(in_features, sum(sizes), work.block_m, x.dtype, x.device)
     num_splits = blocks_of(in_features, blocks.sums.split_length)
     check_workspace(workspace, num_splits * len(sizes) * num_rows * max_rank)
-    common = {
+    common: Arguments = {
         "rows": work.rows,
         "chunks": work.chunks,
         "rank_table": table.ranks,
@@ -228,7 +228,7 @@ def lora_launches(
         "MAX_RANK": max_rank,
         "BLOCK_M": work.block_m,
     }
-    shrink = {
+    shrink: Arguments = {
         **common,
         "x": x,
         "x_stride": x.stride(0),
@@ -239,7 +239,7 @@ def lora_launches(
         "BLOCK_R": blocks.shrink.block_r,
         "PRECISION": dot_precision(x.dtype),
     }
-    expand = {
+    expand: Arguments = {
         **common,
         "out": out,
         "out_stride": out.stride(0),

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.gpu.launch import Launch, blocks_of
+from kernels.gpu.launch import Arguments, Launch, blocks_of
 
 BLOCK = 256
 
@@ -69,7 +69,7 @@ def penalize_launch(
     logits: Tensor, pairs: TokenPairs, repetition: Tensor, frequency: Tensor, presence: Tensor
 ) -> Launch:
     num_pairs = len(pairs.rows)
-    arguments = {
+    arguments: Arguments = {
         "logits": logits,
         "stride": logits.stride(0),
         **pairs._asdict(),

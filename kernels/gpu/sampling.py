@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.gpu.launch import Launch
+from kernels.gpu.launch import Arguments, Launch
 
 
 class SamplingRows(NamedTuple):
@@ -208,7 +208,7 @@ def _logit(key):
 
 def sample_launch(token_ids: Tensor, logits: Tensor, rows: SamplingRows) -> Launch:
     num_rows, vocab_size = logits.shape
-    arguments = {
+    arguments: Arguments = {
         "token_ids": token_ids,
         "logits": logits,
         "stride": logits.stride(0),

@@ -33,14 +33,15 @@ def max_chunks(num_rows: int, num_slots: int, block_m: int) -> int:
 def work_list_reference(slots: Tensor, num_slots: int, block_m: int) -> WorkList:
     """By the definition, as `build_work_list`."""
     by_slot = {slot: [n for n, s in enumerate(slots.tolist()) if s == slot] for slot in range(-1, num_slots)}
-    chunks, rows = [], []
+    rows: list[int] = []
+    chunks: list[tuple[int, int, int]] = []
     for slot in range(num_slots):
         members = by_slot[slot]
         chunks += [(slot, len(rows) + i, min(block_m, len(members) - i)) for i in range(0, len(members), block_m)]
         rows += members
     chunks += [(0, 0, 0)] * (max_chunks(len(slots), num_slots, block_m) - len(chunks))
-    options = {"dtype": torch.int32, "device": slots.device}
-    return WorkList(torch.tensor(rows + by_slot[-1], **options), torch.tensor(chunks, **options).view(-1, 3), block_m)
+    in_order = slots.new_tensor(rows + by_slot[-1], dtype=torch.int32)
+    return WorkList(in_order, slots.new_tensor(chunks, dtype=torch.int32).view(-1, 3), block_m)
 
 
 def build_work_list(slots: Tensor, num_slots: int, block_m: int) -> WorkList:
