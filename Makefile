@@ -66,6 +66,11 @@ long-kernels: $(VENV)/.installed-dev
 bench-kernels: $(VENV)/.installed-dev
 	$(BIN)/python -m kernels.bench
 
+# An 8B model of random weights on this machine's GPU: checks first, then its steps beside their floors. ARGS=--dry runs
+# everything on a CPU, tiny and without figures.
+bench-gpu: $(VENV)/.installed-dev
+	$(BIN)/python -m engine.bench --shape llama-3.1-8b --random-weights $(ARGS)
+
 install: $(VENV)/.installed
 
 clean:

@@ -55,8 +55,9 @@ class CudaAccelerator:
     """The graphs that it captures are never replayed at the same time, so they share their temporary memory."""
 
     def __init__(self, device: torch.device) -> None:
-        torch.cuda.set_device(device)
-        self.device = torch.device("cuda", torch.cuda.current_device())
+        index = torch.cuda.current_device() if device.index is None else device.index
+        torch.cuda.set_device(index)
+        self.device = torch.device("cuda", index)
         self.compute: Stream = CudaStream(torch.cuda.current_stream(self.device))
         self._graph_pool = torch.cuda.graph_pool_handle()
 

@@ -20,7 +20,7 @@ from tests.engine.harness import Answer, collect, engine_config, greedy, run_eng
 from tests.engine.lora.tenants import Tenants
 from tests.engine.reference import TIE, Claim, assert_greedy_follows
 
-BLOCK_BYTES = 2 * 2 * 1 * 16 * 4 * 16  # keys and values, layers, heads, head size, fp32, tokens
+TOKEN_BYTES = 2 * 2 * 1 * 16 * 4  # keys and values, layers, heads, head size, fp32
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +71,9 @@ def test_chunks_decodes_mixed_ranks_and_reused_prefixes_equal_the_cpu(tenants: T
     """Prompts longer than a step, and adapters of five kinds beside the base, arriving while others run."""
     rnd = random.Random(5)
     names = ["", "attention-r4", "all-rslora-r16", "mlp-r7", "patterns", "one-layer"]
-    prompts = [[rnd.randrange(199) for _ in range(length)] for length in (37, 3, 20, 1, 9, 18)]
+    prompts = [[rnd.randrange(199) for _ in range(length)] for length in (33, 3, 20, 1, 9, 18)]
     first = [
-        greedy(f"{name or 'base'}", prompt, 5, adapter=tenants.digests[name])
+        greedy(f"{name or 'base'}", prompt, 4, adapter=tenants.digests[name])
         for name, prompt in zip(names, prompts, strict=True)
     ]
     again = [
@@ -92,8 +92,9 @@ def test_chunks_decodes_mixed_ranks_and_reused_prefixes_equal_the_cpu(tenants: T
 def test_preemption_and_drafts_lose_and_repeat_nothing(tenants: Tenants) -> None:
     """A cache for one and a third of two whole requests, prompts that repeat themselves, up to two guesses a step."""
     digest = tenants.digests["attention-r4"]
-    config = small(tenants, kv_cache_bytes=4 * BLOCK_BYTES, max_num_seqs=2, num_draft_tokens=2)
-    requests = [greedy("base", [7, 8, 9] * 5, 20), greedy("r4", [7, 8, 9] * 5, 20, adapter=digest)]
+    config = small(tenants, kv_cache_bytes=4 * 8 * TOKEN_BYTES, block_size=8, max_num_seqs=2, num_draft_tokens=2)
+    prompt = [7, 8, 9, 7, 8, 9, 7]
+    requests = [greedy("base", prompt, 13), greedy("r4", prompt, 13, adapter=digest)]
     events = run_events(config, requests, preload=[digest], build_device=build)
     answers = collect(events)
     assert_equal_to_peft(tenants, requests, answers)

@@ -31,9 +31,9 @@ def assert_right(model: ModelConfig, sizes: Sizes, dtype: torch.dtype, accelerat
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="interpreted where there is no GPU")
-@pytest.mark.parametrize("model", [SHAPES["tiny"], QWEN3], ids=["llama", "norms of heads, biases, a window"])
-def test_interpreted_logits_equal_the_definition(model: ModelConfig) -> None:
-    assert_right(model, DRY, torch.float32, InOrderAccelerator())
+def test_interpreted_logits_of_a_model_with_everything_equal_the_definition() -> None:
+    """Norms of heads, biases and a window; the benchmark's dry run checks a plain model in the same way."""
+    assert_right(QWEN3, DRY, torch.float32, InOrderAccelerator())
 
 
 @pytest.mark.gpu
