@@ -17,16 +17,16 @@ from kernels.gpu.work_list import WorkList
 
 
 class SlotLora:
-    """work: which rows use which slot. await_layer: called before a layer's adapters are first read."""
+    """work: which rows use which slot; workspace: of `lora_workspace`."""
 
-    def __init__(self, slots: DeviceSlots, work: WorkList, workspace: Tensor, waits: LayerWaits | None = None) -> None:
+    def __init__(self, slots: DeviceSlots, work: WorkList, workspace: Tensor, waits: LayerWaits) -> None:
         self._slots = slots
         self._work = work
         self._workspace = workspace
         self._waits = waits
 
     def add_(self, layer: int, group: Group, x: Tensor, out: Tensor, sizes: Sequence[int]) -> None:
-        if group is QKV and self._waits is not None:
+        if group is QKV:  # the first of its layer
             self._waits.await_layer(layer)
         table = self._slots.table.group(layer, *columns_of(group))
         add_lora_(out, x, sizes, table, self._slots.max_rank, self._work, self._workspace)

@@ -17,7 +17,7 @@ from engine.cuda.attention import PagedAttention, PagedCache
 from engine.cuda.fill import Extent, Filler, extent_of, fill_work, row_slots
 from engine.cuda.graphs import Bucket, Captured, DecodeGraphs, buckets_for
 from engine.cuda.lora import LayerWaits, SlotLora, lora_workspace
-from engine.cuda.metadata import StepBuffers, StepFields, StepShape, num_bytes_of
+from engine.cuda.metadata import Staged, StepBuffers, StepFields, StepShape, num_bytes_of
 from engine.device import AdapterIn
 from engine.lora.layer import LoadedAdapter
 from engine.models.decoder import Batch, Decoder
@@ -85,71 +85,61 @@ class CudaPath:
 
     def _replay(self, captured: Captured, plan: Plan, output_rows: Many[int], adapters: Many[LoadedAdapter]) -> Tensor:
         """All rows of a plan of decodes are wanted, in their order."""
-        bucket, staged, graph = captured
-        num_rows = len(output_rows)
-        self._buffers.begin()
-        self._filler.fill(plan, staged.host, [])
-        if bucket.with_adapters:
-            slots = row_slots(plan, bucket.num_rows)
-            fill_work(slots, self._slots.num_slots, lora_block_m(bucket.num_rows), staged.host)
-        self._buffers.send(staged)
+        self._send(captured.staged, plan, [], with_adapters=captured.bucket.with_adapters)
         LayerWaits(self._accelerator.compute, adapters).await_all()
-        return graph.replay()[:num_rows]
+        return captured.graph.replay()[: len(output_rows)]
 
     def _launch(self, plan: Plan, extent: Extent, output_rows: Many[int], adapters: Many[LoadedAdapter]) -> Tensor:
-        num_blocks = -(-max(extent.decode_context, extent.prefill_context) // self._cache.block_size)
-        shape = self._shape(
-            plan.num_tokens, extent.num_decode_rows + len(plan.prefills), num_blocks, bool(adapters), len(output_rows)
-        )
-        staged = self._buffers.stage(shape)
-        self._buffers.begin()
-        self._filler.fill(plan, staged.host, output_rows)
-        if adapters:
-            slots = row_slots(plan, shape.num_rows)
-            fill_work(slots, self._slots.num_slots, lora_block_m(shape.num_rows), staged.host)
-        self._buffers.send(staged)
+        num_sequences = extent.num_decode_rows + len(plan.prefills)
+        context = max(extent.decode_context, extent.prefill_context)
+        staged = self._stage(plan.num_tokens, num_sequences, context, len(output_rows), with_adapters=bool(adapters))
+        self._send(staged, plan, output_rows, with_adapters=bool(adapters))
         waits = LayerWaits(self._accelerator.compute, adapters)
-        lora = self._lora(staged.device, waits) if adapters else None
-        attention = PagedAttention(self._cache, staged.device, extent)
-        return self._decoder.forward(Batch(staged.device.token_ids, attention, staged.device.output_rows, lora))
+        return self._decoder.forward(self._batch(staged.device, extent, waits if adapters else None))
 
     def _capture(self, bucket: Bucket) -> Captured:
-        num_blocks = -(-bucket.max_context // self._cache.block_size)
-        shape = self._shape(bucket.num_rows, bucket.num_rows, num_blocks, bucket.with_adapters, 0)
-        staged = self._buffers.stage(shape)
-        self._filler.fill(Plan([], []), staged.host, [])
-        if bucket.with_adapters:
-            fill_work(
-                row_slots(Plan([], []), bucket.num_rows),
-                self._slots.num_slots,
-                lora_block_m(bucket.num_rows),
-                staged.host,
-            )
-        self._buffers.send(staged)
-        extent = Extent(bucket.num_rows, bucket.max_context, 0, 0)
+        rows, context, with_adapters = bucket
+        staged = self._stage(rows, rows, context, 0, with_adapters=with_adapters)
+        self._send(staged, Plan([], []), [], with_adapters=with_adapters)
+        extent = Extent(rows, context, 0, 0)
+        waits = LayerWaits(self._accelerator.compute, []) if with_adapters else None
 
         def run() -> Tensor:
             """All of its memory is taken within it, and so shared with the other graphs."""
-            lora = self._lora(staged.device, None) if bucket.with_adapters else None
-            attention = PagedAttention(self._cache, staged.device, extent)
-            return self._decoder.forward(Batch(staged.device.token_ids, attention, None, lora))
+            return self._decoder.forward(self._batch(staged.device, extent, waits))
 
         return Captured(bucket, staged, self._accelerator.capture(run))
 
-    def _lora(self, fields: StepFields[Tensor], waits: LayerWaits | None) -> SlotLora:
+    def _stage(
+        self, num_rows: int, num_sequences: int, max_context: int, num_outputs: int, *, with_adapters: bool
+    ) -> Staged:
+        num_chunks = max_chunks(num_rows, self._slots.num_slots, lora_block_m(num_rows)) if with_adapters else 0
+        num_blocks = -(-max_context // self._cache.block_size)
+        return self._buffers.stage(StepShape(num_rows, num_sequences, num_blocks, num_chunks, num_outputs))
+
+    def _send(self, staged: Staged, plan: Plan, output_rows: Many[int], *, with_adapters: bool) -> None:
+        """The plan's integers to the device, padded to the rows that were staged."""
+        self._buffers.begin()
+        self._filler.fill(plan, staged.host, output_rows)
+        if with_adapters:
+            num_rows = len(staged.host.rows)
+            fill_work(row_slots(plan, num_rows), self._slots.num_slots, lora_block_m(num_rows), staged.host)
+        self._buffers.send(staged)
+
+    def _batch(self, fields: StepFields[Tensor], extent: Extent, waits: LayerWaits | None) -> Batch:
+        """waits: None where no row has an adapter. A graph's batch names no output rows: it gives all."""
+        lora = None if waits is None else self._lora(fields, waits)
+        output_rows = fields.output_rows if extent.prefill_queries or len(fields.output_rows) else None
+        return Batch(fields.token_ids, PagedAttention(self._cache, fields, extent), output_rows, lora)
+
+    def _lora(self, fields: StepFields[Tensor], waits: LayerWaits) -> SlotLora:
         num_rows = len(fields.rows)
         config, dtype, device = self._decoder.config, self._decoder.dtype, self._decoder.device
         work = WorkList(fields.rows, fields.chunks, lora_block_m(num_rows))
         return SlotLora(self._slots, work, lora_workspace(config, num_rows, self._slots.max_rank, dtype, device), waits)
 
-    def _shape(
-        self, num_rows: int, num_sequences: int, num_blocks: int, with_adapters: bool, num_outputs: int
-    ) -> StepShape:
-        num_chunks = max_chunks(num_rows, self._slots.num_slots, lora_block_m(num_rows)) if with_adapters else 0
-        return StepShape(num_rows, num_sequences, num_blocks, num_chunks, num_outputs)
-
 
 def _most_bytes(limits: StepLimits, max_blocks: int, num_slots: int) -> int:
-    """Of the integers of any step."""
+    """Of the integers of any step. A row may be wanted three times: to sample, to score, to pool."""
     most_chunks = limits.max_rows + num_slots
-    return num_bytes_of(StepShape(limits.max_rows, limits.max_sequences, max_blocks, most_chunks, limits.max_rows))
+    return num_bytes_of(StepShape(limits.max_rows, limits.max_sequences, max_blocks, most_chunks, 3 * limits.max_rows))

@@ -5,7 +5,7 @@ The reference of `engine.models.decoder` and of everything that a device does to
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -20,12 +20,13 @@ from kernels.rope import rope_reference
 
 
 class DenseModel:
-    """take: the checkpoint's tensors, read anew at every use; deltas: of `merged`, none for the base model."""
+    """take: the checkpoint's tensors, read anew at every use; adapter: None for the base model. One matrix in fp32 at a
+    time is what it takes of memory."""
 
-    def __init__(self, config: ModelConfig, take: Take, deltas: Mapping[ModuleKey, Tensor] | None = None) -> None:
+    def __init__(self, config: ModelConfig, take: Take, adapter: LoadedAdapter | None = None) -> None:
         self._config = config
         self._take = take
-        self._deltas = deltas or {}
+        self._factors = {} if adapter is None else _factors(adapter)
 
     @torch.inference_mode()
     def logits(self, token_ids: Sequence[int]) -> Tensor:
@@ -68,9 +69,10 @@ class DenseModel:
         config = self._config
         width, height = config.adapter_targets()[name]
         prefix = f"model.layers.{index}.{block}.{name}"
-        matrix = self._take(f"{prefix}.weight", (height, width)).float()
-        if (index, name) in self._deltas:
-            matrix = matrix + self._deltas[index, name]
+        matrix = self._take(f"{prefix}.weight", (height, width)).to(torch.float32, copy=True)
+        if (index, name) in self._factors:
+            a, b, scaling = self._factors[index, name]
+            matrix += scaling * (b.to(matrix.device).float().T @ a.to(matrix.device).float())
         out = x @ matrix.T
         if config.o_bias if name == "o_proj" else config.qkv_bias and block == "self_attn":
             out = out + self._take(f"{prefix}.bias", (height,)).float()
@@ -80,13 +82,12 @@ class DenseModel:
         return rms_norm_reference(x, self._take(f"{name}.weight", x.shape[-1:]), self._config.rms_norm_eps)
 
 
-def merged(adapter: LoadedAdapter) -> dict[ModuleKey, Tensor]:
-    """What an adapter adds to each matrix: {(layer, projection): scaling * (A^T B^T)^T [out, in] fp32}."""
-    deltas = {}
+def _factors(adapter: LoadedAdapter) -> dict[ModuleKey, tuple[Tensor, Tensor, float]]:
+    """A [r, in], B transposed [r, out] and the scaling, by layer and projection."""
+    factors = {}
     for (layer, group), weights in adapter.groups.items():
         shrinks = torch.split(weights.a, [len(b) for b in weights.bs])
-        for p, a, b, scaling in zip(
-            weights.projections, shrinks, weights.bs, adapter.scalings[layer, group], strict=True
-        ):
-            deltas[layer, group[p]] = scaling * (b.float().T @ a.float())
-    return deltas
+        scalings = adapter.scalings[layer, group]
+        for p, a, b, scaling in zip(weights.projections, shrinks, weights.bs, scalings, strict=True):
+            factors[layer, group[p]] = a, b, scaling
+    return factors

@@ -14,7 +14,7 @@ from torch import Tensor
 from engine.bench.report import Row
 from engine.bench.shape.rig import Rig, decode_plan
 from engine.bench.shape.weights import RandomAdapters
-from engine.models.dense import DenseModel, merged
+from engine.models.dense import DenseModel
 from engine.sequence import Chunk, Plan, Sequence
 
 # |ours - theirs| / |theirs| over the logits of a row. A 16-bit engine rounds every layer's sums, the reference none.
@@ -30,10 +30,9 @@ def check_logits(rig: Rig, adapters: RandomAdapters) -> Iterator[Row]:
     sequences = [rig.start(prompt, 8, adapter=name) for prompt, name in zip(prompts, names, strict=True)]
     ours = _logits(rig, sequences)
     for name, sequence, rows in zip(names, sequences, ours, strict=True):
-        deltas = merged(adapters.load(name)) if name else {}
-        on_device = {key: delta.to(rig.accelerator.device) for key, delta in deltas.items()}
-        theirs = DenseModel(rig.model, rig.tensors.take, on_device).logits(sequence.token_ids)[-len(rows) :]
-        error = max(_error(row, reference) for row, reference in zip(rows, theirs, strict=True))
+        reference = DenseModel(rig.model, rig.tensors.take, adapters.load(name) if name else None)
+        theirs = reference.logits(sequence.token_ids)[-len(rows) :]
+        error = max(_error(row, expected) for row, expected in zip(rows, theirs, strict=True))
         limit = LIMITS[rig.dtype]
         yield {"check": f"logits, adapter {name or 'none'}", "error": error, "limit": limit, "right": error <= limit}
     rig.end(sequences)

@@ -95,7 +95,7 @@ class _Table:
         over: list[float] | None = None,
         target: str = "",
     ) -> Row:
-        contexts = [sequence.num_computed for sequence in sequences]
+        contexts = [self._sizes.context] * len(sequences)  # as they were at the start: less than in any step
         work = decode_work(self._rig.model, contexts, self._ranks(sequences), self._width)
         return self._row(case, decode_plan(sequences), work, steps_s, over, target)
 
