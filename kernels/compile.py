@@ -86,24 +86,27 @@ def resources(compiled: triton.compiler.CompiledKernel) -> Resources:
     return Resources(int(found[1]), int(found[2]), compiled.metadata.shared)
 
 
-def compile_all(names: list[str]) -> Iterator[tuple[str, Launch, Resources]]:
-    """Every launch of the targets of these names."""
+def compile_all(names: list[str], only: list[str]) -> Iterator[tuple[str, Launch, Resources]]:
+    """The launches of the targets of these names whose own names hold one of the texts."""
     for target in TARGETS:
         if target.name in names:
             for label, launch in launches(target):
-                yield f"{target.name}: {label}", launch, resources(compile_launch(launch))
+                if any(text in label for text in only):
+                    yield f"{target.name}: {label}", launch, resources(compile_launch(launch))
 
 
 def main() -> None:
     names = [target.name for target in TARGETS]
     parser = argparse.ArgumentParser(prog="python -m kernels.compile", description=__doc__)
     parser.add_argument("targets", nargs="*", help=f"of {', '.join(names)}; all by default")
-    chosen = parser.parse_args().targets or names
+    parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="kernels whose name holds a text")
+    options = parser.parse_args()
+    chosen = options.targets or names
     if unknown := set(chosen) - set(names):
         parser.error(f"no target is called {', '.join(sorted(unknown))}")
     print("| kernel | warps | stages | registers | stack bytes | shared KiB |")
     print("|---|---|---|---|---|---|")
-    for label, launch, used in compile_all(chosen):
+    for label, launch, used in compile_all(chosen, options.only):
         fields = launch.num_warps, launch.num_stages, used.registers, used.stack_bytes, used.shared_bytes // 1024
         print(f"| {label} | {' | '.join(map(str, fields))} |", flush=True)
 

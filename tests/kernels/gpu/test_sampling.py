@@ -47,7 +47,7 @@ def rows_of(parameters: list[Parameters], seeds: list[int], positions: list[int]
 
 
 @pytest.mark.parametrize(("spread", "ties"), [(0.1, False), (1.0, True), (4.0, False)])
-@pytest.mark.parametrize("vocab_size", [1, 7, 600, 2048, 2100])
+@pytest.mark.parametrize("vocab_size", [1, 7, 600, 2100])
 def test_each_draw_is_the_one_the_definition_makes(vocab_size: int, ties: bool, spread: float) -> None:
     """The token's own share of the cumulative distribution holds u, up to rounding; some tokens are banned."""
     count = len(PARAMETERS)
@@ -91,7 +91,7 @@ def test_rows_without_a_finite_maximum_give_no_token() -> None:
 
 
 def test_a_row_draws_the_same_token_among_any_neighbors() -> None:
-    logits = (randn(len(PARAMETERS), 700) * 2).bfloat16().float()
+    logits = (randn(len(PARAMETERS), 300) * 2).bfloat16().float()
     seeds = list(range(len(PARAMETERS)))
     together = sample(logits, rows_of(PARAMETERS, seeds, seeds))
     for n, parameters in enumerate(PARAMETERS):
