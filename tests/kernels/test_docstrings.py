@@ -25,7 +25,7 @@ def test_operations_are_announced() -> None:
     assert len(OPERATIONS) >= 16
 
 
-@pytest.mark.parametrize(("module", "name"), OPERATIONS, ids=".".join)
+@pytest.mark.parametrize(("module", "name"), OPERATIONS, ids=[".".join(each) for each in OPERATIONS])
 def test_an_operation_states_its_semantics_shapes_and_source(module: str, name: str) -> None:
     room = importlib.import_module(f"kernels.{module}")
     described = room.__doc__ or ""
