@@ -17,8 +17,9 @@ from engine.bench.shape.weights import RandomAdapters
 from engine.models.dense import DenseModel
 from engine.sequence import Chunk, Plan, Sequence
 
-# |ours - theirs| / |theirs| over the logits of a row. A 16-bit engine rounds every layer's sums, the reference none.
-LIMITS = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+# |ours - theirs| / |theirs| over the logits of a row. A 16-bit engine rounds every layer's sums, the reference none; a
+# wrong row, position or adapter gives about 1.
+LIMITS = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 NUM_DECODES = 2
 
 
