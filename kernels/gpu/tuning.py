@@ -115,7 +115,7 @@ def split_programs(num_groups: int) -> int:
     Few enough that the programs which find no split of a short context cost little, enough that one long context
     fills a large GPU.
     """
-    return max(16, 1024 // num_groups)
+    return max(16, 1024 // max(num_groups, 1))
 
 
 def prefill_blocks(head_dim: int, group: int, dtype: torch.dtype, device: torch.device) -> PrefillBlocks:

@@ -93,6 +93,15 @@ def test_a_long_chunk_over_a_long_prefix(full: bool) -> None:
     assert_near(cached.attend(), cached.expected())
 
 
+@pytest.mark.parametrize("max_query_len", [1, 5])
+def test_no_sequences(max_query_len: int) -> None:
+    cached = Cached((4, 2, 64), [(3, 1)], torch.float32)
+    tables, lengths, starts, *_ = cached.contexts
+    cached.q = cached.q[:0]
+    none = PagedContexts(tables[:0], lengths[:0], starts[:1], max_query_len, 16, 16)
+    assert cached.attend(contexts=none).shape == (0, 256)
+
+
 def test_a_decode_has_the_same_bits_alone_and_under_any_bound() -> None:
     """Its splits are counted from its own start, whatever the batch and the context that the grid allows."""
     cached = Cached((4, 2, 64), [(900, 1), (5, 1), (300, 1)], torch.float32)
