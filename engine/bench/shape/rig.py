@@ -5,6 +5,7 @@ What is measured is the engine's own runner and pool; of scheduling there is non
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 
 import torch
@@ -40,7 +41,7 @@ class Rig:
         self.accelerator = accelerator
         self.tensors = RandomTensors(dtype, accelerator.device)
         self.device = build_around(config, model, assemble(self.tensors.take, model, TritonNorm), accelerator)
-        self.wake = lambda: None  # for the pool, when a load ends
+        self.wake: Callable[[], None] = lambda: None  # for the pool, when a load ends
         self._next_block = 0
 
     def open(self, adapters: RandomAdapters) -> None:
