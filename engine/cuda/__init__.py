@@ -1,9 +1,10 @@
 """A step on a GPU, with the operations of `kernels.gpu`.
 
 accelerator   what is used of a GPU beside arithmetic: streams, events, graphs, memory; nvidia, in_order: two kinds
+transfers     small tensors there and back, through pinned memory
 metadata      a step's integers: their places in one buffer, and its one copy to the device
 fill          from a plan to these integers
-attention     the paged cache, and one step's attention over it
+attention     the paged cache, and one step's attention over it; norm: a norm's weight
 adapters      what is in which slot, as kernels find it; copies: how it gets there beside running steps
 lora          the adapters of one step
 graphs        which decodes are replayed from which captured graph
