@@ -51,17 +51,19 @@ def compile_launch(launch: Launch, target: GPUTarget = SM_90) -> triton.compiler
     attributes: dict[tuple[int, ...], object] = {}
     for index, parameter in enumerate(launch.kernel.params):
         value = launch.arguments[parameter.name]
-        if parameter.is_constexpr or value is None or (isinstance(value, int) and value == 1):
+        specialized = not parameter.do_not_specialize
+        if parameter.is_constexpr or value is None or (specialized and isinstance(value, int) and value == 1):
             signature[parameter.name] = "constexpr"
             constants[index,] = value
         elif isinstance(value, Tensor):
             signature[parameter.name] = f"*{TYPE_NAMES[value.dtype]}"
-            attributes[index,] = DIVISIBLE_BY_16
+            if specialized and not parameter.do_not_specialize_on_alignment:
+                attributes[index,] = DIVISIBLE_BY_16
         elif isinstance(value, float):
             signature[parameter.name] = "fp32"
         else:
             signature[parameter.name] = "i32" if abs(int(value)) < 1 << 31 else "i64"
-            if int(value) % 16 == 0:
+            if specialized and int(value) % 16 == 0:
                 attributes[index,] = DIVISIBLE_BY_16
     source = ASTSource(launch.kernel, signature, constants, attributes)
     options = {

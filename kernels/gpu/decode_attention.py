@@ -24,7 +24,7 @@ MIN_ROWS = 16  # of a factor of tl.dot
 SPLITS_AT_ONCE = 8  # that the second launch adds in one go
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_splits"], do_not_specialize_on_alignment=["block_tables", "context_lens"])
 def _split_kernel(
     q,
     q_stride,
@@ -87,7 +87,7 @@ def _split_kernel(
         tl.store(partial + HEAD_DIM + 1, largest, mask=m < GROUP)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_splits"], do_not_specialize_on_alignment=["context_lens"])
 def _combine_kernel(
     out,
     partials,

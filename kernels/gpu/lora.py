@@ -72,7 +72,7 @@ def lora_reference(
     return torch.stack(rows).to(out.dtype)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["rows", "chunks"])
 def _shrink_kernel(
     x,
     x_stride,
@@ -124,7 +124,7 @@ def _shrink_kernel(
         tl.store(partials + place[:, None] * MAX_RANK + r, sums, mask=(m < count)[:, None] & (r < rank))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["rows", "chunks"])
 def _expand_kernel(
     out,
     out_stride,

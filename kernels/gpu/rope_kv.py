@@ -58,7 +58,7 @@ def rope_and_write_kv_reference(
     return rope_reference(wide_q, cos, sin).to(q.dtype)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["positions", "slots"])
 def _rope_kv_kernel(
     qkv,
     positions,

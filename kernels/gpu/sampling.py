@@ -142,7 +142,9 @@ def _draw(row, vocab_size, largest, temperature, lowest_key, min_weight, u, BLOC
     return tl.minimum(tl.min(tl.where(above, at, vocab_size), 0), last)
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize_on_alignment=["token_ids", "temperatures", "top_ks", "top_ps", "min_ps", "seeds", "positions"]
+)
 def _sample_kernel(
     token_ids,
     logits,
