@@ -89,7 +89,7 @@ def test_a_dry_run_does_everything_claims_nothing_and_needs_few_packages() -> No
     for case in ("decode, base", "decode, adapters loaded and unused", "decode, 2 adapters", "prefill, 2 adapters"):
         (line,) = (line for line in lines if line.startswith(case))
         assert not any(character.isdigit() for character in line.removeprefix(case))
-    assert any(line.startswith("4 registered") for line in lines)
+    assert any(line.startswith("3 registered") for line in lines)
 
 
 def test_without_a_gpu_there_are_no_figures(capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,7 +56,8 @@ SHAPES = {
 class Sizes(NamedTuple):
     """streams: sequences that decode at once; context: tokens of each before; adapters: distinct ones among them, of
     this rank; slots: adapters on the device. chunks of chunk_tokens make a prefill step. registered: adapters of the
-    run with few slots, over requests; few: of the one it is compared with. steps: timed for each figure."""
+    run with few slots, over requests; few: of the one it is compared with. steps: timed for each figure, in rounds that
+    each begin with warm_up others."""
 
     streams: int = 64
     context: int = 1024
@@ -69,18 +70,22 @@ class Sizes(NamedTuple):
     few: int = 5
     requests: int = 512
     steps: int = 40
+    rounds: int = 4
+    warm_up: int = 3
 
 
 DRY = Sizes(
     streams=3,
-    context=17,
+    context=9,
     adapters=2,
     rank=3,
     slots=2,
     chunks=2,
     chunk_tokens=5,
-    registered=4,
+    registered=3,
     few=1,
-    requests=4,
+    requests=3,
     steps=1,
+    rounds=1,
+    warm_up=0,
 )

@@ -21,9 +21,6 @@ from engine.bench.shape.sizes import Sizes
 from engine.sequence import Chunk, Plan, Sequence
 from kernels.bench.floors import Rates, Work, floor
 
-WARM_UP = 3
-ROUNDS = 4
-
 
 def measure_steps(rig: Rig, sizes: Sizes, rates: Rates | None) -> Iterator[Row]:
     """rates: of this device, measured in this run; None runs everything and claims nothing."""
@@ -32,7 +29,7 @@ def measure_steps(rig: Rig, sizes: Sizes, rates: Rates | None) -> Iterator[Row]:
     unloaded = table.decodes(base)
     mixed = table.streams([str(i) for i in range(sizes.adapters)])
     unused, used = [], []
-    for _ in range(ROUNDS):  # in turns: a GPU's clock moves
+    for _ in range(sizes.rounds):  # in turns: a GPU's clock moves
         unused += table.decodes(base)
         used += table.decodes(mixed)
     yield table.decode_row("decode, base", base, unloaded)
@@ -41,7 +38,7 @@ def measure_steps(rig: Rig, sizes: Sizes, rates: Rates | None) -> Iterator[Row]:
     rig.end([*base, *mixed])
     plain, adapted = table.prompts([""] * sizes.chunks), table.prompts([str(i) for i in range(sizes.chunks)])
     base_s, adapted_s = [], []
-    for _ in range(ROUNDS):
+    for _ in range(sizes.rounds):
         base_s += table.prefills(plain)
         adapted_s += table.prefills(adapted)
     yield table.prefill_row("prefill, base", plain, base_s)
@@ -61,7 +58,7 @@ class _Table:
 
     def streams(self, adapters: Many[str]) -> list[Sequence]:
         """Sequences that decode, their adapters in turn, and room for all their steps."""
-        room = (1 + ROUNDS) * (WARM_UP + self._sizes.steps)
+        room = (1 + self._sizes.rounds) * (self._sizes.warm_up + self._sizes.steps)
         names = [adapters[i % len(adapters)] for i in range(self._sizes.streams)]
         started = [self._rig.start(self._prompt(self._sizes.context), room, adapter=name) for name in names]
         self._rig.prefill(started)
@@ -72,20 +69,21 @@ class _Table:
 
     def decodes(self, sequences: Many[Sequence]) -> list[float]:
         """Seconds of each step."""
-        return self._timed(lambda: self._rig.step(decode_plan(sequences)), max(self._sizes.steps // ROUNDS, 1))
+        return self._timed(
+            lambda: self._rig.step(decode_plan(sequences)), max(self._sizes.steps // self._sizes.rounds, 1)
+        )
 
     def prefills(self, sequences: Many[Sequence]) -> list[float]:
         plan = Plan([], [Chunk(sequence, 0, len(sequence.token_ids)) for sequence in sequences])
         return self._timed(lambda: self._rig.runner.run(plan), 1)
 
-    @staticmethod
-    def _timed(step: Callable[[], object], count: int) -> list[float]:
+    def _timed(self, step: Callable[[], object], count: int) -> list[float]:
         seconds = []
-        for _ in range(WARM_UP + count):
+        for _ in range(self._sizes.warm_up + count):
             start_s = time.perf_counter()
             step()
             seconds.append(time.perf_counter() - start_s)
-        return seconds[WARM_UP:]
+        return seconds[self._sizes.warm_up :]
 
     def decode_row(
         self,

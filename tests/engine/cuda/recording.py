@@ -23,23 +23,27 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class RecordedEvent:
-    def __init__(self, number: int, stream: str) -> None:
+    """waited: the numbers of events that the host waited for, in order."""
+
+    def __init__(self, number: int, waited: list[int]) -> None:
         self.number = number
-        self.stream = stream
         self.has_come = False
+        self._waited = waited
 
     def synchronize(self) -> None:
         self.has_come = True
+        self._waited.append(self.number)
 
 
 class RecordingStream:
-    def __init__(self, name: str, journal: list[Entry], events: list[RecordedEvent]) -> None:
+    def __init__(self, name: str, journal: list[Entry], events: list[RecordedEvent], waited: list[int]) -> None:
         self.name = name
         self._journal = journal
         self._events = events
+        self._waited = waited
 
     def record(self) -> Event:
-        event = RecordedEvent(len(self._events), self.name)
+        event = RecordedEvent(len(self._events), self._waited)
         self._events.append(event)
         self._journal.append(Entry(self.name, "record", event.number))
         return event
@@ -63,10 +67,11 @@ class RecordingAccelerator:
         self.device = torch.device("cpu")
         self.journal: list[Entry] = []
         self.events: list[RecordedEvent] = []
-        self.compute: Stream = RecordingStream("compute", self.journal, self.events)
+        self.waited: list[int] = []
+        self.compute: Stream = RecordingStream("compute", self.journal, self.events, self.waited)
 
     def side_stream(self) -> Stream:
-        return RecordingStream("side", self.journal, self.events)
+        return RecordingStream("side", self.journal, self.events, self.waited)
 
     def host_buffer(self, num_bytes: int) -> Tensor:
         return torch.empty(num_bytes, dtype=torch.uint8)

@@ -11,11 +11,15 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from engine.bench.shape.rig import Rig, decode_plan, rig_config
+from engine.bench.shape.sizes import DRY, SHAPES
+from engine.bench.shape.weights import RandomAdapters
 from engine.config import EngineConfig, ModelConfig
 from engine.cuda.in_order import InOrderAccelerator
 from engine.cuda.setup import build_cuda
 from engine.device import Device
 from engine.protocol import EngineStats, GenerateRequest
+from tests.engine.cuda.recording import RecordingAccelerator
 from tests.engine.harness import Answer, collect, engine_config, greedy, run_engine, run_events
 from tests.engine.lora.tenants import Tenants
 from tests.engine.reference import TIE, Claim, assert_greedy_follows
@@ -109,3 +113,29 @@ def test_an_adapter_that_left_its_slot_is_found_again_and_others_take_it(tenants
     requests = [greedy(f"{i} {name}", [i + 1], 3, adapter=tenants.digests[name]) for i, name in enumerate(names)]
     answers = run_engine(config, requests, build_device=build)
     assert_equal_to_peft(tenants, requests, answers)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="what the host waits for is recorded on a CPU")
+def test_the_host_waits_for_nothing_but_the_tokens_of_a_step() -> None:
+    """And for the copy of the step before, which has been read since; the device waits for the adapter's copies. Other
+    work is done after everything was launched and before that wait."""
+    accelerator = RecordingAccelerator()
+    model, sizes = SHAPES["tiny"], DRY._replace(streams=1)
+    rig = Rig(rig_config(model, sizes, torch.float32), model, torch.float32, accelerator)
+    rig.open(RandomAdapters(model, torch.float32, [sizes.rank], pin=False))
+    sequence = rig.start([1, 2, 3], 4, adapter="0")
+    rig.prefill([sequence])
+    del accelerator.waited[:], accelerator.journal[:]
+    before = len(accelerator.events)
+    meanwhile: list[tuple[int, list[int]]] = []
+    plan = decode_plan([sequence])
+    rig.runner.run(plan, lambda: meanwhile.append((len(accelerator.events), accelerator.waited.copy())))
+    copied, tokens = before, before + 1
+    assert len(accelerator.events) == tokens + 1
+    assert accelerator.waited == [accelerator.waited[0], tokens] and accelerator.waited[0] < before
+    assert meanwhile == [(tokens + 1, accelerator.waited[:1])]
+    arrivals = rig.pool.adapter(0).arrivals
+    on_device = [entry.event for entry in accelerator.journal if (entry.stream, entry.told) == ("compute", "wait")]
+    assert on_device == [accelerator.events.index(arrivals[-1])]  # type: ignore[arg-type]
+    assert [entry.event for entry in accelerator.journal if entry.told == "record"] == [copied, tokens]
+    rig.pool.close()
