@@ -70,7 +70,10 @@ def trials(question: Question, clock: Clock) -> Iterator[tuple[dict[str, int], f
     for values in product(*question.choices.values()):
         sizes = dict(zip(question.choices, values, strict=True))
         try:
-            if relative_error(question.run(sizes), expected) <= LARGEST_DIFFERENCE:
+            error = relative_error(question.run(sizes), expected)
+            if error > LARGEST_DIFFERENCE:
+                print(f"{question.key}: {sizes} is wrong by {error:.1e}", flush=True)
+            else:
                 yield sizes, clock.seconds(partial(question.run, sizes))
         except TritonError as error:
             print(f"{question.key}: {sizes} {type(error).__name__}", flush=True)
