@@ -61,12 +61,14 @@ def build_around(config: EngineConfig, model: ModelConfig, weights: ModelWeights
     max_model_len = context_length(config.max_model_len, model, num_blocks, config.block_size)
 
     def make_path(adapter_in: AdapterIn) -> CudaPath:
-        with explained("the caches were made", "lower LORIKEET_GPU_MEMORY_FRACTION or LORIKEET_KV_CACHE_BYTES"):
+        with explained("the KV cache was made", "lower LORIKEET_GPU_MEMORY_FRACTION or LORIKEET_KV_CACHE_BYTES"):
             cache = PagedCache(model, num_blocks, config.block_size, max_model_len, dtype, device)
-            copies.reserve(division.adapters)
         with explained("graphs were captured", "lower LORIKEET_GPU_MEMORY_FRACTION or LORIKEET_MAX_NUM_SEQS"):
             final = step_limits(config, max_model_len)
-            return CudaPath(accelerator, decoder, cache, slots, adapter_in, final, use_graphs=True)
+            path = CudaPath(accelerator, decoder, cache, slots, adapter_in, final, use_graphs=True)
+        with explained("memory of adapters was taken", "lower LORIKEET_ADAPTER_DEVICE_BYTES"):
+            copies.reserve(division.adapters)  # last: a capture gives back to the driver what nobody uses
+        return path
 
     def vacate(slot: int) -> None:
         slots.clear(slot)
