@@ -72,10 +72,10 @@ def assert_same_texts(ours: dict[str, Answer], theirs: dict[str, Answer]) -> Non
 
 
 def test_chunks_decodes_mixed_ranks_and_reused_prefixes_equal_the_cpu(tenants: Tenants) -> None:
-    """Prompts longer than a step, and adapters of five kinds beside the base, arriving while others run."""
+    """Prompts longer than a step, and adapters of four kinds beside the base, arriving while others run."""
     rnd = random.Random(5)
-    names = ["", "attention-r4", "all-rslora-r16", "mlp-r7", "patterns", "one-layer"]
-    prompts = [[rnd.randrange(199) for _ in range(length)] for length in (33, 3, 20, 1, 9, 18)]
+    names = ["", "attention-r4", "all-rslora-r16", "mlp-r7", "patterns"]
+    prompts = [[rnd.randrange(199) for _ in range(length)] for length in (33, 3, 20, 1, 9)]
     first = [
         greedy(f"{name or 'base'}", prompt, 4, adapter=tenants.digests[name])
         for name, prompt in zip(names, prompts, strict=True)
