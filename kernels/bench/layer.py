@@ -12,7 +12,7 @@ from torch import Tensor
 from kernels.activation import silu_mul_reference
 from kernels.bench.case import Case, relative_error
 from kernels.bench.floors import Work, attention_work, elementwise_work
-from kernels.bench.paged import COPIES, PagedBatch
+from kernels.bench.paged import PagedBatch
 from kernels.bench.shapes import Shape
 from kernels.gpu.activation import silu_mul
 from kernels.gpu.norm import add_rms_norm_
@@ -53,7 +53,7 @@ def _each(function: Callable[[Tensor], object], copies: Sequence[Tensor]) -> Cal
 
 
 def _norm(shape: Shape, num_rows: int) -> Case:
-    xs = [shape.randn(num_rows, shape.hidden) for _ in range(COPIES)]
+    xs = [shape.randn(num_rows, shape.hidden) for _ in range(shape.num_copies)]
     residual, weight = shape.randn(num_rows, shape.hidden), shape.randn(shape.hidden)
 
     def error() -> float:
@@ -63,13 +63,13 @@ def _norm(shape: Shape, num_rows: int) -> Case:
 
     work = elementwise_work(4 * num_rows * shape.hidden, shape.dtype.itemsize)  # two read, two written
     run = _each(lambda x: add_rms_norm_(x, residual, weight, 1e-5), xs)
-    return Case(f"add and norm, {num_rows} tokens", work.times(COPIES), run, error)
+    return Case(f"add and norm, {num_rows} tokens", work.times(shape.num_copies), run, error)
 
 
 def _rope(shape: Shape, num_rows: int) -> Case:
     kv_heads, head_dim = shape.num_kv_heads, shape.head_dim
     num_all_heads = shape.num_heads + 2 * kv_heads
-    qkvs = [shape.randn(num_rows, num_all_heads, head_dim) for _ in range(COPIES)]
+    qkvs = [shape.randn(num_rows, num_all_heads, head_dim) for _ in range(shape.num_copies)]
     cache = shape.randn(2, kv_heads, num_rows, head_dim)
     angles = torch.randn(num_rows, head_dim // 2, device=shape.device)
     rows = torch.arange(num_rows, device=shape.device)
@@ -81,15 +81,15 @@ def _rope(shape: Shape, num_rows: int) -> Case:
 
     work = elementwise_work(2 * num_rows * num_all_heads * head_dim, shape.dtype.itemsize)
     run = _each(lambda qkv: rope_and_write_kv_(qkv, *arguments), qkvs)
-    return Case(f"rotation and cache write, {num_rows} tokens", work.times(COPIES), run, error)
+    return Case(f"rotation and cache write, {num_rows} tokens", work.times(shape.num_copies), run, error)
 
 
 def _silu(shape: Shape, num_rows: int) -> Case:
-    gate_ups = [shape.randn(num_rows, 2 * shape.intermediate) for _ in range(COPIES)]
+    gate_ups = [shape.randn(num_rows, 2 * shape.intermediate) for _ in range(shape.num_copies)]
     work = elementwise_work(3 * num_rows * shape.intermediate, shape.dtype.itemsize)
     return Case(
         f"SiLU-mul, {num_rows} tokens",
-        work.times(COPIES),
+        work.times(shape.num_copies),
         _each(silu_mul, gate_ups),
         lambda: relative_error(silu_mul(gate_ups[0]), silu_mul_reference(gate_ups[0])),
     )
@@ -97,7 +97,7 @@ def _silu(shape: Shape, num_rows: int) -> Case:
 
 def _sampling(name: str, shape: Shape, parameters: tuple[float, int, float, float]) -> Case:
     num_rows, device = shape.num_decodes, shape.device
-    logits = [3 * torch.randn(num_rows, shape.vocab_size, device=device) for _ in range(COPIES)]
+    logits = [3 * torch.randn(num_rows, shape.vocab_size, device=device) for _ in range(shape.num_copies)]
     temperature, top_k, top_p, min_p = (torch.full((num_rows,), value, device=device) for value in parameters)
     seeds = [random.getrandbits(62) for _ in range(num_rows)]
     rows = SamplingRows(
@@ -125,7 +125,7 @@ def _sampling(name: str, shape: Shape, parameters: tuple[float, int, float, floa
     work = Work(logits[0].nbytes, 0)
     return Case(
         f"sampling, {name}, {num_rows} rows",
-        work.times(COPIES),
+        work.times(shape.num_copies),
         _each(lambda of_rows: sample(of_rows, rows), logits),
         error,
     )

@@ -11,7 +11,6 @@ from kernels.bench.shapes import Shape
 from kernels.gpu.attention import paged_attention, paged_attention_reference, workspace_elements
 from kernels.gpu.paged_contexts import PagedContexts
 
-COPIES = 4  # of memory that a run goes through
 BLOCK_SIZE = 16
 
 
@@ -32,7 +31,7 @@ class PagedBatch:
             max(contexts),
             BLOCK_SIZE,
         )
-        self.caches = [shape.randn(2, kv_heads, tables.numel() * BLOCK_SIZE, head_dim) for _ in range(COPIES)]
+        self.caches = [shape.randn(2, kv_heads, tables.numel() * BLOCK_SIZE, head_dim) for _ in range(shape.num_copies)]
         self.q = shape.randn(int(starts[-1]), heads, head_dim)
         elements = workspace_elements(len(self.q), heads, kv_heads, head_dim, max(contexts), device)
         self.workspace = torch.empty(8 * elements, dtype=torch.float32, device=device)  # room for other splits

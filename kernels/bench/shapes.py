@@ -9,7 +9,8 @@ from torch import Tensor
 
 
 class Shape(NamedTuple):
-    """num_layers: how many are measured together, each with weights of its own. context: of a decode."""
+    """num_layers: how many are measured together, each with weights of its own. num_copies: of the memory that others
+    go through in a run, so that no cache holds it from one to the next. context: of a decode."""
 
     hidden: int
     intermediate: int
@@ -18,6 +19,7 @@ class Shape(NamedTuple):
     head_dim: int
     vocab_size: int
     num_layers: int
+    num_copies: int
     num_adapters: int
     ranks: tuple[int, ...]
     num_decodes: int
@@ -39,9 +41,9 @@ class Shape(NamedTuple):
 
 def llama_8b(device: torch.device) -> Shape:
     """Llama 3.1 8B in bf16: 32 adapters of rank 16 take 2.7 GB in its 32 layers, many times any cache."""
-    return Shape(4096, 14336, 32, 8, 128, 128256, 32, 32, (16, 64), 64, 1024, 2048, torch.bfloat16, device)
+    return Shape(4096, 14336, 32, 8, 128, 128256, 32, 4, 32, (16, 64), 64, 1024, 2048, torch.bfloat16, device)
 
 
 def tiny(device: torch.device) -> Shape:
     """For a dry run in Triton's interpreter, which multiplies fp32 right."""
-    return Shape(64, 96, 4, 2, 16, 300, 1, 3, (4,), 4, 40, 12, torch.float32, device)
+    return Shape(64, 96, 4, 2, 16, 300, 1, 1, 3, (4,), 4, 40, 12, torch.float32, device)
