@@ -11,7 +11,8 @@ BIN := $(VENV)/bin
 DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: serve test check bench bench-gateway long-numerics long-scheduler long-grammar long-tenancy long-limits install clean
+.PHONY: serve test check bench bench-gateway bench-kernels long-kernels long-numerics long-scheduler long-grammar \
+    long-tenancy long-limits install clean
 
 # `exec`: Ctrl-C reaches Lorikeet itself rather than a shell around it. Make only waits for it to drain.
 serve: $(VENV)/.installed
@@ -63,6 +64,19 @@ long-tenancy: $(VENV)/.installed-dev
 # from one.
 long-limits: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/limits/test_simulation.py tests/gateway/limits/test_fleet.py
+
+# The Triton kernels over every size, and all of them compiled for an H100; on a machine with a GPU, on it.
+long-kernels: $(VENV)/.installed-dev
+	$(BIN)/pytest --full tests/kernels/gpu
+
+# Each kernel beside the least that its bytes and operations can take on this machine's GPU.
+bench-kernels: $(VENV)/.installed-dev
+	$(BIN)/python -m kernels.bench
+
+# An 8B model of random weights on this machine's GPU: checks first, then its steps beside their floors. ARGS=--dry runs
+# everything on a CPU, tiny and without figures.
+bench-gpu: $(VENV)/.installed-dev
+	$(BIN)/python -m engine.bench --shape llama-3.1-8b --random-weights $(ARGS)
 
 install: $(VENV)/.installed
 
