@@ -173,7 +173,7 @@ async def checked_address(url: httpx.URL, *, allow_private: bool) -> str:
     addresses = [str(entry[4][0]).partition("%")[0] for entry in found]
     for address in addresses:
         if not allow_private and not _is_public(address):
-            raise Undeliverable(f"{url.host} is at {address}, which is not a public address")
+            raise Undeliverable(f"{url.host} is at what is not a public address")  # which one is not theirs to know
     return addresses[0]
 
 
