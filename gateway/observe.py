@@ -108,6 +108,8 @@ def configure_logging(level: str) -> None:
         )
     )
     logging.basicConfig(level=number, handlers=[handler], force=True)
+    for client in ("httpx", "httpcore"):  # they write whole URLs, and paths and queries may be secrets
+        logging.getLogger(client).setLevel(max(number, logging.WARNING))
     # Every request writes a line of ours: the standard library's way would cost it five times more.
     structlog.configure(
         processors=[*shared, _render],

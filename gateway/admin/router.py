@@ -21,6 +21,8 @@ from gateway.admin.projects import ProjectController
 from gateway.admin.rate_limits import RateLimitController
 from gateway.admin.service_accounts import ServiceAccountController
 from gateway.admin.services import AdminServices
+from gateway.admin.spend_alerts import OrganizationSpendAlertController, ProjectSpendAlertController
+from gateway.admin.spend_limits import OrganizationSpendLimitController, ProjectSpendLimitController
 from gateway.admin.status import status
 from gateway.admin.users import UserController
 from gateway.admin.webhooks import WebhookController
@@ -45,6 +47,10 @@ def admin_router(services: AdminServices) -> Router:
             ProjectLimitController,
             OrganizationLimitController,
             RateLimitController,
+            ProjectSpendLimitController,
+            OrganizationSpendLimitController,
+            ProjectSpendAlertController,
+            OrganizationSpendAlertController,
             WebhookController,
             UserController,
             UserLoginController,

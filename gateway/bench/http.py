@@ -19,15 +19,24 @@ CHUNKED = -1
 class Connection(asyncio.Protocol):
     """One connection; `ask` must not be called again before it has returned."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._length: int | None = None
         self._reply: asyncio.Future[int] | None = None
 
+    @property
+    def is_closed(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    async def again(self) -> Connection:
+        """Another one to the same place. Raises OSError."""
+        return await connect(self._host, self._port)
+
     async def ask(self, request: bytes) -> int:
         """Send it; returns the status of the reply once all of it is here. Raises ConnectionError."""
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None or self.is_closed:
             raise ConnectionResetError("the connection is closed")
         self._reply = asyncio.get_running_loop().create_future()
         self._received.clear()
@@ -67,7 +76,7 @@ def length_of(head: bytes) -> int:
 
 
 async def connect(host: str, port: int) -> Connection:
-    _, connection = await asyncio.get_running_loop().create_connection(Connection, host, port)
+    _, connection = await asyncio.get_running_loop().create_connection(lambda: Connection(host, port), host, port)
     return connection
 
 

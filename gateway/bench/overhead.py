@@ -53,19 +53,19 @@ async def rows(args: argparse.Namespace, server: Server) -> AsyncIterator[dict[s
             before_s = server.cpu_s()
             row = await at_rate(connections, requests, per_s, args.seconds, rng)
             yield _complete(row, server, before_s, args.seconds)
-            if row["ms_p50"] > SATURATED_MS:
+            if row["ms_p50"] is None or row["ms_p50"] > SATURATED_MS:
                 break
         before_s = server.cpu_s()
         row = await as_fast_as_possible(connections, requests, args.streams, args.seconds)
         yield _complete(row, server, before_s, args.seconds)
     finally:
-        for connection in opened:
-            connection.close()
+        connections.close()
 
 
 def _complete(row: dict[str, Any], server: Server, before_s: float, seconds: float) -> dict[str, Any]:
     cpu_ms = (server.cpu_s() - before_s) / seconds * 1e3
-    return {"server": server.name} | row | {"cpu_ms_per_request": round(cpu_ms / row["per_s"], 3)}
+    per_request = round(cpu_ms / row["per_s"], 3) if row["per_s"] else None
+    return {"server": server.name} | row | {"cpu_ms_per_request": per_request}
 
 
 def table_line(row: dict[str, Any]) -> str:

@@ -22,6 +22,7 @@ from gateway.cli import (
     service_accounts,
     tenants,
     users,
+    webhooks,
 )
 from gateway.cli.errors import EXIT_OK, EXIT_USAGE, CommandFailed, is_text, one_line
 from gateway.settings import BadSetting
@@ -68,6 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
         tenants,
         keys,
         limits,
+        webhooks,
         adapters,
         service_accounts,
         users,

@@ -19,6 +19,8 @@ from gateway.admin.members import AddMember, ModifyMember
 from gateway.admin.projects import ArchiveProject, CreateProject, ModifyProject
 from gateway.admin.rate_limits import UpdateRateLimit
 from gateway.admin.service_accounts import CreateServiceAccount
+from gateway.admin.spend_alerts import SetSpendAlert
+from gateway.admin.spend_limits import UpdateSpendLimit
 from gateway.admin.users import CreateUser, ModifyUser, ResetUser
 from gateway.admin.webhooks import CreateWebhook
 
@@ -61,6 +63,13 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
         "api_key_id": None,
         "alert_percents": [80],
     },
+    SetSpendAlert: {
+        "threshold_amount": 1,
+        "currency": "USD",
+        "interval": "month",
+        "notification_channel": {"type": "webhook"},
+    },
+    UpdateSpendLimit: {"threshold_amount": 1, "currency": "USD", "interval": "month"},
     UpdateRateLimit: {
         "max_requests_per_1_minute": 1,
         "max_tokens_per_1_minute": None,

@@ -13,6 +13,7 @@ import pytest
 from litestar import Router, get
 
 from gateway.admin.access import Nothing, UndeclaredRoute, check_routes, needs
+from gateway.admin.spend_alerts import SetSpendAlert
 from gateway.principal import Permission, Role
 from gateway.tenancy.keys import new_key
 from tests.gateway.admin.routes import GOOD_BODIES, Route, routes_of
@@ -123,6 +124,10 @@ MEANT = {
     ("projects", "adapters"): "adapters",
     ("projects", "limits"): "limits",
     ("projects", "rate_limits"): "limits",
+    ("projects", "spend_limit"): "limits",
+    ("projects", "spend_alerts"): "limits",
+    ("spend_limit",): "limits",
+    ("spend_alerts",): "limits",
     ("limits",): "limits",
     ("webhooks",): "limits",
     ("api_keys",): "keys",
@@ -205,6 +210,7 @@ class Foreign(msgspec.Struct, frozen=True):
     admin_key_id: str
     limit_id: str
     webhook_id: str
+    alert_id: str
     rate_limit_id: str = "rl-tiny:pirate"
     name: str = "pirate"
 
@@ -220,7 +226,8 @@ async def foreign(server: AdminServer) -> Foreign:
         await other.post(f"/projects/{project}/users", json={"user_id": user["id"], "role": "viewer"})
         limit = (await other.post("/limits", json={"unit": "tokens", "window": "day", "max": 1})).json()["id"]
         webhook = (await other.post("/webhooks", json={"url": "https://example.com/theirs"})).json()["id"]
-    return Foreign(project, user["id"], account["id"], account["api_key"]["id"], admin_key, limit, webhook)
+        alert = (await other.post("/spend_alerts", json=GOOD_BODIES[SetSpendAlert])).json()["id"]
+    return Foreign(project, user["id"], account["id"], account["api_key"]["id"], admin_key, limit, webhook, alert)
 
 
 async def test_other_tenants_ids_answer_as_nonexistent_ones_to_the_byte(cast: Cast, foreign: Foreign) -> None:
@@ -283,6 +290,8 @@ async def test_other_tenants_ids_in_bodies_and_cursors_answer_as_nonexistent_one
         (foreign.limit_id, lambda id: operator.get(f"{acme}/limits", params={"after": id})),
         (foreign.rate_limit_id, lambda id: operator.get(f"{acme}/rate_limits", params={"after": id})),
         (foreign.webhook_id, lambda id: operator.get("/webhooks", params={"after": id})),
+        (foreign.alert_id, lambda id: operator.get("/spend_alerts", params={"after": id})),
+        (foreign.alert_id, lambda id: operator.get(f"{acme}/spend_alerts", params={"after": id})),
         (
             foreign.key_id,
             lambda id: operator.post(

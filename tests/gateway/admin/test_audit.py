@@ -16,6 +16,7 @@ from gateway.db.pool import Database
 from tests.gateway.admin_server import PASSWORD, AdminServer
 
 NUM_ROWS = 7
+SPEND = {"threshold_amount": 100, "currency": "USD", "interval": "month"}
 LIMIT = {"unit": "tokens", "window": "day", "max": 1}
 
 
@@ -70,6 +71,13 @@ async def test_every_change_leaves_one_row_and_a_refusal_or_a_repetition_none(
         ("POST", f"{acme}/rate_limits/rl-tiny", {"max_requests_per_1_minute": 1}, None),
         ("POST", f"{acme}/rate_limits/rl-tiny", {"max_requests_per_1_minute": None}, "rate_limit.updated"),
         ("POST", f"{acme}/rate_limits/rl-none", {"max_requests_per_1_minute": 1}, None),
+        ("POST", f"{acme}/spend_limit", SPEND, "limit.created"),
+        ("POST", f"{acme}/spend_limit", SPEND, None),
+        ("DELETE", f"{acme}/spend_limit", None, "limit.deleted"),
+        ("DELETE", f"{acme}/spend_limit", None, None),
+        ("POST", "/spend_limit", SPEND, "limit.created"),
+        ("POST", "/spend_alerts", SPEND, None),
+        ("POST", "/spend_alerts", SPEND | {"notification_channel": {"type": "webhook"}}, "limit.created"),
         ("POST", "/webhooks", {"url": "https://example.com/"}, "webhook.created"),
         ("POST", "/webhooks", {"url": "no url"}, None),
         ("DELETE", f"/webhooks/{webhook}", None, "webhook.deleted"),

@@ -72,9 +72,9 @@ class Key(msgspec.Struct, frozen=True):
     def headers(self) -> dict[str, str]:
         return {"authorization": f"Bearer {self.secret}"}
 
-    def limit(self, unit: Unit, window: Window, most: int, *, hard: bool = True) -> Limit:
+    def limit(self, unit: Unit, window: Window, most: int, *, hard: bool = True, model: str | None = None) -> Limit:
         """One of the key's project."""
-        return Limit("", self.organization_id, self.project_id, None, None, unit, window, most, hard, (80, 100))
+        return Limit("", self.organization_id, self.project_id, None, model, unit, window, most, hard, (80, 100))
 
 
 class Fleet(msgspec.Struct, frozen=True):

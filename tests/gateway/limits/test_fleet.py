@@ -119,8 +119,8 @@ async def test_parallel_requests_at_the_edge_never_overshoot(fleet: Fleet, full:
             if each.window == "day" or len(spent) == 1:  # else a minute ended meanwhile
                 assert statuses[200] >= min(each.fits, PARALLEL), (each, statuses)
                 assert sum(spent) > each.max - AMOUNTS[each.unit]
-    for connection in opened:
-        connection.close()
+    for connections in gateways:
+        connections.close()
 
 
 async def test_steady_load_below_a_limit_is_never_refused(fleet: Fleet, full: bool) -> None:

@@ -278,6 +278,26 @@ async def test_a_threshold_is_announced_once_per_window(database: Database, acme
     assert [(row["percent"], row["used"]) for row in rows] == [("50", "60"), ("100", "105")]
 
 
+async def test_another_maximum_is_announced_in_the_same_window(database: Database, acme: Limit) -> None:
+    limit_id = await put(database, acme, max=20, alert_percents=(80,))
+    await write(database, event(acme, "req_0", tokens=10))
+    assert await alerted(database, limit_id) == 1
+    assert await put(database, acme, max=20, alert_percents=(80, 100)) == limit_id
+    assert await alerted(database, limit_id) == 1, "the maximum is the same"
+    await put(database, acme, max=100, alert_percents=(80,))
+    assert await alerted(database, limit_id) == 0
+    await write(database, event(acme, "req_1", tokens=10))
+    assert await alerted(database, limit_id) == 0
+    await write(database, event(acme, "req_2", tokens=40))
+    assert await alerted(database, limit_id) == 1
+
+
+async def alerted(database: Database, limit_id: str) -> int:
+    async with database.acquire() as conn:
+        count: int = await conn.fetchval("SELECT count(*) FROM limit_alerts WHERE limit_id = $1", limit_id)
+        return count
+
+
 async def test_a_key_of_another_project_cannot_be_limited(database: Database, acme: Limit) -> None:
     with pytest.raises(asyncpg.ForeignKeyViolationError):
         await put(database, acme, api_key_id="key_of_nobody")
