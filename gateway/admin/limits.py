@@ -143,8 +143,10 @@ async def set_one(conn: Connection, wanted: SetLimit, caller: Actor, project_id:
         percents = ALERT_PERCENTS if alerts(wanted.unit, wanted.window) else ()
     if (wrong := complaint(wanted.unit, wanted.window, hard=wanted.hard, alert_percents=percents)) is not None:
         raise wrong_value(wrong[0], f"it {wrong[1]}")
-    if wanted.model is not None and (wanted.unit == "storage_bytes" or "\0" in wanted.model):
-        raise InvalidRequest("Invalid value for 'model'.", param="model", code="invalid_value")
+    if wanted.model is not None and wanted.unit == "storage_bytes":
+        raise wrong_value("model", "what is stored is of no model")
+    if wanted.model is not None and "\0" in wanted.model:
+        raise wrong_value("model", "it holds a character that no model's id has")
     if wanted.api_key_id is not None:
         await _check_key(conn, wanted, project_id)
     limit = Limit(

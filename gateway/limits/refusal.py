@@ -64,6 +64,12 @@ def refusal(shortage: Shortage, headers: Headers) -> LimitReached:
         shortage.need,
         shortage.frees_s,
     )
+    if shortage.need > limit.max:
+        message = (
+            f"{_subject(limit)}, and this request needs at least {shortage.need}: more than it allows at any time."
+        )
+        kind = LimitReached if limit.window in ("minute", "none") else QuotaExceeded
+        return kind(message, limit=explanation, headers=(*headers, ("x-should-retry", "false")))
     if limit.unit == "concurrency":
         running = "as many" if is_shared else str(shortage.reserved)
         message = f"{_subject(limit)}, and {running} are running. It frees as soon as one of them ends."
@@ -72,9 +78,6 @@ def refusal(shortage: Shortage, headers: Headers) -> LimitReached:
     if not is_shared:
         message += f": {shortage.used} used, {shortage.reserved} reserved by running requests"
     message += f", and this request needs at least {shortage.need}{', more than is left' if is_shared else ''}."
-    if shortage.need > limit.max:
-        message += " It is more than the limit allows at any time."
-        return LimitReached(message, limit=explanation, headers=(*headers, ("x-should-retry", "false")))
     assert shortage.frees_s is not None
     wait_s = max(0.0, (shortage.frees_s * NS_PER_S - shortage.now_ns) / NS_PER_S)
     frees = datetime.datetime.fromtimestamp(shortage.frees_s, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
