@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import datetime
+import functools
 import hashlib
 import hmac
 import ipaddress
@@ -95,7 +96,10 @@ class WebhookSender:
         for delivery in due:
             task = asyncio.create_task(self._deliver(client, delivery))
             self._sending[delivery.webhook_id] = task
-            task.add_done_callback(lambda _, webhook_id=delivery.webhook_id: self._sending.pop(webhook_id))
+            task.add_done_callback(functools.partial(self._ended, delivery.webhook_id))
+
+    def _ended(self, webhook_id: str, _: asyncio.Task[None]) -> None:
+        del self._sending[webhook_id]
 
     async def _deliver(self, client: httpx.AsyncClient, delivery: Delivery) -> None:
         reason = await self._attempt(client, delivery)
