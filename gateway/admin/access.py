@@ -22,7 +22,7 @@ from gateway.principal import Permission
 from gateway.tenancy.actor import Actor
 from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.logins import Logins, csrf_matches
-from gateway.tenancy.permissions import authorize, of_role
+from gateway.tenancy.permissions import authorize, of_project_role, of_role
 
 T = TypeVar("T")
 Guard = Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], Awaitable[None]]
@@ -136,7 +136,7 @@ async def _person(connection: ASGIConnection[Any, Any, Any, Any], token: str, lo
         id=found.user_id,
         organization_id=found.organization_id,
         permissions=of_role(found.role),
-        project_permissions={project_id: of_role(role) for project_id, role in found.memberships.items()},
+        project_permissions={project_id: of_project_role(role) for project_id, role in found.memberships.items()},
         address=call.address,
         request_id=call.request_id,
         email=found.email,

@@ -20,6 +20,7 @@ from gateway.db.organizations import lock_organization
 from gateway.errors import InvalidRequest, NotFound
 from gateway.limits.limit import ALERT_PERCENTS, Limit, Scope, Unit, Window, alerts, complaint
 from gateway.tenancy.actor import Actor
+from gateway.tenancy.permissions import authorize
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -81,17 +82,18 @@ class ProjectLimitController(Controller):
             await existing_project(conn, caller.organization_id, project_id)
             return await _list(conn, request, caller.organization_id, project_id)
 
-    @post(status_code=200, opt=needs("limits.write", body=SetLimit))
+    @post(status_code=200, opt=needs("key_limits.write", body=SetLimit))
     async def set_project_limit(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> LimitOut:
         """Set a limit; one of the same unit, window, model, key and hardness gets the new max."""
         wanted = await read_body(request, SetLimit)
+        _check_may_change(caller, wanted.api_key_id, project_id)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             return await set_one(conn, wanted, caller, project_id)
 
-    @delete("/{limit_id:str}", status_code=200, opt=needs("limits.write"))
+    @delete("/{limit_id:str}", status_code=200, opt=needs("key_limits.write"))
     async def remove_project_limit(
         self, project_id: FromPath[str], limit_id: FromPath[str], services: Services, caller: Caller
     ) -> DeletedLimit:
@@ -190,11 +192,19 @@ async def _check_key(conn: Connection, wanted: SetLimit, project_id: str | None)
 async def remove_one(conn: Connection, caller: Actor, project_id: str | None, limit_id: str) -> DeletedLimit:
     """In such a transaction too. Raises NotFound."""
     found = await limits.list_limits(conn, caller.organization_id, project_id, limit_id=limit_id)
-    if not found or not await limits.remove_limit(conn, caller.organization_id, project_id, limit_id):
+    if not found:
         raise NotFound(f"There is no limit with the id '{limit_id}'.", param="limit_id")
     before = wire(found[0])
+    _check_may_change(caller, before.api_key_id, project_id)
+    await limits.remove_limit(conn, caller.organization_id, project_id, limit_id)
     await audit.record(conn, author(caller), "limit.deleted", limit_id, project_id=project_id, before=before)
     return DeletedLimit(limit_id)
+
+
+def _check_may_change(caller: Actor, api_key_id: str | None, project_id: str | None) -> None:
+    """A project's own people may bound its keys; limits of the project bound them. Raises PermissionDenied."""
+    if api_key_id is None:
+        authorize(caller, "limits.write", project_id)
 
 
 def wire(standing: limits.Standing) -> LimitOut:
