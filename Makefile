@@ -11,8 +11,8 @@ BIN := $(VENV)/bin
 DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: serve test check bench bench-gateway long-numerics long-scheduler long-grammar long-limits \
-	long-conservation long-usage install clean
+.PHONY: serve test check bench bench-gateway bench-kernels bench-gpu long-kernels long-numerics long-scheduler \
+	long-grammar long-tenancy long-limits long-conservation long-usage long-exports install clean
 
 # `exec`: Ctrl-C reaches Lorikeet itself rather than a shell around it. Make only waits for it to drain.
 serve: $(VENV)/.installed
@@ -35,6 +35,7 @@ bench: $(VENV)/.installed-dev $(DEMO_MODEL)
 	    --model smollm2-135m-instruct --model smollm2-135m-instruct:pirate --model smollm2-135m-instruct:json
 
 # What the gateway costs over an engine that answers at once: latencies at fixed rates, highest rate, CPU per request.
+# Other gateways beside it, if they are installed in build/peers: it says how.
 #     make bench-gateway ARGS="--rates 100 1000 --gateways 2 --json"
 bench-gateway: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m gateway.bench.overhead --model-dir $(DEMO_MODEL) $(ARGS)
@@ -54,8 +55,13 @@ long-scheduler: $(VENV)/.installed-dev
 long-grammar: $(VENV)/.installed-dev $(DEMO_MODEL)
 	JSON_SCHEMA_SUITE=$(SUITE) $(BIN)/pytest --full -s tests/engine/grammar/test_outputs.py tests/engine/grammar/test_hostile_grammars.py
 
-# 100,000 seeds of the limits' simulation, and the edge and the steady load at full size: an hour or two. FIRST_SEED goes
-# on from one.
+# 5,000 hostile texts through every door, every host against every route, and whether an answer about another tenant's
+# object takes as long as one about none: five minutes.
+long-tenancy: $(VENV)/.installed-dev
+	$(BIN)/pytest --full -s tests/gateway/test_every_route.py tests/gateway/admin/test_access.py
+
+# 100,000 seeds of the limits' simulation, and the edge and the steady load at full size: an hour. FIRST_SEED goes on
+# from one.
 long-limits: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/limits/test_simulation.py tests/gateway/limits/test_fleet.py
 
@@ -71,6 +77,18 @@ long-usage: $(VENV)/.installed-dev
 # Ten million events exported, with the memory and the time that takes: half an hour and 20 GB of disk.
 long-exports: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/exports/test_memory.py
+# The Triton kernels over every size, and all of them compiled for an H100; on a machine with a GPU, on it.
+long-kernels: $(VENV)/.installed-dev
+	$(BIN)/pytest --full tests/kernels/gpu
+
+# Each kernel beside the least that its bytes and operations can take on this machine's GPU.
+bench-kernels: $(VENV)/.installed-dev
+	$(BIN)/python -m kernels.bench
+
+# An 8B model of random weights on this machine's GPU: checks first, then its steps beside their floors. ARGS=--dry runs
+# everything on a CPU, tiny and without figures.
+bench-gpu: $(VENV)/.installed-dev
+	$(BIN)/python -m engine.bench --shape llama-3.1-8b --random-weights $(ARGS)
 
 install: $(VENV)/.installed
 

@@ -8,6 +8,7 @@ processes may share one root. Knows nothing of tenants, names and versions.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -51,18 +52,22 @@ class AdapterStore:
             digest = canonical_digest(copy)
             try:
                 copy.rename(self._root / digest)
-            except OSError:
+            except OSError as error:
                 # A folder that is not empty is never renamed over: then the same content is already there.
-                if not (self._root / digest).is_dir():
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
             _sync_folder(self._root)
         return digest
 
     def path(self, digest: str) -> Path:
         """The folder of an adapter, to be read only. Raises AdapterMissing."""
-        if _DIGEST.fullmatch(digest) is None or not (self._root / digest).is_dir():
+        if not self.holds(digest):
             raise AdapterMissing(digest)
         return self._root / digest
+
+    def holds(self, digest: str) -> bool:
+        """Whether the adapter is in the store now; without a promise of its own, it may be removed at any time."""
+        return _DIGEST.fullmatch(digest) is not None and (self._root / digest).is_dir()
 
     def remove(self, digest: str) -> None:
         """Delete an adapter; it disappears from the store at once. Raises AdapterMissing."""

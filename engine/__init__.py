@@ -7,13 +7,13 @@ server          the thread that talks to gateways; mailbox, usage_book: what it 
 core            the thread that steps; compilations, statistics: who waits for a grammar, what is counted
 sequence        what scheduler and runner tell each other
 scheduling      which tokens the next step computes
-batch           a plan as tensors
-model_runner    a plan computed
+model_runner    a plan computed: hidden states, then what requests want of them
+cpu, cuda       a plan to hidden states, on each kind of device; device, transfers: what others know of it
 models          the forward pass, weights, positions
-lora            adapters: tiers, slots, tables
+lora            adapters: tiers and slots
 sampling        from hidden states to tokens, log-probabilities, embeddings
 grammar         structured output
-config, setup   how an engine is set up, and its parts wired together
+config, setup   how an engine is set up, and its parts wired together; hardware: on what
 prepare         base models made ready, from model_sources
 fake            an engine without a model, for the gateway's tests
 bench           how fast it is

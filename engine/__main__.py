@@ -29,8 +29,10 @@ def parse_arguments(argv: list[str] | None = None) -> EngineConfig:
     add("--max-batched-tokens", type=int, default=512, help="tokens in one step")
     add("--max-waiting", type=int, default=512, help="requests in the queue before new ones are refused")
     add("--max-adapters", type=int, default=32, help="adapters on the device at once")
+    add("--max-adapter-rank", type=int, default=256, help="adapters of a larger rank are refused")
     add("--adapter-device-bytes", type=int, default=None, help="memory of those (default: chosen at start)")
     add("--adapter-host-bytes", type=int, default=1 << 30, help="memory of adapters kept ready beside the device")
+    add("--gpu-memory-fraction", type=float, default=0.9, help="of a GPU's memory, before graphs are captured")
     add("--num-threads", type=int, default=0, help="CPU threads (0: all this process may use)")
     add("--num-draft-tokens", type=int, default=0, help="tokens speculated per step by prompt lookup (0: off)")
     return EngineConfig(**vars(parser.parse_args(argv)))
@@ -39,7 +41,8 @@ def parse_arguments(argv: list[str] | None = None) -> EngineConfig:
 def main() -> int:
     config = parse_arguments()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    from engine.setup import SetupError, build_engine  # imports torch: after the arguments are known to be good
+    from engine.hardware import SetupError
+    from engine.setup import build_engine  # imports torch: after the arguments are known to be good
 
     try:
         core, server = build_engine(config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 from typing import Protocol
 
@@ -35,7 +36,8 @@ STATS_INTERVAL_S = 0.2
 class Runner(Protocol):
     """Computes plans; `ModelRunner`, or a test's stand-in."""
 
-    def run(self, plan: Plan) -> Many[ChunkResult]: ...
+    def run(self, plan: Plan, meanwhile: Callable[[], None]) -> Many[ChunkResult]:
+        """meanwhile: what may be done while a device computes; called once, or not at all."""
 
 
 class EngineCore:
@@ -69,11 +71,7 @@ class EngineCore:
 
     def turn(self) -> None:
         """Obey what came in and compute a step; after a turn without a step, first wait for something to come in."""
-        for command in self._mailbox.take_commands(0.0 if self._moved else IDLE_WAIT_S):
-            self._obey(command)
-        self._take_arrivals()
-        for request_id, error in self._compilations.settle():
-            self._fail([request_id], error)
+        self._attend(0.0 if self._moved else IDLE_WAIT_S)
         self._moved = self._step()
         self._post_stats(idle=not self._moved)
 
@@ -87,6 +85,15 @@ class EngineCore:
     def preload(self, digest: str) -> None:
         """Before `run`: wait until an adapter is resident."""
         self._adapters.preload(digest)
+
+    def _attend(self, timeout_s: float = 0.0) -> None:
+        """To commands, loaded adapters and compiled grammars: between two steps, or while a device computes one. A
+        request that ends meanwhile gives its blocks back, but nobody gets them before the next plan."""
+        for command in self._mailbox.take_commands(timeout_s):
+            self._obey(command)
+        self._take_arrivals()
+        for request_id, error in self._compilations.settle():
+            self._fail([request_id], error)
 
     def _obey(self, command: object) -> None:
         match command:
@@ -158,7 +165,7 @@ class EngineCore:
         if not plan:
             return False
         try:
-            results = self._runner.run(plan)
+            results = self._runner.run(plan, self._attend)
         except Exception:
             log.exception("a step of %d sequences failed", len(plan.chunks))
             error = EngineError("internal", "the engine failed while it computed this request")

@@ -27,6 +27,7 @@ from gateway.api.errors import exception_handlers
 from gateway.api.health import health
 from gateway.api.models import models
 from gateway.observe import configure_logging
+from gateway.openapi import openapi
 from gateway.services import Services, running_services
 from gateway.settings import Settings
 
@@ -36,7 +37,7 @@ KEEP_ALIVE_S = 75
 
 
 def build_app(services: Services) -> Litestar:
-    """Every route: OpenAI's under /v1, the admin API, health and metrics."""
+    """Every route: OpenAI's under /v1, the admin API, their document, health and metrics."""
     pools, settings = services.pools, services.settings
     openai = Router(
         "/v1",
@@ -54,13 +55,14 @@ def build_app(services: Services) -> Litestar:
         route_handlers=[
             openai,
             admin_router(services.admin),
+            openapi(),
             *health(services.database, list(pools.values()), services.metrics),
         ],
         exception_handlers=exception_handlers(),
         request_max_body_size=settings.max_body_bytes,
         # Cookies stay with our own pages: another origin's has to bring a key.
         cors_config=CORSConfig(allow_origins=settings.allowed_origins) if settings.cors_origins else None,
-        openapi_config=None,
+        openapi_config=None,  # ours is made of what the routes declare
         logging_config=None,
     )
 

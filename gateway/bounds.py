@@ -28,9 +28,7 @@ def completion_bound(context: int, sizes: Sizes, num_prompt_tokens: int, request
         allowed = min(allowed, sizes.total - num_prompt_tokens)
     if needed > allowed:
         raise InvalidRequest(
-            f"'{request.names.max_tokens}' must be at most {allowed}: this project's completions are limited.",
-            param=request.names.max_tokens,
-            code="completion_too_long",
+            _longer_than(allowed, request, sizes), param=request.names.max_tokens, code="completion_too_long"
         )
     max_tokens = request.max_tokens
     if max_tokens is None:
@@ -43,12 +41,19 @@ def completion_bound(context: int, sizes: Sizes, num_prompt_tokens: int, request
     return max_tokens
 
 
+def _longer_than(allowed: int, request: TextRequest, sizes: Sizes) -> str:
+    whose = "this project's completions" if sizes.total is None else "this project's requests"
+    if request.max_tokens is None:
+        return f"No completion token is left to this request: {whose} are limited."
+    return f"'{request.names.max_tokens}' must be at most {allowed}: {whose} are limited."
+
+
 def check_prompt(sizes: Sizes, num_tokens: int, field: str) -> None:
     """Raises InvalidRequest for a prompt that is larger than its tenant's may be."""
     allowed = min((size for size in (sizes.prompt, sizes.total) if size is not None), default=num_tokens)
     if num_tokens > allowed:
         raise InvalidRequest(
-            f"The {field} has {num_tokens} tokens; prompts of this project may have at most {allowed}.",
+            f"'{field}' comes to {num_tokens} tokens; prompts of this project may have at most {allowed}.",
             param=field,
             code="prompt_too_long",
         )

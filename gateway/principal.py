@@ -16,6 +16,7 @@ Permission = Literal[
     "audit.read",
     "billing.read",
     "billing.write",
+    "key_limits.write",
     "keys.read",
     "keys.write",
     "limits.read",
@@ -24,12 +25,17 @@ Permission = Literal[
     "members.write",
     "organization.read",
     "organization.write",
+    "owners.write",
     "projects.read",
     "projects.write",
     "users.read",
     "users.write",
 ]
-"""What a route of the admin API may ask for; `gateway.tenancy.permissions` says who has which."""
+"""What a route of the admin API may ask for; `gateway.tenancy.permissions` says who has which.
+
+key_limits.write: limits about one key of a project, as opposed to those of the project. owners.write: make somebody an
+owner, or change one.
+"""
 
 
 class Principal(msgspec.Struct, frozen=True):

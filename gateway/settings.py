@@ -83,12 +83,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 512
     num_threads: Annotated[Count, Meta(description="CPU threads of the engine (0: chosen at start).")] = 0
     max_adapters: Annotated[Positive, Meta(description="Adapters on the device at once.")] = 32
+    max_adapter_rank: Annotated[
+        int, Meta(ge=1, le=256, description="Largest rank of an adapter; GPUs are faster with less.")
+    ] = 256
     adapter_device_bytes: Annotated[
         Bytes | None, Meta(description="Memory of those, e.g. `2GiB` (unset: chosen at start).")
     ] = None
     adapter_host_bytes: Annotated[Bytes, Meta(description="Memory of adapters kept ready to return to the device.")] = (
         1 << 30
     )
+    gpu_memory_fraction: Annotated[
+        float, Meta(gt=0, le=1, description="Of a GPU's memory, what weights, steps, caches and adapters may take.")
+    ] = 0.9
     num_draft_tokens: Annotated[
         int, Meta(ge=0, le=32, description="Tokens guessed ahead per step by speculative decoding (0: off).")
     ] = 0

@@ -1,1 +1,16 @@
-"""The operations of a decoder step, each beside its fp32 reference. They know tensors and nothing of requests."""
+"""The operations of a decoder step, each beside its fp32 reference. They know tensors and nothing of requests.
+
+On a CPU the modules of this package itself compute, with PyTorch's operations. On a GPU those of `kernels.gpu` do, in
+Triton; they are the only ones that import it, so this package loads where Triton does not exist.
+
+| operation | CPU | GPU |
+|---|---|---|
+| adapters of many requests | `lora.add_batched_lora_` | `gpu.lora.add_lora_`, `gpu.work_list.build_work_list` |
+| attention over the cache | `attention.decode_attention`, `prefill_attention` | `gpu.attention.paged_attention` |
+| rotation and cache write | `rope.rope`, `kv_cache.write_kv` | `gpu.rope_kv.rope_and_write_kv_` |
+| RMS norm | `norm.RmsNorm` | `gpu.norm.rms_norm`, `add_rms_norm_` |
+| gated activation | `activation.silu_mul` | `gpu.activation.silu_mul` |
+| choosing tokens | `sampling.most_likely`, `sample` | `gpu.sampling.sample` |
+| penalties, logit_bias | `penalties.penalize_repetition_` | `gpu.penalties.penalize_` |
+| frozen matrices | `linear.Linear` | the same: cuBLAS |
+"""

@@ -34,10 +34,12 @@ class Linear:
         return torch.nn.functional.linear(x, self._weight, self._bias)
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
-        """x [N, in], y [N, out] -> [N, out]."""
+        """x [N, in], y [N, out] -> [N, out]. y may be overwritten: on a GPU a copy of it would be one more launch."""
         if self._reordered:
             out: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, y, self._weight, self._bias, "add")
             return out
+        if y.is_cuda:
+            return (y if self._bias is None else y.add_(self._bias)).addmm_(x, self._weight.T)
         return torch.addmm(y if self._bias is None else y + self._bias, x, self._weight.T)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -17,6 +18,10 @@ from gateway.db.migrate import migrate
 from gateway.db.pool import Database
 
 TEMPLATE = "lorikeet_template"
+
+# Read by Triton at its import: where there is no GPU, its kernels are interpreted on the CPU.
+if not Path("/dev/nvidiactl").exists():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 def with_database(dsn: str, name: str) -> str:

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 
 import msgspec
@@ -19,7 +19,8 @@ from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.mailbox import Mailbox
 from engine.protocol import Abort, Delta, EngineStats, Final, GenerateRequest, StepOutputs
-from engine.setup import build_core
+
+BuildCore = Callable[[EngineConfig, Mailbox], EngineCore]
 
 
 class Trace(msgspec.Struct):
@@ -50,19 +51,21 @@ class Source(msgspec.Struct):
 
 
 class BenchEngine:
-    """Use as a context; it ends by aborting what is under way. preload: adapters resident from the start."""
+    """Use as a context; it ends by aborting what is under way. preload: adapters resident from the start; build: what
+    makes the core that is driven."""
 
     _core: EngineCore
 
-    def __init__(self, config: EngineConfig, preload: Iterable[str] = ()) -> None:
+    def __init__(self, config: EngineConfig, preload: Iterable[str] = (), build: BuildCore | None = None) -> None:
         self._config = config
         self._preload = list(preload)
+        self._build = build or _whole_core
         self._mailbox = Mailbox()
         self._under_way: dict[str, Trace] = {}
         self.stats = EngineStats()  # the latest picture, the first of all at the start and the last one after the end
 
     def __enter__(self) -> BenchEngine:
-        self._core, _ = build_core(self._config, self._mailbox)
+        self._core = self._build(self._config, self._mailbox)
         for digest in self._preload:
             self._core.preload(digest)
         self.turn()
@@ -147,3 +150,9 @@ def run_closed(engine: BenchEngine, sources: list[Source], seconds: float = math
             send_next(source_of[trace.request.request_id])
     engine.abort_all()
     return traces
+
+
+def _whole_core(config: EngineConfig, mailbox: Mailbox) -> EngineCore:
+    from engine.setup import build_core  # sockets and grammars, which a core made elsewhere does without
+
+    return build_core(config, mailbox)[0]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from engine.config import EngineConfig
-from engine.setup import num_threads, resolve_device, resolve_dtype
+from engine.hardware import num_threads, resolve_device, resolve_dtype
 
 Row = dict[str, Any]  # every row of a table has the same keys in the same order
 

@@ -13,7 +13,7 @@ from types import TracebackType
 import torch
 
 from engine.config import EngineConfig
-from engine.setup import num_threads, resolve_device, resolve_dtype
+from engine.hardware import num_threads, resolve_device, resolve_dtype
 
 
 class Yardstick:

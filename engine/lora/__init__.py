@@ -1,8 +1,7 @@
-"""The adapters on the device: fetched by digest, kept in tiers, laid out for one batched product.
+"""Adapters: fetched by digest and kept in two tiers, the host's and the device's.
 
-layer    an adapter's weights by layer and projection, and what one step does with them
+layer    an adapter's weights by layer and projection
 loader   from files to memory: read once, checked once, kept in the host tier
 slots    the device's tier: what is in which slot, its bytes, who leaves for whom
 pool     who asks, who waits and who uses; the thread that loads
-table    those that decode, side by side
 """

@@ -1,8 +1,6 @@
-"""An adapter's weights in memory, and the adapters of one step: which rows of the batch use which.
+"""An adapter's weights in memory: one buffer at its true ranks, whose layout says where each matrix lies.
 
-An adapter is one buffer at its true ranks. Its layout says where each matrix lies; adapters of equal layouts can be
-multiplied in one batch (`engine.lora.table`). A batch without adapters has no `StepLora` and runs no LoRA
-operation. Knows nothing of files, slots or requests.
+Knows nothing of files, slots, requests, or of how a step multiplies.
 """
 
 from __future__ import annotations
@@ -14,8 +12,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from kernels.lora import Run, add_batched_lora_
-from kernels.workspace import Workspace
+from engine.transfers import Event
 
 Group = tuple[str, ...]
 GroupKey = tuple[int, Group]  # layer, group
@@ -35,9 +32,13 @@ class _Matrix(NamedTuple):
     rows: int
     columns: int
 
+    @property
+    def last(self) -> int:
+        return self.first + self.rows * self.columns
+
     def of(self, buffers: Tensor) -> Tensor:
         """buffers [..., E] -> view [..., rows, columns]."""
-        flat = buffers[..., self.first : self.first + self.rows * self.columns]
+        flat = buffers[..., self.first : self.last]
         return flat.view(*buffers.shape[:-1], self.rows, self.columns)
 
 
@@ -84,6 +85,14 @@ class AdapterLayout:
         self.num_elements = end
         self.num_ranks = sum(a.rows for _, a, _ in self._groups.values())
 
+    def spans_of(self, layer: int) -> list[tuple[int, int]]:
+        """Elements [first, last) of a buffer that hold one layer: its A's, and its B's."""
+        mine = [(a, bs) for (of_layer, _), (_, a, bs) in self._groups.items() if of_layer == layer]
+        if not mine:
+            return []
+        parts = [a for a, _ in mine], [b for _, bs in mine for b in bs]
+        return [(part[0].first, part[-1].last) for part in parts]
+
     def scales_of(self, factors: Tensor) -> dict[GroupKey, Tensor]:
         """factors [G, num_ranks] -> [G, 1, sum(r)] of each group, views."""
         sizes = [a.rows for _, a, _ in self._groups.values()]
@@ -105,6 +114,7 @@ class AdapterLayout:
 
 class LoadedAdapter(msgspec.Struct, frozen=True, eq=False):
     """An adapter in memory. scalings: {(layer, group): one per adapted projection}; groups: views of weights.
+    arrivals: while it is copied to a device, when each layer's weights are there; none where they are.
 
     By default it adapts nothing, and its bytes are what they are said to be.
     """
@@ -115,84 +125,4 @@ class LoadedAdapter(msgspec.Struct, frozen=True, eq=False):
     layout: AdapterLayout = AdapterLayout({}, {})
     weights: Tensor = msgspec.field(default_factory=lambda: torch.empty(0))
     groups: dict[GroupKey, GroupWeights] = {}
-
-
-class Span(NamedTuple):
-    """Rows [first, last) of a table; take as in `kernels.lora.Run`."""
-
-    first: int
-    last: int
-    take: Tensor | None
-
-
-class TableBatch:
-    """Rows of the adapters of one table, within a part of the batch; places and rows of that part as in
-    `kernels.lora.add_batched_lora_`. groups and scales: of the table, scratch: of its dtype."""
-
-    def __init__(
-        self,
-        groups: Mapping[GroupKey, GroupWeights],
-        scales: Mapping[GroupKey, Tensor],
-        scratch: Workspace,
-        part: slice,
-        spans: Sequence[Span],
-        places: Tensor | None,
-        rows: Tensor | None,
-    ) -> None:
-        self.spans, self.places, self.rows = spans, places, rows
-        self._groups = groups
-        self._scales = scales
-        self._scratch = scratch
-        self._part = part
-        self._runs: dict[GroupKey, tuple[tuple[int, ...], list[Run]] | None] = {}
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the products."""
-        return self._scratch.dtype
-
-    def add_(self, key: GroupKey, x: Tensor, out: Tensor, sizes: Sequence[int]) -> None:
-        """See `StepLora.add_`."""
-        try:
-            of_group = self._runs[key]
-        except KeyError:
-            of_group = self._runs[key] = self._runs_of(key)
-        if of_group is None:
-            return
-        projections, runs = of_group
-        x, out = x[self._part], out[self._part]
-        outs = torch.split(out, list(sizes), -1) if len(sizes) > 1 else (out,)
-        adapted = outs if len(projections) == len(outs) else [outs[p] for p in projections]
-        add_batched_lora_(adapted, x, runs, self.places, self.rows, self._scratch)
-
-    def _runs_of(self, key: GroupKey) -> tuple[tuple[int, ...], list[Run]] | None:
-        """Views cost as much as small products: they are made once for all steps that use this batch."""
-        weights = self._groups.get(key)
-        if weights is None:
-            return None
-        scale = self._scales.get(key)
-        runs = [
-            Run(take, weights.a[i:j], tuple(b[i:j] for b in weights.bs), None if scale is None else scale[i:j])
-            for i, j, take in self.spans
-        ]
-        return weights.projections, runs
-
-
-class Segment(msgspec.Struct, frozen=True):
-    """Rows [first, last) of the batch that all use one adapter: a decode with its drafts, or a prefill chunk."""
-
-    adapter: LoadedAdapter
-    first: int
-    last: int
-
-
-class StepLora:
-    """The adapters of one step, or of several steps whose rows use the same ones."""
-
-    def __init__(self, batches: Sequence[TableBatch]) -> None:
-        self.batches = batches
-
-    def add_(self, layer: int, group: Group, x: Tensor, out: Tensor, sizes: Sequence[int]) -> None:
-        """Add every row's delta: x [N, in], out [N, sum(sizes)] in place, sizes the group's outputs side by side."""
-        for batch in self.batches:
-            batch.add_((layer, group), x, out, sizes)
+    arrivals: Sequence[Event] = ()

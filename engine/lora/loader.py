@@ -2,7 +2,7 @@
 
 The host tier holds validated adapters in the engine's dtype, laid out as the device takes them; the least recently used
 leave when its bytes run out. A load that finds its adapter there reads no file and checks nothing again. On a CPU a
-slot of the pool refers to the same memory; on CUDA the host tier is pinned and copied from on a stream of its own.
+slot of the pool refers to the same memory; for a GPU the tier is pinned, and copied from (`engine.cuda.copies`).
 
 All of it belongs to the one thread that `loading_executor` makes. Knows nothing of slots or requests.
 """
@@ -19,13 +19,13 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from adapters.errors import AdapterRejected
+from adapters.peft_config import MAX_RANK
 from adapters.peft_format import WEIGHTS_NAME, AdapterFile, check_fit, read_description
 from adapters.safetensors_header import TensorInfo
 from adapters.store import AdapterStore
@@ -81,29 +81,29 @@ class HostTier:
 
 
 class AdapterLoader:
-    """Reads adapters for one base model. expect: called with the layout of every adapter that is about to be used."""
+    """Reads adapters for one base model. expect: called with the layout of every adapter that is about to be used;
+    pin: whether a GPU copies from the host tier; max_rank: larger adapters are refused."""
 
     def __init__(
         self,
         store: AdapterStore,
         config: ModelConfig,
         dtype: torch.dtype,
-        device: torch.device,
         *,
         host: HostTier,
         expect: Callable[[AdapterLayout], None] = lambda layout: None,
+        pin: bool = False,
+        max_rank: int = MAX_RANK,
     ) -> None:
         self._store = store
         self._targets = config.adapter_targets()
         self._num_layers = config.num_layers
         self._dtype = dtype
-        self._device = device
         self._expect = expect
+        self._pin = pin
+        self._max_rank = max_rank
         self._host = host
         self._layouts: weakref.WeakValueDictionary[_Ranks, AdapterLayout] = weakref.WeakValueDictionary()
-        self._stream: torch.cuda.Stream | None = None
-        if device.type == "cuda":
-            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def load(self, digest: str) -> LoadedAdapter:
         """The adapter in host memory. Raises AdapterRejected or AdapterMissing."""
@@ -114,21 +114,15 @@ class AdapterLoader:
         self._expect(adapter.layout)
         return adapter
 
-    def to_device(self, adapter: LoadedAdapter) -> LoadedAdapter:
-        """A copy on the device, beside what the stepping thread runs there; on a CPU the adapter itself."""
-        if self._stream is None:
-            return adapter
-        with torch.cuda.stream(self._stream):
-            weights = adapter.weights.to(self._device, non_blocking=True)
-        self._stream.synchronize()
-        return msgspec.structs.replace(adapter, weights=weights, groups=adapter.layout.groups_of(weights))
-
     def _read(self, digest: str) -> LoadedAdapter:
         folder = Path(self._store.path(digest))
         file = read_description(folder)
         check_fit(file, self._targets, self._num_layers)
+        largest = max((module.rank for module in file.modules), default=0)
+        if largest > self._max_rank:
+            raise AdapterRejected([f"its rank is {largest}; LORIKEET_MAX_ADAPTER_RANK is {self._max_rank}"])
         layout = self._layout(file)
-        weights = torch.empty(layout.num_elements, dtype=self._dtype, pin_memory=self._stream is not None)
+        weights = torch.empty(layout.num_elements, dtype=self._dtype, pin_memory=self._pin)
         groups = layout.groups_of(weights)
         adapter = LoadedAdapter(digest, _scalings(file, groups), weights.nbytes, layout, weights, groups)
         self._fill(adapter, file, folder / WEIGHTS_NAME)

@@ -52,6 +52,7 @@ class AdapterPool:
     """All methods belong to the stepping thread; only the loads run elsewhere, and `wake` is called when one ends.
 
     load: a digest's adapter in host memory. to_device: what copies it to the device, None where that is the same.
+    vacate: see `Slots`.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class AdapterPool:
         *,
         max_bytes: int = 1 << 62,
         to_device: Callable[[LoadedAdapter], LoadedAdapter] | None = None,
+        vacate: Callable[[int], None] = lambda index: None,
         clock: Callable[[], float] = time.monotonic,
         executor: Executor | None = None,
     ) -> None:
@@ -69,7 +71,7 @@ class AdapterPool:
         self._to_device = to_device
         self._wake = wake
         self._clock = clock
-        self.slots = Slots(max_adapters, max_bytes)
+        self.slots = Slots(max_adapters, max_bytes, vacate)
         self._wanted: OrderedDict[str, float] = OrderedDict()  # without a slot yet, and since when
         self._ended: queue.SimpleQueue[_Ended] = queue.SimpleQueue()
         self._arrived: list[Arrival] = []

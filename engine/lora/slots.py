@@ -5,7 +5,7 @@ Bookkeeping alone. What loads, and who waits, is `engine.lora.pool`'s.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -34,11 +34,12 @@ class Slot(msgspec.Struct, eq=False):
 class Slots:
     """The least recently used leaves first; never one in use, a pinned one, or one that was loaded and not used yet.
 
-    Iterates over the slots that are not empty.
+    Iterates over the slots that are not empty. vacate: called with the index of each that becomes empty.
     """
 
-    def __init__(self, num_slots: int, max_bytes: int) -> None:
+    def __init__(self, num_slots: int, max_bytes: int, vacate: Callable[[int], None] = lambda index: None) -> None:
         self.max_bytes = max_bytes
+        self._vacate = vacate
         self.pinned: set[str] = set()
         self.num_evictions = 0
         self._slots: list[Slot | None] = [None] * num_slots
@@ -93,6 +94,7 @@ class Slots:
     def empty(self, slot: Slot) -> None:
         del self._by_digest[slot.digest]
         self._slots[slot.index] = None
+        self._vacate(slot.index)
 
     def make_room(self, num_bytes: int) -> bool:
         """Evict until num_bytes fit; nothing if they would not."""

@@ -54,22 +54,21 @@ def _yarn(plain: Tensor, rope: RopeParameters) -> Tensor:
     return plain / rope.factor * ramp + plain * (1 - ramp)
 
 
+def cos_and_sin(rope: RopeParameters, head_dim: int, max_position: int) -> tuple[Tensor, Tensor]:
+    """Of every position: [max_position, head_dim / 2] fp32 each, attention_factor multiplied in."""
+    angles = torch.outer(torch.arange(max_position).float(), inverse_frequencies(rope, head_dim))
+    return angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
+
+
 class RotaryTable:
-    """cos and sin of every position up to max_position, for rows of rotated heads followed by plain ones."""
+    """cos and sin of every position up to max_position, for rows of rotated heads followed by plain ones, on a CPU."""
 
     def __init__(
-        self,
-        rope: RopeParameters,
-        heads: tuple[int, int],
-        head_dim: int,
-        max_position: int,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, rope: RopeParameters, heads: tuple[int, int], head_dim: int, max_position: int, dtype: torch.dtype
     ) -> None:
         self._rotated, self._plain = heads
-        angles = torch.outer(torch.arange(max_position).float(), inverse_frequencies(rope, head_dim))[:, None]
-        cos, sin = wide_tables(angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor)
-        self._cos, self._sin = cos.to(device, dtype), sin.to(device, dtype)  # [max_position, 1, head_dim]
+        cos, sin = wide_tables(*cos_and_sin(rope, head_dim, max_position))
+        self._cos, self._sin = cos[:, None].to(dtype), sin[:, None].to(dtype)  # [max_position, 1, head_dim]
 
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """positions [N] int64 -> cos and sin, each [N, heads, head_dim], as `kernels.rope` takes them."""

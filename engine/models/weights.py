@@ -1,33 +1,40 @@
-"""A base model's weights, from a folder of safetensors files to the tensors that a step multiplies.
+"""A base model's weights, as the tensors that a step multiplies. Where they come from is `engine.models.checkpoint`'s.
 
 Projections that share an input are fused: q, k, v into one matrix, gate and up into another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
-from engine.config import ModelConfig, UnsupportedModel
+from engine.config import ModelConfig
 from kernels.linear import Linear
-from kernels.norm import RmsNorm
+
+
+class Norm(Protocol):
+    """A root-mean-square norm of the last dimension, as `kernels.norm.RmsNorm`."""
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+
+MakeNorm = Callable[[Tensor, float], Norm]  # of a weight and its epsilon
+Take = Callable[[str, tuple[int, ...]], Tensor]  # a tensor of this shape by its name in Hugging Face's checkpoints
 
 
 class LayerWeights(msgspec.Struct, frozen=True):
     """One decoder layer. H hidden, Q = heads * D, K = kv_heads * D, I intermediate."""
 
-    input_norm: RmsNorm  # [H]
+    input_norm: Norm  # [H]
     qkv: Linear  # H -> Q + 2K
-    q_norm: RmsNorm | None  # [D]
-    k_norm: RmsNorm | None  # [D]
+    q_norm: Norm | None  # [D]
+    k_norm: Norm | None  # [D]
     o: Linear  # Q -> H
-    post_norm: RmsNorm  # [H]
+    post_norm: Norm  # [H]
     gate_up: Linear  # H -> 2I
     down: Linear  # I -> H
 
@@ -35,67 +42,32 @@ class LayerWeights(msgspec.Struct, frozen=True):
 class ModelWeights(msgspec.Struct, frozen=True):
     embed: Tensor  # [V, H]
     layers: list[LayerWeights]
-    norm: RmsNorm  # [H]
+    norm: Norm  # [H]
     lm_head: Linear  # H -> V; of the embedding where they are tied
 
 
-class _Checkpoint:
-    """Tensors by name over all files of a folder; remembers which were never asked for."""
-
-    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device, stack: ExitStack) -> None:
-        paths = sorted(folder.glob("*.safetensors"))
-        if not paths:
-            raise UnsupportedModel(f"{folder} holds no *.safetensors file")
-        self._files = {}
-        for path in paths:
-            file = stack.enter_context(safe_open(path, framework="pt"))
-            self._files.update(dict.fromkeys(file.keys(), file))
-        self._unread = set(self._files)
-        self._dtype = dtype
-        self._device = device
-
-    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Raises UnsupportedModel when the tensor is missing or has another shape."""
-        if name not in self._files:
-            raise UnsupportedModel(f"the checkpoint lacks {name}")
-        self._unread.discard(name)
-        tensor: Tensor = self._files[name].get_tensor(name)
-        if tuple(tensor.shape) != shape:
-            raise UnsupportedModel(f"{name} is {list(tensor.shape)}, the config asks for {list(shape)}")
-        return tensor.to(self._device, self._dtype)
-
-    def unread(self) -> Iterator[str]:
-        return (name for name in sorted(self._unread) if not name.endswith("rotary_emb.inv_freq"))
-
-
-def load_weights(model_dir: str | Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> ModelWeights:
-    """Read and fuse all weights. Raises UnsupportedModel on a missing, misshapen or unknown tensor."""
-    with ExitStack() as stack:
-        checkpoint = _Checkpoint(Path(model_dir), dtype, device, stack)
-        take, hidden = checkpoint.take, config.hidden_size
-        embed = take("model.embed_tokens.weight", (config.vocab_size, hidden))
-        layers = [_layer(checkpoint, config, index) for index in range(config.num_layers)]
-        norm = RmsNorm(take("model.norm.weight", (hidden,)), config.rms_norm_eps)
-        tied = config.tie_word_embeddings
-        lm_head = embed if tied else take("lm_head.weight", (config.vocab_size, hidden))
-        unknown = [name for name in checkpoint.unread() if not (tied and name == "lm_head.weight")]
-        if unknown:
-            raise UnsupportedModel(f"the checkpoint has tensors the config does not explain: {', '.join(unknown[:5])}")
+def assemble(take: Take, config: ModelConfig, make_norm: MakeNorm) -> ModelWeights:
+    """Every tensor of a model, fused."""
+    hidden = config.hidden_size
+    embed = take("model.embed_tokens.weight", (config.vocab_size, hidden))
+    layers = [_layer(take, config, index, make_norm) for index in range(config.num_layers)]
+    norm = make_norm(take("model.norm.weight", (hidden,)), config.rms_norm_eps)
+    lm_head = embed if config.tie_word_embeddings else take("lm_head.weight", (config.vocab_size, hidden))
     return ModelWeights(embed, layers, norm, Linear(lm_head))
 
 
-def _layer(checkpoint: _Checkpoint, config: ModelConfig, index: int) -> LayerWeights:
+def _layer(take: Take, config: ModelConfig, index: int, make_norm: MakeNorm) -> LayerWeights:
     prefix, hidden = f"model.layers.{index}", config.hidden_size
 
     def matrix(block: str, projection: str) -> Tensor:
         width, height = config.adapter_targets()[projection]
-        return checkpoint.take(f"{prefix}.{block}.{projection}.weight", (height, width))
+        return take(f"{prefix}.{block}.{projection}.weight", (height, width))
 
     def bias(projection: str) -> Tensor:
-        return checkpoint.take(f"{prefix}.self_attn.{projection}.bias", (config.adapter_targets()[projection][1],))
+        return take(f"{prefix}.self_attn.{projection}.bias", (config.adapter_targets()[projection][1],))
 
-    def norm(name: str, size: int) -> RmsNorm:
-        return RmsNorm(checkpoint.take(f"{prefix}.{name}.weight", (size,)), config.rms_norm_eps)
+    def norm(name: str, size: int) -> Norm:
+        return make_norm(take(f"{prefix}.{name}.weight", (size,)), config.rms_norm_eps)
 
     qkv = ("q_proj", "k_proj", "v_proj")
     return LayerWeights(

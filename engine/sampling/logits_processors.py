@@ -7,7 +7,9 @@ A grammar outranks min_tokens: where only an end may follow, it stays allowed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Many
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -53,48 +55,60 @@ class Row(msgspec.Struct, frozen=True):
         return [*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)]
 
 
-def process_logits_(logits: Tensor, rows: Many[Row], eos_token_ids: Many[int]) -> None:
-    """In place: logits [N, V] fp32, one row per element of rows."""
+Put = Callable[[NDArray[Any]], Tensor]
+Adjust = Callable[[Tensor, Many[Row], Put], None]
+
+
+def process_logits_(
+    logits: Tensor, rows: Many[Row], eos_token_ids: Many[int], put: Put, adjust: Adjust | None = None
+) -> None:
+    """In place: logits [N, V] fp32, one row per element of rows. put: `Transfers.put` of their device; adjust: in place
+    of `adjust_`."""
+    (adjust or adjust_)(logits, rows, put)
+    params = [row.params for row in rows]
+    early = [i for i, p in enumerate(params) if p.min_tokens and rows[i].sequence.matcher is None]
+    matched = [i for i, row in enumerate(rows) if row.sequence.matcher is not None]
+    if matched:
+        _keep_allowed_(logits, matched, rows, eos_token_ids, put)
+    if early:
+        _ban_ends_(logits, early, rows, eos_token_ids, put)
+
+
+def adjust_(logits: Tensor, rows: Many[Row], put: Put) -> None:
+    """logit_bias and the penalties, in place."""
     params = [row.params for row in rows]
     biased = [i for i, p in enumerate(params) if p.logit_bias]
     repeating = [i for i, p in enumerate(params) if p.repetition_penalty != 1.0]
     counted = [i for i, p in enumerate(params) if p.frequency_penalty or p.presence_penalty]
-    early = [i for i, p in enumerate(params) if p.min_tokens and rows[i].sequence.matcher is None]
-    matched = [i for i, row in enumerate(rows) if row.sequence.matcher is not None]
     if biased:
-        _add_bias_(logits, biased, rows)
+        _add_bias_(logits, biased, rows, put)
     if repeating:
-        _penalize_repetition_(logits, repeating, rows)
+        _penalize_repetition_(logits, repeating, rows, put)
     if counted:
-        _penalize_counts_(logits, counted, rows)
-    if matched:
-        _keep_allowed_(logits, matched, rows, eos_token_ids)
-    if early:
-        _ban_ends_(logits, early, rows, eos_token_ids)
+        _penalize_counts_(logits, counted, rows, put)
 
 
-def _add_bias_(logits: Tensor, indexes: Many[int], rows: Many[Row]) -> None:
+def _add_bias_(logits: Tensor, indexes: Many[int], rows: Many[Row], put: Put) -> None:
     terms = [(i, token, bias) for i in indexes for token, bias in rows[i].params.logit_bias.items()]
     at, token_ids, biases = zip(*terms, strict=True)
-    _add_(logits, np.array(at), np.array(token_ids), np.array(biases))
+    _add_(logits, np.array(at), np.array(token_ids), np.array(biases), put)
 
 
-def _penalize_repetition_(logits: Tensor, indexes: Many[int], rows: Many[Row]) -> None:
+def _penalize_repetition_(logits: Tensor, indexes: Many[int], rows: Many[Row], put: Put) -> None:
     text, token_ids, _ = occurring([rows[i].token_ids for i in indexes], logits.shape[1])
     penalties = np.array([rows[i].params.repetition_penalty for i in indexes], dtype=np.float32)
     at = np.array(indexes)[text]
-    device = logits.device
-    penalize_repetition_(logits, _tensor(at, device), _tensor(token_ids, device), _tensor(penalties[text], device))
+    penalize_repetition_(logits, put(at), put(token_ids), put(penalties[text]))
 
 
-def _penalize_counts_(logits: Tensor, indexes: Many[int], rows: Many[Row]) -> None:
+def _penalize_counts_(logits: Tensor, indexes: Many[int], rows: Many[Row], put: Put) -> None:
     text, token_ids, counts = occurring([rows[i].completion for i in indexes], logits.shape[1])
     frequency = np.array([rows[i].params.frequency_penalty for i in indexes])
     presence = np.array([rows[i].params.presence_penalty for i in indexes])
-    _add_(logits, np.array(indexes)[text], token_ids, -(frequency[text] * counts + presence[text]))
+    _add_(logits, np.array(indexes)[text], token_ids, -(frequency[text] * counts + presence[text]), put)
 
 
-def _keep_allowed_(logits: Tensor, indexes: Many[int], rows: Many[Row], eos_token_ids: Many[int]) -> None:
+def _keep_allowed_(logits: Tensor, indexes: Many[int], rows: Many[Row], eos_token_ids: Many[int], put: Put) -> None:
     """Everything a grammar does not allow next becomes -inf."""
     bitmask = np.zeros((len(indexes), -(-logits.shape[1] // 32)), dtype=np.int32)
     for bits, i in zip(bitmask, indexes, strict=True):
@@ -108,22 +122,19 @@ def _keep_allowed_(logits: Tensor, indexes: Many[int], rows: Many[Row], eos_toke
         row[banned] = False
         if not row.any():
             row[banned] = ends
-    at = _tensor(np.array(indexes), logits.device)
-    logits[at] = logits[at].masked_fill_(_tensor(~allowed, logits.device), -torch.inf)
+    at = put(np.array(indexes))
+    logits[at] = logits[at].masked_fill_(put(~allowed), -torch.inf)
 
 
-def _ban_ends_(logits: Tensor, indexes: Many[int], rows: Many[Row], eos_token_ids: Many[int]) -> None:
+def _ban_ends_(logits: Tensor, indexes: Many[int], rows: Many[Row], eos_token_ids: Many[int], put: Put) -> None:
     pairs = np.array([(i, token) for i in indexes for token in rows[i].banned(eos_token_ids)], dtype=np.int64)
-    at, token_ids = _tensor(pairs.reshape(-1, 2), logits.device).unbind(1)
+    at, token_ids = put(pairs.reshape(-1, 2)).unbind(1)
     logits[at, token_ids] = -torch.inf
 
 
-def _add_(logits: Tensor, at: NDArray[np.int64], token_ids: NDArray[np.int64], amounts: NDArray[np.float64]) -> None:
+def _add_(
+    logits: Tensor, at: NDArray[np.int64], token_ids: NDArray[np.int64], amounts: NDArray[np.float64], put: Put
+) -> None:
     """logits[at, token_ids] += amounts, no pair twice."""
-    device = logits.device
-    where = _tensor(at, device), _tensor(token_ids, device)
-    logits[where] = logits[where] + _tensor(amounts, device).float()
-
-
-def _tensor(array: NDArray[np.generic], device: torch.device) -> Tensor:
-    return torch.from_numpy(array).to(device)
+    where = put(at), put(token_ids)
+    logits[where] = logits[where] + put(amounts).float()

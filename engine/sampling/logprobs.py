@@ -8,19 +8,40 @@ import torch
 from torch import Tensor
 
 from engine.protocol import MAX_LOGPROBS, TokenLogprobs
+from engine.transfers import Fetched, HostTransfers, Transfers
 
 
-def token_logprobs(logits: Tensor, token_ids: Many[int], counts: Many[int]) -> list[TokenLogprobs]:
-    """logits [N, V] fp32, unmodified; per row the token to look up and how many of the most likely ones to name,
-    at most MAX_LOGPROBS.
+class PendingLogprobs:
+    """Of some rows, on their way to the host. top: the most likely tokens of each and their log-probabilities."""
+
+    def __init__(self, chosen: Fetched, top: tuple[Fetched, Fetched] | None, counts: Many[int]) -> None:
+        self._chosen = chosen
+        self._top = top
+        self._counts = counts
+
+    def wait(self) -> list[TokenLogprobs]:
+        chosen: list[float] = self._chosen.wait().tolist()
+        if self._top is None:
+            return [TokenLogprobs(logprob, [], []) for logprob in chosen]
+        top_ids, top = (fetched.wait().tolist() for fetched in self._top)
+        rows = zip(chosen, self._counts, top_ids, top, strict=True)
+        return [TokenLogprobs(logprob, ids[:count], values[:count]) for logprob, count, ids, values in rows]
+
+
+def start_logprobs(logits: Tensor, token_ids: Tensor, counts: Many[int], transfers: Transfers) -> PendingLogprobs:
+    """logits [N, V] fp32, unmodified, valid during this call; token_ids [N] int64, the tokens to look up; counts: how
+    many of the most likely ones to name for each row, at most MAX_LOGPROBS.
 
     Every row is ranked to the same depth, so that its neighbors can't reorder equally likely tokens.
     """
     whole = logits.logsumexp(-1)
-    targets = torch.tensor(token_ids, dtype=torch.int64, device=logits.device)
-    chosen = (logits.gather(1, targets[:, None])[:, 0] - whole).tolist()
+    chosen = transfers.fetch(logits.gather(1, token_ids[:, None])[:, 0] - whole)
     if not any(counts):
-        return [TokenLogprobs(logprob, [], []) for logprob in chosen]
+        return PendingLogprobs(chosen, None, counts)
     top, top_ids = logits.topk(min(MAX_LOGPROBS, logits.shape[1]), -1)
-    rows = zip(chosen, counts, top_ids.tolist(), (top - whole[:, None]).tolist(), strict=True)
-    return [TokenLogprobs(logprob, ids[:count], values[:count]) for logprob, count, ids, values in rows]
+    return PendingLogprobs(chosen, (transfers.fetch(top_ids), transfers.fetch(top - whole[:, None])), counts)
+
+
+def token_logprobs(logits: Tensor, token_ids: Many[int], counts: Many[int]) -> list[TokenLogprobs]:
+    """`start_logprobs` on a CPU, at once."""
+    return start_logprobs(logits, torch.tensor(token_ids, dtype=torch.int64), counts, HostTransfers()).wait()

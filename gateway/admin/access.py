@@ -22,7 +22,7 @@ from gateway.principal import Permission
 from gateway.tenancy.actor import Actor
 from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.logins import Logins, csrf_matches
-from gateway.tenancy.permissions import authorize, of_role
+from gateway.tenancy.permissions import authorize, of_project_role, of_role
 
 T = TypeVar("T")
 Guard = Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], Awaitable[None]]
@@ -39,7 +39,8 @@ class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """permission None: whoever is logged in, about themselves. body None: there is none, or it is not JSON.
+    """permission None: whoever is logged in, about themselves. body None: there is none, or it is the form whose parts
+    are named.
 
     in_any_project: having the permission in some project is enough; the route shows those projects only.
     """
@@ -47,6 +48,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     permission: Permission | None
     query: tuple[str, ...] = ()
     body: type[msgspec.Struct] | None = None
+    form: tuple[str, ...] = ()
     in_any_project: bool = False
 
 
@@ -59,10 +61,11 @@ def needs(
     *,
     query: tuple[str, ...] = (),
     body: type[msgspec.Struct] | None = None,
+    form: tuple[str, ...] = (),
     in_any_project: bool = False,
 ) -> dict[str, Access]:
     """The `opt` of a route handler."""
-    return {"access": Access(permission=permission, query=query, body=body, in_any_project=in_any_project)}
+    return {"access": Access(permission=permission, query=query, body=body, form=form, in_any_project=in_any_project)}
 
 
 def check_routes(router: Router) -> Router:
@@ -133,7 +136,7 @@ async def _person(connection: ASGIConnection[Any, Any, Any, Any], token: str, lo
         id=found.user_id,
         organization_id=found.organization_id,
         permissions=of_role(found.role),
-        project_permissions={project_id: of_role(role) for project_id, role in found.memberships.items()},
+        project_permissions={project_id: of_project_role(role) for project_id, role in found.memberships.items()},
         address=call.address,
         request_id=call.request_id,
         email=found.email,

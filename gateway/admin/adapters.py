@@ -20,7 +20,7 @@ from gateway.admin.common import author
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
 from gateway.admin.projects import active_project, existing_project
 from gateway.admin.services import AdminServices, Caller, Services
-from gateway.admin.upload import receive_adapter
+from gateway.admin.upload import FORM, receive_adapter
 from gateway.db import adapters, audit
 from gateway.db.limits import exceeded_storage
 from gateway.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded
@@ -62,7 +62,7 @@ class AdapterController(Controller):
     @get(opt=needs("adapters.read", query=LIST_QUERY))
     async def list_adapters(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
-    ) -> Page:
+    ) -> Page[Adapter]:
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -72,7 +72,7 @@ class AdapterController(Controller):
         return page([Adapter(**_fields(row, services.model_name)) for row in rows], query.limit)
 
     # The handler counts the bytes itself: an adapter is larger than any other body may be.
-    @post(status_code=200, request_max_body_size=None, opt=needs("adapters.write"))
+    @post(status_code=200, request_max_body_size=None, opt=needs("adapters.write", form=FORM))
     async def put_adapter(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> PutAdapter:
@@ -95,7 +95,7 @@ class AdapterController(Controller):
     ) -> DeletedAdapter:
         """Remove an adapter with all its versions. Content that no other adapter uses leaves the store."""
         async with services.database.transaction() as conn:
-            await existing_project(conn, caller.organization_id, project_id)
+            await existing_project(conn, caller.organization_id, project_id, lock=True)
             before = await adapters.find_adapter(conn, project_id, name)
             digests = await adapters.remove_adapter(conn, project_id, name)
             if before is None or digests is None:
@@ -118,31 +118,41 @@ async def discard_content(services: AdminServices, digests: Sequence[str]) -> No
 async def _store(
     services: AdminServices, caller: Actor, project_id: str, name: str, upload: Path
 ) -> tuple[adapters.AdapterRow, bool]:
+    """Check the files, put them into the store and, once they are there, refer to them.
+
+    No connection is held while files are read. Content is referred to in a transaction in which nothing leaves the
+    store; what was removed just before it, because nobody referred to it yet, is put there again.
+    """
     digest = ""
     try:
-        rank = await asyncio.to_thread(_checked_rank, services, upload)
-        async with services.database.acquire() as conn, adapters.store_shared(conn):
-            digest = await asyncio.to_thread(services.store.add, upload)
-            size_bytes = services.store.size_bytes(digest)
-            await active_project(conn, caller.organization_id, project_id)
-            before = await adapters.find_adapter(conn, project_id, name)
-            row, changed = await adapters.put_adapter(
-                conn, project_id, name, digest=digest, rank=rank, size_bytes=size_bytes
-            )
-            if changed:
-                await _check_storage(conn, caller.organization_id, project_id)
-                shown = Adapter(**_fields(before, services.model_name)) if before else None
-                after = Adapter(**_fields(row, services.model_name))
-                event = "adapter.updated" if before else "adapter.created"
-                await audit.record(
-                    conn, author(caller), event, row.id, project_id=project_id, before=shown, after=after
-                )
-            return row, changed
+        while True:
+            async with services.file_slots:
+                digest, rank = await asyncio.to_thread(_take_in, services, upload)
+            async with services.database.acquire() as conn, adapters.store_shared(conn):
+                if services.store.holds(digest):
+                    return await _put(conn, services, caller, project_id, name, digest, rank)
     except AdapterRejected as error:
         raise InvalidRequest(str(error), param="file", code="adapter_rejected") from None
     except (Conflict, NotFound, QuotaExceeded):
         await _discard_unused(services, [digest])
         raise
+
+
+async def _put(
+    conn: Connection, services: AdminServices, caller: Actor, project_id: str, name: str, digest: str, rank: int
+) -> tuple[adapters.AdapterRow, bool]:
+    """In a transaction in which nothing leaves the store."""
+    await active_project(conn, caller.organization_id, project_id)
+    before = await adapters.find_adapter(conn, project_id, name)
+    size_bytes = services.store.size_bytes(digest)
+    row, changed = await adapters.put_adapter(conn, project_id, name, digest=digest, rank=rank, size_bytes=size_bytes)
+    if changed:
+        await _check_storage(conn, caller.organization_id, project_id)
+        shown = Adapter(**_fields(before, services.model_name)) if before else None
+        after = Adapter(**_fields(row, services.model_name))
+        event = "adapter.updated" if before else "adapter.created"
+        await audit.record(conn, author(caller), event, row.id, project_id=project_id, before=shown, after=after)
+    return row, changed
 
 
 async def _discard_unused(services: AdminServices, digests: Sequence[str]) -> None:
@@ -164,10 +174,11 @@ async def _check_storage(conn: Connection, organization_id: str, project_id: str
         )
 
 
-def _checked_rank(services: AdminServices, upload: Path) -> int:
+def _take_in(services: AdminServices, upload: Path) -> tuple[str, int]:
+    """Digest and rank. Raises AdapterRejected for what is no adapter of this base model."""
     adapter = read_adapter(upload)
     check_fit(adapter, services.model_config.adapter_targets(), services.model_config.num_layers)
-    return adapter.rank_max
+    return services.store.add(upload), adapter.rank_max
 
 
 def _discard(services: AdminServices, digest: str) -> None:

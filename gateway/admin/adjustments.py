@@ -54,7 +54,7 @@ class AdjustmentController(Controller):
     @get(opt=needs("billing.read", query=LIST_QUERY))
     async def list_adjustments(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
-    ) -> Page:
+    ) -> Page[AdjustmentOut]:
         """Oldest first."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:

@@ -49,7 +49,9 @@ class AuditLogController(Controller):
     path = "/audit_logs"
 
     @get(opt=needs("audit.read", query=(*LIST_QUERY, *LISTS, *TIMES)))
-    async def list_audit_logs(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page:
+    async def list_audit_logs(
+        self, request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Page[dict[str, Any]]:
         params = request.query_params
         query, wanted = read_list_query(params), _filter(params)
         async with services.database.acquire() as conn:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime
 import unicodedata
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import msgspec
 
@@ -30,6 +31,11 @@ def author(actor: Actor) -> Author:
         address=actor.address,
         request_id=actor.request_id,
     )
+
+
+def with_revoked_keys(shown: msgspec.Struct, key_ids: Sequence[str]) -> dict[str, Any]:
+    """For the audit log: what was there before, and the keys that ended with it."""
+    return msgspec.structs.asdict(shown) | {"revoked_api_key_ids": key_ids}
 
 
 def check_name(name: str, param: str = "name") -> None:

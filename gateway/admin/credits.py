@@ -69,7 +69,7 @@ class CreditController(Controller):
     @get("/credits", opt=needs("billing.read", query=LIST_QUERY))
     async def list_credits(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
-    ) -> Page:
+    ) -> Page[Credit]:
         """Oldest first, as they are drawn."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:

@@ -81,7 +81,9 @@ class DeliveryController(Controller):
     path = "/deliveries"
 
     @get(opt=needs("billing.read", query=LIST_QUERY))
-    async def list_deliveries(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page:
+    async def list_deliveries(
+        self, request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Page[Delivery]:
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             known = {row.id for row in await deliveries.list_deliveries(conn, caller.organization_id)}

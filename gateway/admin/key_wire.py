@@ -61,12 +61,13 @@ class CreatedKey(ApiKey, frozen=True, kw_only=True):
 
 
 class AdminApiKey(msgspec.Struct, frozen=True):
-    """An operator's key without its secret. Times in Unix seconds."""
+    """An operator's key without its secret. Times in Unix seconds; ip_allowlist: null allows all."""
 
     id: str
     name: str
     redacted_value: str
     scopes: list[str]
+    ip_allowlist: list[str] | None
     owner: Owner | None
     created_at: int
     expires_at: int | None
@@ -103,6 +104,7 @@ def _fields(row: KeyRow) -> dict[str, Any]:
         "name": row.name,
         "redacted_value": f"{row.public}***",
         "scopes": row.scopes,
+        "ip_allowlist": None if row.ip_allow is None else [str(network) for network in row.ip_allow],
         "owner": _owner(row),
         "created_at": seconds(row.created_at),
         "expires_at": seconds_or_none(row.expires_at),
@@ -115,7 +117,6 @@ def _project_fields(row: KeyRow) -> dict[str, Any]:
     return _fields(row) | {
         "project_id": row.project_id,
         "models": row.models,
-        "ip_allowlist": None if row.ip_allow is None else [str(network) for network in row.ip_allow],
         "suspended_at": seconds_or_none(row.suspended_at),
         "previous_secret_expires_at": seconds_or_none(row.previous_expires_at),
     }

@@ -67,7 +67,7 @@ class KeyController(Controller):
     @get(opt=needs("keys.read", query=LIST_QUERY))
     async def list_keys(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
-    ) -> Page:
+    ) -> Page[ApiKey]:
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -98,7 +98,7 @@ class KeyController(Controller):
                 scopes=set(wanted.scopes),
                 expires_at=expiry(wanted.expires_at),
                 models=wanted.models,
-                ip_allow=_networks(wanted.ip_allowlist),
+                ip_allow=networks(wanted.ip_allowlist),
                 owner_user_id=None if owner else await owning_user(conn, caller),
                 owner_service_account_id=owner,
             )
@@ -133,18 +133,17 @@ class KeyController(Controller):
             before = await existing_key(conn, project_id, key_id)
             scopes = before.scopes if wanted.scopes is UNSET else list(wanted.scopes)
             check_grant(caller, of_scopes(scopes), project_id)
-            await keys.modify_key(
-                conn,
-                project_id,
-                key_id,
+            after = msgspec.structs.replace(
+                before,
                 name=before.name if wanted.name is UNSET else wanted.name,
-                scopes=set(scopes),
+                scopes=sorted(set(scopes)),
                 expires_at=before.expires_at if wanted.expires_at is UNSET else expiry(wanted.expires_at),
                 models=before.models if wanted.models is UNSET else wanted.models,
-                ip_allow=before.ip_allow if wanted.ip_allowlist is UNSET else _networks(wanted.ip_allowlist),
+                ip_allow=before.ip_allow if wanted.ip_allowlist is UNSET else networks(wanted.ip_allowlist),
             )
-            after = await existing_key(conn, project_id, key_id)
-            await record_key(conn, caller, "api_key.updated", before, after)
+            if after != before:
+                await keys.modify_key(conn, after)
+                await record_key(conn, caller, "api_key.updated", before, after)
         return api_key(after)
 
     @delete("/{key_id:str}", status_code=200, opt=needs("keys.write"))
@@ -161,7 +160,7 @@ class KeyController(Controller):
 
 
 @get("/api_keys/{key_id:str}", opt=needs("keys.read"))
-async def get_key(key_id: FromPath[str], services: Services, caller: Caller) -> ApiKey:
+async def find_key(key_id: FromPath[str], services: Services, caller: Caller) -> ApiKey:
     """A key of any project, by its id alone."""
     async with services.database.acquire() as conn:
         row = await keys.find_project_key(conn, caller.organization_id, key_id)
@@ -208,13 +207,14 @@ def _check_models(models: Sequence[str] | None) -> None:
         check_name(model, f"models[{index}]")
 
 
-def _networks(texts: Sequence[str] | None) -> list[Network] | None:
+def networks(texts: Sequence[str] | None) -> list[Network] | None:
+    """Raises InvalidRequest naming the place in `ip_allowlist`."""
     if texts is None:
         return None
-    networks = []
+    parsed = []
     for index, text in enumerate(texts):
         try:
-            networks.append(parse_network(text))
+            parsed.append(parse_network(text))
         except ValueError as error:
             raise wrong_value(f"ip_allowlist[{index}]", str(error)) from None
-    return networks
+    return parsed

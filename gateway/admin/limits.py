@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from litestar import Controller, Request, delete, get, post
 from litestar.params import FromPath
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import author
-from gateway.admin.paging import Page, page_of_all, read_list_query
+from gateway.admin.paging import Page, page_of_all, read_list_query, wrong_value
 from gateway.admin.projects import active_project, existing_project
 from gateway.admin.services import Caller, Services
 from gateway.db import audit, limits
 from gateway.db.keys import get_key
 from gateway.db.organizations import lock_organization
 from gateway.errors import Conflict, InvalidRequest, NotFound
-from gateway.limits.limit import Limit, Scope, Unit, Window, complaint
+from gateway.limits.limit import ALERT_PERCENTS, Limit, Scope, Unit, Window, alerts, complaint
 from gateway.tenancy.actor import Actor
+from gateway.tenancy.permissions import authorize
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -31,7 +32,8 @@ Percent = Annotated[int, Meta(ge=1, le=100)]
 
 
 class SetLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """alert_percents: shares of max at whose crossing webhooks are called; a limit that only alerts is soft."""
+    """alert_percents: shares of max at whose crossing webhooks are called, by default 80 and 100 of a limit per window;
+    a limit that only alerts is soft."""
 
     unit: Unit
     max: Annotated[int, Meta(ge=0, le=2**62)]
@@ -39,7 +41,7 @@ class SetLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hard: bool = True
     model: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
     api_key_id: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
-    alert_percents: Annotated[tuple[Percent, ...], Meta(max_length=10)] = (80, 100)
+    alert_percents: Annotated[tuple[Percent, ...], Meta(max_length=10)] | UnsetType = UNSET
 
 
 class LimitOut(msgspec.Struct, frozen=True):
@@ -75,35 +77,36 @@ class ProjectLimitController(Controller):
     @get(opt=needs("limits.read", query=LIST_QUERY))
     async def list_project_limits(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
-    ) -> Page:
+    ) -> Page[LimitOut]:
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             return await _list(conn, request, caller.organization_id, project_id)
 
-    @post(status_code=200, opt=needs("limits.write", body=SetLimit))
+    @post(status_code=200, opt=needs("key_limits.write", body=SetLimit))
     async def set_project_limit(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> LimitOut:
         """Set a limit; one of the same unit, window, model, key and hardness gets the new max."""
         wanted = await read_body(request, SetLimit)
+        _check_may_change(caller, wanted.api_key_id, project_id)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
-            return await _set(conn, wanted, caller, project_id)
+            return await set_one(conn, wanted, caller, project_id)
 
-    @delete("/{limit_id:str}", status_code=200, opt=needs("limits.write"))
+    @delete("/{limit_id:str}", status_code=200, opt=needs("key_limits.write"))
     async def remove_project_limit(
         self, project_id: FromPath[str], limit_id: FromPath[str], services: Services, caller: Caller
     ) -> DeletedLimit:
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
-            return await _remove(conn, caller, project_id, limit_id)
+            return await remove_one(conn, caller, project_id, limit_id)
 
 
 class OrganizationLimitController(Controller):
     path = "/limits"
 
     @get(opt=needs("limits.read", query=LIST_QUERY))
-    async def list_limits(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page:
+    async def list_limits(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[LimitOut]:
         async with services.database.acquire() as conn:
             return await _list(conn, request, caller.organization_id, None)
 
@@ -112,29 +115,35 @@ class OrganizationLimitController(Controller):
         wanted = await read_body(request, SetLimit)
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
-            return await _set(conn, wanted, caller, None)
+            return await set_one(conn, wanted, caller, None)
 
     @delete("/{limit_id:str}", status_code=200, opt=needs("limits.write"))
     async def remove_limit(self, limit_id: FromPath[str], services: Services, caller: Caller) -> DeletedLimit:
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
-            return await _remove(conn, caller, None, limit_id)
+            return await remove_one(conn, caller, None, limit_id)
 
 
 async def _list(
     conn: Connection, request: Request[Any, Any, Any], organization_id: str, project_id: str | None
-) -> Page:
+) -> Page[LimitOut]:
     query = read_list_query(request.query_params)
-    shown = [_wire(each) for each in await limits.list_limits(conn, organization_id, project_id)]
+    shown = [wire(each) for each in await limits.list_limits(conn, organization_id, project_id)]
     return page_of_all(shown, query)
 
 
-async def _set(conn: Connection, wanted: SetLimit, caller: Actor, project_id: str | None) -> LimitOut:
-    """In a transaction that holds the lock of the project or, without one, of the organization."""
-    if (reason := complaint(wanted.unit, wanted.window, hard=wanted.hard)) is not None:
-        raise InvalidRequest(f"Invalid value for 'window': it {reason}.", param="window", code="invalid_value")
-    if wanted.model is not None and (wanted.unit == "storage_bytes" or "\0" in wanted.model):
-        raise InvalidRequest("Invalid value for 'model'.", param="model", code="invalid_value")
+async def set_one(conn: Connection, wanted: SetLimit, caller: Actor, project_id: str | None) -> LimitOut:
+    """In a transaction that holds the lock of the project or, without one, of the organization. Raises
+    InvalidRequest."""
+    percents = wanted.alert_percents
+    if percents is UNSET:
+        percents = ALERT_PERCENTS if alerts(wanted.unit, wanted.window) else ()
+    if (wrong := complaint(wanted.unit, wanted.window, hard=wanted.hard, alert_percents=percents)) is not None:
+        raise wrong_value(wrong[0], f"it {wrong[1]}")
+    if wanted.model is not None and wanted.unit == "storage_bytes":
+        raise wrong_value("model", "what is stored is of no model")
+    if wanted.model is not None and "\0" in wanted.model:
+        raise wrong_value("model", "it holds a character that no model's id has")
     if wanted.api_key_id is not None:
         await _check_key(conn, wanted, project_id)
     limit = Limit(
@@ -147,14 +156,14 @@ async def _set(conn: Connection, wanted: SetLimit, caller: Actor, project_id: st
         wanted.window,
         wanted.max,
         wanted.hard,
-        tuple(sorted(set(wanted.alert_percents))),
+        tuple(sorted(set(percents))),
     )
     known = {each.limit.id: each for each in await limits.list_limits(conn, caller.organization_id, project_id)}
     limit_id, is_new = await limits.set_limit(conn, limit)
     if is_new and len(known) >= MAX_LIMITS:
         raise InvalidRequest(f"There are {MAX_LIMITS} limits already, the most there can be.", code="too_many_limits")
     (shown,) = await limits.list_limits(conn, caller.organization_id, project_id, limit_id=limit_id)
-    after, before = _wire(shown), None if is_new else _wire(known[limit_id])
+    after, before = wire(shown), None if is_new else wire(known[limit_id])
     if before is None or (before.max, before.alert_percents) != (after.max, after.alert_percents):
         event = "limit.created" if is_new else "limit.updated"
         await audit.record(conn, author(caller), event, limit_id, project_id=project_id, before=before, after=after)
@@ -175,22 +184,31 @@ async def _check_key(conn: Connection, wanted: SetLimit, project_id: str | None)
         )
 
 
-async def _remove(conn: Connection, caller: Actor, project_id: str | None, limit_id: str) -> DeletedLimit:
+async def remove_one(conn: Connection, caller: Actor, project_id: str | None, limit_id: str) -> DeletedLimit:
+    """In such a transaction too. Raises NotFound."""
     found = await limits.list_limits(conn, caller.organization_id, project_id, limit_id=limit_id)
-    if found and found[0].limit.is_balance:
+    if not found:
+        raise NotFound(f"There is no limit with the id '{limit_id}'.", param="limit_id")
+    before = wire(found[0])
+    _check_may_change(caller, before.api_key_id, project_id)
+    if found[0].limit.is_balance:
         raise Conflict(
             "The limit is the balance of a prepaid project: it goes when the project's billing is postpaid.",
             param="limit_id",
             code="limit_is_balance",
         )
-    if not found or not await limits.remove_limit(conn, caller.organization_id, project_id, limit_id):
-        raise NotFound(f"There is no limit with the id '{limit_id}'.", param="limit_id")
-    before = _wire(found[0])
+    await limits.remove_limit(conn, caller.organization_id, project_id, limit_id)
     await audit.record(conn, author(caller), "limit.deleted", limit_id, project_id=project_id, before=before)
     return DeletedLimit(limit_id)
 
 
-def _wire(standing: limits.Standing) -> LimitOut:
+def _check_may_change(caller: Actor, api_key_id: str | None, project_id: str | None) -> None:
+    """A project's own people may bound its keys; limits of the project bound them. Raises PermissionDenied."""
+    if api_key_id is None:
+        authorize(caller, "limits.write", project_id)
+
+
+def wire(standing: limits.Standing) -> LimitOut:
     limit = standing.limit
     return LimitOut(
         limit.id,

@@ -21,6 +21,7 @@ from gateway.admin.services import AdminServices, Caller, Services
 from gateway.admin.users import NewPassword, check_email, existing_user
 from gateway.api.envelope import call_of
 from gateway.api.fields import decode
+from gateway.api.shape import shape
 from gateway.db import audit
 from gateway.db import logins as rows
 from gateway.errors import Conflict, InvalidCredentials, NotFound
@@ -98,7 +99,7 @@ class TotpSecret(msgspec.Struct, frozen=True):
 _log_in_decoder = msgspec.json.Decoder(LogIn)
 
 
-@post("/login", status_code=200)
+@post("/login", status_code=200, opt=shape(body=LogIn))
 async def log_in(request: Request[Any, Any, Any], services: Services) -> Response[CurrentLogin]:
     wanted = decode(_log_in_decoder, await request.body() or b"{}")
     check_email(wanted.email)
@@ -138,7 +139,7 @@ class LoginController(Controller):
         return Response(ended, cookies=[_cookie(request, "", 0)])
 
     @get("/logins", opt=needs(None))
-    async def list_logins(self, services: Services, caller: Caller) -> Page:
+    async def list_logins(self, services: Services, caller: Caller) -> Page[Login]:
         """One's own that hold, all of them."""
         return await _list(services, caller, caller.id)
 
@@ -210,7 +211,7 @@ class UserLoginController(Controller):
     path = "/users/{user_id:str}/logins"
 
     @get(opt=needs("users.read"))
-    async def list_user_logins(self, user_id: FromPath[str], services: Services, caller: Caller) -> Page:
+    async def list_user_logins(self, user_id: FromPath[str], services: Services, caller: Caller) -> Page[Login]:
         async with services.database.acquire() as conn:
             await existing_user(conn, caller.organization_id, user_id)
         return await _list(services, caller, user_id)
@@ -224,7 +225,7 @@ class UserLoginController(Controller):
         return await _end(services, caller, user_id)
 
 
-async def _list(services: AdminServices, caller: Actor, user_id: str) -> Page:
+async def _list(services: AdminServices, caller: Actor, user_id: str) -> Page[Login]:
     async with services.database.acquire() as conn:
         found = await rows.list_logins(conn, user_id)
     shown = [

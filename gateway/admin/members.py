@@ -9,7 +9,7 @@ from litestar import Controller, Request, delete, get, post
 from litestar.params import FromPath
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import author, seconds
+from gateway.admin.common import author, seconds, with_revoked_keys
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
 from gateway.admin.projects import active_project, existing_project
 from gateway.admin.services import AdminServices, Caller, Services
@@ -17,7 +17,7 @@ from gateway.db import audit, members, users
 from gateway.errors import NotFound
 from gateway.principal import Role
 from gateway.tenancy.actor import Actor
-from gateway.tenancy.permissions import check_grant, of_role
+from gateway.tenancy.permissions import check_grant, of_project_role
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -55,7 +55,7 @@ class MemberController(Controller):
     @get(opt=needs("members.read", query=LIST_QUERY))
     async def list_members(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
-    ) -> Page:
+    ) -> Page[Member]:
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -100,11 +100,9 @@ class MemberController(Controller):
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             before = await _existing(conn, project_id, user_id)
-            check_grant(caller, of_role(before.role), project_id)
-            await members.remove_member(conn, project_id, user_id)
-            await audit.record(
-                conn, author(caller), "member.removed", user_id, project_id=project_id, before=_wire(before)
-            )
+            check_grant(caller, of_project_role(before.role), project_id)
+            shown = with_revoked_keys(_wire(before), await members.remove_member(conn, project_id, user_id))
+            await audit.record(conn, author(caller), "member.removed", user_id, project_id=project_id, before=shown)
         return DeletedMember(user_id)
 
 
@@ -114,12 +112,12 @@ async def _put(
     """is_member: whether the user has to be one already."""
     async with services.database.transaction() as conn:
         await active_project(conn, caller.organization_id, project_id)
-        known = "\0" not in user_id and await users.get_user(conn, caller.organization_id, user_id)
+        known = "\0" not in user_id and await users.lock_user(conn, caller.organization_id, user_id)
         if not known and not is_member:
             raise wrong_value("user_id", "the organization has no such user")
         before = await _existing(conn, project_id, user_id) if is_member else None
         before = before or await members.get_member(conn, project_id, user_id)
-        check_grant(caller, of_role(role) | of_role(before.role if before else None), project_id)
+        check_grant(caller, of_project_role(role) | of_project_role(before.role if before else None), project_id)
         await members.put_member(conn, caller.organization_id, project_id, user_id, role)
         after = _wire(await _existing(conn, project_id, user_id))
         if before is None or before.role != role:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 from litestar.datastructures import MultiDict
 
 from gateway.errors import InvalidRequest
+
+
+class Item(Protocol):
+    """Whatever a list is of."""
+
+    @property
+    def id(self) -> str: ...
+
+
+T = TypeVar("T")
+ItemT = TypeVar("ItemT", bound=Item)
 
 DEFAULT_LIMIT = 20
 MAX_LIMIT = 100
@@ -21,10 +32,10 @@ class ListQuery(msgspec.Struct, frozen=True):
     limit: int
 
 
-class Page(msgspec.Struct, frozen=True):
+class Page(msgspec.Struct, Generic[T], frozen=True):
     """One page of a list."""
 
-    data: list[Any]
+    data: list[T]
     first_id: str | None
     last_id: str | None
     has_more: bool
@@ -56,7 +67,7 @@ def unknown_cursor(after: str) -> InvalidRequest:
     return InvalidRequest(f"No item of this list has the id '{after}'.", param="after", code="invalid_value")
 
 
-def page(items: Sequence[Any], limit: int) -> Page:
+def page(items: Sequence[ItemT], limit: int) -> Page[ItemT]:
     """A page of up to limit items, each with an `id`; items holds one more if there is one."""
     shown = list(items[:limit])
     return Page(
@@ -67,7 +78,7 @@ def page(items: Sequence[Any], limit: int) -> Page:
     )
 
 
-def page_of_all(items: Sequence[Any], query: ListQuery) -> Page:
+def page_of_all(items: Sequence[ItemT], query: ListQuery) -> Page[ItemT]:
     """The page that the query asks for of a whole list, in its order. Raises InvalidRequest for an unknown `after`."""
     if query.after is None:
         return page(items, query.limit)

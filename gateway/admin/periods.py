@@ -45,7 +45,7 @@ class PeriodController(Controller):
     path = "/periods"
 
     @get(opt=needs("billing.read", query=LIST_QUERY))
-    async def list_periods(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page:
+    async def list_periods(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[Period]:
         """Newest first."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:

@@ -85,7 +85,9 @@ class PriceController(Controller):
     path = "/prices"
 
     @get(opt=needs("billing.read", query=LIST_QUERY))
-    async def list_prices(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page:
+    async def list_prices(
+        self, request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Page[PriceVersion]:
         """Newest first."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:

@@ -10,7 +10,7 @@ from litestar import Controller, Request, get, post
 from litestar.params import FromPath
 
 from gateway.admin.access import LIST_QUERY, Nothing, needs, read_body
-from gateway.admin.common import Name, author, check_name, seconds, seconds_or_none
+from gateway.admin.common import Name, author, check_name, seconds, seconds_or_none, with_revoked_keys
 from gateway.admin.paging import Page, page, read_flag, read_list_query, unknown_cursor
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db import audit, projects
@@ -56,7 +56,7 @@ class ProjectController(Controller):
     path = "/projects"
 
     @get(opt=needs("projects.read", query=(*LIST_QUERY, "name", "include_archived"), in_any_project=True))
-    async def list_projects(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page:
+    async def list_projects(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[Project]:
         """Those that the caller may see."""
         query = read_list_query(request.query_params)
         archived = read_flag(request.query_params, "include_archived")
@@ -97,6 +97,8 @@ class ProjectController(Controller):
         check_name(wanted.name)
         async with services.database.transaction() as conn:
             before = await active_project(conn, caller.organization_id, project_id)
+            if before.name == wanted.name:
+                return _wire(before)
             if not await projects.rename_project(conn, caller.organization_id, project_id, wanted.name):
                 raise _name_taken(wanted.name)
             return await _changed(conn, caller, "project.updated", before)
@@ -127,8 +129,8 @@ class ProjectController(Controller):
             if before.archived_at is not None:
                 return _wire(before)
             retention = datetime.timedelta(days=wanted.retention_days)
-            await projects.archive_project(conn, caller.organization_id, project_id, retention)
-            return await _changed(conn, caller, "project.archived", before)
+            revoked = await projects.archive_project(conn, caller.organization_id, project_id, retention)
+            return await _changed(conn, caller, "project.archived", before, with_revoked_keys(_wire(before), revoked))
 
 
 async def existing_project(
@@ -162,10 +164,13 @@ async def _set_suspended(services: AdminServices, caller: Actor, project_id: str
         return await _changed(conn, caller, "project.suspended" if suspended else "project.resumed", before)
 
 
-async def _changed(conn: Connection, caller: Actor, event: str, before: projects.ProjectRow) -> Project:
-    """Record what the project was and is now."""
+async def _changed(
+    conn: Connection, caller: Actor, event: str, before: projects.ProjectRow, shown: object = None
+) -> Project:
+    """Record what the project was, or `shown` in its place, and is now."""
     after = _wire(await existing_project(conn, caller.organization_id, before.id))
-    await audit.record(conn, author(caller), event, before.id, project_id=before.id, before=_wire(before), after=after)
+    was = _wire(before) if shown is None else shown
+    await audit.record(conn, author(caller), event, before.id, project_id=before.id, before=was, after=after)
     return after
 
 

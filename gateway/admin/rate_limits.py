@@ -20,7 +20,7 @@ from gateway.admin.services import Caller, Services
 from gateway.db import audit, limits
 from gateway.db.adapters import list_adapters
 from gateway.errors import NotFound
-from gateway.limits.limit import Limit, Unit, Window
+from gateway.limits.limit import ALERT_PERCENTS, Limit, Unit, Window
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -60,7 +60,7 @@ class RateLimitController(Controller):
     @get(opt=needs("limits.read", query=LIST_QUERY))
     async def list_rate_limits(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
-    ) -> Page:
+    ) -> Page[RateLimit]:
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -109,7 +109,7 @@ async def _change(conn: Connection, wanted: UpdateRateLimit, organization_id: st
                 if _field_of(each, model) == field:
                     await limits.remove_limit(conn, organization_id, project_id, each.id)
         elif value is not UNSET:
-            limit = Limit("", organization_id, project_id, None, model, unit, window, value, True, (80, 100))
+            limit = Limit("", organization_id, project_id, None, model, unit, window, value, True, ALERT_PERCENTS)
             await limits.set_limit(conn, limit)
 
 

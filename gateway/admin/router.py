@@ -18,7 +18,7 @@ from gateway.admin.deliveries import DeliveryController
 from gateway.admin.exports import ExportController, ProjectExportController
 from gateway.admin.invoices import InvoiceController
 from gateway.admin.key_states import KeyStateController
-from gateway.admin.keys import KeyController, get_key
+from gateway.admin.keys import KeyController, find_key
 from gateway.admin.limits import OrganizationLimitController, ProjectLimitController
 from gateway.admin.logins import LoginController, UserLoginController, log_in
 from gateway.admin.members import MemberController
@@ -31,6 +31,8 @@ from gateway.admin.rate_limits import RateLimitController
 from gateway.admin.reconciliation import reconciliation
 from gateway.admin.service_accounts import ServiceAccountController
 from gateway.admin.services import AdminServices
+from gateway.admin.spend_alerts import OrganizationSpendAlertController, ProjectSpendAlertController
+from gateway.admin.spend_limits import OrganizationSpendLimitController, ProjectSpendLimitController
 from gateway.admin.status import status
 from gateway.admin.stripe_customers import StripeCustomerController
 from gateway.admin.usage import UsageController
@@ -57,6 +59,10 @@ def admin_router(services: AdminServices) -> Router:
             ProjectLimitController,
             OrganizationLimitController,
             RateLimitController,
+            ProjectSpendLimitController,
+            OrganizationSpendLimitController,
+            ProjectSpendAlertController,
+            OrganizationSpendAlertController,
             WebhookController,
             UsageController,
             CostController,
@@ -74,7 +80,7 @@ def admin_router(services: AdminServices) -> Router:
             ProjectExportController,
             DeliveryController,
             StripeCustomerController,
-            get_key,
+            find_key,
             status,
             reconciliation,
         ],

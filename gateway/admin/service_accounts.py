@@ -9,7 +9,7 @@ from litestar import Controller, Request, delete, get, post
 from litestar.params import FromPath
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import Name, author, check_name, seconds
+from gateway.admin.common import Name, author, check_name, seconds, with_revoked_keys
 from gateway.admin.key_wire import api_key
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
 from gateway.admin.projects import active_project, existing_project
@@ -63,7 +63,7 @@ class ServiceAccountController(Controller):
     @get(opt=needs("keys.read", query=LIST_QUERY))
     async def list_service_accounts(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
-    ) -> Page:
+    ) -> Page[ServiceAccount]:
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -116,9 +116,10 @@ class ServiceAccountController(Controller):
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             before = _wire(await _existing(conn, project_id, account_id))
-            await accounts.remove_service_account(conn, project_id, account_id)
+            revoked = await accounts.remove_service_account(conn, project_id, account_id)
+            shown = with_revoked_keys(before, revoked)
             await audit.record(
-                conn, author(caller), "service_account.deleted", account_id, project_id=project_id, before=before
+                conn, author(caller), "service_account.deleted", account_id, project_id=project_id, before=shown
             )
         return DeletedServiceAccount(account_id)
 

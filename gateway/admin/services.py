@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -20,13 +21,15 @@ from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.logins import Logins
 from gateway.tenancy.passwords import Passwords
 
+MAX_FILE_WORK = 2
+
 
 class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     """model_name: public id of the base model. upload_dir: where an upload waits to be checked; made on demand.
 
     downloads: what exports this gateway makes at the moment.
     on_adapter_removed: gets the digest of content that no tenant uses any more, before it leaves the store, so that
-    backends can unload it; it must not raise.
+    backends can unload it; it must not raise. file_slots: how many uploads are checked, copied and hashed at once.
     """
 
     database: Database
@@ -43,6 +46,7 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     health: Callable[[], Health]
     reconcile: Callable[[], Awaitable[Reconciliation]]
     on_adapter_removed: Callable[[str], Awaitable[None]]
+    file_slots: asyncio.Semaphore = msgspec.field(default_factory=lambda: asyncio.Semaphore(MAX_FILE_WORK))
     downloads: Downloads = msgspec.field(default_factory=Downloads)
 
 

@@ -19,6 +19,7 @@ from gateway.errors import BodyTooLarge, InvalidRequest
 
 MAX_NAME_BYTES = 1024
 NAME_FIELD = "name"
+FORM = (NAME_FIELD, *FILE_NAMES)
 
 
 async def receive_adapter(request: Request[Any, Any, Any], folder: Path, max_bytes: int) -> str:

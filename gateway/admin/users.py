@@ -11,7 +11,7 @@ from litestar.params import FromPath
 from msgspec import UNSET, UnsetType
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import author, check_name, seconds
+from gateway.admin.common import author, check_name, seconds, with_revoked_keys
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
 from gateway.admin.services import Caller, Services
 from gateway.db import audit, logins, users
@@ -77,7 +77,7 @@ class UserController(Controller):
     path = "/users"
 
     @get(opt=needs("users.read", query=(*LIST_QUERY, "email")))
-    async def list_users(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page:
+    async def list_users(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[User]:
         query = read_list_query(request.query_params)
         email = request.query_params.get("email")
         async with services.database.acquire() as conn:
@@ -127,12 +127,14 @@ class UserController(Controller):
             check_name(wanted.name)
         async with services.database.transaction() as conn:
             owners = await users.lock_owners(conn, caller.organization_id)
-            before = await existing_user(conn, caller.organization_id, user_id)
+            before = await existing_user(conn, caller.organization_id, user_id, lock=True)
             name = before.name if wanted.name is UNSET else wanted.name
             role = before.role if wanted.role is UNSET else wanted.role
             check_grant(caller, of_role(before.role) | of_role(role))
             if role != "owner":
                 _check_another_owner(owners, user_id)
+            if (name, role) == (before.name, before.role):
+                return user_wire(before)
             await users.modify_user(conn, caller.organization_id, user_id, name, role)
             after = await existing_user(conn, caller.organization_id, user_id)
             await audit.record(
@@ -148,7 +150,7 @@ class UserController(Controller):
         wanted = await read_body(request, ResetUser)
         password_hash = await services.passwords.hash(wanted.password)
         async with services.database.transaction() as conn:
-            before = await existing_user(conn, caller.organization_id, user_id)
+            before = await existing_user(conn, caller.organization_id, user_id, lock=True)
             check_grant(caller, of_role(before.role))
             await logins.set_password_hash(conn, user_id, password_hash)
             await logins.set_totp_secret(conn, user_id, None)
@@ -165,17 +167,21 @@ class UserController(Controller):
         """Their logins, memberships and keys end with it."""
         async with services.database.transaction() as conn:
             owners = await users.lock_owners(conn, caller.organization_id)
-            before = await existing_user(conn, caller.organization_id, user_id)
+            before = await existing_user(conn, caller.organization_id, user_id, lock=True)
             check_grant(caller, of_role(before.role))
             _check_another_owner(owners, user_id)
-            await users.remove_user(conn, caller.organization_id, user_id)
-            await audit.record(conn, author(caller), "user.deleted", user_id, before=user_wire(before))
+            revoked = await users.remove_user(conn, caller.organization_id, user_id)
+            shown = with_revoked_keys(user_wire(before), revoked)
+            await audit.record(conn, author(caller), "user.deleted", user_id, before=shown)
         return DeletedUser(user_id)
 
 
-async def existing_user(conn: Connection, organization_id: str, user_id: str) -> users.UserRow:
-    """Raises NotFound, alike for another organization's user and for none."""
-    row = await users.get_user(conn, organization_id, user_id)
+async def existing_user(conn: Connection, organization_id: str, user_id: str, *, lock: bool = False) -> users.UserRow:
+    """Raises NotFound, alike for another organization's user and for none.
+
+    lock: nobody else changes the user until the transaction ends.
+    """
+    row = await (users.lock_user if lock else users.get_user)(conn, organization_id, user_id)
     if row is None:
         raise NotFound(f"No user has the id '{user_id}'.", param="user_id")
     return row

@@ -12,7 +12,7 @@ from litestar.params import FromPath
 from msgspec import Meta
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import author
+from gateway.admin.common import author, seconds, seconds_or_none
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
 from gateway.admin.services import Caller, Services
 from gateway.db import audit, webhooks
@@ -29,11 +29,14 @@ class CreateWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Webhook(msgspec.Struct, frozen=True):
-    """created_at in Unix seconds."""
+    """Times in Unix seconds. last_error: of the attempt at last_failed_at; a delivery may have followed it."""
 
     id: str
     url: str
     created_at: int
+    last_delivered_at: int | None = None
+    last_failed_at: int | None = None
+    last_error: str | None = None
     object: Literal["organization.webhook"] = "organization.webhook"
 
 
@@ -53,7 +56,7 @@ class WebhookController(Controller):
     path = "/webhooks"
 
     @get(opt=needs("limits.read", query=LIST_QUERY))
-    async def list_webhooks(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page:
+    async def list_webhooks(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[Webhook]:
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             known = {row.id for row in await webhooks.list_webhooks(conn, caller.organization_id)}
@@ -92,7 +95,7 @@ def _check_url(text: str) -> None:
     try:
         url = httpx.URL(text)
         is_good = url.scheme in ("http", "https") and bool(url.host) and not url.userinfo and "\0" not in text
-    except httpx.InvalidURL:
+    except (httpx.InvalidURL, ValueError):  # the latter for a host that is no internationalized name
         is_good = False
     if not is_good:
         raise InvalidRequest(
@@ -103,4 +106,11 @@ def _check_url(text: str) -> None:
 
 
 def _fields(row: webhooks.WebhookRow) -> dict[str, Any]:
-    return {"id": row.id, "url": row.url, "created_at": int(row.created_at.timestamp())}
+    return {
+        "id": row.id,
+        "url": row.url,
+        "created_at": seconds(row.created_at),
+        "last_delivered_at": seconds_or_none(row.last_delivered_at),
+        "last_failed_at": seconds_or_none(row.last_failed_at),
+        "last_error": row.last_error,
+    }

@@ -31,6 +31,7 @@ from gateway.api.logprobs import TokenBytes, chat_logprobs
 from gateway.api.messages import template_messages
 from gateway.api.options import include_usage, sampling_params, stop_strings
 from gateway.api.replies import Answer, collect, json_response, reply_id
+from gateway.api.shape import shape
 from gateway.api.sse import open_stream
 from gateway.api.usage import usage_out
 from gateway.errors import InvalidRequest
@@ -46,7 +47,7 @@ _DECODER = msgspec.json.Decoder(ChatCompletionRequest)
 
 
 def chat_completions(pipeline: Pipeline) -> HTTPRouteHandler:
-    @post("/chat/completions", status_code=200)
+    @post("/chat/completions", status_code=200, opt=shape(body=ChatCompletionRequest, reply=ChatCompletion))
     async def create_chat_completion(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         call = call_of(request.scope)
         wire = decode(_DECODER, await request.body())

@@ -32,6 +32,7 @@ from gateway.api.merge import all_of, merged
 from gateway.api.options import include_usage, sampling_params, stop_strings
 from gateway.api.prompts import prompts
 from gateway.api.replies import Answer, Collected, collect, json_response, reply_id, row_id
+from gateway.api.shape import shape
 from gateway.api.sse import open_stream
 from gateway.api.usage import usage_out
 from gateway.errors import InvalidRequest
@@ -44,7 +45,7 @@ _DECODER = msgspec.json.Decoder(CompletionRequest)
 
 
 def completions(pipeline: Pipeline) -> HTTPRouteHandler:
-    @post("/completions", status_code=200)
+    @post("/completions", status_code=200, opt=shape(body=CompletionRequest, reply=TextCompletion))
     async def create_completion(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         call = call_of(request.scope)
         wire = decode(_DECODER, await request.body())

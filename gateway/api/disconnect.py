@@ -25,19 +25,24 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 
     The body of the request must have been read: from then on `receive` has nothing to say but that.
     """
-    working = asyncio.create_task(work)
-    watching = asyncio.create_task(_disconnected(receive))
-    try:
-        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        raise ClientGone("The client disconnected.")
-    finally:
+    working = asyncio.current_task()
+    assert working is not None
+    gone = False
+
+    async def watch() -> None:
+        nonlocal gone
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone = True
         working.cancel()
+
+    watching = asyncio.create_task(watch())
+    try:
+        return await work
+    except asyncio.CancelledError:
+        # Of this cancellation and another one that came with it, the other one counts.
+        if gone and working.uncancel() == 0:
+            raise ClientGone("The client disconnected.") from None
+        raise
+    finally:
         watching.cancel()
-        await asyncio.gather(working, watching, return_exceptions=True)
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

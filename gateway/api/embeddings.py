@@ -22,6 +22,7 @@ from gateway.api.fields import decode
 from gateway.api.merge import all_of
 from gateway.api.prompts import prompts
 from gateway.api.replies import json_response, row_id
+from gateway.api.shape import shape
 from gateway.pipeline import Pipeline
 from gateway.requests import EmbeddingRequest, FieldNames
 
@@ -31,7 +32,7 @@ _DECODER = msgspec.json.Decoder(EmbeddingsRequest)
 
 
 def embeddings(pipeline: Pipeline) -> HTTPRouteHandler:
-    @post("/embeddings", status_code=200)
+    @post("/embeddings", status_code=200, opt=shape(body=EmbeddingsRequest, reply=EmbeddingList))
     async def create_embeddings(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         call = call_of(request.scope)
         wire = decode(_DECODER, await request.body())

@@ -13,7 +13,7 @@ from litestar.types import ExceptionHandlersMap
 
 from gateway.api.disconnect import ClientGone
 from gateway.api.envelope import call_of
-from gateway.db.pool import UNAVAILABLE
+from gateway.db.pool import CONFLICTS, UNAVAILABLE
 from gateway.errors import BodyTooLarge, GatewayError, InvalidRequest, LimitReached, NotFound, Overloaded
 
 log = structlog.get_logger(__name__)
@@ -51,6 +51,7 @@ def exception_handlers() -> ExceptionHandlersMap:
         GatewayError: _gateway_error,
         HTTPException: _http_exception,
         Exception: _unexpected,
+        **dict.fromkeys(CONFLICTS, _conflict),
         # A broken file is an OSError too, and no reason to try again: only its kinds that mean an absent peer are.
         **{
             kind: _database_unavailable for kind in (*UNAVAILABLE, ConnectionError, TimeoutError) if kind is not OSError
@@ -84,6 +85,11 @@ def _http_exception(request: Request[Any, Any, Any], error: HTTPException) -> Re
 def _database_unavailable(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     log.warning("database_unavailable", request_id=call_of(request.scope).request_id, error=repr(error))
     return _gateway_error(request, Overloaded("The database does not answer at the moment.", retry_after_s=1.0))
+
+
+def _conflict(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    log.warning("transactions_in_conflict", request_id=call_of(request.scope).request_id, error=repr(error))
+    return _gateway_error(request, Overloaded("Another change came in between; nothing was done.", retry_after_s=1.0))
 
 
 def _unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:

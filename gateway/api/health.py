@@ -12,6 +12,7 @@ from litestar.response.base import ASGIResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from gateway.api.replies import json_response
+from gateway.api.shape import shape
 from gateway.backends.pool import Pool
 from gateway.db.organizations import installation_id
 from gateway.db.pool import UNAVAILABLE, Database
@@ -33,7 +34,7 @@ def health(database: Database, pools: Sequence[Pool], metrics: Metrics) -> list[
     async def live() -> dict[str, str]:
         return {"status": "ok"}
 
-    @get("/health/ready")
+    @get("/health/ready", opt=shape(reply=Readiness))
     async def ready() -> ASGIResponse:
         """200 once the database answers and every pool has a ready backend, else 503; says what is missing."""
         database_detail = await _database_detail(database)

@@ -14,6 +14,7 @@ from litestar.response.base import ASGIResponse
 
 from gateway.api.caller import Caller
 from gateway.api.replies import json_response
+from gateway.api.shape import shape
 from gateway.backends.pool import Pool
 from gateway.routing.resolve import Resolver, Route
 
@@ -36,13 +37,13 @@ class ModelList(msgspec.Struct, frozen=True):
 
 
 def models(resolver: Resolver, pools: Mapping[str, Pool]) -> list[HTTPRouteHandler]:
-    @get("/models")
+    @get("/models", opt=shape(reply=ModelList))
     async def list_models(caller: Caller) -> ASGIResponse:
         routes = await resolver.list_routes(caller.project_id, caller.models)
         return json_response(ModelList([_model(route, pools[route.base]) for route in routes]))
 
     # A path, since the name of a base model may hold a slash.
-    @get("/models/{model_id:path}")
+    @get("/models/{model_id:path}", opt=shape(reply=Model))
     async def get_model(model_id: FromPath[Path], caller: Caller) -> ASGIResponse:
         route = await resolver.resolve(caller.project_id, str(model_id).lstrip("/"), caller.models)
         return json_response(_model(route, pools[route.base]))

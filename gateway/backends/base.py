@@ -5,7 +5,7 @@ A backend's streams speak the engine protocol's `Delta` and `Final`: token ids w
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from typing import Any, Protocol
 
 import msgspec
@@ -74,8 +74,12 @@ class UsageSink(Protocol):
         ttft_ms: float | None,
         latency_ms: float | None,
     ) -> None:
-        """source is told once the usage is durable. Without a source it is what the backend's client saw of an engine
-        that is gone, and engine_id is "". Times are the client's own: submit to first token, submit to final."""
+        """source is told once the usage is durable. Without one, and with "" for engine_id, it is what the backend's
+        client saw of an engine that it lost, whose own record may still come. Times are the client's own: submit to
+        first token, submit to final."""
+
+    def given_up(self, request_ids: Collection[str]) -> None:
+        """No engine will tell any more what these have used, unless it has by now."""
 
 
 class Acknowledged(Protocol):

@@ -41,6 +41,10 @@ from gateway.metering.format import Count
 from gateway.text.tokenizer import Tokenizer
 
 CREDIT_WAIT_S = 2.0
+GIVE_UP_S = 10.0
+"""After an engine is there again. It ends the requests of a gateway that it has not heard of for a few seconds, and
+hands their usage to whoever is connected then."""
+
 ADAPTER_WAIT_S = 60.0
 RETRY_AFTER_S = 1.0
 MAX_CHOICES = 128
@@ -102,11 +106,13 @@ class EngineBackend:
         config: ModelConfig,
         tokenizer: Tokenizer,
         sink: UsageSink,
+        give_up_s: float = GIVE_UP_S,
     ) -> None:
         self._link = EngineLink(endpoint, database_id=database_id, model_digest=model_digest, listener=self)
         self._config = config
         self._tokenizer = tokenizer
         self._sink = sink
+        self._give_up_s = give_up_s
         self._welcome: Welcome | None = None
         self._connected = False
         self._draining = False
@@ -115,6 +121,7 @@ class EngineBackend:
         self._streams: dict[str, _Stream] = {}
         self._credits = Credits()
         self._adapter_waiters: dict[str, list[asyncio.Future[AdapterStatus]]] = {}
+        self._lost_ids: list[str] = []
 
     def start(self) -> None:
         """Begin to connect; the engine may come later."""
@@ -224,6 +231,9 @@ class EngineBackend:
         self._welcome = welcome
         self._connected = True
         self._credits.set_limit(welcome.credits)
+        if self._lost_ids:
+            lost_ids, self._lost_ids = self._lost_ids, []
+            asyncio.get_running_loop().call_later(self._give_up_s, self._sink.given_up, lost_ids)
 
     def received(self, message: EngineMessage) -> None:
         match message:
@@ -305,6 +315,8 @@ class EngineBackend:
         if len(stream.kept) == stream.request.n and reason == "length":
             reason = "stop"
         del self._streams[stream.request.request_id]
+        if stream.lost:
+            self._lost_ids.append(stream.request.request_id)
         record = UsageRecord(final.request_id, stream.request.attempt, reason, usage, stream.request.meter)
         self._sink.record(
             record,

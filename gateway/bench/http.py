@@ -1,30 +1,42 @@
 """A client that costs next to nothing: prepared bytes over kept connections, one request at a time on each.
 
 For measuring servers at rates at which a full client would be what is measured. Understands replies with a
-content-length, and no others.
+content-length, and chunked ones.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import cast
 
 HEAD_END = b"\r\n\r\n"
-CONTENT_LENGTH = b"content-length: "
+CONTENT_LENGTH = b"content-length:"
+LAST_CHUNK = b"0\r\n\r\n"
+CHUNKED = -1
 
 
 class Connection(asyncio.Protocol):
     """One connection; `ask` must not be called again before it has returned."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._length: int | None = None
         self._reply: asyncio.Future[int] | None = None
 
+    @property
+    def is_closed(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    async def again(self) -> Connection:
+        """Another one to the same place. Raises OSError."""
+        return await connect(self._host, self._port)
+
     async def ask(self, request: bytes) -> int:
         """Send it; returns the status of the reply once all of it is here. Raises ConnectionError."""
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None or self.is_closed:
             raise ConnectionResetError("the connection is closed")
         self._reply = asyncio.get_running_loop().create_future()
         self._received.clear()
@@ -45,10 +57,10 @@ class Connection(asyncio.Protocol):
             end = self._received.find(HEAD_END)
             if end < 0:
                 return
-            head = bytes(self._received[:end]).lower() + b"\r\n"
-            start = head.find(CONTENT_LENGTH) + len(CONTENT_LENGTH)
-            self._length = end + len(HEAD_END) + int(head[start : head.index(b"\r\n", start)])
-        if len(self._received) >= self._length and self._reply is not None and not self._reply.done():
+            head = bytes(self._received[:end])
+            self._length = CHUNKED if CONTENT_LENGTH not in head.lower() else end + len(HEAD_END) + length_of(head)
+        whole = self._received.endswith(LAST_CHUNK) if self._length == CHUNKED else len(self._received) >= self._length
+        if whole and self._reply is not None and not self._reply.done():
             self._reply.set_result(int(self._received[9:12]))
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -56,12 +68,20 @@ class Connection(asyncio.Protocol):
             self._reply.set_exception(ConnectionResetError("the server closed the connection"))
 
 
+def length_of(head: bytes) -> int:
+    """The content-length that the head of a message names, 0 where it names none."""
+    head = head.lower() + b"\r\n"
+    start = head.find(CONTENT_LENGTH)
+    return int(head[start + len(CONTENT_LENGTH) : head.index(b"\r\n", start)]) if start >= 0 else 0
+
+
 async def connect(host: str, port: int) -> Connection:
-    _, connection = await asyncio.get_running_loop().create_connection(Connection, host, port)
+    _, connection = await asyncio.get_running_loop().create_connection(lambda: Connection(host, port), host, port)
     return connection
 
 
-def post(path: str, key: str, body: bytes) -> bytes:
+def post(path: str, key: str, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
     """The bytes of a request."""
-    head = f"POST {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\n"
-    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+    fields = {"host": "bench", "authorization": f"Bearer {key}", "content-type": "application/json", **(headers or {})}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return f"POST {path} HTTP/1.1\r\n{lines}content-length: {len(body)}\r\n\r\n".encode() + body

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -49,7 +49,7 @@ class Installation(msgspec.Struct, frozen=True):
 
     def cpu_s(self) -> float:
         """Seconds of processor time that the gateways have used."""
-        return sum(_cpu_s(gateway.pid) for gateway in self.gateways)
+        return sum(cpu_s(gateway.pid) for gateway in self.gateways)
 
 
 @contextmanager
@@ -65,10 +65,10 @@ def running(
         stack.callback(server.stop)
         keys = asyncio.run(_tenants(dsn, num_tenants, with_limits))
         engine = ("engine.fake", "--endpoint", settings.engine_endpoint, "--model-dir", str(model_dir))
-        _spawn(stack, folder / "engine.log", engine, {})
+        spawn(stack, folder / "engine.log", (sys.executable, "-m", *engine), {})
         ports, gateways = [], []
         for number in range(num_gateways):
-            port = _free_port()
+            port = free_port()
             environ = {
                 "LORIKEET_DATA_DIR": str(folder),
                 "LORIKEET_MODEL": str(model_dir),
@@ -76,7 +76,8 @@ def running(
                 "LORIKEET_PORT": str(port),
                 "DATABASE_URL": dsn,
             }
-            gateways.append(_spawn(stack, folder / f"gateway{number}.log", ("gateway.cli", "gateway"), environ))
+            command = (sys.executable, "-m", "gateway.cli", "gateway")
+            gateways.append(spawn(stack, folder / f"gateway{number}.log", command, environ))
             ports.append(port)
         for port, gateway in zip(ports, gateways, strict=True):
             _wait_ready(port, gateway)
@@ -108,12 +109,11 @@ async def _tenants(dsn: str, count: int, with_limits: bool) -> list[str]:
     return keys
 
 
-def _spawn(stack: ExitStack, log: Path, module: tuple[str, ...], environ: dict[str, str]) -> subprocess.Popen[bytes]:
+def spawn(stack: ExitStack, log: Path, command: Sequence[str], environ: dict[str, str]) -> subprocess.Popen[bytes]:
+    """A process that ends with the stack, without settings of ours that are in the environment."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("LORIKEET_")}
     with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", *module], env=inherited | environ, stdout=out, stderr=subprocess.STDOUT
-        )
+        process = subprocess.Popen(command, env=inherited | environ, stdout=out, stderr=subprocess.STDOUT)
     stack.callback(_end, process)
     return process
 
@@ -139,13 +139,13 @@ def _wait_ready(port: int, gateway: subprocess.Popen[bytes]) -> None:
     raise RuntimeError("a gateway did not start; its log is in the folder of the benchmark")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
     """User and system time of a process, proc(5)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,8 +19,12 @@ WARM_UP_SHARE = 0.2
 """Of the time of a row: what is asked in it is not counted."""
 
 
+FAILED = 0
+"""In place of a status: the connection was lost, or none could be made."""
+
+
 class Connections:
-    """Idle connections, and those that are in use. More are never opened."""
+    """Idle connections, and those that are in use. More are never opened; one that was closed is opened again."""
 
     def __init__(self, connections: Sequence[Connection]) -> None:
         self._idle: asyncio.LifoQueue[Connection] = asyncio.LifoQueue()
@@ -27,11 +32,53 @@ class Connections:
             self._idle.put_nowait(connection)
 
     async def ask(self, request: bytes) -> int:
+        """The status of the reply, or FAILED."""
         connection = await self._idle.get()
         try:
+            if connection.is_closed:
+                connection = await connection.again()
             return await connection.ask(request)
+        except OSError:
+            return FAILED
         finally:
             self._idle.put_nowait(connection)
+
+    def close(self) -> None:
+        """Those that are idle, which is all of them once everything was asked."""
+        while not self._idle.empty():
+            self._idle.get_nowait().close()
+
+
+class _Counted:
+    """What was asked from a time on, and how it ended."""
+
+    def __init__(self, from_s: float) -> None:
+        self._from_s = from_s
+        self._last_s = from_s
+        self._latencies_s: list[float] = []
+        self._statuses: dict[int, int] = {}
+
+    def count(self, status: int, due_s: float) -> None:
+        """Now, when it ended. What failed was not answered: it has no latency."""
+        if due_s < self._from_s:
+            return
+        self._statuses[status] = self._statuses.get(status, 0) + 1
+        if status != FAILED:
+            self._last_s = time.perf_counter()
+            self._latencies_s.append(self._last_s - due_s)
+
+    def row(self, offered_per_s: float | None) -> dict[str, Any]:
+        """Latencies in ms. per_s: answers, up to the last one of them."""
+        count, answered = sum(self._statuses.values()), len(self._latencies_s)
+        seconds = self._last_s - self._from_s
+        return {
+            "per_s": round(answered / seconds, 1) if answered else 0.0,
+            "requests": count,
+            "errors": count - self._statuses.get(200, 0),
+            "statuses": {str(status): number for status, number in sorted(self._statuses.items())},
+            **{f"ms_p{round(q * 100)}": quantile_ms(self._latencies_s, q, digits=3) for q in (0.5, 0.95, 0.99)},
+            "offered_per_s": offered_per_s,
+        }
 
 
 async def at_rate(
@@ -39,59 +86,44 @@ async def at_rate(
 ) -> dict[str, Any]:
     """One row: Poisson arrivals at a mean rate. Latencies in ms."""
     loop = asyncio.get_running_loop()
-    latencies_s: list[float] = []
-    statuses: dict[int, int] = {}
-    start_s = loop.time() + 0.05
-    counts_from_s = start_s + WARM_UP_SHARE * seconds
+    start_s = time.perf_counter()
+    counted = _Counted(start_s + WARM_UP_SHARE * seconds)
 
     async def one(due_s: float, request: bytes) -> None:
-        status = await connections.ask(request)
-        if due_s >= counts_from_s:
-            statuses[status] = statuses.get(status, 0) + 1
-            latencies_s.append(loop.time() - due_s)
+        counted.count(await connections.ask(request), due_s)
 
-    due_s, pending = start_s, set[asyncio.Task[None]]()
-    for request in itertools.cycle(requests):
-        due_s += rng.expovariate(per_s)
-        if due_s > start_s + seconds:
-            break
-        if (wait_s := due_s - loop.time()) > 0:
-            await asyncio.sleep(wait_s)
-        task = asyncio.create_task(one(due_s, request))
-        pending.add(task)
-        task.add_done_callback(pending.discard)
-    await asyncio.gather(*pending)
-    return _row(latencies_s, statuses, (1 - WARM_UP_SHARE) * seconds) | {"offered_per_s": per_s}
+    def begin(group: asyncio.TaskGroup, due_s: float, request: bytes) -> None:
+        group.create_task(one(due_s, request))
+
+    def arrive(group: asyncio.TaskGroup) -> None:
+        """In a thread: the loop's timers count in ms, and what they are late would be charged to the server."""
+        due_s = start_s
+        for request in itertools.cycle(requests):
+            due_s += rng.expovariate(per_s)
+            if due_s > start_s + seconds:
+                break
+            if (wait_s := due_s - time.perf_counter()) > 0:
+                time.sleep(wait_s)
+            loop.call_soon_threadsafe(begin, group, due_s, request)
+
+    async with asyncio.TaskGroup() as group:
+        await asyncio.to_thread(arrive, group)
+    return counted.row(per_s)
 
 
 async def as_fast_as_possible(
     connections: Connections, requests: Sequence[bytes], num_streams: int, seconds: float
 ) -> dict[str, Any]:
     """One row: each stream asks again when it is answered. Latencies in ms."""
-    loop = asyncio.get_running_loop()
-    latencies_s: list[float] = []
-    statuses: dict[int, int] = {}
-    end_s = loop.time() + seconds
-    counts_from_s = loop.time() + WARM_UP_SHARE * seconds
+    start_s = time.perf_counter()
+    counted = _Counted(start_s + WARM_UP_SHARE * seconds)
     waiting = itertools.cycle(requests)
 
     async def stream() -> None:
-        while (sent_s := loop.time()) < end_s:
-            status = await connections.ask(next(waiting))
-            if sent_s >= counts_from_s:
-                statuses[status] = statuses.get(status, 0) + 1
-                latencies_s.append(loop.time() - sent_s)
+        while (sent_s := time.perf_counter()) < start_s + seconds:
+            counted.count(await connections.ask(next(waiting)), sent_s)
 
-    await asyncio.gather(*(stream() for _ in range(num_streams)))
-    return _row(latencies_s, statuses, (1 - WARM_UP_SHARE) * seconds) | {"offered_per_s": None}
-
-
-def _row(latencies_s: list[float], statuses: dict[int, int], seconds: float) -> dict[str, Any]:
-    count = sum(statuses.values())
-    return {
-        "per_s": round(count / seconds, 1),
-        "requests": count,
-        "errors": count - statuses.get(200, 0),
-        "statuses": {str(status): number for status, number in sorted(statuses.items())},
-        **{f"ms_p{round(q * 100)}": quantile_ms(latencies_s, q, digits=3) for q in (0.5, 0.95, 0.99)},
-    }
+    async with asyncio.TaskGroup() as group:
+        for _ in range(num_streams):
+            group.create_task(stream())
+    return counted.row(None)

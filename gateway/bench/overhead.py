@@ -1,7 +1,8 @@
 """`python -m gateway.bench.overhead`: what the gateway itself costs, over an engine that answers at once.
 
 Starts a database, the fake engine and gateways of its own, with authentication, limits and metering on. Prints
-latencies at fixed rates, the highest rate, and the processor time of a request. A program, never a timed test.
+latencies at fixed rates, the highest rate, and the processor time of a request; and the same of other gateways that
+are installed in the folder of peers, before an upstream that answers at once. A program, never a timed test.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import random
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,42 +23,57 @@ import uvloop
 from gateway.bench.http import connect, post
 from gateway.bench.installation import MODEL_NAME, Installation, running
 from gateway.bench.open_loop import Connections, as_fast_as_possible, at_rate
+from gateway.bench.peers import PEERS, RunningPeer, running_peer, running_upstream
 
 CONNECTIONS_PER_GATEWAY = 64
+SATURATED_MS = 500.0
+SWITCH_INTERVAL_S = 1e-4
+"""Arrivals are a thread's, which must not wait for the loop's."""
+PATH = "/v1/chat/completions"
 PROMPT = "The old harbor turns green over the river while seven birds sleep."
 
 
-async def rows(args: argparse.Namespace, installation: Installation) -> AsyncIterator[dict[str, Any]]:
-    """One for each rate, then one for as fast as possible."""
-    body = msgspec.json.encode(
-        {"model": MODEL_NAME, "messages": [{"role": "user", "content": PROMPT}], "max_tokens": args.max_tokens}
-    )
-    requests = [post("/v1/chat/completions", key, body) for key in installation.keys]
-    opened = [await connect("127.0.0.1", port) for _ in range(CONNECTIONS_PER_GATEWAY) for port in installation.ports]
+class Server(msgspec.Struct, frozen=True):
+    """What is measured. ports: requests go to them in turn. cpu_s: the processor time that it has used."""
+
+    name: str
+    ports: Sequence[int]
+    requests: Sequence[bytes]
+    cpu_s: Callable[[], float]
+
+
+async def rows(args: argparse.Namespace, server: Server) -> AsyncIterator[dict[str, Any]]:
+    """One for each rate, up to the first that it does not keep up with, then one for as fast as possible."""
+    opened = [await connect("127.0.0.1", port) for _ in range(CONNECTIONS_PER_GATEWAY) for port in server.ports]
     connections, rng = Connections(opened), random.Random(args.seed)  # noqa: S311 - arrivals are no secret
+    requests = server.requests
     try:
-        await asyncio.gather(*(connections.ask(request) for request in requests * 4))
+        await asyncio.gather(*(connections.ask(request) for request in list(requests) * 4))
         for per_s in args.rates:
-            before_s = installation.cpu_s()
+            before_s = server.cpu_s()
             row = await at_rate(connections, requests, per_s, args.seconds, rng)
-            yield _with_cpu(row, installation.cpu_s() - before_s, args.seconds)
-        before_s = installation.cpu_s()
+            yield _complete(row, server, before_s, args.seconds)
+            if row["ms_p50"] is None or row["ms_p50"] > SATURATED_MS:
+                break
+        before_s = server.cpu_s()
         row = await as_fast_as_possible(connections, requests, args.streams, args.seconds)
-        yield _with_cpu(row, installation.cpu_s() - before_s, args.seconds)
+        yield _complete(row, server, before_s, args.seconds)
     finally:
-        for connection in opened:
-            connection.close()
+        connections.close()
 
 
-def _with_cpu(row: dict[str, Any], cpu_s: float, seconds: float) -> dict[str, Any]:
-    return row | {"cpu_ms_per_request": round(cpu_s / seconds / row["per_s"] * 1e3, 3) if row["per_s"] else None}
+def _complete(row: dict[str, Any], server: Server, before_s: float, seconds: float) -> dict[str, Any]:
+    cpu_ms = (server.cpu_s() - before_s) / seconds * 1e3
+    per_request = round(cpu_ms / row["per_s"], 3) if row["per_s"] else None
+    return {"server": server.name} | row | {"cpu_ms_per_request": per_request}
 
 
 def table_line(row: dict[str, Any]) -> str:
     offered = "at most" if row["offered_per_s"] is None else f"{row['offered_per_s']:g}/s"
+    latencies = "  ".join(f"{name} {row[f'ms_{name}']} ms" for name in ("p50", "p95", "p99"))
     return (
-        f"{offered:>9}  {row['per_s']:>8} requests/s  p50 {row['ms_p50']} ms  p95 {row['ms_p95']} ms  "
-        f"p99 {row['ms_p99']} ms  CPU {row['cpu_ms_per_request']} ms per request  errors {row['errors']}"
+        f"{row['server']:<9}  {offered:>9}  {row['per_s']:>8} requests/s  {latencies}  "
+        f"CPU {row['cpu_ms_per_request']} ms per request  errors {row['errors']}"
     )
 
 
@@ -72,38 +88,71 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--tenants", type=int, default=10, help="keys that the requests use in turn")
     add("--max-tokens", type=int, default=1, help="length of every completion")
     add("--without-limits", action="store_true", help="for comparison: the tenants have none")
+    add("--peers", type=Path, default=Path("build/peers"), help="where other gateways are installed, if any are")
     add("--seed", type=int, default=0, help="of the arrivals")
     add("--json", action="store_true", help="one JSON line per row instead of a table")
     return parser.parse_args(argv)
 
 
-async def _print_rows(args: argparse.Namespace, installation: Installation) -> int:
-    """1 where a request failed."""
-    failed = False
-    async for row in rows(args, installation):
-        sys.stdout.write(f"{json.dumps(row) if args.json else table_line(row)}\n")
-        sys.stdout.flush()
-        failed = failed or row["errors"] > 0
-    return int(failed)
+def ours(installation: Installation, body: bytes) -> Server:
+    requests = [post(PATH, key, body) for key in installation.keys]
+    return Server("lorikeet", installation.ports, requests, installation.cpu_s)
+
+
+def theirs(peer: RunningPeer, body: bytes) -> Server:
+    return Server(peer.name, [peer.port], [post(PATH, peer.key, body, peer.headers)], peer.cpu_s)
+
+
+def _print_rows(args: argparse.Namespace, server: Server) -> bool:
+    """Whether every request was answered."""
+
+    async def measure() -> bool:
+        good = True
+        async for row in rows(args, server):
+            sys.stdout.write(f"{json.dumps(row) if args.json else table_line(row)}\n")
+            sys.stdout.flush()
+            good = good and row["errors"] == 0
+        return good
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(measure())
+
+
+def _print_peers(args: argparse.Namespace, folder: Path, body: bytes) -> None:
+    """What is not installed is said, with how to install it; it is no error."""
+    installed = [peer for peer in PEERS if (args.peers / peer.program).exists()]
+    for peer in PEERS:
+        if peer not in installed:
+            how = peer.made_by.format(args.peers)
+            sys.stderr.write(f"{peer.name} is not in {args.peers} and is not measured. To install it: {how}\n")
+    if not installed:
+        return
+    with running_upstream(folder) as upstream:
+        _print_rows(args, theirs(upstream, body))
+        for peer in installed:
+            with running_peer(peer, args.peers, folder, upstream) as running_one:
+                _print_rows(args, theirs(running_one, body))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: all requests were answered; 1: some were not."""
+    """0: all requests to ours were answered; 1: some were not."""
     args = parse_arguments(argv)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as name:
         folder = Path(name)
         folder.chmod(0o711)  # PostgreSQL may have to run as another user
-        with (
-            running(
-                folder,
-                args.model_dir.absolute(),
-                num_gateways=args.gateways,
-                num_tenants=args.tenants,
-                with_limits=not args.without_limits,
-            ) as installation,
-            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-        ):
-            return runner.run(_print_rows(args, installation))
+        content = [{"role": "user", "content": PROMPT}]
+        body = msgspec.json.encode({"model": MODEL_NAME, "messages": content, "max_tokens": args.max_tokens})
+        with running(
+            folder,
+            args.model_dir.absolute(),
+            num_gateways=args.gateways,
+            num_tenants=args.tenants,
+            with_limits=not args.without_limits,
+        ) as installation:
+            good = _print_rows(args, ours(installation, body))
+        _print_peers(args, folder, body)
+        return int(not good)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -12,6 +13,8 @@ from gateway.cli.output import add_json_flag, print_json, print_result, print_ta
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
+
+DAY_S = 86_400
 
 
 def register(verbs: Verbs) -> None:
@@ -24,6 +27,8 @@ def register(verbs: Verbs) -> None:
     )
     create.add_argument("--name", required=True, metavar="TEXT", help="what the key is for")
     create.add_argument("--read-only", action="store_true", help="a key that changes nothing")
+    create.add_argument("--ip", action="append", metavar="CIDR", help="a network it may be used from; again for more")
+    create.add_argument("--expires-in-days", type=int, metavar="N", help="days until it expires (default: never)")
     create.set_defaults(run=_create)
     listing = actions.add_parser("list", help="list keys", description="List operators' keys, revoked ones included.")
     listing.set_defaults(run=_list)
@@ -40,8 +45,15 @@ def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     scopes = ["admin_read"] if arguments.read_only else ["admin_read", "admin_write"]
+    days = arguments.expires_in_days
+    body = {
+        "name": arguments.name,
+        "scopes": scopes,
+        "ip_allowlist": arguments.ip,
+        "expires_at": None if days is None else int(time.time()) + days * DAY_S,
+    }
     with AdminClient.of(environ) as client:
-        key = client.post("/admin_api_keys", json={"name": arguments.name, "scopes": scopes})
+        key = client.post("/admin_api_keys", json=body)
     if arguments.json:
         print_json({"key": key["value"], "id": key["id"], "name": key["name"], "scopes": key["scopes"]})
     else:

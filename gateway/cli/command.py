@@ -30,6 +30,7 @@ from gateway.cli import (
     tenants,
     usage,
     users,
+    webhooks,
 )
 from gateway.cli.errors import EXIT_OK, EXIT_USAGE, CommandFailed, is_text, one_line
 from gateway.settings import BadSetting
@@ -76,6 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
         tenants,
         keys,
         limits,
+        webhooks,
         adapters,
         service_accounts,
         users,

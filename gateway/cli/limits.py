@@ -1,4 +1,4 @@
-"""`lorikeet limit`: what a tenant of the running server may use."""
+"""`lorikeet limit`: what a tenant of the running server may use, or all tenants together."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from urllib.parse import quote
 from gateway.cli.output import add_json_flag, print_json, print_table, utc
 
 if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
     from gateway.cli.output import Verbs
 
 UNITS = {
@@ -30,7 +31,9 @@ MAX_NUMBER = 2**62
 
 
 def register(verbs: Verbs) -> None:
-    limit = verbs.add_parser("limit", help="set, list and remove limits", description="Limits of a tenant.")
+    limit = verbs.add_parser(
+        "limit", help="set, list and remove limits", description="Limits of a tenant or the organization."
+    )
     actions = limit.add_subparsers(metavar="ACTION", required=True)
     setting = actions.add_parser(
         "set", help="set a limit", description="Set a limit; one of the same kind gets the new maximum."
@@ -41,16 +44,15 @@ def register(verbs: Verbs) -> None:
         "--alert",
         type=int,
         nargs="*",
-        default=[80, 100],
         metavar="PERCENT",
-        help="shares of the maximum at which webhooks are called (default: 80 100)",
+        help="shares of the maximum at which webhooks are called (default: 80 100 where there is a window)",
     )
     add_json_flag(setting)
     setting.set_defaults(run=_set)
     listing = actions.add_parser(
-        "list", help="list limits", description="List a tenant's limits with what is used, reserved and free."
+        "list", help="list limits", description="List limits with what is used, reserved and free."
     )
-    listing.add_argument("--tenant", required=True, metavar="NAME", help="the tenant whose limits to list")
+    _add_owner(listing)
     add_json_flag(listing)
     listing.set_defaults(run=_list)
     remove = actions.add_parser(
@@ -61,8 +63,14 @@ def register(verbs: Verbs) -> None:
     remove.set_defaults(run=_remove)
 
 
+def _add_owner(parser: argparse.ArgumentParser) -> None:
+    owner = parser.add_mutually_exclusive_group(required=True)
+    owner.add_argument("--tenant", metavar="NAME", help="the tenant whose limits are meant")
+    owner.add_argument("--organization", action="store_true", help="limits of all tenants together are meant")
+
+
 def _add_identity(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tenant", required=True, metavar="NAME", help="the tenant that it is about")
+    _add_owner(parser)
     parser.add_argument("--unit", required=True, choices=UNITS, help="what is limited")
     parser.add_argument(
         "--window",
@@ -84,8 +92,10 @@ def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if most != int(most):
         raise CommandFailed(f"--max: expected a whole number of {arguments.unit}")
     with AdminClient.of(environ) as client:
-        body = {**wanted, "max": int(most), "alert_percents": arguments.alert}
-        limit = client.post(f"{client.tenant_path(arguments.tenant)}/limits", json=body)
+        body = {**wanted, "max": int(most)}
+        if arguments.alert is not None:
+            body["alert_percents"] = arguments.alert
+        limit = client.post(_path(client, arguments), json=body)
     if arguments.json:
         print_json(_shown(limit))
     else:
@@ -97,7 +107,7 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     with AdminClient.of(environ) as client:
-        limits = [_shown(each) for each in client.get_all(f"{client.tenant_path(arguments.tenant)}/limits")]
+        limits = [_shown(each) for each in client.get_all(_path(client, arguments))]
     if arguments.json:
         print_json(limits)
         return 0
@@ -122,7 +132,7 @@ def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     wanted = _identity(arguments)
     with AdminClient.of(environ) as client:
-        path = f"{client.tenant_path(arguments.tenant)}/limits"
+        path = _path(client, arguments)
         found = [
             limit["id"]
             for limit in client.get_all(path)
@@ -135,6 +145,11 @@ def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     else:
         print(f"limit {found[0]} is removed" if found else "there is no such limit")
     return 0
+
+
+def _path(client: AdminClient, arguments: argparse.Namespace) -> str:
+    """Of the list of limits that is meant. Raises CommandFailed where there is no such tenant."""
+    return "/limits" if arguments.organization else f"{client.tenant_path(arguments.tenant)}/limits"
 
 
 def _identity(arguments: argparse.Namespace) -> dict[str, Any]:

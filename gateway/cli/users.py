@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from gateway.cli import logins
 from gateway.cli.errors import CommandFailed
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
 
@@ -39,19 +40,18 @@ def register(verbs: Verbs) -> None:
         "forget the authenticator.",
     )
     reset.set_defaults(run=_reset)
-    logout = actions.add_parser("logout", help="end a user's logins", description="End all logins of a user.")
-    logout.set_defaults(run=_logout)
+    logins.register(actions)
     remove = actions.add_parser(
         "remove", help="remove a user", description="Remove a user; logins, memberships and keys end at once."
     )
     remove.set_defaults(run=_remove)
-    for parser in (create, modify, reset, logout, remove):
+    for parser in (create, modify, reset, remove):
         parser.add_argument("--email", required=True, metavar="ADDRESS", help="the user's e-mail address")
     create.add_argument("--password-stdin", action="store_true", help="read a password from standard input")
     reset.add_argument(
         "--password-stdin", action="store_true", required=True, help="read the password from standard input"
     )
-    for parser in (create, listing, modify, reset, logout, remove):
+    for parser in (create, listing, modify, reset, remove):
         add_json_flag(parser)
 
 
@@ -101,14 +101,6 @@ def _reset(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     with AdminClient.of(environ) as client:
         user = client.post(f"/users/{client.user(arguments.email)['id']}/reset", json=body)
     return print_result(arguments, user, f"user {user['email']} has a new password")
-
-
-def _logout(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.cli.client import AdminClient
-
-    with AdminClient.of(environ) as client:
-        ended = client.delete(f"/users/{client.user(arguments.email)['id']}/logins")
-    return print_result(arguments, ended, f"{len(ended['ids'])} logins of {arguments.email} have ended")
 
 
 def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

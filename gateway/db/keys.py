@@ -47,7 +47,8 @@ class KeyRow(msgspec.Struct, frozen=True):
 class FoundKey(msgspec.Struct, frozen=True):
     """What authentication needs of a key. expires_at: of the secret that was presented.
 
-    owner_role: of the user who owns it, in the organization. suspended: what is, of those that it depends on.
+    owner_role: in the organization, owner_project_role: in the key's project, of the user who owns it. suspended: what
+    is, of those that it depends on.
     """
 
     id: str
@@ -60,6 +61,7 @@ class FoundKey(msgspec.Struct, frozen=True):
     expires_at: datetime.datetime | None
     owned_by_user: bool
     owner_role: Role | None
+    owner_project_role: Role | None
     suspended: Literal["API key", "project", "organization"] | None
 
 
@@ -106,13 +108,14 @@ async def create_key(
 _FIND_USABLE = """
     SELECT k.id, k.kind, k.organization_id, k.project_id, k.scopes, k.models, k.ip_allow,
            CASE WHEN k.sha256 = $1 THEN k.expires_at ELSE least(k.expires_at, k.previous_expires_at) END AS expires_at,
-           k.owner_user_id IS NOT NULL AS owned_by_user, u.role AS owner_role,
+           k.owner_user_id IS NOT NULL AS owned_by_user, u.role AS owner_role, m.role AS owner_project_role,
            CASE WHEN k.suspended_at IS NOT NULL THEN 'API key'
                 WHEN p.suspended_at IS NOT NULL THEN 'project'
                 WHEN k.kind = 'project' AND o.suspended_at IS NOT NULL THEN 'organization' END AS suspended
     FROM api_keys k JOIN organizations o ON o.id = k.organization_id
          LEFT JOIN projects p ON p.id = k.project_id
          LEFT JOIN users u ON u.id = k.owner_user_id
+         LEFT JOIN project_members m ON m.project_id = k.project_id AND m.user_id = k.owner_user_id
     WHERE (k.sha256 = $1 OR (k.previous_sha256 = $1 AND k.previous_expires_at > now()))
       AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now()) AND p.archived_at IS NULL
 """
@@ -185,18 +188,9 @@ _MODIFY = """
 """
 
 
-async def modify_key(
-    conn: Connection,
-    project_id: str,
-    key_id: str,
-    *,
-    name: str,
-    scopes: Collection[Scope],
-    expires_at: datetime.datetime | None,
-    models: Sequence[str] | None,
-    ip_allow: Sequence[Network] | None,
-) -> None:
-    await conn.execute(_MODIFY, project_id, key_id, name, sorted(scopes), expires_at, models, ip_allow)
+async def modify_key(conn: Connection, key: KeyRow) -> None:
+    """Write what may be changed of a project's key."""
+    await conn.execute(_MODIFY, key.project_id, key.id, key.name, key.scopes, key.expires_at, key.models, key.ip_allow)
 
 
 _SUSPEND = "UPDATE api_keys SET suspended_at = CASE WHEN $3 THEN now() END WHERE project_id = $1 AND id = $2"
@@ -241,12 +235,51 @@ async def revoke_admin_key(conn: Connection, organization_id: str, key_id: str) 
     await conn.execute(_REVOKE_ADMIN, organization_id, key_id)
 
 
-# Several gateways note the same key: the first one in a minute writes.
+# Each trigger that announces a change locks the one row of `installation`. Whoever changes several rows therefore locks
+# keys first, in the order of their ids, and users and projects, locked from the start, are written last.
+_REVOKE_ALL = """
+    WITH ending AS (
+        SELECT id FROM api_keys
+        WHERE revoked_at IS NULL AND ($1::text IS NULL OR project_id = $1) AND ($2::text IS NULL OR owner_user_id = $2)
+          AND ($3::text IS NULL OR owner_service_account_id = $3)
+        ORDER BY id FOR NO KEY UPDATE)
+    UPDATE api_keys SET revoked_at = now() FROM ending WHERE api_keys.id = ending.id RETURNING api_keys.id
+"""
+
+
+async def revoke_keys(
+    conn: Connection,
+    *,
+    project_id: str | None = None,
+    owner_user_id: str | None = None,
+    owner_service_account_id: str | None = None,
+) -> list[str]:
+    """Revoke the keys of a project, of an owner, or of an owner in a project; returns the ids of those that end now."""
+    owners = (owner_user_id, owner_service_account_id)
+    assert project_id or any(owners), "never all keys there are"
+    return sorted(row["id"] for row in await conn.fetch(_REVOKE_ALL, project_id, *owners))
+
+
+_ANNOUNCE = """
+    WITH owned AS (
+        SELECT id FROM api_keys WHERE project_id = $1 AND owner_user_id = $2 AND revoked_at IS NULL
+        ORDER BY id FOR NO KEY UPDATE)
+    UPDATE api_keys SET owner_user_id = owner_user_id FROM owned WHERE api_keys.id = owned.id
+"""
+
+
+async def announce_keys_of(conn: Connection, project_id: str, owner_user_id: str) -> None:
+    """Have gateways look these keys up again: what they may do depends on their owner's role in the project."""
+    await conn.execute(_ANNOUNCE, project_id, owner_user_id)
+
+
+# Several gateways note the same key: the first one in a minute writes. In the order of ids, as who revokes several.
 _TOUCH = """
-    UPDATE api_keys SET last_used_at = used.at
-    FROM unnest($1::text[], $2::timestamptz[]) AS used (id, at)
-    WHERE api_keys.id = used.id
-      AND (last_used_at IS NULL OR last_used_at <= used.at - interval '1 minute')
+    WITH due AS (
+        SELECT k.id, used.at FROM api_keys k JOIN unnest($1::text[], $2::timestamptz[]) AS used (id, at) USING (id)
+        WHERE k.last_used_at IS NULL OR k.last_used_at <= used.at - interval '1 minute'
+        ORDER BY k.id FOR NO KEY UPDATE OF k)
+    UPDATE api_keys SET last_used_at = due.at FROM due WHERE api_keys.id = due.id
 """
 
 

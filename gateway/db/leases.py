@@ -123,6 +123,7 @@ class PostgresLeases:
 
     async def claim(self, gateway_id: str, amounts: Mapping[Key, int]) -> Beat:
         async with self._database.transaction() as conn:
+            await conn.execute(_SUSPECT_ANEW, SUSPECT_AFTER)
             await conn.execute(_CLAIM, gateway_id)
             await write_leases(conn, gateway_id, amounts)
             row = await conn.fetchrow(_BEAT, gateway_id)

@@ -94,7 +94,12 @@ _FIND = """
     WHERE organization_id = $1 AND project_id IS NOT DISTINCT FROM $2 AND api_key_id IS NOT DISTINCT FROM $3
         AND model IS NOT DISTINCT FROM $4 AND unit = $5 AND period = $6 AND hard = $7
 """
-_UPDATE = "UPDATE limits SET max = $2, alert_percents = $3 WHERE id = $1 RETURNING id"
+# Shares of another max are other thresholds, which this window has yet to tell of.
+_UPDATE = """
+    WITH forgotten AS (DELETE FROM limit_alerts a USING limits l WHERE l.id = $1 AND l.max <> $2
+                       AND a.limit_id = l.id AND a.window_start = limit_window(l.period, now()))
+    UPDATE limits SET max = $2, alert_percents = $3 WHERE id = $1 RETURNING id
+"""
 
 
 async def set_limit(conn: Connection, wanted: Limit) -> tuple[str, bool]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gateway.db.keys import announce_keys_of, revoke_keys
 from gateway.principal import Role
 
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ _PUT = """
 
 
 async def put_member(conn: Connection, organization_id: str, project_id: str, user_id: str, role: Role) -> None:
-    """Give a user of the organization a role in its project, in place of the one they had."""
+    """Give a user of the organization a role in its project, in place of the one they had; their keys follow."""
     await conn.execute(_PUT, organization_id, project_id, user_id, role)
+    await announce_keys_of(conn, project_id, user_id)
 
 
 _GET = """
@@ -64,12 +66,12 @@ async def list_members(
 
 
 _REMOVE = "DELETE FROM project_members WHERE project_id = $1 AND user_id = $2"
-_REVOKE_KEYS = """
-    UPDATE api_keys SET revoked_at = now() WHERE project_id = $1 AND owner_user_id = $2 AND revoked_at IS NULL
-"""
 
 
-async def remove_member(conn: Connection, project_id: str, user_id: str) -> None:
-    """End the membership and revoke the keys that the user owns in the project, in the caller's transaction."""
+async def remove_member(conn: Connection, project_id: str, user_id: str) -> list[str]:
+    """End the membership and revoke the keys that the user owns in the project, in the caller's transaction.
+
+    Returns the ids of these keys.
+    """
     await conn.execute(_REMOVE, project_id, user_id)
-    await conn.execute(_REVOKE_KEYS, project_id, user_id)
+    return await revoke_keys(conn, project_id=project_id, owner_user_id=user_id)

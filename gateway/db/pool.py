@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 ACQUIRE_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 10.0
+COMMAND_TIMEOUT_S = 30.0
+"""Of each statement, a ROLLBACK over a connection that has gone silent included."""
+
 LISTENER_NAME = "lorikeet-changes"
 SNAPSHOT_NAME = "lorikeet-export"
 """How listening connections and long reads show in pg_stat_activity."""
@@ -32,6 +35,9 @@ UNAVAILABLE: tuple[type[Exception], ...] = (
     asyncpg.TooManyConnectionsError,
 )
 """What a query raises when the database is away, as opposed to refusing what was asked."""
+
+CONFLICTS: tuple[type[Exception], ...] = (asyncpg.TransactionRollbackError,)
+"""What a query raises when its transaction was ended for the sake of another, in a deadlock: it may be sent again."""
 
 UNUSABLE: tuple[type[Exception], ...] = (
     asyncpg.InvalidAuthorizationSpecificationError,  # a wrong password is one
@@ -71,6 +77,7 @@ class Database:
             min_size=min_size,
             max_size=max_size,
             timeout=CONNECT_TIMEOUT_S,
+            command_timeout=COMMAND_TIMEOUT_S,
             server_settings={"application_name": "lorikeet", "timezone": "UTC"},
         )
         return cls(dsn, pool)

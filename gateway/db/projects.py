@@ -10,6 +10,7 @@ import asyncpg
 import msgspec
 
 from gateway.db.ids import new_id
+from gateway.db.keys import revoke_keys
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -137,18 +138,19 @@ _ARCHIVE = """
     UPDATE projects SET archived_at = now(), archived_name = name, name = id, purge_after = now() + $3::interval
     WHERE organization_id = $1 AND id = $2 AND archived_at IS NULL
 """
-_REVOKE_KEYS = "UPDATE api_keys SET revoked_at = now() WHERE project_id = $1 AND revoked_at IS NULL"
 
 
 async def archive_project(
     conn: Connection, organization_id: str, project_id: str, retention: datetime.timedelta
-) -> None:
-    """End the project, in the caller's transaction: its name is free, its keys are dead, its content will be purged.
+) -> list[str]:
+    """End a project that the caller's transaction has locked: its name is free, its keys are dead, its content will be
+    purged.
 
-    Its keys are revoked one by one as well, for gateways that know nothing of archived projects.
+    Its keys are revoked one by one as well, for gateways that know nothing of archived projects; returns their ids.
     """
-    if await conn.execute(_ARCHIVE, organization_id, project_id, retention) == "UPDATE 1":
-        await conn.execute(_REVOKE_KEYS, project_id)
+    revoked = await revoke_keys(conn, project_id=project_id)
+    await conn.execute(_ARCHIVE, organization_id, project_id, retention)
+    return revoked
 
 
 _DUE = """
@@ -185,6 +187,6 @@ async def purge_project(conn: Connection, project_id: str) -> list[str]:
     ids, the adapters' names, versions and digests.
     """
     digests = [row["digest"] for row in await conn.fetch(_DIGESTS, project_id)]
-    for statement in (_REMOVE_ADAPTERS, _REMOVE_MEMBERS, _REMOVE_ACCOUNTS, _FORGET_KEYS, _REMOVE_LIMITS, _PURGED):
+    for statement in (_REMOVE_MEMBERS, _REMOVE_ACCOUNTS, _FORGET_KEYS, _REMOVE_ADAPTERS, _REMOVE_LIMITS, _PURGED):
         await conn.execute(statement, project_id)
     return digests

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.db.ids import new_id
+from gateway.db.keys import revoke_keys
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -61,13 +62,9 @@ async def list_service_accounts(
 _REMOVE = """
     UPDATE service_accounts SET removed_at = now() WHERE project_id = $1 AND id = $2 AND removed_at IS NULL
 """
-_REVOKE_KEYS = """
-    UPDATE api_keys SET revoked_at = now()
-    WHERE project_id = $1 AND owner_service_account_id = $2 AND revoked_at IS NULL
-"""
 
 
-async def remove_service_account(conn: Connection, project_id: str, account_id: str) -> None:
-    """Remove the account and revoke its keys, in the caller's transaction."""
+async def remove_service_account(conn: Connection, project_id: str, account_id: str) -> list[str]:
+    """Remove the account and revoke its keys, in the caller's transaction; returns the ids of these keys."""
     await conn.execute(_REMOVE, project_id, account_id)
-    await conn.execute(_REVOKE_KEYS, project_id, account_id)
+    return await revoke_keys(conn, project_id=project_id, owner_service_account_id=account_id)

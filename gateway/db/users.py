@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.db.ids import new_id
+from gateway.db.keys import revoke_keys
 from gateway.principal import Role
 
 if TYPE_CHECKING:
@@ -55,6 +56,19 @@ async def get_user(conn: Connection, organization_id: str, user_id: str) -> User
     return UserRow(**row) if row else None
 
 
+_LOCK = """
+    SELECT id, organization_id, email, name, role, created_at,
+           password_hash IS NOT NULL AS has_password, totp_confirmed_at IS NOT NULL AS has_totp
+    FROM users WHERE organization_id = $1 AND id = $2 AND removed_at IS NULL FOR NO KEY UPDATE
+"""
+
+
+async def lock_user(conn: Connection, organization_id: str, user_id: str) -> UserRow | None:
+    """The user, whom nobody else changes until the transaction ends."""
+    row = await conn.fetchrow(_LOCK, organization_id, user_id)
+    return UserRow(**row) if row else None
+
+
 _LIST = """
     SELECT id, organization_id, email, name, role, created_at,
            password_hash IS NOT NULL AS has_password, totp_confirmed_at IS NOT NULL AS has_totp
@@ -98,11 +112,15 @@ _REMOVE = """
 """
 _END_LOGINS = "UPDATE logins SET revoked_at = now() WHERE user_id = $1 AND revoked_at IS NULL"
 _END_MEMBERSHIPS = "DELETE FROM project_members WHERE user_id = $1"
-_REVOKE_KEYS = "UPDATE api_keys SET revoked_at = now() WHERE owner_user_id = $1 AND revoked_at IS NULL"
 
 
-async def remove_user(conn: Connection, organization_id: str, user_id: str) -> None:
-    """Remove a user of the organization, in the caller's transaction: logins, memberships and keys end too."""
-    await conn.execute(_REMOVE, organization_id, user_id)
-    for statement in (_END_LOGINS, _END_MEMBERSHIPS, _REVOKE_KEYS):
+async def remove_user(conn: Connection, organization_id: str, user_id: str) -> list[str]:
+    """Remove a user whom the caller's transaction has locked: logins, memberships and keys end too.
+
+    Returns the ids of the keys that were revoked.
+    """
+    for statement in (_END_LOGINS, _END_MEMBERSHIPS):
         await conn.execute(statement, user_id)
+    revoked = await revoke_keys(conn, owner_user_id=user_id)
+    await conn.execute(_REMOVE, organization_id, user_id)
+    return revoked

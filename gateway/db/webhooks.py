@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,23 +13,32 @@ from gateway.db.ids import new_id
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-MAX_ATTEMPTS = 12
-FIRST_DELAY = datetime.timedelta(seconds=5)
+MAX_ATTEMPTS = 46
+"""Over three days."""
+FIRST_DELAY = datetime.timedelta(seconds=15)
+"""Longer than one attempt may take, so that no other gateway sends what this one is still sending."""
 LONGEST_DELAY = datetime.timedelta(hours=2)
-KEEP_DELIVERED = datetime.timedelta(days=7)
+KEEP = datetime.timedelta(days=7)
+"""Messages that were delivered, or given up."""
 
 
 class WebhookRow(msgspec.Struct, frozen=True):
+    """last_error: of the attempt at last_failed_at, which a delivery may have followed."""
+
     id: str
     organization_id: str
     url: str
     created_at: datetime.datetime
+    last_delivered_at: datetime.datetime | None
+    last_failed_at: datetime.datetime | None
+    last_error: str | None
 
 
 class Delivery(msgspec.Struct, frozen=True):
     """One message to send now. now_s: the database's time, Unix seconds."""
 
     id: str
+    webhook_id: str
     url: str
     secret: bytes
     body: str
@@ -38,7 +48,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
 _CREATE = """
     INSERT INTO webhooks (id, organization_id, url, secret) VALUES ($1, $2, $3, $4)
-    RETURNING id, organization_id, url, created_at
+    RETURNING id, organization_id, url, created_at, last_delivered_at, last_failed_at, last_error
 """
 
 
@@ -49,7 +59,7 @@ async def create_webhook(conn: Connection, organization_id: str, url: str, secre
 
 
 _LIST = """
-    SELECT id, organization_id, url, created_at FROM webhooks
+    SELECT id, organization_id, url, created_at, last_delivered_at, last_failed_at, last_error FROM webhooks
     WHERE organization_id = $1
       AND ($2::text IS NULL OR (created_at, id) > (SELECT created_at, id FROM webhooks
                                                    WHERE organization_id = $1 AND id = $2))
@@ -65,7 +75,8 @@ async def list_webhooks(
 
 
 _REMOVE = """
-    DELETE FROM webhooks WHERE organization_id = $1 AND id = $2 RETURNING id, organization_id, url, created_at
+    DELETE FROM webhooks WHERE organization_id = $1 AND id = $2
+    RETURNING id, organization_id, url, created_at, last_delivered_at, last_failed_at, last_error
 """
 
 
@@ -75,36 +86,69 @@ async def remove_webhook(conn: Connection, organization_id: str, webhook_id: str
     return WebhookRow(**row) if row else None
 
 
-# Claimed by moving it into the future: should this gateway die, another one sends it then.
+# Claimed by moving it into the future: should this gateway die, another one sends it then. One of each webhook, so that
+# a receiver that takes its time is not given more of it. The conditions are there twice: what another gateway claimed
+# meanwhile is looked at again, and is not due any more.
 _CLAIM = """
     UPDATE webhook_deliveries d
     SET attempts = d.attempts + 1, due_at = clock_timestamp() + least($3::interval, $2::interval * 2 ^ d.attempts)
     FROM webhooks w
     WHERE w.id = d.webhook_id AND d.id IN (
         SELECT id FROM webhook_deliveries
-        WHERE delivered_at IS NULL AND attempts < $4 AND due_at <= clock_timestamp()
+        WHERE delivered_at IS NULL AND attempts < $4 AND due_at <= clock_timestamp() AND id IN (
+            SELECT DISTINCT ON (webhook_id) id FROM webhook_deliveries
+            WHERE delivered_at IS NULL AND attempts < $4 AND due_at <= clock_timestamp() AND webhook_id <> ALL ($5)
+            ORDER BY webhook_id, due_at)
         ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED)
-    RETURNING d.id, w.url, w.secret, d.body, d.attempts, extract(epoch FROM clock_timestamp())::bigint AS now_s
+    RETURNING d.id, d.webhook_id, w.url, w.secret, d.body, d.attempts,
+              extract(epoch FROM clock_timestamp())::bigint AS now_s
 """
 
 
 async def claim_deliveries(
-    conn: Connection, count: int, *, first_delay: datetime.timedelta = FIRST_DELAY
+    conn: Connection, count: int, *, busy: Collection[str] = (), first_delay: datetime.timedelta = FIRST_DELAY
 ) -> list[Delivery]:
-    """What is due, for this caller alone until it is due again, after a delay that doubles each time."""
-    rows = await conn.fetch(_CLAIM, count, first_delay, LONGEST_DELAY, MAX_ATTEMPTS)
+    """Up to count of what is due, one of each webhook that is not busy, for this caller alone until it is due again,
+    after a delay that doubles each time."""
+    rows = await conn.fetch(_CLAIM, count, first_delay, LONGEST_DELAY, MAX_ATTEMPTS, list(busy))
     return [Delivery(**row) for row in rows]
 
 
-_DELIVERED = "UPDATE webhook_deliveries SET delivered_at = clock_timestamp(), last_error = NULL WHERE id = $1"
-_FAILED = "UPDATE webhook_deliveries SET last_error = $2 WHERE id = $1 AND delivered_at IS NULL"
-_CLEAN_UP = "DELETE FROM webhook_deliveries WHERE delivered_at < clock_timestamp() - $1::interval"
+_DELIVERED = """
+    WITH taken AS (
+        UPDATE webhook_deliveries SET delivered_at = clock_timestamp(), last_error = NULL WHERE id = $1
+        RETURNING webhook_id, delivered_at)
+    UPDATE webhooks w SET last_delivered_at = t.delivered_at FROM taken t WHERE w.id = t.webhook_id
+"""
+_FAILED = """
+    WITH missed AS (
+        UPDATE webhook_deliveries SET last_error = $2 WHERE id = $1 AND delivered_at IS NULL RETURNING webhook_id)
+    UPDATE webhooks w SET last_failed_at = clock_timestamp(), last_error = $2 FROM missed m WHERE w.id = m.webhook_id
+"""
 
 
 async def note_delivered(conn: Connection, delivery_id: str) -> None:
     await conn.execute(_DELIVERED, delivery_id)
-    await conn.execute(_CLEAN_UP, KEEP_DELIVERED)
 
 
 async def note_failed(conn: Connection, delivery_id: str, error: str) -> None:
     await conn.execute(_FAILED, delivery_id, error)
+
+
+_FORGET_DELIVERIES = """
+    DELETE FROM webhook_deliveries
+    WHERE delivered_at < clock_timestamp() - $1::interval
+       OR (attempts >= $2 AND due_at < clock_timestamp() - $1::interval)
+"""
+# Usage may yet come to a window that is over, and must not be told of twice.
+_FORGET_ALERTS = """
+    DELETE FROM limit_alerts a USING limits l
+    WHERE l.id = a.limit_id AND a.window_start < clock_timestamp() -
+        CASE l.period WHEN 'minute' THEN interval '1 hour' WHEN 'day' THEN interval '3 days' ELSE interval '70 days' END
+"""
+
+
+async def clean_up(conn: Connection) -> None:
+    """Forget messages that were delivered or given up long ago, and what was told of windows that are long over."""
+    await conn.execute(_FORGET_DELIVERIES, KEEP, MAX_ATTEMPTS)
+    await conn.execute(_FORGET_ALERTS)

@@ -6,6 +6,7 @@ Pure: no I/O, no clock; times are passed in, in seconds of a monotonic clock and
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,6 +20,21 @@ IDLE_S = 2.0
 
 DROP_S = 60.0
 """An empty slice that nobody used for this long is forgotten."""
+
+
+class Row(NamedTuple):
+    """What the ledger takes of a part: its final count, or before that what was seen of a lost engine."""
+
+    request_id: str
+    is_final: bool
+
+
+class _Part(msgspec.Struct, eq=False):
+    """spent: of each entry of hold, what is known to be used."""
+
+    hold: Hold
+    index: int
+    spent: list[int]
 
 
 class Holdings:
@@ -36,8 +52,8 @@ class Holdings:
         """Slices whose lease in PostgreSQL may be larger than what is held."""
         self._latest: dict[str, Slice] = {}
         self._calendar = Calendar()
-        self._parts: dict[str, tuple[Hold, int]] = {}
-        self._unwritten: dict[str, list[tuple[Slice, int]]] = {}
+        self._parts: dict[str, _Part] = {}
+        self._unwritten: dict[Row, list[tuple[Slice, int]]] = {}
 
     def entries(self, limits: Sequence[Limit], instant_ns: int) -> tuple[Entry, ...]:
         return tuple(Entry(limit, self._slice(limit, instant_ns)) for limit in limits)
@@ -60,7 +76,7 @@ class Holdings:
         """A request for which the amounts are in `reserved` already."""
         hold = Hold(entries, work, cap, instant_ns, set(range(len(work.parts))))
         for index, part in enumerate(work.parts):
-            self._parts[part.request_id] = hold, index
+            self._parts[part.request_id] = _Part(hold, index, [0] * len(entries))
         return hold
 
     def note_shortage(self, entries: Sequence[Entry], shortage: Shortage, now_s: float) -> None:
@@ -78,35 +94,53 @@ class Holdings:
                     return msgspec.structs.replace(short, need=need, now_ns=instant_ns)
         return None
 
-    def awaits(self, request_ids: Iterable[str]) -> bool:
+    def awaits(self, rows: Iterable[Row]) -> bool:
         """Whether the ledger's taking any of these changes a lease."""
-        return any(request_id in self._unwritten for request_id in request_ids)
+        return any(row in self._unwritten for row in rows)
 
     def dispatched(self, request_id: str) -> None:
         """The engine has this part: its usage will come."""
         if (part := self._parts.get(request_id)) is not None:
-            part[0].dispatched.add(part[1])
+            part.hold.dispatched.add(part.index)
+
+    def seen(self, request_id: str, usage: Usage) -> None:
+        """A part has used at least this much, of which there will be a row; its engine is lost and may tell of more, up
+        to all that is reserved."""
+        if (part := self._parts.get(request_id)) is not None:
+            self._spend(part, usage, Row(request_id, is_final=False))
 
     def ended(self, request_id: str, usage: Usage) -> None:
         """A part used this much. What it reserved beyond that is free again."""
-        part = self._parts.pop(request_id, None)
-        if part is None:
-            return
-        hold, index = part
-        hold.open.discard(index)
-        used = []
-        for entry in hold.entries:
+        if (part := self._parts.pop(request_id, None)) is not None:
+            self._spend(part, usage, Row(request_id, is_final=True))
+            self._release(part)
+
+    def give_up(self, request_id: str) -> None:
+        """A part never ran, or nobody will tell any more how far: what is reserved of it is free."""
+        if (part := self._parts.pop(request_id, None)) is not None:
+            self._release(part)
+
+    def _spend(self, part: _Part, usage: Usage, row: Row) -> None:
+        """What it used beyond what is known already waits for the row to be written."""
+        work, used = part.hold.work, []
+        for place, entry in enumerate(part.hold.entries):
             unit = entry.limit.unit
-            reserved = hold.work.part_amount(index, unit, hold.cap)
-            spent = amount(unit, index, usage.prompt_tokens, usage.completion_tokens, hold.work.price)
-            spent = min(spent, reserved)
-            entry.slice.reserved -= reserved
-            entry.slice.unwritten += spent
-            if spent:
-                used.append((entry.slice, spent))
-            self.look_at(entry.slice)
+            spent = amount(unit, part.index, usage.prompt_tokens, usage.completion_tokens, work.price)
+            more = min(spent, work.part_amount(part.index, unit, part.hold.cap)) - part.spent[place]
+            if more > 0:
+                part.spent[place] += more
+                entry.slice.reserved -= more
+                entry.slice.unwritten += more
+                used.append((entry.slice, more))
         if used:
-            self._unwritten[request_id] = used
+            self._unwritten[row] = used
+
+    def _release(self, part: _Part) -> None:
+        hold = part.hold
+        hold.open.discard(part.index)
+        for entry, spent in zip(hold.entries, part.spent, strict=True):
+            entry.slice.reserved -= hold.work.part_amount(part.index, entry.limit.unit, hold.cap) - spent
+            self.look_at(entry.slice)
 
     def close(self, hold: Hold) -> None:
         """The request is answered: its place among the concurrent ones is free, and so is what never ran."""
@@ -114,25 +148,24 @@ class Holdings:
             return
         hold.closed = True
         for index in hold.open - hold.dispatched:
-            self.ended(hold.work.parts[index].request_id, Usage(0, 0))
-            self._forget_unused(hold.work.parts[index].request_id)
+            self.give_up(hold.work.parts[index].request_id)
         for entry in hold.entries:
             if entry.limit.unit == "concurrency":
                 entry.slice.reserved -= 1
                 self.look_at(entry.slice)
 
-    def writing(self, request_ids: Iterable[str]) -> dict[Key, int]:
-        """The leases as they are once the usage of these parts is in the ledger."""
+    def writing(self, rows: Iterable[Row]) -> dict[Key, int]:
+        """The leases as they are once these are in the ledger."""
         amounts: dict[Key, int] = {}
-        for request_id in request_ids:
-            for each, spent in self._unwritten.get(request_id, ()):
+        for row in rows:
+            for each, spent in self._unwritten.get(row, ()):
                 amounts[each.key] = amounts.get(each.key, each.held) - spent
         return amounts
 
-    def written(self, request_ids: Iterable[str]) -> None:
-        """The ledger has the usage of these parts, and their leases are smaller by it."""
-        for request_id in request_ids:
-            for each, spent in self._unwritten.pop(request_id, ()):
+    def written(self, rows: Iterable[Row]) -> None:
+        """The ledger has these, and their leases are smaller by them."""
+        for row in rows:
+            for each, spent in self._unwritten.pop(row, ()):
                 each.held -= spent
                 each.unwritten -= spent
 
@@ -202,9 +235,3 @@ class Holdings:
         del self.slices[each.key]
         if self._latest.get(each.key[0]) is each:
             del self._latest[each.key[0]]
-
-    def _forget_unused(self, request_id: str) -> None:
-        """A part that never ran is in no ledger, so nothing of it waits to be written."""
-        for each, spent in self._unwritten.pop(request_id, ()):
-            each.unwritten -= spent
-            self.look_at(each)

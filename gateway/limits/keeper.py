@@ -18,7 +18,7 @@ import structlog
 
 from gateway.limits.clock import DatabaseClock
 from gateway.limits.exchange import Ask, Exchange, Stale, ask
-from gateway.limits.holdings import Holdings
+from gateway.limits.holdings import Holdings, Row
 from gateway.limits.limit import Limit
 from gateway.limits.slices import Hold, Key, Shortage
 from gateway.limits.store import Beat, LeaseStore, SessionLost
@@ -34,6 +34,9 @@ SILENT_S = 15.0
 which others take a gateway for dead."""
 
 EXCHANGE_TIMEOUT_S = 5.0
+ASK_TIMEOUT_S = 2 * EXCHANGE_TIMEOUT_S
+"""A request may have to wait for the exchange before its own."""
+
 SHORT_S = 0.1
 """For so long a shortage is believed without asking again, so that a client in a loop costs next to nothing."""
 
@@ -103,7 +106,10 @@ class Keeper:
         self._waiting.append((asked, answered))
         self._wake.set()
         try:
-            await answered
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                await answered
+        except TimeoutError:
+            return None
         except asyncio.CancelledError:
             if isinstance(asked.answer, Hold):  # in the very moment that the client left
                 self.close(asked.answer)
@@ -122,20 +128,20 @@ class Keeper:
             self._wake.set()
 
     @asynccontextmanager
-    async def settling(self, request_ids: Collection[str]) -> AsyncIterator[Settling]:
-        """Around the transaction that writes the usage of these requests. It is over when the context is left without
+    async def settling(self, rows: Collection[Row]) -> AsyncIterator[Settling]:
+        """Around the transaction that writes these. It is over when the context is left without
         an exception; otherwise its end is unknown."""
-        if not self.holdings.awaits(request_ids):
+        if not self.holdings.awaits(rows):
             yield Settling("", {})
             return
         async with self._lock:
-            amounts = self.holdings.writing(request_ids)
+            amounts = self.holdings.writing(rows)
             try:
                 yield Settling(self._gateway_id, amounts)
             except BaseException:
                 self.holdings.dirty |= amounts.keys()
                 raise
-            self.holdings.written(request_ids)
+            self.holdings.written(rows)
 
     async def _work(self) -> None:
         while True:
@@ -201,7 +207,8 @@ class Keeper:
             sent_s = self._clock.monotonic()
             self._gateway_id = _new_gateway_id()
             self.holdings.reclaim()
-            beat = await self._store.claim(self._gateway_id, self.holdings.amounts())
+            async with asyncio.timeout(EXCHANGE_TIMEOUT_S):
+                beat = await self._store.claim(self._gateway_id, self.holdings.amounts())
             self._heard(beat, sent_s)
 
     def _heard(self, beat: Beat, sent_s: float) -> None:

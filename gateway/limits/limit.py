@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Collection
 from typing import Literal, get_args
 
 import msgspec
@@ -19,6 +20,9 @@ RATED: frozenset[Unit] = frozenset({"requests", "input_tokens", "output_tokens",
 
 SIZES: frozenset[Unit] = frozenset({"input_tokens", "output_tokens", "tokens"})
 """Units that without a window bound the size of one request: its prompt, each completion, or both together."""
+
+ALERT_PERCENTS = (80, 100)
+"""Where a limit does not say otherwise."""
 
 NS_PER_S = 1_000_000_000
 _UTC_DAY_S = 86_400
@@ -70,14 +74,25 @@ class Limit(msgspec.Struct, frozen=True):
         return self.api_key_id in (None, api_key_id) and self.model in (None, model)
 
 
-def complaint(unit: Unit, window: Window, *, hard: bool) -> str | None:
-    """What is wrong with a combination, or None: the words that follow "'window'"."""
-    if unit in ("concurrency", "storage_bytes"):
-        return None if window == "none" else f"must be 'none' with the unit '{unit}'"
-    if window == "none" and unit not in SIZES:
-        return f"must be 'minute', 'day' or 'month' with the unit '{unit}'"
-    if window == "none" and not hard:
-        return "must be 'minute', 'day' or 'month' for a soft limit"
+def alerts(unit: Unit, window: Window) -> bool:
+    """Whether crossing a share of such a limit is noticed: only where usage is summed up per window."""
+    return unit in RATED and window != "none"
+
+
+def complaint(unit: Unit, window: Window, *, hard: bool, alert_percents: Collection[int]) -> tuple[str, str] | None:
+    """What is wrong with a combination, or None: the field, and the words that follow it."""
+    if unit not in RATED and window != "none":
+        return "window", f"must be 'none' with the unit '{unit}'"
+    if unit in RATED and unit not in SIZES and window == "none":
+        return "window", f"must be 'minute', 'day' or 'month' with the unit '{unit}'"
+    if alerts(unit, window):
+        return None
+    if unit in SIZES and not hard:
+        return "window", "must be 'minute', 'day' or 'month' for a soft limit"
+    if not hard:
+        return "hard", f"must be true with the unit '{unit}': it has no alerts"
+    if alert_percents:
+        return "alert_percents", "must be empty or left out without a window: there are no alerts"
     return None
 
 

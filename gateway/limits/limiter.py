@@ -13,6 +13,7 @@ from gateway.errors import LimitReached, Overloaded
 from gateway.limits.clock import DatabaseClock
 from gateway.limits.crowd import Crowd
 from gateway.limits.exchange import Stale
+from gateway.limits.holdings import Row
 from gateway.limits.keeper import Keeper, Settling
 from gateway.limits.refusal import Headers, refusal, standing
 from gateway.limits.rules import Applicable, Rules
@@ -149,10 +150,20 @@ class Limiter:
         self._keeper.holdings.ended(request_id, usage)
         self._keeper.look()
 
-    def settling(self, request_ids: Collection[str]) -> AbstractAsyncContextManager[Settling]:
-        """Around the transaction that writes the usage of these requests. It is over when the context is left without
+    def seen(self, request_id: str, usage: Usage) -> None:
+        """It used at least this much, which has yet to be written; its engine is lost."""
+        self._keeper.holdings.seen(request_id, usage)
+
+    def given_up(self, request_ids: Collection[str]) -> None:
+        """`ended` will not come for these after all, unless it did."""
+        for request_id in request_ids:
+            self._keeper.holdings.give_up(request_id)
+        self._keeper.look()
+
+    def settling(self, rows: Collection[Row]) -> AbstractAsyncContextManager[Settling]:
+        """Around the transaction that writes these. It is over when the context is left without
         an exception; otherwise its end is unknown."""
-        return self._keeper.settling(request_ids)
+        return self._keeper.settling(rows)
 
 
 def _unavailable() -> Overloaded:

@@ -32,8 +32,9 @@ Headers = tuple[tuple[str, str], ...]
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """Which limit refused, for programs. needed: the least that the request could do with. frees_at: Unix seconds at
-    which the window ends, null where running requests free it, or credit does."""
+    """Which limit refused, for programs. used, reserved: null for a limit of the whole organization, whose other
+    projects' traffic they would show. needed: the least that the request could do with. frees_at: Unix seconds at which
+    the window ends, null where running requests free it, or credit does."""
 
     id: str
     scope: Scope
@@ -41,8 +42,8 @@ class Explanation(msgspec.Struct, frozen=True):
     unit: Unit
     window: Window
     max: int
-    used: int
-    reserved: int
+    used: int | None
+    reserved: int | None
     needed: int
     frees_at: int | None
 
@@ -50,6 +51,7 @@ class Explanation(msgspec.Struct, frozen=True):
 def refusal(shortage: Shortage, headers: Headers) -> LimitReached:
     """The error that tells a client which limit it has met, and when to come again."""
     limit = shortage.limit
+    is_shared = limit.scope == "organization"
     explanation = Explanation(
         limit.id,
         limit.scope,
@@ -57,22 +59,31 @@ def refusal(shortage: Shortage, headers: Headers) -> LimitReached:
         limit.unit,
         limit.window,
         limit.max,
-        shortage.used,
-        shortage.reserved,
+        None if is_shared else shortage.used,
+        None if is_shared else shortage.reserved,
         shortage.need,
         shortage.frees_s,
     )
-    message = f"{_subject(limit)}: {shortage.used} used, {shortage.reserved} reserved by running requests"
-    if limit.unit == "concurrency":
-        message = f"{_subject(limit)}, and {shortage.reserved} are running. It frees as soon as one of them ends."
-        return LimitReached(message, limit=explanation, headers=headers, retry_after_s=CONCURRENCY_RETRY_S)
-    message += f", and this request needs at least {shortage.need}."
     if limit.is_balance:
-        message += " More credit makes room."
+        message = (
+            f"{_subject(limit)}: {shortage.used} used, {shortage.reserved} reserved by running requests, and this "
+            f"request needs at least {shortage.need}. More credit makes room."
+        )
         return QuotaExceeded(message, limit=explanation, headers=(*headers, ("x-should-retry", "false")))
     if shortage.need > limit.max:
-        message += " It is more than the limit allows at any time."
-        return LimitReached(message, limit=explanation, headers=(*headers, ("x-should-retry", "false")))
+        message = (
+            f"{_subject(limit)}, and this request needs at least {shortage.need}: more than it allows at any time."
+        )
+        kind = LimitReached if limit.window in ("minute", "none") else QuotaExceeded
+        return kind(message, limit=explanation, headers=(*headers, ("x-should-retry", "false")))
+    if limit.unit == "concurrency":
+        running = "as many" if is_shared else str(shortage.reserved)
+        message = f"{_subject(limit)}, and {running} are running. It frees as soon as one of them ends."
+        return LimitReached(message, limit=explanation, headers=headers, retry_after_s=CONCURRENCY_RETRY_S)
+    message = _subject(limit)
+    if not is_shared:
+        message += f": {shortage.used} used, {shortage.reserved} reserved by running requests"
+    message += f", and this request needs at least {shortage.need}{', more than is left' if is_shared else ''}."
     assert shortage.frees_s is not None
     wait_s = max(0.0, (shortage.frees_s * NS_PER_S - shortage.now_ns) / NS_PER_S)
     frees = datetime.datetime.fromtimestamp(shortage.frees_s, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -85,9 +96,12 @@ def refusal(shortage: Shortage, headers: Headers) -> LimitReached:
 
 def standing(entries: Iterable[Entry], now_ns: int) -> Headers:
     """`x-ratelimit-*` for requests and for tokens: of the limits that apply, the shortest windows' that has the least
-    left. `remaining` is what this gateway last heard of."""
+    left. `remaining` is what this gateway last heard of. Limits of the whole organization are left out: what is left of
+    them would show the traffic of its other projects."""
     chosen: dict[str, Entry] = {}
     for entry in entries:
+        if entry.limit.scope == "organization":
+            continue
         unit = entry.limit.unit
         kind = "requests" if unit == "requests" else "tokens" if unit in _TOKENS else None
         if kind is not None and (kind not in chosen or _order(entry) < _order(chosen[kind])):

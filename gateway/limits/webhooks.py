@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import datetime
+import functools
 import hashlib
 import hmac
 import ipaddress
@@ -18,13 +19,15 @@ import httpx
 import structlog
 
 from gateway.db.pool import FAILURES, Database
-from gateway.db.webhooks import FIRST_DELAY, Delivery, claim_deliveries, note_delivered, note_failed
+from gateway.db.webhooks import FIRST_DELAY, Delivery, claim_deliveries, clean_up, note_delivered, note_failed
 
 log = structlog.get_logger(__name__)
 
 POLL_S = 1.0
-BATCH = 8
+CLEAN_UP_S = 600.0
 TIMEOUT_S = 10.0
+MAX_SENDING = 100
+MAX_REASON = 500
 SECRET_PREFIX = "whsec_"  # noqa: S105 - the standard's prefix, no secret
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: an IPv4 address is in the last 32 bits
@@ -38,70 +41,121 @@ class Undeliverable(Exception):
 class WebhookSender:
     """One per gateway process; works between `start` and `stop`.
 
+    Sends to each webhook one message at a time, to all of them side by side: a slow receiver delays its own alone.
     allow_private: also to addresses that the internet cannot reach, such as the loopback. first_delay: before the
-    second attempt; each further one is twice as long.
+    second attempt; each further one is twice as long. timeout_s: of a whole attempt.
     """
 
     def __init__(
-        self, database: Database, *, allow_private: bool, first_delay: datetime.timedelta = FIRST_DELAY
+        self,
+        database: Database,
+        *,
+        allow_private: bool,
+        first_delay: datetime.timedelta = FIRST_DELAY,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._database = database
         self._allow_private = allow_private
         self._first_delay = first_delay
-        self._task: asyncio.Task[None] | None = None
+        self._timeout_s = timeout_s
+        self._sending: dict[str, asyncio.Task[None]] = {}  # by the webhook's id
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
+        self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._clean_up())]
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        tasks = [*self._tasks, *self._sending.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self) -> None:
-        # A client per gateway: no proxy of the environment, no redirect to where nobody checked the address.
-        timeout = httpx.Timeout(TIMEOUT_S)
-        async with httpx.AsyncClient(timeout=timeout, trust_env=False, follow_redirects=False) as client:
+        # No proxy of the environment, no redirect to where nobody checked the address, and no connection is kept: one
+        # that proved to be a host's would be used for another host at the same address.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        async with httpx.AsyncClient(timeout=self._timeout_s, limits=limits, trust_env=False) as client:
             while True:
                 try:
-                    async with self._database.acquire() as conn:
-                        due = await claim_deliveries(conn, BATCH, first_delay=self._first_delay)
-                    await asyncio.gather(*(self._deliver(client, each) for each in due))
+                    await self._begin(client)
                 except FAILURES as error:
                     log.warning("webhooks_unavailable", error=repr(error))
-                await asyncio.sleep(POLL_S)
+                if self._sending:
+                    await asyncio.wait(self._sending.values(), timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
+                else:
+                    await asyncio.sleep(POLL_S)
+
+    async def _begin(self, client: httpx.AsyncClient) -> None:
+        """Start what is due and has room."""
+        if len(self._sending) >= MAX_SENDING:
+            return
+        async with self._database.acquire() as conn:
+            due = await claim_deliveries(
+                conn, MAX_SENDING - len(self._sending), busy=self._sending, first_delay=self._first_delay
+            )
+        for delivery in due:
+            task = asyncio.create_task(self._deliver(client, delivery))
+            self._sending[delivery.webhook_id] = task
+            task.add_done_callback(functools.partial(self._ended, delivery.webhook_id))
+
+    def _ended(self, webhook_id: str, _: asyncio.Task[None]) -> None:
+        del self._sending[webhook_id]
 
     async def _deliver(self, client: httpx.AsyncClient, delivery: Delivery) -> None:
-        try:
-            await self._send(client, delivery)
-        except (Undeliverable, httpx.HTTPError, OSError, ValueError) as error:
-            reason = str(error) or type(error).__name__
+        reason = await self._attempt(client, delivery)
+        if reason is not None:
             log.warning("webhook_failed", delivery=delivery.id, attempts=delivery.attempts, error=reason)
+        try:
             async with self._database.acquire() as conn:
-                await note_failed(conn, delivery.id, reason[:500])
-        else:
-            async with self._database.acquire() as conn:
-                await note_delivered(conn, delivery.id)
+                if reason is None:
+                    await note_delivered(conn, delivery.id)
+                else:
+                    await note_failed(conn, delivery.id, reason[:MAX_REASON])
+        except FAILURES as error:  # it is due again, and the receiver knows its id
+            log.warning("webhooks_unavailable", error=repr(error))
+
+    async def _attempt(self, client: httpx.AsyncClient, delivery: Delivery) -> str | None:
+        """Why it was not delivered, None if it was."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._send(client, delivery)
+        except TimeoutError:
+            return f"the receiver did not answer within {self._timeout_s:g} s"
+        except (Undeliverable, httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+            return str(error) or type(error).__name__
+        return None
 
     async def _send(self, client: httpx.AsyncClient, delivery: Delivery) -> None:
-        """To an address that was checked, whatever the name means by the time of the connection. Raises Undeliverable
-        and what httpx and the resolver raise."""
+        """To an address that was checked, whatever the name means by the time of the connection. Of the answer only the
+        status is read. Raises Undeliverable and what httpx and the resolver raise."""
         url = httpx.URL(delivery.url)
         address = await checked_address(url, allow_private=self._allow_private)
-        response = await client.post(
+        headers = {
+            "host": url.netloc.decode(),
+            "content-type": "application/json",
+            "accept-encoding": "identity",
+            "webhook-id": delivery.id,
+            "webhook-timestamp": str(delivery.now_s),
+            "webhook-signature": signature(delivery.secret, delivery.id, delivery.now_s, delivery.body),
+        }
+        async with client.stream(
+            "POST",
             url.copy_with(host=address),
             content=delivery.body.encode(),
-            headers={
-                "host": url.netloc.decode(),
-                "content-type": "application/json",
-                "webhook-id": delivery.id,
-                "webhook-timestamp": str(delivery.now_s),
-                "webhook-signature": signature(delivery.secret, delivery.id, delivery.now_s, delivery.body),
-            },
+            headers=headers,
             extensions={"sni_hostname": url.host},
-        )
-        if not response.is_success:
-            raise Undeliverable(f"the receiver answered {response.status_code}")
+        ) as response:
+            if not response.is_success:
+                raise Undeliverable(f"the receiver answered {response.status_code}")
+
+    async def _clean_up(self) -> None:
+        while True:
+            await asyncio.sleep(CLEAN_UP_S)
+            try:
+                async with self._database.acquire() as conn:
+                    await clean_up(conn)
+            except FAILURES as error:
+                log.warning("webhooks_unavailable", error=repr(error))
 
 
 def signature(secret: bytes, message_id: str, timestamp_s: int, body: str) -> str:
@@ -123,7 +177,7 @@ async def checked_address(url: httpx.URL, *, allow_private: bool) -> str:
     addresses = [str(entry[4][0]).partition("%")[0] for entry in found]
     for address in addresses:
         if not allow_private and not _is_public(address):
-            raise Undeliverable(f"{url.host} is at {address}, which is not a public address")
+            raise Undeliverable(f"{url.host} is at what is not a public address")  # which one is not theirs to know
     return addresses[0]
 
 

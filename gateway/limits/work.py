@@ -31,6 +31,17 @@ class Prices(Protocol):
         """An upper bound of what a request that is admitted about now, Unix time in ns, will be billed."""
 
 
+_COUNTS: dict[Unit, tuple[int, int, int]] = {
+    "requests": (1, 0, 0),
+    "input_tokens": (0, 1, 0),
+    "output_tokens": (0, 0, 1),
+    "tokens": (0, 1, 1),
+    "concurrency": (0, 0, 0),
+    "storage_bytes": (0, 0, 0),
+}
+"""How much a request, a prompt token and a completion token count for."""
+
+
 class Part(msgspec.Struct, frozen=True):
     """One prompt of a request. max_tokens: the most completion tokens of each of its choices."""
 
@@ -67,6 +78,8 @@ class Work(msgspec.Struct, frozen=True):
         """The most that all parts can use. One request is one of `requests` and one of `concurrency`."""
         if unit == "concurrency":
             return 1
+        if len(self.parts) == 1:
+            return self.part_amount(0, unit, cap)
         return sum(self.part_amount(index, unit, cap) for index in range(len(self.parts)))
 
     def cap_within(self, unit: Unit, budget: int) -> int | None:
@@ -79,16 +92,7 @@ class Work(msgspec.Struct, frozen=True):
 
 def amount(unit: Unit, index: int, prompt_tokens: int, completion_tokens: int, price: Price) -> int:
     """What one part used, of cost the most. index: of the part; the first one counts as the request."""
-    match unit:
-        case "requests":
-            return int(index == 0)
-        case "input_tokens":
-            return prompt_tokens
-        case "output_tokens":
-            return completion_tokens
-        case "tokens":
-            return prompt_tokens + completion_tokens
-        case "cost_nanos":
-            return price.most(prompt_tokens, completion_tokens)
-        case "concurrency" | "storage_bytes":
-            return 0
+    if unit == "cost_nanos":
+        return price.most(prompt_tokens, completion_tokens)
+    of_request, of_prompt, of_completion = _COUNTS[unit]
+    return of_request * (index == 0) + of_prompt * prompt_tokens + of_completion * completion_tokens

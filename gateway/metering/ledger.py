@@ -15,6 +15,7 @@ from gateway.db.journals import add_engine_usage, corrected_here, report_journal
 from gateway.db.leases import write_leases
 from gateway.db.pool import Database
 from gateway.db.usage import UsageEvent, write_usage_events
+from gateway.limits.holdings import Row
 from gateway.limits.limiter import Limiter
 from gateway.metering.event import usage_event
 from gateway.metering.format import Ended
@@ -54,9 +55,9 @@ class Ledger:
         """Write them, no attempt twice; returns the attempts that had no row yet. open_requests: those of the journal
         that have no row once this is done. Raises what the database raises; then nothing is written, or all is and that
         will be found out when they are written again."""
-        request_ids = [entry.event.request_id for entry in entries]
+        rows = [Row(entry.event.request_id, is_final=bool(entry.ended.engine_id)) for entry in entries]
         async with (
-            self._limiter.settling(request_ids) as leases,
+            self._limiter.settling(rows) as leases,
             asyncio.timeout(TIMEOUT_S),
             self._database.transaction() as conn,
         ):

@@ -5,6 +5,7 @@ on disk. Knows neither files nor SQL, nor prices.
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
 import msgspec
 import structlog
@@ -78,6 +79,11 @@ class Meter:
         self._journal.end(ended)
         if source is not None:
             self._acknowledgements.owe(source, ended.attempt, self._journal.position)
-        self._limiter.ended(usage.request_id, usage.usage)
+            self._limiter.ended(usage.request_id, usage.usage)
+        else:
+            self._limiter.seen(usage.request_id, usage.usage)
         self._metrics.usage_waiting.set(len(self._journal.unsettled.ended))
         self._copier.wake()
+
+    def given_up(self, request_ids: Collection[str]) -> None:
+        self._limiter.given_up(request_ids)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,6 +17,7 @@ from adapters.demo import DEMO
 from adapters.peft_format import read_adapter
 from adapters.store import AdapterStore
 from gateway.db.adapters import put_adapter, store_shared
+from gateway.db.audit import Author, record
 from gateway.db.keys import create_key
 from gateway.db.migrate import migrate
 from gateway.db.organizations import ensure_organization
@@ -99,13 +100,15 @@ async def _tenant(connection: Connection, organization_id: str, tenant: str, set
     if found := await find_project(connection, organization_id, tenant):
         return found.id
     store = AdapterStore(settings.adapter_store_dir)
+    made: list[tuple[str, str, dict[str, Any]]] = []
     async with store_shared(connection):
         project = await create_project(connection, organization_id, tenant)
         assert project is not None, "nobody else serves this data folder"
+        made.append(("project.created", project.id, {"id": project.id, "name": project.name}))
         for adapter in (adapter for adapter in DEMO if adapter.tenant == tenant):
             file = await asyncio.to_thread(read_adapter, adapter.path)
             digest = await asyncio.to_thread(store.add, adapter.path)
-            await put_adapter(
+            row, _ = await put_adapter(
                 connection,
                 project.id,
                 adapter.name,
@@ -113,6 +116,10 @@ async def _tenant(connection: Connection, organization_id: str, tenant: str, set
                 rank=file.rank_max,
                 size_bytes=store.size_bytes(digest),
             )
+            shown = {"id": row.id, "name": row.name, "version": row.version, "digest": row.digest}
+            made.append(("adapter.created", row.id, shown))
+        for event, object_id, after in made:
+            await record(connection, _author(organization_id), event, object_id, project_id=project.id, after=after)
     return project.id
 
 
@@ -121,15 +128,24 @@ async def _store_key(
 ) -> None:
     parsed = parse_key(key)
     assert parsed is not None
-    await create_key(
-        connection,
-        organization_id=organization_id,
-        project_id=project_id,
-        name=name,
-        public=parsed.public,
-        sha256=parsed.sha256,
-        scopes=scopes,
-    )
+    async with connection.transaction():
+        row = await create_key(
+            connection,
+            organization_id=organization_id,
+            project_id=project_id,
+            name=name,
+            public=parsed.public,
+            sha256=parsed.sha256,
+            scopes=scopes,
+        )
+        if row is not None:
+            event = "api_key.created" if project_id else "admin_api_key.created"
+            shown = {"id": row.id, "name": row.name, "redacted_value": f"{row.public}***", "scopes": row.scopes}
+            await record(connection, _author(organization_id), event, row.id, project_id=project_id, after=shown)
+
+
+def _author(organization_id: str) -> Author:
+    return Author(organization_id=organization_id, kind="system", id="bootstrap", email=None, address="", request_id="")
 
 
 def _is_key(text: str, kind: KeyKind) -> bool:

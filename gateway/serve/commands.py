@@ -28,7 +28,9 @@ def engine_command(settings: Settings, model_dir: Path) -> list[str]:
         "--max-batched-tokens": str(settings.max_batched_tokens),
         "--max-waiting": str(settings.max_waiting),
         "--max-adapters": str(settings.max_adapters),
+        "--max-adapter-rank": str(settings.max_adapter_rank),
         "--adapter-host-bytes": str(settings.adapter_host_bytes),
+        "--gpu-memory-fraction": str(settings.gpu_memory_fraction),
         "--num-threads": str(settings.num_threads),
         "--num-draft-tokens": str(settings.num_draft_tokens),
     }

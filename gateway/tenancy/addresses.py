@@ -37,6 +37,17 @@ def contains(networks: Iterable[Network], text: str) -> bool:
     return address is not None and any(address in network for network in networks)
 
 
+def is_within(inner: Iterable[Network], outer: Iterable[Network]) -> bool:
+    """Whether each of the inner networks is a part of one of the outer ones."""
+    return all(any(_is_part(small, large) for large in outer) for small in inner)
+
+
+def _is_part(small: Network, large: Network) -> bool:
+    if isinstance(small, IPv4Network):
+        return isinstance(large, IPv4Network) and small.subnet_of(large)
+    return isinstance(large, IPv6Network) and small.subnet_of(large)
+
+
 def client_of(address: str) -> str:
     """What counts as one client in limits per address: an IPv4 address, or the /64 of an IPv6 one."""
     parsed = parse_address(address)

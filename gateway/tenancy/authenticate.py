@@ -20,7 +20,7 @@ from gateway.tenancy.addresses import contains
 from gateway.tenancy.failures import FailureCap
 from gateway.tenancy.key_cache import CachedKey, KeyCache
 from gateway.tenancy.keys import ParsedKey, parse_key
-from gateway.tenancy.permissions import of_role, of_scopes
+from gateway.tenancy.permissions import of_project_role, of_role, of_scopes
 
 LOOKUP_TIMEOUT_S = 5.0
 NOTE_EVERY = datetime.timedelta(minutes=1)
@@ -135,15 +135,20 @@ class Authenticator:
 
 
 def _principal(key: FoundKey) -> Principal:
-    """Everything about the key that a request needs. A user's key never does more than the user may."""
-    permissions = of_scopes(key.scopes)
-    if key.kind == "admin" and key.owned_by_user:
-        permissions &= of_role(key.owner_role)
+    """Everything about the key that a request needs. A user's key never does more than the user may.
+
+    Without a role, neither in the organization nor in the key's project, the user has no part in it, and the key none.
+    """
+    scopes, permissions = frozenset(key.scopes), of_scopes(key.scopes)
+    if key.owned_by_user:
+        permissions &= of_role(key.owner_role) | of_project_role(key.owner_project_role)
+        if key.owner_role is None and key.owner_project_role is None:
+            scopes = frozenset()
     return Principal(
         organization_id=key.organization_id,
         project_id=key.project_id or "",
         api_key_id=key.id,
-        scopes=frozenset(key.scopes),
+        scopes=scopes,
         models=None if key.models is None else frozenset(key.models),
         permissions=permissions,
     )

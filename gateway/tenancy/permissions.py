@@ -1,6 +1,8 @@
-"""Who may do what in the admin API: the one table of roles and scopes, and the decision. Pure data, no I/O.
+"""Who may do what in the admin API: the tables of roles and scopes, and the decision. Pure data, no I/O.
 
-A role counts in the organization or in one project; a key has scopes, and never more than the user who owns it.
+Roles in the organization are for the operator's people, roles in a project for a customer's: these neither lift what
+the operator imposes on the project (limits, suspension) nor end it. A key has scopes, and never more than the user who
+owns it.
 """
 
 from __future__ import annotations
@@ -19,11 +21,33 @@ _SECURITY: frozenset[Permission] = frozenset({"audit.read", "admin_keys.read", "
 
 OF_ROLE: dict[Role, frozenset[Permission]] = {
     "owner": ALL,
-    "admin": ALL - {"organization.write"},
+    "admin": ALL - {"organization.write", "owners.write"},
     "billing": frozenset(
         {"billing.read", "billing.write", "limits.read", "projects.read", "keys.read", "organization.read"}
     ),
     "viewer": READ - _SECURITY,
+}
+
+_IN_PROJECT: frozenset[Permission] = frozenset(
+    {
+        "adapters.read",
+        "adapters.write",
+        "billing.read",
+        "key_limits.write",
+        "keys.read",
+        "keys.write",
+        "limits.read",
+        "members.read",
+        "members.write",
+        "projects.read",
+    }
+)
+
+OF_PROJECT_ROLE: dict[Role, frozenset[Permission]] = {
+    "owner": _IN_PROJECT | {"owners.write"},
+    "admin": _IN_PROJECT,
+    "billing": frozenset({"billing.read", "limits.read", "projects.read", "keys.read"}),
+    "viewer": _IN_PROJECT & READ,
 }
 
 OF_SCOPE: dict[Scope, frozenset[Permission]] = {
@@ -36,7 +60,13 @@ OF_SCOPE: dict[Scope, frozenset[Permission]] = {
 
 
 def of_role(role: Role | None) -> frozenset[Permission]:
+    """What a role in the organization gives, in all of it."""
     return OF_ROLE[role] if role else frozenset()
+
+
+def of_project_role(role: Role | None) -> frozenset[Permission]:
+    """What a role in a project gives there."""
+    return OF_PROJECT_ROLE[role] if role else frozenset()
 
 
 def of_scopes(scopes: Iterable[Scope]) -> frozenset[Permission]:

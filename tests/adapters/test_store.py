@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
@@ -72,6 +75,29 @@ def test_a_removed_adapter_is_gone_and_can_come_back(store: AdapterStore, folder
         with pytest.raises(AdapterMissing):
             call(digest)
     assert store.add(folder) == digest
+
+
+def test_adding_what_is_removed_at_the_same_time_never_fails(store: AdapterStore, folder: Path) -> None:
+    digest, adding = store.add(folder), threading.Event()
+    adding.set()
+
+    def remove() -> int:
+        num_removed = 0
+        while adding.is_set():
+            with contextlib.suppress(AdapterMissing):
+                store.remove(digest)
+                num_removed += 1
+        return num_removed
+
+    with ThreadPoolExecutor(1) as pool:
+        removing = pool.submit(remove)
+        try:
+            assert {store.add(folder) for _ in range(50)} == {digest}
+        finally:
+            adding.clear()
+        assert removing.result() > 0
+    store.add(folder)
+    store.verify(digest)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../adapter", "a" * 63, "A" * 64, "a" * 64 + "\n", "/etc", "0" * 65])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from engine.config import EngineConfig
 from engine.core import EngineCore
+from engine.device import BuildDevice
 from engine.mailbox import Drain, Event, Mailbox
 from engine.protocol import Final, GenerateRequest, SamplingParams, StepOutputs, TokenLogprobs
 from engine.sequence import ChunkResult, Plan
@@ -39,12 +40,12 @@ class _ArrivalsByStep:
         self._later = dict(later)
         self._step = 0
 
-    def run(self, plan: Plan) -> Sequence[ChunkResult]:
+    def run(self, plan: Plan, meanwhile: Callable[[], None]) -> Sequence[ChunkResult]:
         self._step += 1
         for due in [step for step in self._later if step <= self._step]:
             for request in self._later.pop(due):
                 self._mailbox.command(request)
-        return self._runner.run(plan)
+        return self._runner.run(plan, meanwhile)
 
 
 def run_engine(
@@ -52,9 +53,10 @@ def run_engine(
     requests: Sequence[GenerateRequest],
     later: Mapping[int, Sequence[GenerateRequest]] | None = None,
     preload: Iterable[str] = (),
+    build_device: BuildDevice | None = None,
 ) -> dict[str, Answer]:
     """Run all requests to their end. later: {step: requests that arrive while that step runs}; preload: digests."""
-    return collect(run_events(config, requests, later, preload))
+    return collect(run_events(config, requests, later, preload, build_device))
 
 
 def run_events(
@@ -62,10 +64,11 @@ def run_events(
     requests: Sequence[GenerateRequest],
     later: Mapping[int, Sequence[GenerateRequest]] | None = None,
     preload: Iterable[str] = (),
+    build_device: BuildDevice | None = None,
 ) -> list[Event]:
     """As `run_engine`, but everything the engine said, in order."""
     with contextlib.closing(Mailbox()) as mailbox:
-        core, _ = build_core(config, mailbox)
+        core, _ = build_core(config, mailbox, build_device)
         for digest in preload:
             core.preload(digest)
         core._runner = _ArrivalsByStep(core, mailbox, later or {})

@@ -84,21 +84,27 @@ class SlowCompiler:
 
 
 class CommandsByStep:
-    """The runner, and before it step k the commands due then."""
+    """The runner, and before it step k the commands due then; overlapping: they are obeyed while it computes."""
 
-    def __init__(self, mailbox: Mailbox, pool: AdapterPool, later: dict[int, list[object]]) -> None:
+    def __init__(
+        self, mailbox: Mailbox, pool: AdapterPool, later: dict[int, list[object]], *, overlapping: bool
+    ) -> None:
         self._runner = HashingRunner(NUM_BLOCKS, 4, pool.adapter)
         self._mailbox = mailbox
         self._later = later
+        self._overlapping = overlapping
         self._step = 0
         self.plans: list[Plan] = []
 
-    def run(self, plan: Plan) -> list[ChunkResult]:
+    def run(self, plan: Plan, meanwhile: Callable[[], None] = lambda: None) -> list[ChunkResult]:
         self._step += 1
         self.plans.append(plan)
         for command in self._later.get(self._step, []):
             self._mailbox.command(command)  # type: ignore[arg-type]
-        return self._runner.run(plan)
+        results = self._runner.run(plan)
+        if self._overlapping:
+            meanwhile()
+        return results
 
 
 class Shelf:
@@ -118,6 +124,7 @@ def run_core(
     later: dict[int, list[object]] | None = None,
     compiler: SlowCompiler | None = None,
     num_blocks: int = NUM_BLOCKS,
+    overlapping: bool = False,
     **limits: int,
 ) -> tuple[list[Event], list[Plan]]:
     """Everything the engine says to these commands, and every step it took."""
@@ -127,7 +134,7 @@ def run_core(
         blocks = BlockManager(num_blocks, 4)
         clock = iter(range(1, 1_000_000)).__next__
         scheduler = Scheduler(blocks, pool, msgspec.structs.replace(LIMITS, **limits), lambda: float(clock()))
-        runner = CommandsByStep(mailbox, pool, later or {})
+        runner = CommandsByStep(mailbox, pool, later or {}, overlapping=overlapping)
         compilations = Compilations(scheduler, compiler)
         statistics = Statistics(scheduler, blocks, pool, host, compilations)
         core = EngineCore(mailbox, scheduler, pool, runner, compilations, statistics)

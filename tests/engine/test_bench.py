@@ -13,10 +13,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine.bench import fairness, overview, prefix, slots, speculative, structured, throughput
-from engine.bench.__main__ import SCENARIOS, main
 from engine.bench.drive import BenchEngine, Source, run_closed
 from engine.bench.measures import auc
 from engine.bench.report import Report, Row
+from engine.bench.scenarios import SCENARIOS, main
 from engine.bench.workload import Workload
 from engine.config import EngineConfig
 from engine.protocol import SamplingParams

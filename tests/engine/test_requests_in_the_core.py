@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from engine.mailbox import Wake
-from engine.protocol import Abort
+from engine.protocol import Abort, UnloadAdapter
 from tests.engine.harness import collect
 from tests.engine.scheduling.scheduler_model import (
     VOCAB,
@@ -173,3 +173,20 @@ def test_the_wait_for_an_adapter_is_told_apart() -> None:
     assert 0 < usage.adapter_wait_ms <= usage.queue_ms
     assert usage.adapter_load_bytes == 1
     assert final(events, "base").usage.adapter_wait_ms == 0
+
+
+def test_commands_that_are_obeyed_while_a_step_is_computed_change_nothing_of_it_but_for_whom_they_end() -> None:
+    """A whole request and one choice aborted, a new request that takes their blocks, an adapter unloaded in use."""
+    staying, adapted = request("staying", max_tokens=12), request("adapted", max_tokens=12, adapter="a")
+    later: dict[int, list[object]] = {
+        4: [Abort("gone"), UnloadAdapter("a"), request("new", seed=9)],
+        6: [Abort("half", index=1), UnloadAdapter("a")],
+    }
+    asked = [staying, adapted, request("gone", max_tokens=40), request("half", n=2, max_tokens=12, seed=7)]
+    events, _ = run_core(*asked, later=later, overlapping=True, num_blocks=48, max_num_seqs=6)
+    assert text(events, "staying") == expected_choice(staying, seed=5).shown
+    assert text(events, "adapted") == expected_choice(adapted, seed=5).shown
+    assert text(events, "half", index=0) == expected_choice(asked[3], seed=7).shown
+    assert text(events, "new") == expected_choice(request("new"), seed=9).shown
+    assert final(events, "gone").finish_reason == "abort"
+    assert len(text(events, "half", index=1)) < 12

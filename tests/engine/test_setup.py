@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.setup import SetupError, build_core
+from engine.hardware import SetupError
+from engine.setup import build_core
 from tests.engine.harness import engine_config
 from tests.engine.models.tiny import save_tiny
 

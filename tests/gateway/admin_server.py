@@ -111,7 +111,12 @@ class AdminServer:
 
 @asynccontextmanager
 async def serve_admin(
-    database: Database, folder: Path, *, max_failed_keys: int = 0, trusted_proxies: Sequence[Network] = ()
+    database: Database,
+    folder: Path,
+    *,
+    max_failed_keys: int = 0,
+    trusted_proxies: Sequence[Network] = (),
+    store: AdapterStore | None = None,
 ) -> AsyncIterator[AdminServer]:
     """Serve on a free port of the loopback until the context is left."""
     # A hash that takes long would take long in every test.
@@ -126,7 +131,7 @@ async def serve_admin(
     metrics = Metrics(CollectorRegistry())
     services = AdminServices(
         database=database,
-        store=AdapterStore(folder / "adapters"),
+        store=store or AdapterStore(folder / "adapters"),
         authenticator=Authenticator(database, failures),
         logins=Logins(database, passwords, failures),
         passwords=passwords,

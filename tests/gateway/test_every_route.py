@@ -14,7 +14,7 @@ from tests.gateway.admin.routes import Route, routes_of
 from tests.gateway.conftest import House
 from tests.gateway.hostile import FRAGMENTS, HOSTS, RawClient, Reply, hostile_texts, printable
 
-PUBLIC = {"GET /health/live", "GET /health/ready", "GET /metrics", "POST /admin/v1/login"}
+PUBLIC = {"GET /health/live", "GET /health/ready", "GET /metrics", "GET /openapi.json", "POST /admin/v1/login"}
 NUM_TEXTS, NUM_TEXTS_FULL = 500, 5000
 
 

@@ -55,3 +55,16 @@ def test_counters_outlive_their_process_and_gauges_do_not(tmp_path: Path) -> Non
     assert rendered == [(1, 1), (2, 3), (3, 6)]
     empty_shared_metrics(folder)
     assert list(folder.iterdir()) == []
+
+
+def test_urls_of_webhooks_are_not_logged() -> None:
+    program = """
+import logging, sys
+from gateway.observe import configure_logging
+configure_logging("info")
+for name in ("httpx", "httpcore.connection", "other"):
+    logging.getLogger(name).info("https://example.com/secret of %s", name)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "secret of other" in done.stderr
+    assert "secret of http" not in done.stderr

@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ import pytest
 from engine.prepare import NOTE_NAME, SourceNote, make_folder
 from gateway.cli import main
 from gateway.db.adapters import list_adapters, remove_adapter
+from gateway.db.audit import AuditFilter, list_audit, verify
 from gateway.db.keys import find_usable_key, revoke_key
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
@@ -125,9 +127,20 @@ async def test_a_first_start_makes_keys_and_demo_and_a_second_one_changes_nothin
         key = await find_usable_key(connection, parsed.sha256)
         assert key is not None and key.project_id == acme.id and "inference" in key.scopes
 
+        events = await list_audit(connection, organization.id, AuditFilter(), after=None, limit=100)
+        assert Counter(row.event for row in events) == {
+            "admin_api_key.created": 1,
+            "project.created": 2,
+            "adapter.created": 3,
+            "api_key.created": 2,
+        }
+        assert {(row.actor_kind, row.actor_id) for row in events} == {("system", "bootstrap")}
+        assert (await verify(connection, organization.id)).broken is None
+
         await remove_adapter(connection, acme.id, "json")
         await revoke_key(connection, acme.id, key.id)
         assert await bootstrap(empty_dsn, settings) == access
+        assert await list_audit(connection, organization.id, AuditFilter(), after=None, limit=100) == events
         assert [row.name for row in await list_adapters(connection, acme.id)] == ["pirate"]
         assert await find_usable_key(connection, parsed.sha256) is None, "a revoked key does not come back"
 

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 
 import numpy as np
@@ -61,7 +62,7 @@ class HeadAlone:
         self._sampler = Sampler(EOS)
         self.step_ends_s: list[float] = []
 
-    def run(self, plan: Plan) -> list[ChunkResult]:
+    def run(self, plan: Plan, meanwhile: Callable[[], None] = lambda: None) -> list[ChunkResult]:
         wanted = rows_of(plan.chunks)
         rows = [row for each in wanted for row in each.sampling_rows]
         logits = self._hidden[[row.position % len(self._hidden) for row in rows]] @ self._head

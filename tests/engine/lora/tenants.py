@@ -29,10 +29,10 @@ LORAS = {
 class Tenants:
     """A tiny base model, the adapters in a store, and the peft model of each."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, family: str = "llama") -> None:
         self.model_dir = root / "model"
         self.store_dir = root / "store"
-        self.base = save_tiny("llama", self.model_dir)
+        self.base = save_tiny(family, self.model_dir)
         self.digests = {"": ""}
         self.models: dict[str, torch.nn.Module] = {"": self.base}
         store = AdapterStore(self.store_dir)

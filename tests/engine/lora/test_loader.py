@@ -42,7 +42,7 @@ class Files:
         return self.store.add(folder)
 
     def loader(self, dtype: torch.dtype = torch.float32, host_bytes: int = 1 << 20) -> AdapterLoader:
-        return AdapterLoader(self.store, MODEL, dtype, torch.device("cpu"), host=HostTier(host_bytes))
+        return AdapterLoader(self.store, MODEL, dtype, host=HostTier(host_bytes))
 
     def lose(self, digest: str) -> None:
         shutil.rmtree(self.store.path(digest))

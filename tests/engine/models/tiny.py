@@ -50,6 +50,11 @@ FAMILIES: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
     ),
     "llama3-rope": (LlamaConfig, LlamaForCausalLM, {"rope_parameters": LLAMA3_ROPE}),
     "llama-head-dim": (LlamaConfig, LlamaForCausalLM, {"head_dim": 16}),
+    "llama-two-heads": (
+        LlamaConfig,
+        LlamaForCausalLM,
+        {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16},
+    ),
     "mistral-window": (MistralConfig, MistralForCausalLM, {"sliding_window": 24}),
     "mistral": (MistralConfig, MistralForCausalLM, {"sliding_window": None}),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM, {"tie_word_embeddings": True}),

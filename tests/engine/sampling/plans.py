@@ -10,14 +10,17 @@ import torch
 
 from adapters.store import AdapterStore
 from engine.config import load_model_config
+from engine.cpu.attention import PagedCache
+from engine.cpu.path import CpuPath
+from engine.cpu.tables import AdapterTables
 from engine.lora.loader import AdapterLoader, HostTier
-from engine.lora.table import AdapterTables
 from engine.model_runner import ModelRunner
+from engine.models.checkpoint import load_weights
 from engine.models.decoder import Decoder
-from engine.models.weights import load_weights
 from engine.protocol import GenerateRequest
+from engine.sampling.sampler import Sampler
 from engine.sequence import Chunk, ChunkResult, Plan, Sequence
-from tests.engine.harness import engine_config
+from engine.transfers import HostTransfers
 
 BLOCK_SIZE = 16
 NUM_BLOCKS = 1024
@@ -29,19 +32,15 @@ class HandMadePlans:
 
     def __init__(self, model_dir: Path, store_dir: Path, digests: Many[str] = ()) -> None:
         cpu = torch.device("cpu")
-        config = engine_config(model_dir, store_dir, block_size=BLOCK_SIZE)
         model = load_model_config(model_dir)
-        decoder = Decoder(model, load_weights(model_dir, model, torch.float32, cpu), MAX_MODEL_LEN)
-        loader = AdapterLoader(AdapterStore(store_dir), model, torch.float32, cpu, host=HostTier(1 << 30))
+        decoder = Decoder(model, load_weights(model_dir, model, torch.float32, cpu))
+        loader = AdapterLoader(AdapterStore(store_dir), model, torch.float32, host=HostTier(1 << 30))
         self._slots = {digest: slot for slot, digest in enumerate(digests)}
         loaded = [loader.load(digest) for digest in digests]
-        self._runner = ModelRunner(
-            decoder,
-            config,
-            NUM_BLOCKS,
-            loaded.__getitem__,
-            AdapterTables(max(len(digests), 1), decoder.dtype, cpu, max_bytes=1 << 30),
-        )
+        tables = AdapterTables(max(len(digests), 1), decoder.dtype, max_bytes=1 << 30)
+        cache = PagedCache(model, NUM_BLOCKS * BLOCK_SIZE, MAX_MODEL_LEN, decoder.dtype)
+        path = CpuPath(decoder, cache, BLOCK_SIZE, loaded.__getitem__, tables)
+        self._runner = ModelRunner(path, Sampler(model.eos_token_ids), HostTransfers())
         self._free = list(range(1, NUM_BLOCKS))
 
     def start(self, request: GenerateRequest, index: int = 0) -> Sequence:

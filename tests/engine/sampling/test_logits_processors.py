@@ -105,7 +105,7 @@ def test_every_option_of_every_row_equals_the_reference(cases: list[Case], seed:
     logits = torch.randn(len(cases), VOCAB, generator=torch.Generator().manual_seed(seed)) * 4
     expected = torch.stack([case.reference(row) for case, row in zip(cases, logits, strict=True)])
     greedy = Sampler(EOS).choose(logits.clone(), [case.row() for case in cases])
-    process_logits_(logits, [case.row() for case in cases], EOS)
+    process_logits_(logits, [case.row() for case in cases], EOS, torch.from_numpy)
     torch.testing.assert_close(logits.double(), expected, rtol=1e-5, atol=1e-4)
     for case, sampled, row in zip(cases, greedy, expected, strict=True):
         assert row[sampled.token_id] > -torch.inf

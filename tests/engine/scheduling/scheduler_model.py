@@ -116,7 +116,7 @@ class HashingRunner:
         self._adapter_in = adapter_in
         self._cache = [b""] * (num_blocks * block_size)
 
-    def run(self, plan: Plan) -> list[ChunkResult]:
+    def run(self, plan: Plan, meanwhile: Callable[[], None] = lambda: None) -> list[ChunkResult]:
         for chunk in plan.chunks:
             assert len(chunk.token_ids) == chunk.num_tokens
             slot = chunk.sequence.adapter_slot

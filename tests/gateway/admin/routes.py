@@ -24,6 +24,8 @@ from gateway.admin.prices import SetPrices
 from gateway.admin.projects import ArchiveProject, CreateProject, ModifyProject
 from gateway.admin.rate_limits import UpdateRateLimit
 from gateway.admin.service_accounts import CreateServiceAccount
+from gateway.admin.spend_alerts import SetSpendAlert
+from gateway.admin.spend_limits import UpdateSpendLimit
 from gateway.admin.stripe_customers import SetStripeCustomer
 from gateway.admin.users import CreateUser, ModifyUser, ResetUser
 from gateway.admin.webhooks import CreateWebhook
@@ -40,7 +42,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
     ArchiveProject: {"retention_days": 1},
     ChangePassword: {"password": "x", "new_password": "a long new password"},
     Confirm: {"code": "000000"},
-    CreateAdminKey: {"name": "x", "scopes": ["admin_read"], "expires_at": None},
+    CreateAdminKey: {"name": "x", "scopes": ["admin_read"], "expires_at": None, "ip_allowlist": ["10.0.0.0/8"]},
     CreateKey: {
         "name": "x",
         "scopes": ["inference"],
@@ -92,6 +94,13 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
         "effective_at": None,
     },
     SetStripeCustomer: {"customer_id": "cus_x"},
+    SetSpendAlert: {
+        "threshold_amount": 1,
+        "currency": "USD",
+        "interval": "month",
+        "notification_channel": {"type": "webhook"},
+    },
+    UpdateSpendLimit: {"threshold_amount": 1, "currency": "USD", "interval": "month"},
     UpdateRateLimit: {
         "max_requests_per_1_minute": 1,
         "max_tokens_per_1_minute": None,

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 
 import httpx
 
-from tests.gateway.admin_server import MAX_ADAPTER_BYTES, AdminServer, write_adapter
+from adapters.store import AdapterStore
+from gateway.admin.services import MAX_FILE_WORK
+from gateway.db.pool import Database
+from tests.gateway.admin_server import MAX_ADAPTER_BYTES, AdminServer, serve_admin, write_adapter
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
@@ -140,3 +145,81 @@ async def test_storage_is_limited_and_what_is_refused_leaves_nothing(
     assert (await upload(operator, acme, "copy", tmp_path / "a")).status_code == 200, "the same content counts once"
     await operator.post(f"{acme}/limits", json=limit | {"max": 1 << 30})
     assert (await upload(operator, acme, "poet", tmp_path / "b")).status_code == 200
+
+
+class SlowStore(AdapterStore):
+    """Takes nothing in before its gate is opened. most_at_once: of those that were in `add`."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.gate = threading.Event()
+        self.most_at_once = 0
+        self._num_inside = 0
+        self._lock = threading.Lock()
+
+    def add(self, folder: Path) -> str:
+        with self._lock:
+            self._num_inside += 1
+            self.most_at_once = max(self.most_at_once, self._num_inside)
+        try:
+            assert self.gate.wait(30.0)
+            return super().add(folder)
+        finally:
+            with self._lock:
+                self._num_inside -= 1
+
+
+def num_arrived(folder: Path) -> int:
+    """How many uploads have all their files there."""
+    return len(list(folder.glob(f"*/{WEIGHTS}"))) if folder.exists() else 0
+
+
+async def test_uploads_hold_no_connection_while_their_files_are_worked_on(database: Database, tmp_path: Path) -> None:
+    store, num_uploads = SlowStore(tmp_path / "store"), 12
+    folders = [write_adapter(tmp_path / str(seed), seed=seed) for seed in range(num_uploads)]
+    async with (
+        serve_admin(database, tmp_path / "server", store=store) as server,
+        server.client(server.operator_key) as operator,
+    ):
+        acme = f"/projects/{(await operator.post('/projects', json={'name': 'acme'})).json()['id']}"
+        uploads = [asyncio.create_task(upload(operator, acme, f"a{n}", folder)) for n, folder in enumerate(folders)]
+        try:
+            async with asyncio.timeout(10.0):
+                while True:
+                    if num_arrived(server.services.upload_dir) == num_uploads:
+                        break
+                    await asyncio.sleep(0.01)
+            async with asyncio.timeout(5.0):
+                assert (await operator.get(f"{acme}/adapters")).json()["data"] == []
+        finally:
+            store.gate.set()
+        assert {reply.status_code for reply in await asyncio.gather(*uploads)} == {200}
+        assert len((await operator.get(f"{acme}/adapters", params={"limit": 100})).json()["data"]) == num_uploads
+    assert store.most_at_once == MAX_FILE_WORK
+
+
+class RacedStore(AdapterStore):
+    """Loses what is added first to somebody who removes the same content before anything refers to it."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.num_added = 0
+
+    def add(self, folder: Path) -> str:
+        digest = super().add(folder)
+        self.num_added += 1
+        if self.num_added == 1:
+            self.remove(digest)
+        return digest
+
+
+async def test_content_that_is_removed_before_it_is_referred_to_is_put_back(database: Database, tmp_path: Path) -> None:
+    store = RacedStore(tmp_path / "store")
+    async with (
+        serve_admin(database, tmp_path / "server", store=store) as server,
+        server.client(server.operator_key) as operator,
+    ):
+        acme = f"/projects/{(await operator.post('/projects', json={'name': 'acme'})).json()['id']}"
+        reply = await upload(operator, acme, "pirate", write_adapter(tmp_path / "a"))
+    assert (reply.status_code, store.num_added) == (200, 2)
+    assert store.digests() == [reply.json()["digest"]]

@@ -16,6 +16,7 @@ from gateway.db.pool import Database
 from tests.gateway.admin_server import PASSWORD, AdminServer
 
 NUM_ROWS = 7
+SPEND = {"threshold_amount": 100, "currency": "USD", "interval": "month"}
 LIMIT = {"unit": "tokens", "window": "day", "max": 1}
 
 
@@ -39,10 +40,13 @@ async def test_every_change_leaves_one_row_and_a_refusal_or_a_repetition_none(
         ("POST", "/projects", {"name": "globex"}, "project.created"),
         ("POST", "/projects", {"name": "globex"}, None),
         ("POST", acme, {"name": "acme 2"}, "project.updated"),
+        ("POST", acme, {"name": "acme 2"}, None),
         ("POST", f"{acme}/suspend", None, "project.suspended"),
         ("POST", f"{acme}/suspend", None, None),
         ("POST", f"{acme}/resume", None, "project.resumed"),
         ("POST", f"{acme}/api_keys/{key}", {"models": ["tiny"]}, "api_key.updated"),
+        ("POST", f"{acme}/api_keys/{key}", {"models": ["tiny"]}, None),
+        ("POST", f"{acme}/api_keys/{key}", {}, None),
         ("POST", f"{acme}/api_keys/{key}/suspend", None, "api_key.suspended"),
         ("POST", f"{acme}/api_keys/{key}/suspend", None, None),
         ("POST", f"{acme}/api_keys/{key}/resume", None, "api_key.resumed"),
@@ -56,6 +60,7 @@ async def test_every_change_leaves_one_row_and_a_refusal_or_a_repetition_none(
         ("DELETE", f"{acme}/users/{user['id']}", None, "member.removed"),
         ("DELETE", f"{acme}/service_accounts/{account}", None, "service_account.deleted"),
         ("POST", f"/users/{user['id']}", {"role": "billing"}, "user.updated"),
+        ("POST", f"/users/{user['id']}", {"role": "billing"}, None),
         ("POST", f"/users/{user['id']}/reset", {"password": PASSWORD}, "user.reset"),
         ("DELETE", f"/users/{user['id']}", None, "user.deleted"),
         ("DELETE", f"/admin_api_keys/{admin_key}", None, "admin_api_key.deleted"),
@@ -70,6 +75,13 @@ async def test_every_change_leaves_one_row_and_a_refusal_or_a_repetition_none(
         ("POST", f"{acme}/rate_limits/rl-tiny", {"max_requests_per_1_minute": 1}, None),
         ("POST", f"{acme}/rate_limits/rl-tiny", {"max_requests_per_1_minute": None}, "rate_limit.updated"),
         ("POST", f"{acme}/rate_limits/rl-none", {"max_requests_per_1_minute": 1}, None),
+        ("POST", f"{acme}/spend_limit", SPEND, "limit.created"),
+        ("POST", f"{acme}/spend_limit", SPEND, None),
+        ("DELETE", f"{acme}/spend_limit", None, "limit.deleted"),
+        ("DELETE", f"{acme}/spend_limit", None, None),
+        ("POST", "/spend_limit", SPEND, "limit.created"),
+        ("POST", "/spend_alerts", SPEND, None),
+        ("POST", "/spend_alerts", SPEND | {"notification_channel": {"type": "webhook"}}, "limit.created"),
         ("POST", "/webhooks", {"url": "https://example.com/"}, "webhook.created"),
         ("POST", "/webhooks", {"url": "no url"}, None),
         ("DELETE", f"/webhooks/{webhook}", None, "webhook.deleted"),
@@ -101,6 +113,30 @@ async def test_before_and_after_say_what_changed(operator: httpx.AsyncClient, ac
     assert (change["before"]["name"], change["after"]["name"]) == ("acme", "renamed")
     assert f"/projects/{change['id']}" == acme
     assert row["project"]["id"] == change["id"]
+
+
+async def test_what_ends_keys_names_them(server: AdminServer, operator: httpx.AsyncClient, acme: str) -> None:
+    async def last_change() -> Any:
+        (row, *_) = await events(operator)
+        return row[row["type"]]["before"]["revoked_api_key_ids"]
+
+    ids = {}
+    for name in ("ann", "bob"):
+        user = await server.user(f"{name}@example.com", None)
+        await operator.post(f"{acme}/users", json={"user_id": user["id"], "role": "admin"})
+        async with server.person(f"{name}@example.com") as person:
+            keys = [(await person.post(f"{acme}/api_keys", json={})).json()["id"] for _ in range(2)]
+        ids[user["id"]] = sorted(keys)
+    ann, bob = ids
+    await operator.delete(f"{acme}/users/{ann}")
+    assert await last_change() == ids[ann]
+    await operator.delete(f"/users/{bob}")
+    assert await last_change() == ids[bob]
+    account, other = [(await operator.post(f"{acme}/service_accounts", json={"name": "bot"})).json() for _ in range(2)]
+    await operator.delete(f"{acme}/service_accounts/{account['id']}")
+    assert await last_change() == [account["api_key"]["id"]]
+    await operator.post(f"{acme}/archive")
+    assert await last_change() == [other["api_key"]["id"]]
 
 
 async def test_nothing_secret_is_recorded(server: AdminServer, operator: httpx.AsyncClient, acme: str) -> None:

@@ -28,6 +28,15 @@ async def test_a_limit_of_the_same_kind_gets_the_new_maximum(operator: httpx.Asy
     assert (await operator.delete(f"{acme}/limits/{first['id']}")).status_code == 404
 
 
+async def test_limits_per_window_alert_and_others_do_not(operator: httpx.AsyncClient, acme: str) -> None:
+    kinds = [("tokens", "day"), ("tokens", "none"), ("concurrency", "none"), ("storage_bytes", "none")]
+    made = [
+        (await operator.post(f"{acme}/limits", json={"unit": unit, "window": window, "max": 1})).json()
+        for unit, window in kinds
+    ]
+    assert [each["alert_percents"] for each in made] == [[80, 100], [], [], []]
+
+
 async def test_the_organization_has_limits_of_its_own(operator: httpx.AsyncClient, acme: str) -> None:
     made = (await operator.post("/limits", json=LIMIT)).json()
     assert (made["scope"], made["project_id"]) == ("organization", None)
@@ -46,6 +55,8 @@ async def test_the_organization_has_limits_of_its_own(operator: httpx.AsyncClien
         ({"window": "none", "unit": "requests"}, "window"),
         ({"window": "day", "unit": "concurrency"}, "window"),
         ({"window": "none", "hard": False}, "window"),
+        ({"window": "none", "unit": "storage_bytes", "hard": False}, "hard"),
+        ({"window": "none", "unit": "concurrency", "alert_percents": [80]}, "alert_percents"),
         ({"alert_percents": [0]}, "alert_percents[0]"),
         ({"model": "a\0"}, "model"),
         ({"api_key_id": "key_of_nobody"}, "api_key_id"),
@@ -97,12 +108,70 @@ async def test_rate_limits_have_openais_shape(operator: httpx.AsyncClient, acme:
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "max_images_per_1_minute")
 
 
+SPEND = {"threshold_amount": 1250, "currency": "USD", "interval": "month"}
+
+
+@pytest.mark.parametrize("of", ["project", "organization"])
+async def test_spend_limits_have_openais_shape(operator: httpx.AsyncClient, acme: str, of: str) -> None:
+    base = acme if of == "project" else ""
+    assert (await operator.get(f"{base}/spend_limit")).status_code == 404
+    made = (await operator.post(f"{base}/spend_limit", json=SPEND)).json()
+    assert made == SPEND | {"object": f"{of}.spend_limit", "enforcement": {"status": "inactive"}}
+    (limit,) = (await operator.get(f"{base}/limits")).json()["data"]
+    assert (limit["unit"], limit["window"], limit["max"], limit["hard"]) == (
+        "cost_nanos",
+        "month",
+        12_500_000_000,
+        True,
+    )
+    await operator.post(
+        f"{base}/limits", json={"unit": "cost_nanos", "window": "month", "max": 1, "alert_percents": [7]}
+    )
+    await operator.post(f"{base}/spend_limit", json=SPEND | {"threshold_amount": 2})
+    (limit,) = (await operator.get(f"{base}/limits")).json()["data"]
+    assert (limit["max"], limit["alert_percents"]) == (20_000_000, [7])
+    assert (await operator.get(f"{base}/spend_limit")).json()["threshold_amount"] == 2
+    for field, value in (("threshold_amount", 0), ("currency", "EUR"), ("interval", "day")):
+        wrong = await operator.post(f"{base}/spend_limit", json=SPEND | {field: value})
+        assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, field)
+    assert (await operator.delete(f"{base}/spend_limit")).json() == {
+        "object": f"{of}.spend_limit.deleted",
+        "deleted": True,
+    }
+    assert (await operator.delete(f"{base}/spend_limit")).status_code == 404
+
+
+@pytest.mark.parametrize("of", ["project", "organization"])
+async def test_spend_alerts_have_openais_shape(operator: httpx.AsyncClient, acme: str, of: str) -> None:
+    path = f"{acme if of == 'project' else ''}/spend_alerts"
+    body = SPEND | {"notification_channel": {"type": "webhook"}}
+    made = (await operator.post(path, json=body)).json()
+    assert made == body | {"id": made["id"], "object": f"{of}.spend_alert"}
+    assert (await operator.get(path)).json()["data"] == [made]
+    assert (await operator.get(path, params={"after": made["id"]})).json()["data"] == []
+    assert (await operator.post(path, json=body)).status_code == 409, "there is one at most"
+    changed = await operator.post(f"{path}/{made['id']}", json=body | {"threshold_amount": 3})
+    assert changed.json() == made | {"threshold_amount": 3} == (await operator.get(f"{path}/{made['id']}")).json()
+    (limit,) = (await operator.get(path.replace("spend_alerts", "limits"))).json()["data"]
+    assert (limit["max"], limit["hard"], limit["alert_percents"]) == (30_000_000, False, [100])
+    mail = {"notification_channel": {"type": "email", "recipients": ["finance@example.com"]}}
+    refused = await operator.post(path, json=body | mail)
+    assert (refused.status_code, refused.json()["error"]["param"][:20]) == (400, "notification_channel")
+    other = (await operator.post(path.replace("spend_alerts", "limits"), json=LIMIT)).json()
+    for method, alert_id in (("GET", "none"), ("DELETE", "none"), ("DELETE", other["id"])):
+        assert (await operator.request(method, f"{path}/{alert_id}")).status_code == 404
+    gone = await operator.delete(f"{path}/{made['id']}")
+    assert gone.json() == {"id": made["id"], "object": f"{of}.spend_alert.deleted", "deleted": True}
+    assert (await operator.get(path)).json()["data"] == []
+
+
 async def test_a_webhooks_secret_is_shown_once(operator: httpx.AsyncClient) -> None:
     made = (await operator.post("/webhooks", json={"url": "https://example.com/hook"})).json()
     assert made["secret"].startswith("whsec_")
     (listed,) = (await operator.get("/webhooks")).json()["data"]
-    assert listed == {field: made[field] for field in ("id", "url", "created_at", "object")}
-    for url in ("ftp://example.com", "no url", "https://user:pass@example.com/", "http://"):
+    assert listed == {field: value for field, value in made.items() if field != "secret"}
+    assert (listed["last_delivered_at"], listed["last_failed_at"], listed["last_error"]) == (None, None, None)
+    for url in ("ftp://example.com", "no url", "https://user:pass@example.com/", "http://", "http://xn--a/"):
         reply = await operator.post("/webhooks", json={"url": url})
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, "url")
     assert (await operator.delete(f"/webhooks/{made['id']}")).status_code == 200

@@ -148,6 +148,41 @@ async def test_a_persons_keys_end_with_their_membership_and_their_account(
     await becomes(server, key["value"], InvalidApiKey)
 
 
+async def test_a_demoted_persons_project_keys_shrink_with_them(
+    server: AdminServer, operator: httpx.AsyncClient, acme: str
+) -> None:
+    async def becomes_able(secret: str, scopes: set[str], permissions: set[str]) -> None:
+        async with asyncio.timeout(WITHIN_S):
+            while True:
+                principal = await server.services.authenticator.authenticate(f"Bearer {secret}")
+                if (principal.scopes, principal.permissions) == (scopes, permissions):
+                    return
+                await asyncio.sleep(0.005)
+
+    both, adapters = {"inference", "adapters"}, {"adapters.read", "adapters.write"}
+    member = await server.user("ann@example.com", None)
+    await operator.post(f"{acme}/users", json={"user_id": member["id"], "role": "admin"})
+    async with server.person("ann@example.com") as ann:
+        key = await make_key(ann, acme, scopes=sorted(both))
+    await becomes_able(key["value"], both, adapters)
+    in_project: list[tuple[str, set[str]]] = [("viewer", {"adapters.read"}), ("billing", set()), ("admin", adapters)]
+    for role, able in in_project:
+        assert (await operator.post(f"{acme}/users/{member['id']}", json={"role": role})).status_code == 200
+        await becomes_able(key["value"], both, able)
+
+    staff = await server.user("bob@example.com", "admin")
+    async with server.person("bob@example.com") as bob:
+        key = await make_key(bob, acme, scopes=sorted(both))
+    await becomes_able(key["value"], both, adapters)
+    in_organization: list[tuple[str | None, set[str], set[str]]] = [
+        ("viewer", both, {"adapters.read"}),
+        (None, set(), set()),
+    ]
+    for organization_role, scopes, able in in_organization:
+        await operator.post(f"/users/{staff['id']}", json={"role": organization_role})
+        await becomes_able(key["value"], scopes, able)
+
+
 async def test_a_demoted_persons_operator_key_shrinks_with_them(
     server: AdminServer, operator: httpx.AsyncClient
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import TypeVar
 
 import zmq
@@ -70,6 +71,7 @@ class ListSink:
         self.records: list[UsageRecord] = []
         self.sources: list[Acknowledged | None] = []
         self.engine_ids: list[str] = []
+        self.given_up_ids: list[str] = []
         self.dispatched_ids: list[str] = []
         self.counts: list[Count] = []
         self._changed = asyncio.Event()
@@ -93,6 +95,9 @@ class ListSink:
         self.sources.append(source)
         self.engine_ids.append(engine_id)
         self._changed.set()
+
+    def given_up(self, request_ids: Collection[str]) -> None:
+        self.given_up_ids += request_ids
 
     async def wait_for(self, count: int) -> list[UsageRecord]:
         async with asyncio.timeout(5):

@@ -71,6 +71,7 @@ async def backend(endpoint: str, model_dir: Path, sink: ListSink) -> AsyncIterat
         config=load_model_config(model_dir),
         tokenizer=Tokenizer.from_folder(model_dir),
         sink=sink,
+        give_up_s=0.05,
     )
     backend.start()
     yield backend
@@ -278,8 +279,10 @@ async def test_a_dead_engine_fails_what_it_ran_and_the_next_one_serves(engine, b
     # What the engine itself knows of them stays its own to tell.
     assert (sink.sources, sink.engine_ids) == ([None, None], ["", ""])
     assert not backend.health().ready
+    assert sink.given_up_ids == []
     successor = ScriptedEngine(endpoint)
     await ready(backend, successor)
+    await until(lambda: sink.given_up_ids == ["req_1", "req_2"])  # an engine is there, and has not told
     reading = asyncio.create_task(read(backend, request("req_3")))
     await successor.expect(Submit)
     await successor.send(StepOutputs([], [final("req_3")]))

@@ -29,6 +29,23 @@ async def test_a_limit_is_set_listed_and_removed(lorikeet: Cli) -> None:
     assert [each["id"] for each in await lorikeet.json("limit", "list", "--tenant", "acme")] == [soft["id"]]
 
 
+async def test_the_organization_has_limits_of_its_own(lorikeet: Cli) -> None:
+    await lorikeet.json("tenant", "create", "acme")
+    kind = ("--organization", "--unit", "concurrency")
+    made = await lorikeet.json("limit", "set", *kind, "--max", "7")
+    assert (made["scope"], made["max"], made["alert_percents"]) == ("organization", 7, [])
+    assert [each["id"] for each in await lorikeet.json("limit", "list", "--organization")] == [made["id"]]
+    assert await lorikeet.json("limit", "list", "--tenant", "acme") == []
+    assert await lorikeet.json("limit", "remove", *kind) == {"removed": [made["id"]]}
+
+
+@pytest.mark.parametrize("owner", [(), ("--organization", "--tenant", "acme")])
+def test_a_limit_is_the_tenants_or_the_organizations(owner: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["limit", "list", *owner], {})
+    assert left.value.code == 2
+
+
 async def test_cost_is_in_the_currency(lorikeet: Cli) -> None:
     await lorikeet.json("tenant", "create", "acme")
     made = await lorikeet.json(

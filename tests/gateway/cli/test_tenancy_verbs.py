@@ -63,8 +63,13 @@ async def test_the_first_user_logs_in_and_joins_a_tenant(
         assert (user["email"], user["role"], user["created"]) == ("ann@example.com", "owner", created)
     async with server.person("ann@example.com") as ann:
         assert (await ann.get("/projects")).status_code == 200
-        ended = await lorikeet.json("user", "logout", "--email", "ann@example.com")
-        assert len(ended["ids"]) == 1
+        (login,) = await lorikeet.json("user", "logins", "list", "--email", "ann@example.com")
+        assert (login["address"], login["current"]) == ("127.0.0.1", False)
+        code, out, _ = await lorikeet("user", "logins", "list", "--email", "ann@example.com")
+        assert (code, out.splitlines()[0].split()[:2], login["id"] in out) == (0, ["ID", "ADDRESS"], True)
+        ended = await lorikeet.json("user", "logins", "revoke", "--email", "ann@example.com")
+        assert ended["ids"] == [login["id"]]
+        assert await lorikeet.json("user", "logins", "list", "--email", "ann@example.com") == []
         assert (await ann.get("/projects")).status_code == 401
 
     await lorikeet.json("user", "create", "--email", "bob@example.com")
@@ -100,8 +105,17 @@ async def test_service_accounts_and_operators_keys(lorikeet: Cli, server: AdminS
     assert (await lorikeet("tenant", "list", LORIKEET_ADMIN_KEY=reader["key"]))[0] == 0
     code, _, err = await lorikeet("tenant", "create", "globex", LORIKEET_ADMIN_KEY=reader["key"])
     assert (code, err.startswith("lorikeet: You have insufficient permissions")) == (1, True)
+    near = await lorikeet.json("admin-key", "create", "--name", "near", "--ip", "127.0.0.0/8", "--expires-in-days", "1")
+    far = await lorikeet.json("admin-key", "create", "--name", "far", "--ip", "192.0.2.0/24")
+    assert (await lorikeet("tenant", "list", LORIKEET_ADMIN_KEY=near["key"]))[0] == 0
+    assert (await lorikeet("tenant", "list", LORIKEET_ADMIN_KEY=far["key"]))[0] == 1
+    shown = {key["id"]: key for key in await lorikeet.json("admin-key", "list")}
+    assert shown[far["id"]]["ip_allowlist"] == ["192.0.2.0/24"]
+    assert shown[near["id"]]["expires_at"] - shown[near["id"]]["created_at"] in (86_399, 86_400, 86_401)
+    for key in (near, far):
+        await lorikeet.json("admin-key", "revoke", key["id"])
     await lorikeet.json("admin-key", "revoke", reader["id"])
-    assert [key["revoked_at"] is None for key in await lorikeet.json("admin-key", "list")] == [True, False]
+    assert [key["revoked_at"] is None for key in await lorikeet.json("admin-key", "list")] == [True] + 3 * [False]
 
 
 async def test_the_organization_is_suspended_and_resumed(lorikeet: Cli) -> None:

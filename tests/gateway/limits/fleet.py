@@ -30,15 +30,16 @@ from tests.gateway.model_folder import make_model_folder
 INPUT_NANOS, OUTPUT_NANOS = 3, 7
 """Per token, whether cached or not."""
 
-SHIFTS_S = (0, 3600, -3600)
+JUMPS_S = (0, 3600, -3600)
 
-# The process's idea of the time of day is off.
+# Every second the process's idea of the time of day jumps to and fro.
 PROGRAM = """
 import sys, time
-data_dir, model_dir, dsn, fd, shift_s = sys.argv[1:]
+data_dir, model_dir, dsn, fd, jump_s = sys.argv[1:]
 seconds, nanoseconds = time.time, time.time_ns
-time.time = lambda: seconds() + int(shift_s)
-time.time_ns = lambda: nanoseconds() + int(shift_s) * 10**9
+jumped_s = lambda: int(jump_s) * (int(time.monotonic()) % 2)
+time.time = lambda: seconds() + jumped_s()
+time.time_ns = lambda: nanoseconds() + jumped_s() * 10**9
 import asyncio, pathlib, socket, uvicorn, uvloop
 from gateway.app import build_app
 from gateway.services import running_services
@@ -65,9 +66,9 @@ class Key(msgspec.Struct, frozen=True):
     def headers(self) -> dict[str, str]:
         return {"authorization": f"Bearer {self.secret}"}
 
-    def limit(self, unit: Unit, window: Window, most: int, *, hard: bool = True) -> Limit:
+    def limit(self, unit: Unit, window: Window, most: int, *, hard: bool = True, model: str | None = None) -> Limit:
         """One of the key's project."""
-        return Limit("", self.organization_id, self.project_id, None, None, unit, window, most, hard, (80, 100))
+        return Limit("", self.organization_id, self.project_id, None, model, unit, window, most, hard, (80, 100))
 
 
 class Fleet(msgspec.Struct, frozen=True):
@@ -93,8 +94,8 @@ def running_fleet(
             listener = socket.create_server(("127.0.0.1", 0))
             urls.append(f"http://127.0.0.1:{listener.getsockname()[1]}")
             fd = listener.fileno()
-            shift_s = SHIFTS_S[number % len(SHIFTS_S)]
-            values = (folder, model_dir, dsn, fd, shift_s)
+            jump_s = JUMPS_S[number % len(JUMPS_S)]
+            values = (folder, model_dir, dsn, fd, jump_s)
             command = [sys.executable, "-c", PROGRAM, *map(str, values)]
             with (folder / f"gateway{number}.log").open("wb") as log:
                 processes.append(subprocess.Popen(command, pass_fds=[fd], stdout=log, stderr=subprocess.STDOUT))

@@ -16,7 +16,7 @@ import msgspec
 from engine.protocol import Usage
 from gateway.limits.clock import DatabaseClock
 from gateway.limits.exchange import Account, Ask, Exchange, Snapshot, Stale, ask
-from gateway.limits.holdings import Holdings
+from gateway.limits.holdings import Holdings, Row
 from gateway.limits.keeper import SHORT_S, SILENT_S
 from gateway.limits.limit import NS_PER_S, Limit, period
 from gateway.limits.slices import Hold, Key, Shortage
@@ -27,22 +27,20 @@ Fates = tuple[int, int, int]
 
 SUSPECT_S, FORGET_S = 5, 15
 ENGINE_NOTICES_S = 4
+GIVE_UP_S = 10
 PRICE = Price(3 * PRICE_SCALE, 7 * PRICE_SCALE)
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A row of the ledger."""
+    """A row of the ledger. used: of each account that it counts in. is_final: the engine's own count; another may be
+    replaced by it."""
 
     tenant: str
     index: int
     usage: Usage
     instant_ns: int
-
-
-def used(limit: Limit, event: Event) -> int:
-    if limit.project_id not in (None, event.tenant):
-        return 0
-    return amount(limit.unit, event.index, event.usage.prompt_tokens, event.usage.completion_tokens, PRICE)
+    used: Mapping[Key, int]
+    is_final: bool = True
 
 
 class World:
@@ -82,20 +80,39 @@ class World:
                 else:
                     leases.pop(gateway, None)
 
+    def has(self, row: Row, event: Event) -> bool:
+        """Whether the ledger took it, or knew better."""
+        known = self.ledger.get(row.request_id)
+        return known is event or (known is not None and known.is_final)
+
     def write_usage(self, events: Mapping[str, Event]) -> None:
         for request_id, event in events.items():
-            if request_id not in self.ledger:
+            known = self.ledger.get(request_id)
+            if known is None:
                 self.ledger[request_id] = event
                 self.settle(event)
+            elif event.is_final and not known.is_final:
+                self.ledger[request_id] = event
+                self.settle(event)
+                for key, spent in known.used.items():
+                    self.settled[key] -= spent
 
     def settle(self, event: Event) -> None:
-        for limit in self.limits.values():
-            if limit.window != "none":
-                self.settled[self.key(limit, event.instant_ns)] += used(limit, event)
+        for key, spent in event.used.items():
+            self.settled[key] += spent
+
+    def event(self, running: Running, index: int, usage: Usage, *, is_final: bool = True) -> Event:
+        """The row of one part of a request."""
+        instant_ns, tenant = running.hold.instant_ns, running.tenant
+        used = {
+            self.key(limit, instant_ns): amount(limit.unit, index, usage.prompt_tokens, usage.completion_tokens, PRICE)
+            for limit in self.limits.values()
+            if limit.window != "none" and limit.project_id in (None, tenant)
+        }
+        return Event(tenant, index, usage, instant_ns, used, is_final)
 
     def beat(self, gateway: str) -> bool:
-        if self.now_ns - max(self.heard_ns.values(), default=self.now_ns) > SUSPECT_S * NS_PER_S:
-            self.suspected_ns = dict.fromkeys(self.suspected_ns, self.now_ns)
+        self.suspect_anew()
         if gateway not in self.heard_ns:
             return False
         self.heard_ns[gateway] = self.now_ns
@@ -108,6 +125,10 @@ class World:
                 self.forget(other)
         return True
 
+    def suspect_anew(self) -> None:
+        if self.now_ns - max(self.heard_ns.values(), default=self.now_ns) > SUSPECT_S * NS_PER_S:
+            self.suspected_ns = dict.fromkeys(self.suspected_ns, self.now_ns)
+
     def forget(self, gateway: str) -> None:
         self.heard_ns.pop(gateway, None)
         self.suspected_ns.pop(gateway, None)
@@ -115,18 +136,40 @@ class World:
             leases.pop(gateway, None)
 
     def claim(self, gateway: str, amounts: Mapping[Key, int]) -> None:
+        self.suspect_anew()
         self.heard_ns[gateway] = self.now_ns
         self.write_leases(gateway, amounts)
 
 
 class Running(msgspec.Struct, eq=False):
-    """An admitted request. ended: what each part used, once it has ended."""
+    """An admitted request. worst: the most it can use of each account. ended: what each part used, once it has."""
 
     tenant: str
     hold: Hold
     gateway: Gateway
+    worst: dict[Key, int] = msgspec.field(default_factory=dict)
+    places: tuple[Key, ...] = ()
     ended: dict[int, Usage] = msgspec.field(default_factory=dict)
     closed: bool = False
+
+    def __post_init__(self) -> None:
+        work = self.hold.work
+        units = {entry.slice.key: entry.limit.unit for entry in self.hold.entries}
+        self.places = tuple(key for key, unit in units.items() if unit == "concurrency")
+        for key, unit in units.items():
+            self.worst[key] = sum(work.part_amount(index, unit, self.hold.cap) for index in range(len(work.parts)))
+
+
+class Lost(msgspec.Struct, eq=False):
+    """A part whose engine its gateway has lost, and what the engine has used for it, which comes at comes_s or never;
+    at given_up_s the gateway waits no longer."""
+
+    running: Running
+    index: int
+    final: Event | None
+    comes_s: float
+    given_up_s: float
+    is_told: bool = False
 
 
 class Gateway:
@@ -141,7 +184,7 @@ class Gateway:
         self._origin_s = rng.uniform(0, 1e6)
         self.clock = DatabaseClock(lambda: self._origin_s + self.elapsed_s)
         self.waiting: list[tuple[str, Ask]] = []
-        self.unwritten: dict[str, Event] = {}
+        self.unwritten: dict[Row, Event] = {}
         self.heard_s = float("-inf")
         self.finish: Callable[[], None] | None = None
         """The second half of a transaction that is under way."""
@@ -229,14 +272,15 @@ class Gateway:
         fate = self.rng.choices(("done", "lost before", "lost after"), self.fates)[0]
         amounts = self.holdings.writing(batch)
         if fate != "lost before":
-            self.world.write_usage(batch)
+            for row, event in batch.items():
+                self.world.write_usage({row.request_id: event})
             self.world.write_leases(self.id, amounts)
 
         def finish() -> None:
             if fate == "done":
                 self.holdings.written(batch)
-                for request_id in batch:
-                    self.unwritten.pop(request_id)
+                for row in batch:
+                    del self.unwritten[row]
             else:
                 self.holdings.dirty |= amounts.keys()
 
@@ -262,6 +306,7 @@ class Simulation:
         self.elapsed_s = 0.0
         self.running: list[Running] = []
         self.orphans: list[tuple[float, Running]] = []
+        self.lost: list[Lost] = []
         self.num_requests = self.num_started = 0
         self.gateways: list[Gateway] = []
         for _ in range(num_gateways or self.rng.choice((1, 2, 3, 5, 20))):
@@ -281,8 +326,8 @@ class Simulation:
         rng = self.rng
         gateway = rng.choice(self.gateways)
         action = rng.choices(
-            ("arrive", "transact", "end", "time", "die", "cut off", "freeze", "clock", "limit", "start"),
-            (30, 40, 25, 20, 0.3, 0.3, 0.2, 0.2, 0.5, 0.3),
+            ("arrive", "transact", "end", "time", "die", "cut off", "freeze", "clock", "limit", "start", "lose"),
+            (30, 40, 25, 20, 0.3, 0.3, 0.2, 0.2, 0.5, 0.3, 1.0),
         )[0]
         match action:
             case "arrive":
@@ -313,6 +358,8 @@ class Simulation:
                     each.cut_off_until_s = min(each.cut_off_until_s, self.elapsed_s + FORGET_S - 2)
             case "limit":
                 self.change_limit()
+            case "lose":
+                self.lose(gateway)
             case "start" if len(self.gateways) < 20:
                 self.start_gateway()
         self.adopt()
@@ -342,7 +389,40 @@ class Simulation:
         for running in due:
             for index, part in enumerate(running.hold.work.parts):
                 usage = running.ended.get(index) or self._usage(running, index)
-                self.world.write_usage({part.request_id: _event(running, index, usage)})
+                self.world.write_usage({part.request_id: self.world.event(running, index, usage)})
+        for each in list(self.lost):
+            self.find(each)
+
+    def lose(self, gateway: Gateway) -> None:
+        """The engine is gone: clients get errors, the ledger what was seen; the engine may have gone on for a while."""
+        for running in [running for running in self.running if running.gateway is gateway]:
+            for index in sorted(running.hold.dispatched - running.ended.keys()):
+                used = self._usage(running, index)
+                seen = Usage(used.prompt_tokens, self.rng.randint(0, used.completion_tokens))
+                request_id = running.hold.work.parts[index].request_id
+                gateway.holdings.seen(request_id, seen)
+                gateway.unwritten[Row(request_id, False)] = self.world.event(running, index, seen, is_final=False)
+                final = self.world.event(running, index, used) if self.rng.random() < 0.7 else None
+                comes_s = self.elapsed_s + self.rng.uniform(0, ENGINE_NOTICES_S)
+                self.lost.append(Lost(running, index, final, comes_s, self.elapsed_s + GIVE_UP_S))
+                running.ended[index] = seen
+            gateway.holdings.close(running.hold)
+            running.closed = True
+            self.running.remove(running)
+
+    def find(self, lost: Lost) -> None:
+        gateway, request_id = lost.running.gateway, lost.running.hold.work.parts[lost.index].request_id
+        if lost.final is not None and not lost.is_told and self.elapsed_s >= lost.comes_s:
+            lost.is_told = True
+            if gateway.alive:
+                gateway.holdings.ended(request_id, lost.final.usage)
+                gateway.unwritten[Row(request_id, True)] = lost.final
+            else:  # another one is told
+                self.world.write_usage({request_id: lost.final})
+        if self.elapsed_s >= lost.given_up_s:
+            self.lost.remove(lost)
+            if gateway.alive:
+                gateway.holdings.give_up(request_id)
 
     def adopt(self) -> None:
         for gateway in self.gateways:
@@ -362,7 +442,7 @@ class Simulation:
             usage = running.ended[index] = self._usage(running, index)
             part = running.hold.work.parts[index]
             running.gateway.holdings.ended(part.request_id, usage)
-            running.gateway.unwritten[part.request_id] = _event(running, index, usage)
+            running.gateway.unwritten[Row(part.request_id, True)] = self.world.event(running, index, usage)
         running.gateway.holdings.close(running.hold)
         running.closed = True
         self.running.remove(running)
@@ -376,8 +456,8 @@ class Simulation:
         for running in orphans:
             running.hold.dispatched |= running.hold.open  # the worst case: all of it runs
             self.orphans.append((late_s, running))
-        for request_id, event in gateway.unwritten.items():  # of requests that ended: the engine keeps these as well
-            self.world.write_usage({request_id: event})
+        for row, event in gateway.unwritten.items():  # of requests that ended: the engine keeps these as well
+            self.world.write_usage({row.request_id: event})
 
     def change_limit(self) -> None:
         limit = self.rng.choice(list(self.world.limits.values()))
@@ -388,28 +468,40 @@ class Simulation:
 
     def check(self) -> None:
         """Never over, counting every admitted request with its worst case until the ledger has what it used."""
-        committed: Counter[Key] = Counter(self.world.settled)
-        concurrent: Counter[Key] = Counter()
+        committed = dict(self.world.settled)
         for running in [*self.running, *(running for _, running in self.orphans)]:
-            for entry in running.hold.entries:
-                concurrent[entry.slice.key] += int(entry.limit.unit == "concurrency" and not running.closed)
-                for index in range(len(running.hold.work.parts)):
-                    worst = running.hold.work.part_amount(index, entry.limit.unit, running.hold.cap)
-                    committed[entry.slice.key] += worst
-        for gateway in self.gateways:
-            for event in gateway.unwritten.keys() - self.world.ledger.keys():
-                for limit in self.world.limits.values():
-                    if limit.window != "none":
-                        what = gateway.unwritten[event]
-                        committed[self.world.key(limit, what.instant_ns)] += used(limit, what)
-        for key, total in (committed + concurrent).items():
+            for key, worst in running.worst.items():
+                committed[key] = committed.get(key, 0) + worst
+            for key in () if running.closed else running.places:
+                committed[key] = committed.get(key, 0) + 1
+        for request_id, best in self._yet_to_come().items():
+            known = self.world.ledger.get(request_id)
+            for key, spent in best.used.items():
+                more = spent - known.used[key] if known is not None else spent
+                committed[key] = committed.get(key, 0) + max(0, more)
+        for key, total in committed.items():
             assert total <= self.world.allowed[key], f"{key}: {total} of {self.world.allowed[key]}"
         for gateway in self.gateways:
             self._check_holdings(gateway)
 
+    def _yet_to_come(self) -> dict[str, Event]:
+        """What the ledger does not have yet of requests that have ended: of each the best count that there is."""
+        events = [event for gateway in self.gateways for event in gateway.unwritten.items()]
+        events += [
+            (Row(lost.running.hold.work.parts[lost.index].request_id, True), lost.final)
+            for lost in self.lost
+            if lost.final is not None and not lost.is_told
+        ]
+        best: dict[str, Event] = {}
+        for row, event in sorted(events, key=lambda each: each[0].is_final):
+            best[row.request_id] = event
+        return best
+
     def _check_holdings(self, gateway: Gateway) -> None:
         # Of a write whose reply was lost, the ledger knows and the gateway does not.
-        in_ledger = gateway.holdings.writing(gateway.unwritten.keys() & self.world.ledger.keys())
+        in_ledger = gateway.holdings.writing(
+            row for row, event in gateway.unwritten.items() if self.world.has(row, event)
+        )
         for key, each in gateway.holdings.slices.items():
             assert each.spare >= 0, f"{gateway.id} uses more of {key} than it holds"
             if gateway.id in self.world.heard_ns and gateway.finish is None:
@@ -433,24 +525,22 @@ class Simulation:
                 self.end(running)
             self.check()
         assert not self.orphans
+        assert not self.lost
         held = {key: leases for key, leases in self.world.leases.items() if any(leases.values())}
         assert not held, f"not returned: {held}"
         assert not any(gateway.unwritten for gateway in self.gateways)
         sums: Counter[Key] = Counter()
         for event in self.world.ledger.values():
             for limit in self.world.limits.values():
-                if limit.window != "none":
-                    sums[self.world.key(limit, event.instant_ns)] += used(limit, event)
+                if limit.window != "none" and limit.project_id in (None, event.tenant):
+                    tokens = event.usage.prompt_tokens, event.usage.completion_tokens
+                    sums[self.world.key(limit, event.instant_ns)] += amount(limit.unit, event.index, *tokens, PRICE)
         assert +self.world.settled == +sums, "the accounts have drifted from the ledger"
 
     def _usage(self, running: Running, index: int) -> Usage:
         part = running.hold.work.parts[index]
         most = part.num_choices * min(part.max_tokens, running.hold.cap)
         return Usage(part.prompt_tokens, self.rng.choice((most, self.rng.randint(0, most))))
-
-
-def _event(running: Running, index: int, usage: Usage) -> Event:
-    return Event(running.tenant, index, usage, running.hold.instant_ns)
 
 
 def _limits(rng: random.Random) -> list[Limit]:

@@ -1,4 +1,4 @@
-"""Three gateways, one an hour early and one an hour late, never exceed a limit and refuse no more than they must."""
+"""Three gateways, the clocks of two jumping by an hour, never exceed a limit and refuse no more than they must."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from contextlib import asynccontextmanager
 
 import asyncpg
 import httpx
+import msgspec
 import pytest
 
-from gateway.limits.limit import Unit
+from gateway.bench.http import connect, post
+from gateway.bench.open_loop import Connections
+from gateway.limits.limit import Unit, Window
 from tests.conftest import with_database
 from tests.gateway.conftest import _create_database
 from tests.gateway.limits.fleet import (
@@ -75,34 +78,49 @@ async def used(dsn: str, key: Key, unit: Unit) -> list[int]:
         await conn.close()
 
 
-async def test_parallel_requests_at_the_edge_never_overshoot(fleet: Fleet, full: bool) -> None:
-    num_keys = 50 if full else 8
+class Limited(msgspec.Struct, frozen=True):
+    """A key at the edge of a limit, of which `fits` requests can be served."""
+
+    key: Key
+    unit: Unit
+    window: Window
+    fits: int
+
+    @property
+    def max(self) -> int:
+        return AMOUNTS[self.unit] * (self.fits + 1) - 1  # and some that no request can use
+
+
+async def limited_key(dsn: str, number: int) -> Limited:
     units = list(AMOUNTS)
-    limited = []
-    for number in range(num_keys):
-        unit = units[number % len(units)]
-        key = await make_key(fleet.dsn, f"edge-{number}")
-        fits = 1 + 7 * number % 40
-        most = AMOUNTS[unit] * fits + (AMOUNTS[unit] - 1)  # and some that no request can use
-        window = "minute" if number % 8 < 4 else "day"
-        await put_limit(fleet.dsn, key.limit(unit, window, most))  # type: ignore[arg-type]
-        limited.append((key, unit, window, fits, most))
+    key = await make_key(dsn, f"edge-{number}")
+    limited = Limited(key, units[number % len(units)], "minute" if number % 8 < 4 else "day", 1 + 7 * number % 40)
+    await put_limit(dsn, key.limit(limited.unit, limited.window, limited.max))
+    return limited
 
-    async with clients(fleet) as gateways:
-        statuses: dict[str, Counter[int]] = {key.id: Counter() for key, *_ in limited}
 
-        async def one(key: Key, number: int) -> None:
-            reply = await ask(gateways[number % len(gateways)], key)
-            statuses[key.id][reply.status_code] += 1
+async def test_parallel_requests_at_the_edge_never_overshoot(fleet: Fleet, full: bool) -> None:
+    ports = [int(url.rpartition(":")[2]) for url in fleet.urls]
+    opened = [await connect("127.0.0.1", port) for port in ports for _ in range(PARALLEL)]
+    gateways = [Connections(opened[first : first + PARALLEL]) for first in range(0, len(opened), PARALLEL)]
+    body = msgspec.json.encode(completion(PROMPT, MAX_TOKENS))
 
-        await asyncio.gather(*(one(key, number) for number in range(PARALLEL) for key, *_ in limited))
-    for key, unit, window, fits, most in limited:
-        assert statuses[key.id].keys() <= {200, 429}, statuses[key.id]
-        spent = await used(fleet.dsn, key, unit)
-        assert all(each <= most for each in spent), (unit, window, spent, most)
-        if window == "day" or len(spent) == 1:  # else a minute ended meanwhile
-            assert statuses[key.id][200] >= min(fits, PARALLEL), (unit, window, statuses[key.id], fits)
-            assert sum(spent) > most - AMOUNTS[unit]
+    async def at_once(limited: Limited) -> Counter[int]:
+        request = post("/v1/completions", limited.key.secret, body)
+        asked = (gateways[number % len(gateways)].ask(request) for number in range(PARALLEL))
+        return Counter(await asyncio.gather(*asked))
+
+    for first in range(0, 1000 if full else 50, 50):
+        limited = [await limited_key(fleet.dsn, number) for number in range(first, first + 50)]
+        for each, statuses in zip(limited, await asyncio.gather(*map(at_once, limited)), strict=True):
+            assert statuses.keys() <= {200, 429}, statuses
+            spent = await used(fleet.dsn, each.key, each.unit)
+            assert all(amount <= each.max for amount in spent), (each, spent)
+            if each.window == "day" or len(spent) == 1:  # else a minute ended meanwhile
+                assert statuses[200] >= min(each.fits, PARALLEL), (each, statuses)
+                assert sum(spent) > each.max - AMOUNTS[each.unit]
+    for connections in gateways:
+        connections.close()
 
 
 async def test_steady_load_below_a_limit_is_never_refused(fleet: Fleet, full: bool) -> None:

@@ -71,11 +71,27 @@ def test_the_parts_add_up(work: Work, unit: Unit, cap: int) -> None:
 
 
 def test_every_combination_is_allowed_or_says_why() -> None:
-    allowed = {(unit, window) for unit in UNITS for window in WINDOWS if complaint(unit, window, hard=True) is None}
+    allowed = {
+        (unit, window)
+        for unit in UNITS
+        for window in WINDOWS
+        if complaint(unit, window, hard=True, alert_percents=()) is None
+    }
     assert {window for unit, window in allowed if unit == "requests"} == {"minute", "day", "month"}
     assert {window for unit, window in allowed if unit == "tokens"} == {"minute", "day", "month", "none"}
     assert {window for unit, window in allowed if unit == "concurrency"} == {"none"}
-    assert complaint("tokens", "none", hard=False) is not None
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("window", WINDOWS)
+def test_what_never_alerts_is_not_asked_to(unit: Unit, window: Window) -> None:
+    if complaint(unit, window, hard=True, alert_percents=()) is not None:
+        return
+    soft = complaint(unit, window, hard=False, alert_percents=())
+    percents = complaint(unit, window, hard=True, alert_percents=(80,))
+    assert (soft is None) == (percents is None) == (window != "none")
+    if percents is not None and soft is not None:
+        assert (percents[0], soft[0]) == ("alert_percents", "window" if unit.endswith("tokens") else "hard")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import asyncpg
 import httpx
 import pytest
 
+from gateway.db.adapters import put_adapter
 from gateway.db.credits import grant_credit, set_prepaid
 from gateway.db.pool import Database
 from gateway.limits.limit import Limit, Unit, Window
@@ -174,12 +175,14 @@ async def test_a_client_that_leaves_settles_what_was_made(client: httpx.AsyncCli
 async def test_what_is_refused_after_it_was_admitted_is_given_back(
     client: httpx.AsyncClient, fleet: Fleet, key: Key
 ) -> None:
-    limit_id = await put_limit(fleet.dsn, key.limit("requests", "day", 1))
+    """By the engine, which was asked: it counts as a request, and leaves nothing reserved behind."""
+    limit_id = await put_limit(fleet.dsn, key.limit("requests", "day", 2))
     wrong = await ask(client, key, structured_outputs={"regex": "unsupported"})
     assert wrong.status_code == 400
+    await until_books_are(fleet, limit_id, 1, 0)
     assert (await ask(client, key, 100_000)).status_code == 400
-    settled, _ = await limit_row(fleet, limit_id)
-    assert settled <= 1  # the engine was asked about the first one
+    assert [(await ask(client, key)).status_code for _ in range(2)] == [200, 429]
+    await until_books_are(fleet, limit_id, 2, 0)
 
 
 async def test_concurrent_requests_are_bounded_and_their_places_return(
@@ -252,7 +255,7 @@ async def test_limits_are_about_what_they_name(client: httpx.AsyncClient, fleet:
     other = await make_key(fleet.dsn, f"other of {about}")
     names: dict[str, dict[str, str | None]] = {
         "the key": {"project_id": key.project_id, "api_key_id": key.id},
-        "the model": {"project_id": key.project_id, "model": "tiny:none"},
+        "the model": {"project_id": key.project_id, "model": "tiny"},
         "the organization": {"project_id": None, "model": "tiny"},
     }
     window: Window = "day"
@@ -261,16 +264,33 @@ async def test_limits_are_about_what_they_name(client: httpx.AsyncClient, fleet:
     limit_id = await put_limit(fleet.dsn, made)
     try:
         for _ in range(50):
-            mine, others = (await ask(client, key, 1)).status_code, (await ask(client, other, 1)).status_code
-            if about == "the model" or mine == 429:
+            mine = await ask(client, key, 1)
+            others = (await ask(client, other, 1)).status_code
+            if mine.status_code == 429:
                 break
             await asyncio.sleep(0.02)
-        expected = {"the key": (429, 200), "the model": (200, 200), "the organization": (429, 429)}
-        assert (mine, others) == expected[about]
+        expected = {"the key": (429, 200), "the model": (429, 200), "the organization": (429, 429)}
+        assert (mine.status_code, others) == expected[about]
+        hidden = (mine.json()["error"]["limit"]["used"] is None, "x-ratelimit-remaining-requests" not in mine.headers)
+        assert hidden == ((about == "the organization",) * 2)
     finally:
         conn = await asyncpg.connect(fleet.dsn)
         await conn.execute("DELETE FROM limits WHERE id = $1", limit_id)
         await conn.close()
+
+
+async def test_another_model_is_not_limited(client: httpx.AsyncClient, fleet: Fleet, key: Key) -> None:
+    conn = await asyncpg.connect(fleet.dsn)
+    await put_adapter(conn, key.project_id, "other", digest="0" * 64, rank=8, size_bytes=1)
+    await conn.close()
+    await put_limit(fleet.dsn, key.limit("requests", "day", 0, model="tiny"))
+    for _ in range(50):
+        mine = (await ask(client, key, 1)).status_code
+        others = (await ask(client, key, 1, model="tiny:other")).status_code
+        if mine == 429:
+            break
+        await asyncio.sleep(0.02)
+    assert (mine, others) == (429, 200)
 
 
 async def test_a_soft_limit_refuses_nothing(client: httpx.AsyncClient, fleet: Fleet, key: Key) -> None:

@@ -220,6 +220,25 @@ async def test_leases_are_seen_by_others_and_end_with_their_gateway(database: Da
     assert (await standing(database, acme, limit_id)).reserved == 0
 
 
+async def test_time_in_which_the_database_was_away_makes_nobody_forgotten(database: Database) -> None:
+    """Whoever comes first after it, a gateway that was there before or a new one."""
+    leases = PostgresLeases(database)
+    for number, newcomer in enumerate((False, True)):
+        late, other = f"late{number}", f"other{number}"
+        await leases.claim(late, {})
+        await leases.claim(other, {})
+        await _age(database, late, heard_s=6)
+        await leases.beat(other)  # and now it is suspected
+        for gateway_id in (late, other):
+            await _age(database, gateway_id, heard_s=30, suspected_s=30)
+        if newcomer:
+            await leases.claim("new", {})
+        await leases.beat(other)
+        await leases.beat(late)  # raises SessionLost where it was forgotten
+        for gateway_id in (late, other):
+            await leases.leave(gateway_id)
+
+
 async def test_concurrent_exchanges_see_each_other(database: Database, acme: Limit) -> None:
     limit_id = await put(database, acme)
     leases = PostgresLeases(database)
@@ -257,6 +276,26 @@ async def test_a_threshold_is_announced_once_per_window(database: Database, acme
         )
         assert await conn.fetchval("SELECT count(*) FROM limit_alerts WHERE limit_id = $1", limit_id) == 2
     assert [(row["percent"], row["used"]) for row in rows] == [("50", "60"), ("100", "105")]
+
+
+async def test_another_maximum_is_announced_in_the_same_window(database: Database, acme: Limit) -> None:
+    limit_id = await put(database, acme, max=20, alert_percents=(80,))
+    await write(database, event(acme, "req_0", tokens=10))
+    assert await alerted(database, limit_id) == 1
+    assert await put(database, acme, max=20, alert_percents=(80, 100)) == limit_id
+    assert await alerted(database, limit_id) == 1, "the maximum is the same"
+    await put(database, acme, max=100, alert_percents=(80,))
+    assert await alerted(database, limit_id) == 0
+    await write(database, event(acme, "req_1", tokens=10))
+    assert await alerted(database, limit_id) == 0
+    await write(database, event(acme, "req_2", tokens=40))
+    assert await alerted(database, limit_id) == 1
+
+
+async def alerted(database: Database, limit_id: str) -> int:
+    async with database.acquire() as conn:
+        count: int = await conn.fetchval("SELECT count(*) FROM limit_alerts WHERE limit_id = $1", limit_id)
+        return count
 
 
 async def test_a_key_of_another_project_cannot_be_limited(database: Database, acme: Limit) -> None:

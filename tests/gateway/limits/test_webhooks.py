@@ -9,15 +9,17 @@ import hashlib
 import hmac
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, suppress
 
 import httpx
 import pytest
 
+from gateway.db.limits import set_limit
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
-from gateway.db.webhooks import create_webhook
-from gateway.limits.webhooks import Undeliverable, WebhookSender, checked_address, shown_secret, signature
+from gateway.db.webhooks import FIRST_DELAY, MAX_ATTEMPTS, WebhookRow, clean_up, create_webhook, list_webhooks
+from gateway.limits.limit import Limit
+from gateway.limits.webhooks import TIMEOUT_S, Undeliverable, WebhookSender, checked_address, shown_secret, signature
 
 SECRET = b"0123456789abcdef"
 BODY = '{"type": "limit.threshold_reached"}'
@@ -50,17 +52,22 @@ class Receiver:
                 self.changed.clear()
 
 
-@asynccontextmanager
-async def delivering(database: Database, statuses: list[int], *, allow_private: bool) -> AsyncIterator[Receiver]:
-    receiver = Receiver(statuses)
-    server = await asyncio.start_server(receiver.handle, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
+async def queue(database: Database, port: int, message_id: str) -> str:
+    """A webhook at this port and a message for it; the webhook's id."""
     async with database.acquire() as conn:
         organization = await ensure_organization(conn, "default")
         webhook = await create_webhook(conn, organization.id, f"http://localhost:{port}/hook?x=1", SECRET)
         await conn.execute(
-            "INSERT INTO webhook_deliveries (id, webhook_id, body) VALUES ('msg_1', $1, $2)", webhook.id, BODY
+            "INSERT INTO webhook_deliveries (id, webhook_id, body) VALUES ($1, $2, $3)", message_id, webhook.id, BODY
         )
+    return webhook.id
+
+
+@asynccontextmanager
+async def delivering(database: Database, statuses: list[int], *, allow_private: bool) -> AsyncIterator[Receiver]:
+    receiver = Receiver(statuses)
+    server = await asyncio.start_server(receiver.handle, "127.0.0.1", 0)
+    await queue(database, server.sockets[0].getsockname()[1], "msg_1")
     sender = WebhookSender(database, allow_private=allow_private, first_delay=datetime.timedelta(milliseconds=50))
     sender.start()
     try:
@@ -98,6 +105,95 @@ async def test_a_message_is_signed_and_sent_until_it_is_taken(database: Database
         assert body.decode() == BODY
         assert headers["host"].startswith("localhost:")
     assert attempts == 3
+
+
+async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """An answer that begins and never ends, a byte at a time."""
+    with closing(writer), suppress(ConnectionError):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nx-slow: ")
+        while True:
+            writer.write(b"x")
+            await writer.drain()
+            await asyncio.sleep(0.01)
+
+
+async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """An answer without end, as fast as it is read."""
+    with closing(writer), suppress(ConnectionError):
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"accept-encoding: identity" in head.lower()
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\n\r\n")
+        while True:
+            writer.write(b"\0" * 65536)
+            await writer.drain()
+
+
+async def webhook_row(database: Database, webhook_id: str) -> WebhookRow:
+    async with database.acquire() as conn:
+        organization = await ensure_organization(conn, "default")
+        return next(row for row in await list_webhooks(conn, organization.id) if row.id == webhook_id)
+
+
+async def test_a_receiver_that_never_ends_is_left_and_delays_nobody_else(database: Database) -> None:
+    dripping = await asyncio.start_server(drip, "127.0.0.1", 0)
+    flooding = await asyncio.start_server(flood, "127.0.0.1", 0)
+    receiver = Receiver([204])
+    prompt = await asyncio.start_server(receiver.handle, "127.0.0.1", 0)
+    slow_id, endless_id, good_id = [
+        await queue(database, server.sockets[0].getsockname()[1], f"msg_{number}")
+        for number, server in enumerate((dripping, flooding, prompt))
+    ]
+    sender = WebhookSender(database, allow_private=True, timeout_s=1.5)
+    sender.start()
+    try:
+        await receiver.wait_for(1)
+        assert (await webhook_row(database, slow_id)).last_failed_at is None, "its time is not over"
+        for _ in range(250):
+            slow = await webhook_row(database, slow_id)
+            if slow.last_failed_at is not None:
+                break
+            await asyncio.sleep(0.02)
+        assert (slow.last_error, slow.last_delivered_at) == ("the receiver did not answer within 1.5 s", None)
+        for webhook_id in (endless_id, good_id):  # the status is all that is asked for
+            found = await webhook_row(database, webhook_id)
+            assert (found.last_delivered_at is not None, found.last_error) == (True, None)
+    finally:
+        await sender.stop()
+        for server in (dripping, flooding, prompt):
+            server.close()
+
+
+def test_a_message_is_not_due_again_while_it_is_sent() -> None:
+    assert FIRST_DELAY.total_seconds() > TIMEOUT_S
+
+
+async def test_what_is_over_is_forgotten(database: Database) -> None:
+    webhook_id = await queue(database, 1, "waiting")
+    limit = Limit(
+        "", (await webhook_row(database, webhook_id)).organization_id, None, None, None, "tokens", "day", 1, True
+    )
+    async with database.acquire() as conn:
+        await conn.execute(
+            "INSERT INTO webhook_deliveries (id, webhook_id, body, attempts, due_at, delivered_at) VALUES"
+            " ('given up', $1, '', $2, now() - interval '8 days', NULL),"
+            " ('tried', $1, '', $2 - 1, now() - interval '8 days', NULL),"
+            " ('last try', $1, '', $2, now(), NULL),"
+            " ('delivered', $1, '', 1, now() - interval '8 days', now() - interval '8 days'),"
+            " ('just delivered', $1, '', 1, now(), now())",
+            webhook_id,
+            MAX_ATTEMPTS,
+        )
+        limit_id, _ = await set_limit(conn, limit)
+        await conn.execute(
+            "INSERT INTO limit_alerts (limit_id, window_start, percent)"
+            " SELECT $1, limit_window('day', now()) - days * interval '1 day', 80 FROM unnest(ARRAY[0, 1, 5]) days",
+            limit_id,
+        )
+        await clean_up(conn)
+        kept = {row["id"] for row in await conn.fetch("SELECT id FROM webhook_deliveries")}
+        assert kept == {"waiting", "tried", "last try", "just delivered"}
+        assert await conn.fetchval("SELECT count(*) FROM limit_alerts") == 2
 
 
 async def test_private_addresses_are_refused_unless_allowed(database: Database) -> None:

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.lora.layer import DOWN, GATE_UP, OUT, QKV, AdapterLayout, LoadedAdapter, Segment
-from engine.lora.table import AdapterTable, AdapterTables
+from engine.cpu.lora import Segment
+from engine.cpu.tables import AdapterTable, AdapterTables
+from engine.lora.layer import DOWN, GATE_UP, OUT, QKV, AdapterLayout, LoadedAdapter
 from kernels.lora import lora_reference
 
 TARGETS = {
@@ -23,7 +24,6 @@ TARGETS = {
     "down_proj": (20, 12),
 }
 NUM_LAYERS = 2
-CPU = torch.device("cpu")
 EVERYWHERE = AdapterLayout({(layer, name): 4 for layer in range(NUM_LAYERS) for name in TARGETS}, TARGETS)
 HERE_AND_THERE = AdapterLayout({(1, "k_proj"): 3, (1, "v_proj"): 7, (0, "down_proj"): 1}, TARGETS)
 
@@ -86,7 +86,7 @@ def add_reference_(outs: Sequence[Tensor], x: Tensor, used: LoadedAdapter, key: 
 @pytest.mark.parametrize("seed", range(4))
 def test_any_changing_set_of_adapters(seed: int, dtype: torch.dtype) -> None:
     rnd = random.Random(seed)
-    tables = AdapterTables(max_adapters=8, dtype=dtype, device=CPU, max_bytes=1 << 20)
+    tables = AdapterTables(max_adapters=8, dtype=dtype, max_bytes=1 << 20)
     for _ in range(25):
         if rnd.random() < 0.3:
             tables.expect(rnd.choice((EVERYWHERE, HERE_AND_THERE)))
@@ -102,7 +102,7 @@ def test_any_changing_set_of_adapters(seed: int, dtype: torch.dtype) -> None:
 
 def test_rows_in_their_tables_order_are_computed_where_they_lie() -> None:
     """No row is gathered or padded when each adapter has as many, whatever order they came in."""
-    tables = AdapterTables(max_adapters=8, dtype=torch.float32, device=CPU, max_bytes=1 << 20)
+    tables = AdapterTables(max_adapters=8, dtype=torch.float32, max_bytes=1 << 20)
     base = None
     came = [ADAPTERS[2], base, ADAPTERS[0], ADAPTERS[1], ADAPTERS[0], ADAPTERS[1], base, ADAPTERS[2]]
     rows = [came[place] for place in tables.order(came)]
@@ -117,7 +117,7 @@ def test_rows_in_their_tables_order_are_computed_where_they_lie() -> None:
 
 
 def test_a_16_bit_engine_has_a_table_for_few_rows_and_one_for_many() -> None:
-    tables = AdapterTables(max_adapters=8, dtype=torch.bfloat16, device=CPU, max_bytes=1 << 20)
+    tables = AdapterTables(max_adapters=8, dtype=torch.bfloat16, max_bytes=1 << 20)
     step = tables.step([Segment(ADAPTERS[0], 0, 1), Segment(ADAPTERS[1], 1, 2), Segment(ADAPTERS[0], 2, 66)])
     assert step is not None
     assert [batch.dtype for batch in step.batches] == [torch.float32, torch.bfloat16]
@@ -126,7 +126,7 @@ def test_a_16_bit_engine_has_a_table_for_few_rows_and_one_for_many() -> None:
 
 def test_holes_are_closed_a_row_at_a_time() -> None:
     """When most adapters have left, those that stay end up next to each other."""
-    table = AdapterTable(EVERYWHERE, 8, torch.float32, CPU)
+    table = AdapterTable(EVERYWHERE, 8, torch.float32)
     table.place(ADAPTERS[:8], compact=True)
     staying = [ADAPTERS[3], ADAPTERS[7]]
     assert [table.place(staying, compact=True) for _ in range(3)] == [False, False, True]
@@ -134,14 +134,14 @@ def test_holes_are_closed_a_row_at_a_time() -> None:
 
 
 def test_a_row_that_is_being_touched_is_no_hole() -> None:
-    table = AdapterTable(EVERYWHERE, 8, torch.float32, CPU)
+    table = AdapterTable(EVERYWHERE, 8, torch.float32)
     table._claimed = 1  # by the loading thread, which is not there yet
     assert table.place(ADAPTERS[:1], compact=True)
     assert table.row(ADAPTERS[0]) == 1
 
 
 def test_a_fault_leaves_no_step_that_other_adapters_rows_have_overwritten() -> None:
-    tables = AdapterTables(max_adapters=1, dtype=torch.float32, device=CPU, max_bytes=1 << 20)
+    tables = AdapterTables(max_adapters=1, dtype=torch.float32, max_bytes=1 << 20)
     assert_right(tables, [ADAPTERS[0]])
     with pytest.raises(IndexError, match="full"):
         tables.step(segments([ADAPTERS[1], ADAPTERS[2]]))
@@ -151,7 +151,7 @@ def test_a_fault_leaves_no_step_that_other_adapters_rows_have_overwritten() -> N
 def test_tables_that_nobody_uses_are_dropped_and_come_back() -> None:
     """Also where the steps run in inference mode and the loads do not."""
     row_bytes = 4 * (12 + 16) * 8
-    tables = AdapterTables(max_adapters=2, dtype=torch.float32, device=CPU, max_bytes=4 * row_bytes)
+    tables = AdapterTables(max_adapters=2, dtype=torch.float32, max_bytes=4 * row_bytes)
     layouts = [AdapterLayout({(0, "q_proj"): rank}, TARGETS) for rank in range(1, 9)]
     for i, layout in enumerate([*layouts, *layouts]):
         with torch.inference_mode():
@@ -162,7 +162,7 @@ def test_tables_that_nobody_uses_are_dropped_and_come_back() -> None:
 
 def test_a_table_has_room_for_what_the_slots_can_hold() -> None:
     layout = AdapterLayout({(0, "q_proj"): 8}, TARGETS)
-    tables = AdapterTables(max_adapters=32, dtype=torch.float32, device=CPU, max_bytes=3 * 4 * layout.num_elements)
+    tables = AdapterTables(max_adapters=32, dtype=torch.float32, max_bytes=3 * 4 * layout.num_elements)
     for _ in range(8):
         tables.expect(layout)
     assert tables.num_bytes == 3 * 4 * layout.num_elements

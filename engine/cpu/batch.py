@@ -1,4 +1,4 @@
-"""From a plan to the tensors of one step. Index arithmetic is done in NumPy on the host and copied once."""
+"""From a plan to the tensors of one step on a CPU: its tokens, and which cached ones each of them sees."""
 
 from __future__ import annotations
 
@@ -9,40 +9,36 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.lora.layer import StepLora
-from engine.models.decoder import Batch, PrefillRows
+from engine.cpu.attention import AttentionRows, PrefillRows
 from engine.sequence import Chunk, Plan
 
 Ints = NDArray[np.int64]
 
 
 class BatchBuilder:
-    """Knows the cache's block size and where tensors go; holds nothing of a step."""
+    """Knows the cache's block size and the model's window; holds nothing of a step."""
 
-    def __init__(self, block_size: int, window: int | None, device: torch.device) -> None:
+    def __init__(self, block_size: int, window: int | None) -> None:
         self._block_size = block_size
         self._window = window
-        self._device = device
 
-    def build(self, plan: Plan, output_rows: Many[int], lora: StepLora | None) -> Batch:
-        """output_rows: the rows of the batch whose hidden states are wanted, in the order they are wanted in."""
+    def build(self, plan: Plan) -> tuple[Tensor, AttentionRows]:
+        """The token ids [N] int64 of all rows, and what these look at."""
         chunks = plan.chunks
         num_decodes = sum(chunk.num_tokens for chunk in plan.decodes)
         tokens = [token for chunk in chunks for token in chunk.token_ids]
         positions = np.concatenate([np.arange(c.first, c.first + c.num_tokens, dtype=np.int64) for c in chunks])
         slots = np.concatenate([self._slots(c, c.first) for c in chunks])
         decode_blocks, decode_hidden = self._decodes(plan.decodes)
-        return Batch(
-            token_ids=self._put(np.array(tokens, dtype=np.int64)),
-            positions=self._put(positions),
-            slots=self._put(slots),
+        rows = AttentionRows(
+            positions=torch.from_numpy(positions),
+            slots=torch.from_numpy(slots),
             num_decodes=num_decodes,
             decode_blocks=decode_blocks,
             decode_hidden=decode_hidden,
             prefills=self._prefills(plan.prefills, first_row=num_decodes),
-            output_rows=self._put(np.array(output_rows, dtype=np.int64)),
-            lora=lora,
         )
+        return torch.from_numpy(np.array(tokens, dtype=np.int64)), rows
 
     def _slots(self, chunk: Chunk, first: int) -> Ints:
         """Cache slots of the sequence's positions from `first` to the chunk's end."""
@@ -65,7 +61,7 @@ class BatchBuilder:
         hidden = columns >= lengths[:, None]
         if self._window is not None:
             hidden |= columns < lengths[:, None] - self._window
-        return self._put(blocks), torch.from_numpy(hidden[:, None]).to(self._device)
+        return torch.from_numpy(blocks), torch.from_numpy(hidden[:, None])
 
     def _prefills(self, prefills: Many[Chunk], first_row: int) -> list[PrefillRows]:
         rows = []
@@ -76,10 +72,7 @@ class BatchBuilder:
             if self._window is not None:
                 visible &= keys > queries - self._window
             last_row = first_row + chunk.num_tokens
-            visible_tensor = torch.from_numpy(visible).to(self._device)
-            rows.append(PrefillRows(first_row, last_row, self._put(self._slots(chunk, 0)), visible_tensor))
+            slots = torch.from_numpy(self._slots(chunk, 0))
+            rows.append(PrefillRows(first_row, last_row, slots, torch.from_numpy(visible)))
             first_row = last_row
         return rows
-
-    def _put(self, array: Ints) -> Tensor:
-        return torch.from_numpy(array).to(self._device)

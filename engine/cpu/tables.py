@@ -1,10 +1,10 @@
 """Tables of the adapters in use, so that one batched product serves them all (`kernels.lora`).
 
-A table has a row for each adapter of one layout. An adapter is copied to a row when a
-batch first uses it and stays as long as nobody needs the row, so a changing set of adapters costs one copy for each
-that is new, never a rebuild. Rows in use are kept close together: holes between them are computed too. In a 16-bit
-engine a layout has two tables: in fp32 for segments of few rows (decodes), in the engine's dtype for long ones (chunks
-of prompts). Scalings are applied in fp32: multiplied into fp32 B's, or into what a 16-bit shrink gives.
+A table has a row for each adapter of one layout. An adapter is copied to a row when a batch first uses it and stays as
+long as nobody needs the row, so a changing set of adapters costs one copy for each that is new, never a rebuild. Rows
+in use are kept close together: holes between them are computed too. In a 16-bit engine a layout has two tables: in fp32
+for segments of few rows (decodes), in the engine's dtype for long ones (chunks of prompts). Scalings are applied in
+fp32: multiplied into fp32 B's, or into what a 16-bit shrink gives.
 
 New memory costs more than the copy (the system clears each page at its first touch), so the loading thread touches
 the rows that its adapters will need. Knows nothing of slots or requests.
@@ -18,7 +18,8 @@ from collections.abc import Iterable, Sequence, Set
 import torch
 from torch import Tensor
 
-from engine.lora.layer import AdapterLayout, LoadedAdapter, Segment, Span, StepLora, TableBatch
+from engine.cpu.lora import BatchedLora, Segment, Span, TableBatch
+from engine.lora.layer import AdapterLayout, LoadedAdapter
 from kernels.lora import WIDE_ROWS
 from kernels.workspace import Workspace
 
@@ -29,12 +30,12 @@ SPAN_COST_ROWS = 12
 class AdapterTable:
     """Rows of one layout. `touch` belongs to the loading thread, everything else to the stepping thread."""
 
-    def __init__(self, layout: AdapterLayout, capacity: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, layout: AdapterLayout, capacity: int, dtype: torch.dtype) -> None:
         self._layout = layout
         self._capacity = capacity
         with torch.inference_mode(False):  # the loading thread writes to it outside of that mode
-            self._weights = torch.empty(capacity, layout.num_elements, dtype=dtype, device=device)
-            self._scales = torch.empty(0 if dtype == torch.float32 else capacity, layout.num_ranks, device=device)
+            self._weights = torch.empty(capacity, layout.num_elements, dtype=dtype)
+            self._scales = torch.empty(0 if dtype == torch.float32 else capacity, layout.num_ranks)
         self.groups = layout.groups_of(self._weights)
         self.scales = layout.scales_of(self._scales) if len(self._scales) else {}
         self._digests: list[str | None] = [None] * capacity  # by row
@@ -125,17 +126,16 @@ class AdapterTables:
     A table has room for as many adapters of its layout as slots can hold; those that no row uses are dropped when all
     take more than max_bytes."""
 
-    def __init__(self, max_adapters: int, dtype: torch.dtype, device: torch.device, max_bytes: int) -> None:
+    def __init__(self, max_adapters: int, dtype: torch.dtype, max_bytes: int) -> None:
         self._max_adapters = max_adapters
         self._max_bytes = max_bytes
-        self._device = device
         self._wide_dtype = dtype
         self._dtypes = {torch.float32, dtype}
         self._tables: dict[tuple[AdapterLayout, torch.dtype], AdapterTable] = {}  # the last one used last
         self._lock = threading.Lock()
-        self._scratch = {each: Workspace(each, device) for each in self._dtypes}
+        self._scratch = {each: Workspace(each, torch.device("cpu")) for each in self._dtypes}
         self._order: tuple[list[LoadedAdapter | None], list[int]] | None = None
-        self._step: tuple[list[Segment], StepLora] | None = None
+        self._step: tuple[list[Segment], BatchedLora] | None = None
 
     @staticmethod
     def bytes_per_element(dtype: torch.dtype) -> int:
@@ -176,7 +176,7 @@ class AdapterTables:
         self._order = (adapters, order) if settled else None
         return order
 
-    def step(self, segments: Sequence[Segment]) -> StepLora | None:
+    def step(self, segments: Sequence[Segment]) -> BatchedLora | None:
         """The adapters of one batch; None if no row uses any."""
         segments = list(segments)
         if self._step is not None and self._step[0] == segments:
@@ -197,10 +197,10 @@ class AdapterTables:
                 (adapters,) = _by_layout([segment.adapter for segment in mine]).values()
                 # `order` closes the holes of decodes; it has just told where their rows are.
                 settled &= table.place(adapters, compact=dtype != torch.float32)
-                batches.append(_batch(table, mine, self._scratch[dtype], self._device))
+                batches.append(_batch(table, mine, self._scratch[dtype]))
                 used.add((layout, dtype))
         self._drop_idle(used)
-        step = StepLora(batches)
+        step = BatchedLora(batches)
         self._step = (segments, step) if settled else None
         return step
 
@@ -210,7 +210,7 @@ class AdapterTables:
             table = self._tables.pop(key, None)
             if table is None:
                 room = self._max_bytes // (self.bytes_per_element(self._wide_dtype) * layout.num_elements)
-                table = AdapterTable(layout, max(min(self._max_adapters, room), 1), dtype, self._device)
+                table = AdapterTable(layout, max(min(self._max_adapters, room), 1), dtype)
             self._tables[key] = table
             return table
 
@@ -232,7 +232,7 @@ def _by_layout(adapters: Iterable[LoadedAdapter | None]) -> dict[AdapterLayout, 
     return {layout: list(of_layout.values()) for layout, of_layout in found.items()}
 
 
-def _batch(table: AdapterTable, segments: Sequence[Segment], scratch: Workspace, device: torch.device) -> TableBatch:
+def _batch(table: AdapterTable, segments: Sequence[Segment], scratch: Workspace) -> TableBatch:
     """What the segments of one table need, all placed."""
     start, stop = min(segment.first for segment in segments), max(segment.last for segment in segments)
     mine: dict[int, list[int]] = {}
@@ -251,18 +251,18 @@ def _batch(table: AdapterTable, segments: Sequence[Segment], scratch: Workspace,
         for indexes in per_adapter:
             place_of |= {index: end + len(take) + i for i, index in enumerate(indexes)}
             take += indexes + [0] * (span_width - len(indexes))
-        spans.append(Span(span_first, span_first + len(per_adapter), _unless_identity(take, stop - start, device)))
+        spans.append(Span(span_first, span_first + len(per_adapter), _unless_identity(take, stop - start)))
         end += len(take)
     ordered = sorted(place_of)
-    places = _unless_identity([place_of[index] for index in ordered], end, device)
-    rows = _unless_identity(ordered, stop - start, device)
+    places = _unless_identity([place_of[index] for index in ordered], end)
+    rows = _unless_identity(ordered, stop - start)
     return TableBatch(table.groups, table.scales, scratch, slice(start, stop), spans, places, rows)
 
 
-def _unless_identity(indexes: list[int], length: int, device: torch.device) -> Tensor | None:
+def _unless_identity(indexes: list[int], length: int) -> Tensor | None:
     if indexes == list(range(length)):
         return None
-    return torch.tensor(indexes, dtype=torch.int64).to(device)
+    return torch.tensor(indexes, dtype=torch.int64)
 
 
 def _width(counts: Sequence[int], num_adapters: int) -> int:

@@ -1,0 +1,51 @@
+"""The scenarios of `python -m engine.bench [SCENARIO]`. Without arguments: throughput of the demo model.
+
+Knows what scenarios there are and how their rows are shown, and nothing of what they measure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from engine.bench import fairness, overview, prefix, slots, speculative, structured, throughput
+from engine.bench.options import add_options, read_options
+from engine.bench.report import Report, machine
+from engine.config import EngineConfig
+from engine.hardware import use_huge_pages
+
+DEMO_MODEL = "build/models/smollm2-135m-instruct"
+SCENARIOS = {
+    module.__name__.rpartition(".")[2]: module
+    for module in (overview, throughput, slots, prefix, fairness, structured, speculative)
+}
+
+
+def main(arguments: list[str]) -> int:
+    use_huge_pages()  # for transformers, too
+    args = _parser().parse_args(arguments or ["throughput"])
+    scenario = SCENARIOS[args.scenario]
+    report = Report(args.scenario, sys.stdout, as_json=args.json)
+    with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as folder:
+        config = EngineConfig(
+            model_dir=args.model_dir, adapter_store=str(Path(folder) / "store"), endpoint="", dtype=args.dtype
+        )
+        report.machine(machine(config))
+        for row in scenario.measure(config, read_options(scenario.Options, args)):
+            report.row(row)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m engine.bench", description=__doc__)
+    scenarios = parser.add_subparsers(dest="scenario", required=True, metavar="SCENARIO")
+    for name, module in SCENARIOS.items():
+        about = (module.__doc__ or "").strip()
+        one = scenarios.add_parser(name, help=about.splitlines()[0], description=about)
+        one.add_argument("--model-dir", default=DEMO_MODEL, help="folder with config.json and *.safetensors")
+        one.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
+        one.add_argument("--json", action="store_true", help="one JSON line per row instead of a table")
+        add_options(one, module.Options)
+    return parser

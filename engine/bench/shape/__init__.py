@@ -1,0 +1,12 @@
+"""What the engine does on a GPU with a model of random weights: `python -m engine.bench --shape llama-3.1-8b
+--random-weights`. No downloads, no tokenizer, no sockets; `--dry` runs all of it on a CPU and claims no figures.
+
+command     arguments, checks first, then the table
+sizes       shapes of models, and how large each scenario is
+weights     random weights and adapters
+rig         a device with them, and steps of hand-made plans
+checks      its logits against the definition in fp32; a red one means no figures
+steps       decode and prefill steps beside their floors
+registered  many more adapters than slots, through the whole core
+floors      the least that a step can take
+"""

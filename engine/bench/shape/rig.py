@@ -1,0 +1,129 @@
+"""A device with a random model, its adapters in a real pool, and steps of plans made by hand.
+
+What is measured is the engine's own runner and pool; of scheduling there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+
+import torch
+from torch import Tensor
+
+from engine.bench.shape.floors import adapter_elements
+from engine.bench.shape.sizes import Sizes
+from engine.bench.shape.weights import RandomAdapters, RandomTensors
+from engine.config import EngineConfig, ModelConfig
+from engine.cuda.accelerator import Accelerator
+from engine.cuda.norm import TritonNorm
+from engine.cuda.setup import build_around, check_model
+from engine.device import kv_token_bytes
+from engine.lora.loader import loading_executor
+from engine.lora.pool import AdapterPool
+from engine.model_runner import ModelRunner
+from engine.models.weights import assemble
+from engine.protocol import GenerateRequest, SamplingParams
+from engine.sampling.sampler import Sampler
+from engine.sequence import Chunk, Plan, Sequence
+
+MAX_TOKENS = 1 << 20  # that a sequence is asked for: more than any run takes
+
+
+class Rig:
+    """Every sequence gets its blocks when it starts and gives them back when all do."""
+
+    def __init__(self, config: EngineConfig, model: ModelConfig, dtype: torch.dtype, accelerator: Accelerator) -> None:
+        check_model(model, dtype)
+        self.config = config
+        self.model = model
+        self.dtype = dtype
+        self.accelerator = accelerator
+        self.tensors = RandomTensors(dtype, accelerator.device)
+        self.device = build_around(config, model, assemble(self.tensors.take, model, TritonNorm), accelerator)
+        self.wake: Callable[[], None] = lambda: None  # for the pool, when a load ends
+        self._next_block = 0
+
+    def open(self, adapters: RandomAdapters) -> None:
+        """The pool, and the path that asks it."""
+        self.pool = AdapterPool(
+            adapters.load,
+            self.config.max_adapters,
+            wake=lambda: self.wake(),
+            max_bytes=self.device.adapter_bytes,
+            to_device=self.device.to_device,
+            vacate=self.device.vacate,
+            executor=loading_executor(),
+        )
+        self.path = self.device.make_path(self.pool.adapter)
+        sampler = Sampler(self.model.eos_token_ids, self.device.transfers, self.device.choose, self.device.adjust)
+        self.runner = ModelRunner(self.path, sampler, self.device.transfers)
+
+    def start(self, prompt: list[int], num_tokens: int, adapter: str = "") -> Sequence:
+        """A sequence with room for num_tokens more; adapter: loaded first if need be."""
+        request = GenerateRequest(
+            "bench", prompt, SamplingParams(MAX_TOKENS, temperature=0.0), "bench", adapter=adapter
+        )
+        sequence = Sequence(request, list(prompt), seed=0, arrived_s=0.0)
+        last_block = self._next_block - (-(len(prompt) + num_tokens) // self.config.block_size)
+        assert last_block <= self.device.num_blocks, "the cache is too small for this scenario"
+        sequence.block_table = list(range(self._next_block, last_block))
+        self._next_block = last_block
+        if adapter:
+            self.pool.preload(adapter)
+            sequence.adapter_slot = self.pool.acquire(adapter)
+        return sequence
+
+    def end(self, sequences: Many[Sequence]) -> None:
+        """All there are."""
+        for sequence in sequences:
+            if sequence.adapter_slot is not None:
+                self.pool.release(sequence.adapter_slot)
+        self._next_block = 0
+
+    def prefill(self, sequences: Many[Sequence]) -> None:
+        """All of their prompts, as many in a step as it takes."""
+        limit = self.config.max_batched_tokens
+        step: list[Chunk] = []
+        for sequence in sequences:
+            chunk = Chunk(sequence, 0, len(sequence.token_ids))
+            if step and sum(c.num_tokens for c in step) + chunk.num_tokens > limit:
+                self.step(Plan([], step))
+                step = []
+            step.append(chunk)
+        self.step(Plan([], step))
+
+    def step(self, plan: Plan) -> None:
+        """Compute a plan, and take its tokens."""
+        for chunk, result in zip(plan.chunks, self.runner.run(plan), strict=True):
+            chunk.sequence.num_computed = chunk.first + chunk.num_tokens
+            chunk.sequence.token_ids += [sampled.token_id for sampled in result.sampled]
+
+    @torch.inference_mode()
+    def logits(self, plan: Plan, rows: list[int]) -> Tensor:
+        """Of these rows: [W, V] fp32, valid until the next step."""
+        return self.path.logits(self.path.forward(plan, rows))
+
+
+def decode_plan(sequences: Many[Sequence]) -> Plan:
+    """A token for each, those with an adapter first, by slot, as a scheduler orders them."""
+    ordered = sorted(sequences, key=lambda s: (s.adapter_slot is None, s.adapter_slot))
+    return Plan([Chunk(sequence, sequence.num_computed, 1) for sequence in ordered], [])
+
+
+def rig_config(model: ModelConfig, sizes: Sizes, dtype: torch.dtype) -> EngineConfig:
+    """An engine for these sizes: memory for what the scenarios need, since the checks need some beside it."""
+    num_tokens = 2 * sizes.streams * (sizes.context + 8 * (sizes.steps + 8)) + 4 * sizes.chunks * sizes.chunk_tokens
+    adapter_bytes = adapter_elements(model, sizes.rank) * dtype.itemsize
+    return EngineConfig(
+        model_dir="",
+        adapter_store="",
+        endpoint="",
+        kv_cache_bytes=num_tokens * kv_token_bytes(model, dtype),
+        max_model_len=min(model.max_position, 2 * max(sizes.context, sizes.chunk_tokens) + 1024),
+        max_num_seqs=sizes.streams,
+        max_batched_tokens=max(sizes.chunks * sizes.chunk_tokens, sizes.context, sizes.streams),
+        max_adapters=sizes.slots,
+        max_adapter_rank=sizes.rank,
+        adapter_device_bytes=(sizes.slots + 1) * adapter_bytes,
+    )

@@ -1,0 +1,162 @@
+"""Decode and prefill steps beside their floors: the base, the base while adapters are loaded, and many adapters.
+
+A step is the model runner's: from a plan to tokens on the host. forward is the device's part alone, many in a row. What
+the scheduler adds between steps is measured by `registered`.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Many
+from statistics import median
+
+import torch
+
+from engine.bench.report import Row
+from engine.bench.shape.floors import decode_work, prefill_work
+from engine.bench.shape.rig import Rig, decode_plan
+from engine.bench.shape.sizes import Sizes
+from engine.sequence import Chunk, Plan, Sequence
+from kernels.bench.floors import Rates, Work, floor
+
+
+def measure_steps(rig: Rig, sizes: Sizes, rates: Rates | None) -> Iterator[Row]:
+    """rates: of this device, measured in this run; None runs everything and claims nothing."""
+    table = _Table(rig, sizes, rates)
+    base = table.streams([""])
+    unloaded = table.decodes(base)
+    mixed = table.streams([str(i) for i in range(sizes.adapters)])
+    unused, used = [], []
+    for _ in range(sizes.rounds):  # in turns: a GPU's clock moves
+        unused += table.decodes(base)
+        used += table.decodes(mixed)
+    yield table.decode_row("decode, base", base, unloaded)
+    yield table.decode_row("decode, adapters loaded and unused", base, unused, over=unloaded, target="<= 1.01")
+    yield table.decode_row(f"decode, {sizes.adapters} adapters", mixed, used, over=unused, target="<= 1.2")
+    rig.end([*base, *mixed])
+    plain, adapted = table.prompts([""] * sizes.chunks), table.prompts([str(i) for i in range(sizes.chunks)])
+    base_s, adapted_s = [], []
+    for _ in range(sizes.rounds):
+        base_s += table.prefills(plain)
+        adapted_s += table.prefills(adapted)
+    yield table.prefill_row("prefill, base", plain, base_s)
+    yield table.prefill_row(f"prefill, {sizes.chunks} adapters", adapted, adapted_s, over=base_s, target="<= 1.11")
+    rig.end([*plain, *adapted])
+
+
+class _Table:
+    """Makes the sequences, times their steps, and says how these stand to their floors."""
+
+    def __init__(self, rig: Rig, sizes: Sizes, rates: Rates | None) -> None:
+        self._rig = rig
+        self._sizes = sizes
+        self._rates = rates
+        self._random = random.Random(2)  # noqa: S311
+        self._width = rig.dtype.itemsize
+
+    def streams(self, adapters: Many[str]) -> list[Sequence]:
+        """Sequences that decode, their adapters in turn, and room for all their steps."""
+        room = (1 + self._sizes.rounds) * (self._sizes.warm_up + self._sizes.steps)
+        names = [adapters[i % len(adapters)] for i in range(self._sizes.streams)]
+        started = [self._rig.start(self._prompt(self._sizes.context), room, adapter=name) for name in names]
+        self._rig.prefill(started)
+        return started
+
+    def prompts(self, adapters: Many[str]) -> list[Sequence]:
+        return [self._rig.start(self._prompt(self._sizes.chunk_tokens), 1, adapter=name) for name in adapters]
+
+    def decodes(self, sequences: Many[Sequence]) -> list[float]:
+        """Seconds of each step."""
+        return self._timed(
+            lambda: self._rig.step(decode_plan(sequences)), max(self._sizes.steps // self._sizes.rounds, 1)
+        )
+
+    def prefills(self, sequences: Many[Sequence]) -> list[float]:
+        plan = Plan([], [Chunk(sequence, 0, len(sequence.token_ids)) for sequence in sequences])
+        return self._timed(lambda: self._rig.runner.run(plan), 1)
+
+    def _timed(self, step: Callable[[], object], count: int) -> list[float]:
+        seconds = []
+        for _ in range(self._sizes.warm_up + count):
+            start_s = time.perf_counter()
+            step()
+            seconds.append(time.perf_counter() - start_s)
+        return seconds[self._sizes.warm_up :]
+
+    def decode_row(
+        self,
+        case: str,
+        sequences: Many[Sequence],
+        steps_s: list[float],
+        over: list[float] | None = None,
+        target: str = "",
+    ) -> Row:
+        contexts = [self._sizes.context] * len(sequences)  # as they were at the start: less than in any step
+        work = decode_work(self._rig.model, contexts, self._ranks(sequences), self._width)
+        return self._row(case, decode_plan(sequences), work, steps_s, over, target)
+
+    def prefill_row(
+        self,
+        case: str,
+        sequences: Many[Sequence],
+        steps_s: list[float],
+        over: list[float] | None = None,
+        target: str = "",
+    ) -> Row:
+        lengths = [len(sequence.token_ids) for sequence in sequences]
+        work = prefill_work(self._rig.model, lengths, self._ranks(sequences), self._width)
+        plan = Plan([], [Chunk(sequence, 0, len(sequence.token_ids)) for sequence in sequences])
+        return self._row(case, plan, work, steps_s, over, target)
+
+    def _row(
+        self, case: str, plan: Plan, work: Work, steps_s: list[float], over: list[float] | None, target: str
+    ) -> Row:
+        forward_s = self._forward_s(plan)
+        names = (
+            "rows",
+            "step_ms",
+            "forward_ms",
+            "floor_ms",
+            "step_over_floor",
+            "forward_over_floor",
+            "over_base",
+            "target",
+        )
+        if self._rates is None:
+            return {"case": case} | dict.fromkeys(names, "-")
+        least_s, step_s = floor(work, self._rates).seconds, median(steps_s)
+        values = (
+            plan.num_tokens,
+            round(step_s * 1e3, 3),
+            round(forward_s * 1e3, 3),
+            round(least_s * 1e3, 3),
+            round(step_s / least_s, 3),
+            round(forward_s / least_s, 3),
+            round(step_s / median(over), 3) if over else "-",
+            target or "-",
+        )
+        return {"case": case} | dict(zip(names, values, strict=True))
+
+    @torch.inference_mode()
+    def _forward_s(self, plan: Plan) -> float:
+        """The device's seconds for one of many forward passes in a row; the same positions are computed each time."""
+        rows = list(range(len(plan.chunks)))
+        compute = self._rig.accelerator.compute
+        for timed in (False, True):
+            count = self._sizes.steps if timed else 1
+            start_s = time.perf_counter()
+            for _ in range(count):
+                self._rig.path.forward(plan, rows)
+            compute.record().synchronize()
+        return (time.perf_counter() - start_s) / count
+
+    def _ranks(self, sequences: Many[Sequence]) -> list[int]:
+        """Of the distinct adapters."""
+        slots = {sequence.adapter_slot for sequence in sequences if sequence.adapter_slot is not None}
+        adapters = [self._rig.pool.adapter(slot) for slot in slots]
+        return [len(next(iter(adapter.groups.values())).bs[0]) for adapter in adapters]
+
+    def _prompt(self, num_tokens: int) -> list[int]:
+        return [self._random.randrange(self._rig.model.vocab_size) for _ in range(num_tokens)]

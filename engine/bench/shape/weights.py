@@ -1,0 +1,66 @@
+"""Random weights and adapters: the same tensor whenever it is asked for by the same name."""
+
+from __future__ import annotations
+
+import zlib
+
+import msgspec
+import torch
+from torch import Tensor
+
+from engine.config import PROJECTIONS, ModelConfig
+from engine.lora.layer import AdapterLayout, LoadedAdapter
+
+ADAPTER_SHARE = 0.3  # how large an adapter's delta is beside what it is added to
+NUM_DISTINCT = 32  # sets of weights that any number of adapters share
+
+
+class RandomTensors:
+    """A checkpoint's tensors (`engine.models.weights.Take`), scaled so that a forward pass neither grows nor dies."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._dtype = dtype
+        self._device = device
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        generator = torch.Generator(self._device).manual_seed(zlib.crc32(name.encode()))
+        tensor = torch.randn(shape, generator=generator, dtype=self._dtype, device=self._device)
+        return tensor.mul_(0.1).add_(1) if len(shape) == 1 else tensor.mul_(shape[-1] ** -0.5)
+
+
+class RandomAdapters:
+    """Adapters on all projections, in host memory; `load` stands for a loader's. ranks: of one after the other."""
+
+    def __init__(self, config: ModelConfig, dtype: torch.dtype, ranks: list[int], *, pin: bool) -> None:
+        targets = config.adapter_targets()
+        self._layouts = [
+            AdapterLayout({(layer, name): rank for layer in range(config.num_layers) for name in PROJECTIONS}, targets)
+            for rank in ranks
+        ]
+        self._ranks = ranks
+        self._dtype = dtype
+        self._pin = pin
+        self._made: dict[int, LoadedAdapter] = {}
+
+    def load(self, digest: str) -> LoadedAdapter:
+        """digest: a number; those that are equal modulo NUM_DISTINCT have the same weights."""
+        kind = int(digest) % NUM_DISTINCT
+        if kind not in self._made:
+            self._made[kind] = self._make(kind)
+        return msgspec.structs.replace(self._made[kind], digest=digest)
+
+    def _make(self, kind: int) -> LoadedAdapter:
+        rank = self._ranks[kind % len(self._ranks)]
+        layout = self._layouts[kind % len(self._ranks)]
+        generator = torch.Generator().manual_seed(kind)
+        weights = torch.empty(layout.num_elements, dtype=self._dtype, pin_memory=self._pin)
+        # One stretch of random numbers for all matrices: billions of them on a CPU would take minutes.
+        pattern = torch.randn(min(1 << 20, layout.num_elements), generator=generator).to(self._dtype)
+        for first in range(0, layout.num_elements, len(pattern)):
+            part = weights[first : first + len(pattern)]
+            part.copy_(pattern[: len(part)])
+        groups = layout.groups_of(weights)
+        for group in groups.values():
+            group.a.mul_(group.a.shape[-1] ** -0.5)
+        scalings = {key: (ADAPTER_SHARE * rank**-0.5,) * len(group.projections) for key, group in groups.items()}
+        return LoadedAdapter(str(kind), scalings, weights.nbytes, layout, weights, groups)

@@ -1,0 +1,80 @@
+"""Attention on a CPU: the paged cache of every layer, and one step's rows over it.
+
+Decodes gather whole blocks and multiply in batches, each chunk of a prompt attends by itself. What rows may see comes
+as masks, made once for all layers (`engine.cpu.batch`). Knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import torch
+from torch import Tensor
+
+from engine.config import ModelConfig
+from engine.models.rope import RotaryTable
+from engine.models.weights import LayerWeights
+from kernels.attention import decode_attention, prefill_attention
+from kernels.kv_cache import write_kv
+from kernels.rope import rope
+from kernels.workspace import Workspace
+
+
+class PrefillRows(msgspec.Struct, frozen=True):
+    """One prefill chunk: rows [first, last) of the batch, over C cached positions, its own included."""
+
+    first: int
+    last: int
+    slots: Tensor  # [C] int64
+    visible: Tensor  # [last - first, C] bool
+
+
+class AttentionRows(msgspec.Struct, frozen=True):
+    """What one step's N rows look at. The first num_decodes are decodes, then come the rows of each prefill."""
+
+    positions: Tensor  # [N] int64
+    slots: Tensor  # [N] int64, where each row's key and value go
+    num_decodes: int
+    decode_blocks: Tensor  # [num_decodes, B] int64
+    decode_hidden: Tensor  # [num_decodes, 1, L] bool, L = B * block_size
+    prefills: Sequence[PrefillRows]
+
+
+class PagedCache:
+    """Keys and values of all layers, num_slots of them, and the angles of every position below max_position."""
+
+    def __init__(self, config: ModelConfig, num_slots: int, max_position: int, dtype: torch.dtype) -> None:
+        self.heads = config.num_heads, config.num_kv_heads
+        rotated = config.num_heads + config.num_kv_heads, config.num_kv_heads
+        self.rotary = RotaryTable(config.rope, rotated, config.head_dim, max_position, dtype)
+        self.gathered = Workspace(dtype, torch.device("cpu"))
+        shape = (2, config.num_kv_heads, num_slots, config.head_dim)
+        # Zeros, not garbage: padded context is read at weight 0, and 0 * NaN is a NaN (see kernels.kv_cache).
+        self.layers = [torch.zeros(shape, dtype=dtype) for _ in range(config.num_layers)]
+
+
+class PagedAttention:
+    """One step over the cache (`engine.models.decoder.StepAttention`)."""
+
+    def __init__(self, cache: PagedCache, rows: AttentionRows) -> None:
+        self._cache = cache
+        self._rows = rows
+        self._rotary = cache.rotary.at(rows.positions)
+
+    def attend(self, index: int, layer: LayerWeights, qkv: Tensor) -> Tensor:
+        rows, cache = self._rows, self._cache.layers[index]
+        num_heads, num_kv_heads = self._cache.heads
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, k, v = torch.split(qkv, [num_heads, num_kv_heads, num_kv_heads], 1)
+            qkv = torch.cat((layer.q_norm(q), layer.k_norm(k), v), 1)
+        q, kv = torch.split(rope(qkv, *self._rotary), [num_heads, 2 * num_kv_heads], 1)
+        write_kv(cache, kv, rows.slots)
+        parts = [
+            prefill_attention(q[part.first : part.last], cache, part.slots, part.visible) for part in rows.prefills
+        ]
+        if rows.num_decodes:
+            first = q[: rows.num_decodes]
+            decodes = decode_attention(first, cache, rows.decode_blocks, rows.decode_hidden, self._cache.gathered)
+            parts.insert(0, decodes)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -1,0 +1,99 @@
+"""The adapters of one step on a CPU: which rows of the batch use which rows of which table.
+
+A batch without adapters has no `BatchedLora` and runs no LoRA operation. Knows nothing of requests, nor of how adapters
+get into tables (`engine.cpu.tables`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+import torch
+from torch import Tensor
+
+from engine.lora.layer import Group, GroupKey, GroupWeights, LoadedAdapter
+from kernels.lora import Run, add_batched_lora_
+from kernels.workspace import Workspace
+
+
+class Span(NamedTuple):
+    """Rows [first, last) of a table; take as in `kernels.lora.Run`."""
+
+    first: int
+    last: int
+    take: Tensor | None
+
+
+class TableBatch:
+    """Rows of the adapters of one table, within a part of the batch; places and rows of that part as in
+    `kernels.lora.add_batched_lora_`. groups and scales: of the table, scratch: of its dtype."""
+
+    def __init__(
+        self,
+        groups: Mapping[GroupKey, GroupWeights],
+        scales: Mapping[GroupKey, Tensor],
+        scratch: Workspace,
+        part: slice,
+        spans: Sequence[Span],
+        places: Tensor | None,
+        rows: Tensor | None,
+    ) -> None:
+        self.spans, self.places, self.rows = spans, places, rows
+        self._groups = groups
+        self._scales = scales
+        self._scratch = scratch
+        self._part = part
+        self._runs: dict[GroupKey, tuple[tuple[int, ...], list[Run]] | None] = {}
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the products."""
+        return self._scratch.dtype
+
+    def add_(self, key: GroupKey, x: Tensor, out: Tensor, sizes: Sequence[int]) -> None:
+        """See `BatchedLora.add_`."""
+        try:
+            of_group = self._runs[key]
+        except KeyError:
+            of_group = self._runs[key] = self._runs_of(key)
+        if of_group is None:
+            return
+        projections, runs = of_group
+        x, out = x[self._part], out[self._part]
+        outs = torch.split(out, list(sizes), -1) if len(sizes) > 1 else (out,)
+        adapted = outs if len(projections) == len(outs) else [outs[p] for p in projections]
+        add_batched_lora_(adapted, x, runs, self.places, self.rows, self._scratch)
+
+    def _runs_of(self, key: GroupKey) -> tuple[tuple[int, ...], list[Run]] | None:
+        """Views cost as much as small products: they are made once for all steps that use this batch."""
+        weights = self._groups.get(key)
+        if weights is None:
+            return None
+        scale = self._scales.get(key)
+        runs = [
+            Run(take, weights.a[i:j], tuple(b[i:j] for b in weights.bs), None if scale is None else scale[i:j])
+            for i, j, take in self.spans
+        ]
+        return weights.projections, runs
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """Rows [first, last) of the batch that all use one adapter: a decode with its drafts, or a prefill chunk."""
+
+    adapter: LoadedAdapter
+    first: int
+    last: int
+
+
+class BatchedLora:
+    """The adapters of one step, or of several steps whose rows use the same ones."""
+
+    def __init__(self, batches: Sequence[TableBatch]) -> None:
+        self.batches = batches
+
+    def add_(self, layer: int, group: Group, x: Tensor, out: Tensor, sizes: Sequence[int]) -> None:
+        """Add every row's delta: x [N, in], out [N, sum(sizes)] in place, sizes the group's outputs side by side."""
+        for batch in self.batches:
+            batch.add_((layer, group), x, out, sizes)

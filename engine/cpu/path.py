@@ -1,0 +1,62 @@
+"""A plan to hidden states on a CPU, its adapters in tables (`engine.model_runner.DevicePath`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+
+import torch
+from torch import Tensor
+
+from engine.cpu.attention import PagedAttention, PagedCache
+from engine.cpu.batch import BatchBuilder
+from engine.cpu.lora import BatchedLora, Segment
+from engine.cpu.tables import AdapterTables
+from engine.lora.layer import LoadedAdapter
+from engine.models.decoder import Batch, Decoder
+from engine.sequence import Plan, Sequence
+
+
+class CpuPath:
+    """adapter_in: the adapter that a slot of the pool holds; tables: of those that decode."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: PagedCache,
+        block_size: int,
+        adapter_in: Callable[[int], LoadedAdapter],
+        tables: AdapterTables,
+    ) -> None:
+        self._decoder = decoder
+        self._cache = cache
+        self._adapter_in = adapter_in
+        self._tables = tables
+        self._batches = BatchBuilder(block_size, decoder.config.sliding_window)
+
+    def order(self, plan: Plan) -> Many[int]:
+        """That of the tables' rows where all chunks decode, so that nothing is gathered."""
+        if plan.prefills:
+            return range(len(plan.decodes))
+        return self._tables.order([self._adapter_of(chunk.sequence) for chunk in plan.decodes])
+
+    def forward(self, plan: Plan, output_rows: Many[int]) -> Tensor:
+        token_ids, rows = self._batches.build(plan)
+        wanted = torch.tensor(output_rows, dtype=torch.int64)
+        return self._decoder.forward(Batch(token_ids, PagedAttention(self._cache, rows), wanted, self._step_lora(plan)))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self._decoder.logits(hidden)
+
+    def _step_lora(self, plan: Plan) -> BatchedLora | None:
+        segments: list[Segment] = []
+        first = 0
+        for chunk in plan.chunks:
+            adapter = self._adapter_of(chunk.sequence)
+            if adapter is not None:
+                segments.append(Segment(adapter, first, first + chunk.num_tokens))
+            first += chunk.num_tokens
+        return self._tables.step(segments)
+
+    def _adapter_of(self, sequence: Sequence) -> LoadedAdapter | None:
+        return None if sequence.adapter_slot is None else self._adapter_in(sequence.adapter_slot)

@@ -1,0 +1,45 @@
+"""A CPU as the engine's device: threads, cache and tables, from the configuration."""
+
+from __future__ import annotations
+
+import torch
+
+from engine.config import EngineConfig, ModelConfig
+from engine.cpu.attention import PagedCache
+from engine.cpu.path import CpuPath
+from engine.cpu.tables import AdapterTables
+from engine.device import AdapterIn, Device, blocks_within, context_length, kv_token_bytes
+from engine.hardware import free_host_bytes, num_threads
+from engine.models.checkpoint import load_weights
+from engine.models.decoder import Decoder
+from engine.sampling.choice import choose_on_host
+from engine.transfers import HostTransfers
+
+KV_CACHE_BYTES = 1 << 30
+ADAPTER_BYTES = 1 << 30
+
+
+def build_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> Device:
+    """Raises SetupError or UnsupportedModel."""
+    torch.set_num_threads(num_threads(config.num_threads))
+    weights = load_weights(config.model_dir, model, dtype, torch.device("cpu"))
+    budget = KV_CACHE_BYTES if config.kv_cache_bytes is None else config.kv_cache_bytes
+    num_blocks = blocks_within(budget, kv_token_bytes(model, dtype) * config.block_size, free_host_bytes())
+    max_model_len = context_length(config.max_model_len, model, num_blocks, config.block_size)
+    adapter_bytes = ADAPTER_BYTES if config.adapter_device_bytes is None else config.adapter_device_bytes
+    table_bytes = adapter_bytes * AdapterTables.bytes_per_element(dtype) // dtype.itemsize
+    tables = AdapterTables(config.max_adapters, dtype, table_bytes)
+
+    def make_path(adapter_in: AdapterIn) -> CpuPath:
+        cache = PagedCache(model, num_blocks * config.block_size, max_model_len, dtype)
+        return CpuPath(Decoder(model, weights), cache, config.block_size, adapter_in, tables)
+
+    return Device(
+        num_blocks=num_blocks,
+        max_model_len=max_model_len,
+        adapter_bytes=adapter_bytes,
+        transfers=HostTransfers(),
+        choose=choose_on_host,
+        make_path=make_path,
+        expect=tables.expect,
+    )

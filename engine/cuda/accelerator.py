@@ -1,0 +1,68 @@
+"""What the engine uses of a GPU beside its arithmetic: streams, events, graphs and counts of memory.
+
+`engine.cuda.nvidia` is the real one. `engine.cuda.in_order` does everything at once on a CPU, so that what is decided
+with these (who waits for what, which graph is replayed, who gets which bytes) runs and is tested without a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from engine.transfers import Event
+
+
+class Stream(Protocol):
+    """Work in the order in which it was given."""
+
+    def record(self) -> Event:
+        """Comes when everything given so far is done."""
+
+    def wait(self, event: Event) -> None:
+        """What is given from now on starts after the event; the host goes on."""
+
+    def use(self) -> AbstractContextManager[object]:
+        """Operations of the calling thread are given to this stream meanwhile."""
+
+
+class Graph(Protocol):
+    """A captured sequence of operations."""
+
+    def replay(self) -> Tensor:
+        """Do it again, on the contents that its inputs have by now. What it returned when it was captured."""
+
+
+class MemoryCounts(NamedTuple):
+    """Bytes of a device: used by anyone, and in all."""
+
+    used: int
+    total: int
+
+
+class Accelerator(Protocol):
+    """One device. Memory is reserved through PyTorch on `device`."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def compute(self) -> Stream:
+        """Where the stepping thread's operations go."""
+
+    def side_stream(self) -> Stream:
+        """A new one, which runs beside `compute`."""
+
+    def host_buffer(self, num_bytes: int) -> Tensor:
+        """uint8, from which copies to the device don't wait."""
+
+    def capture(self, run: Callable[[], Tensor]) -> Graph:
+        """Of operations on inputs that keep their place; run may be called several times."""
+
+    def memory(self) -> MemoryCounts: ...
+
+    def peak_bytes(self, run: Callable[[], object]) -> int:
+        """The most memory that `run` takes at any time, beyond what is taken before it."""

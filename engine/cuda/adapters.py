@@ -1,0 +1,70 @@
+"""What is in which slot, as kernels find it: addresses, true ranks and scalings in device memory.
+
+A slot's entries are written by the stream that computes, before the first step that uses it and after the last one that
+did, so that no step, nor a replayed graph, sees them change. Belongs to the stepping thread. Knows nothing of loads.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from engine.lora.layer import GROUPS, Group, LoadedAdapter
+from engine.transfers import Transfers
+from kernels.gpu.lora import SlotTable
+
+PROJECTIONS = tuple(name for group in GROUPS for name in group)
+
+
+def columns_of(group: Group) -> tuple[int, int]:
+    """Where a group's projections are in the table: [first, last)."""
+    first = PROJECTIONS.index(group[0])
+    return first, first + len(group)
+
+
+class DeviceSlots:
+    """A table of num_slots slots; max_rank: no adapter's is larger; transfers: to the device, in the order in which
+    steps are launched."""
+
+    def __init__(
+        self, num_layers: int, num_slots: int, max_rank: int, transfers: Transfers, device: torch.device
+    ) -> None:
+        self.table = SlotTable.empty(num_layers, len(PROJECTIONS), num_slots, device)
+        self.num_slots = num_slots
+        self.max_rank = max_rank
+        self._transfers = transfers
+        self._placed: dict[int, LoadedAdapter] = {}
+
+    def place(self, slot: int, adapter: LoadedAdapter) -> None:
+        """For the steps launched from now on; nothing if it is there."""
+        if self._placed.get(slot) is adapter:
+            return
+        addresses, ranks, scalings = _entries(adapter, *self.table.ranks.shape[:2])
+        for target, entries in zip(self.table, (addresses[0], addresses[1], ranks, scalings), strict=True):
+            target[:, :, slot] = self._transfers.put(entries)
+        self._placed[slot] = adapter
+
+    def clear(self, slot: int) -> None:
+        """For the steps launched from now on the slot adapts nothing."""
+        if self._placed.pop(slot, None) is not None:
+            self.table.ranks[:, :, slot] = 0
+
+
+def _entries(
+    adapter: LoadedAdapter, num_layers: int, num_projections: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
+    """Of one slot: addresses of A's and B's [2, L, P] int64, ranks [L, P] int32, scalings [L, P] fp32."""
+    addresses = np.zeros((2, num_layers, num_projections), dtype=np.int64)
+    ranks = np.zeros((num_layers, num_projections), dtype=np.int32)
+    scalings = np.zeros((num_layers, num_projections), dtype=np.float32)
+    for (layer, group), weights in adapter.groups.items():
+        first, _ = columns_of(group)
+        shrinks = torch.split(weights.a, [len(b) for b in weights.bs])
+        for p, a, b, scaling in zip(
+            weights.projections, shrinks, weights.bs, adapter.scalings[layer, group], strict=True
+        ):
+            addresses[:, layer, first + p] = a.data_ptr(), b.data_ptr()
+            ranks[layer, first + p] = len(b)
+            scalings[layer, first + p] = scaling
+    return addresses, ranks, scalings

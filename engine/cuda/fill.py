@@ -1,0 +1,157 @@
+"""From a plan to the integers of one step on a GPU, in NumPy. No tensors, no device.
+
+Rows are the plan's, decodes first; a decode row is a sequence of one query, also where a draft shares its blocks with
+the token before it. A batch may have more rows than the plan: padding writes nothing, sees nothing, uses no slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.cuda.metadata import StepFields
+from engine.sequence import Chunk, Plan
+
+Ints = NDArray[np.int64]
+NO_SLOT = -1
+
+
+class BlockTables:
+    """Block tables of decode rows, kept from step to step: most are those of the last step, or one block longer.
+
+    Remembers by row which list was copied and how much of it: a sequence's table only grows until it is replaced.
+    """
+
+    def __init__(self, max_rows: int, max_blocks: int) -> None:
+        self._tables = np.zeros((max_rows, max_blocks), dtype=np.int32)
+        self._copied: list[tuple[list[int], int]] = [([], 0)] * max_rows
+
+    def of(self, tables: Many[list[int]]) -> NDArray[np.int32]:
+        """[len(tables), max_blocks]; what lies beyond a table's end is arbitrary. Valid until the next call."""
+        for row, table in enumerate(tables):
+            known, length = self._copied[row]
+            first = length if known is table else 0
+            if first < len(table):
+                self._tables[row, first : len(table)] = table[first:]
+            if known is not table or first != len(table):
+                self._copied[row] = table, len(table)
+        return self._tables[: len(tables)]
+
+
+class Extent(NamedTuple):
+    """What shapes a step beside its number of rows: longest contexts and queries, 0 where there are none."""
+
+    num_decode_rows: int
+    decode_context: int
+    prefill_context: int
+    prefill_queries: int
+
+
+def extent_of(plan: Plan) -> Extent:
+    return Extent(
+        sum(chunk.num_tokens for chunk in plan.decodes),
+        max((_end(chunk) for chunk in plan.decodes), default=0),
+        max((_end(chunk) for chunk in plan.prefills), default=0),
+        max((chunk.num_tokens for chunk in plan.prefills), default=0),
+    )
+
+
+class Filler:
+    """Knows the cache's block size and how many decode rows a step has at most."""
+
+    def __init__(self, block_size: int, max_rows: int, max_blocks: int) -> None:
+        self._block_size = block_size
+        self._tables = BlockTables(max_rows, max_blocks)
+
+    def fill(self, plan: Plan, fields: StepFields[NDArray[Any]], output_rows: Many[int]) -> None:
+        """Everything but the adapters' work."""
+        num_decodes = self._fill_decodes(plan.decodes, fields)
+        last_row, last_sequence = self._fill_prefills(plan.prefills, fields, num_decodes)
+        fields.token_ids[last_row:] = 0
+        fields.positions[last_row:] = 0
+        fields.slots[last_row:] = NO_SLOT
+        fields.context_lens[last_sequence:] = 0
+        fields.query_starts[last_sequence:] = np.arange(last_row, last_row + len(fields.query_starts) - last_sequence)
+        fields.output_rows[:] = output_rows
+
+    def _fill_decodes(self, decodes: Many[Chunk], fields: StepFields[NDArray[Any]]) -> int:
+        """How many rows they are."""
+        tables = [chunk.sequence.block_table for chunk in decodes for _ in range(chunk.num_tokens)]
+        num_rows = len(tables)
+        if not num_rows:
+            return 0
+        tokens = [token for chunk in decodes for token in _new_tokens(chunk)]
+        positions = np.array([chunk.first + i for chunk in decodes for i in range(chunk.num_tokens)], dtype=np.int64)
+        blocks = self._tables.of(tables)
+        width = min(fields.block_tables.shape[1], max(map(len, tables)))
+        fields.block_tables[:num_rows, :width] = blocks[:, :width]
+        fields.token_ids[:num_rows] = tokens
+        fields.positions[:num_rows] = positions
+        fields.slots[:num_rows] = self._slots(blocks, np.arange(num_rows), positions)
+        fields.context_lens[:num_rows] = positions + 1
+        fields.query_starts[: num_rows + 1] = np.arange(num_rows + 1)
+        return num_rows
+
+    def _fill_prefills(
+        self, prefills: Many[Chunk], fields: StepFields[NDArray[Any]], first_row: int
+    ) -> tuple[int, int]:
+        """The first row and the first sequence after them; there are as many of both before them."""
+        row, sequence = first_row, first_row
+        for chunk in prefills:
+            last = row + chunk.num_tokens
+            table = np.array([chunk.sequence.block_table], dtype=np.int32)
+            positions = np.arange(chunk.first, _end(chunk), dtype=np.int64)
+            num_blocks = -(-_end(chunk) // self._block_size)
+            fields.block_tables[sequence, :num_blocks] = table[0, :num_blocks]
+            fields.token_ids[row:last] = chunk.token_ids
+            fields.positions[row:last] = positions
+            fields.slots[row:last] = self._slots(table, np.zeros(len(positions), dtype=np.int64), positions)
+            fields.context_lens[sequence] = _end(chunk)
+            fields.query_starts[sequence] = row
+            row, sequence = last, sequence + 1
+        return row, sequence
+
+    def _slots(self, tables: NDArray[np.int32], rows: Ints, positions: Ints) -> Ints:
+        """Cache slots of these positions of these rows of tables."""
+        block = tables[rows, positions // self._block_size].astype(np.int64)
+        return block * self._block_size + positions % self._block_size
+
+
+def fill_work(adapter_slots: Ints, num_slots: int, block_m: int, fields: StepFields[NDArray[Any]]) -> None:
+    """Rows and chunks of `kernels.gpu.work_list`, by its definition: adapter_slots [N], NO_SLOT where there is none."""
+    keys = np.where(adapter_slots < 0, num_slots, adapter_slots)
+    counts = np.bincount(keys, minlength=num_slots + 1)[:num_slots]
+    per_slot = -(-counts // block_m)
+    num_chunks = int(per_slot.sum())
+    slots = np.repeat(np.arange(num_slots), per_slot)
+    before = np.arange(num_chunks) - np.repeat(per_slot.cumsum() - per_slot, per_slot)  # chunks of the same slot
+    ends = counts.cumsum()
+    first = (ends - counts)[slots] + before * block_m
+    fields.rows[:] = np.argsort(keys, kind="stable")
+    fields.chunks[:num_chunks, 0] = slots
+    fields.chunks[:num_chunks, 1] = first
+    fields.chunks[:num_chunks, 2] = np.minimum(ends[slots] - first, block_m)
+    fields.chunks[num_chunks:] = 0
+
+
+def row_slots(plan: Plan, num_rows: int) -> Ints:
+    """The adapter slot of every row, [num_rows], NO_SLOT for the base and for padding."""
+    slots = np.full(num_rows, NO_SLOT, dtype=np.int64)
+    row = 0
+    for chunk in plan.chunks:
+        if chunk.sequence.adapter_slot is not None:
+            slots[row : row + chunk.num_tokens] = chunk.sequence.adapter_slot
+        row += chunk.num_tokens
+    return slots
+
+
+def _end(chunk: Chunk) -> int:
+    return chunk.first + chunk.num_tokens
+
+
+def _new_tokens(chunk: Chunk) -> Many[int]:
+    """As `Chunk.token_ids`, without copying the list of a decode that has no drafts."""
+    return chunk.token_ids if chunk.drafts else (chunk.sequence.token_ids[chunk.first],)

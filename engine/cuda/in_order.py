@@ -1,0 +1,71 @@
+"""An accelerator without a GPU: everything is done when it is given, on a CPU, with Triton's interpreter for kernels.
+
+For tests, and for benchmarks' dry runs. Claims no figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+from engine.cuda.accelerator import Graph, MemoryCounts, Stream
+from engine.transfers import Event
+
+
+class PastEvent:
+    """Work is done when it is given, so there is nothing to wait for."""
+
+    has_come = True
+
+    def synchronize(self) -> None:
+        pass
+
+
+class InOrderStream:
+    def record(self) -> Event:
+        return PastEvent()
+
+    def wait(self, event: Event) -> None:
+        pass
+
+    def use(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+
+class Rerun:
+    """A graph that is computed anew, its output in the same place each time, as a captured one's is."""
+
+    def __init__(self, run: Callable[[], Tensor]) -> None:
+        self._run = run
+        self._output = run()
+
+    def replay(self) -> Tensor:
+        return self._output.copy_(self._run())
+
+
+class InOrderAccelerator:
+    """total_bytes: what it claims to have; nothing of it is used."""
+
+    def __init__(self, total_bytes: int = 1 << 30) -> None:
+        self.device = torch.device("cpu")
+        self.compute: Stream = InOrderStream()
+        self._total_bytes = total_bytes
+
+    def side_stream(self) -> Stream:
+        return InOrderStream()
+
+    def host_buffer(self, num_bytes: int) -> Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8)
+
+    def capture(self, run: Callable[[], Tensor]) -> Graph:
+        return Rerun(run)
+
+    def memory(self) -> MemoryCounts:
+        return MemoryCounts(0, self._total_bytes)
+
+    def peak_bytes(self, run: Callable[[], object]) -> int:
+        run()
+        return 0

@@ -1,0 +1,66 @@
+"""Who gets how much of a GPU's memory. Arithmetic alone: what is used, and what a step needs, others measure.
+
+    total * fraction = used (weights, and whatever else is there) + a step's peak + KV cache + adapters
+
+What the fraction leaves is for captured graphs and for what no profile of one step sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+
+from engine.cuda.accelerator import MemoryCounts
+from engine.hardware import SetupError
+
+ADAPTER_SHARE = 0.1  # of what is left beside weights and a step
+
+
+class Division(NamedTuple):
+    """Bytes of the KV cache, and of adapters in slots."""
+
+    kv_cache: int
+    adapters: int
+
+
+def divide(
+    memory: MemoryCounts, peak_bytes: int, fraction: float, kv_cache_bytes: int | None, adapter_bytes: int | None
+) -> Division:
+    """memory: with the weights loaded; peak_bytes: of a maximal step; the last two as configured, None: chosen here.
+
+    Raises SetupError naming the variables that decide.
+    """
+    allowed = int(memory.total * fraction)
+    left = allowed - memory.used - peak_bytes
+    if left <= 0:
+        raise SetupError(
+            f"the weights and whatever else is on the GPU take {_gib(memory.used)}, a step takes {_gib(peak_bytes)}, "
+            f"and LORIKEET_GPU_MEMORY_FRACTION={fraction:g} of its memory is {_gib(allowed)}: lower "
+            "LORIKEET_MAX_BATCHED_TOKENS or LORIKEET_MAX_NUM_SEQS, or raise LORIKEET_GPU_MEMORY_FRACTION"
+        )
+    adapters = int(left * ADAPTER_SHARE) if adapter_bytes is None else adapter_bytes
+    if adapters >= left:
+        raise SetupError(f"LORIKEET_ADAPTER_DEVICE_BYTES is {adapters}, but only {left} bytes are left on the GPU")
+    kv_cache = left - adapters if kv_cache_bytes is None else kv_cache_bytes
+    if kv_cache + adapters > left:
+        raise SetupError(
+            f"LORIKEET_KV_CACHE_BYTES is {kv_cache}, but only {left - adapters} bytes are left on the GPU beside "
+            f"{adapters} for adapters (LORIKEET_ADAPTER_DEVICE_BYTES)"
+        )
+    return Division(kv_cache, adapters)
+
+
+@contextmanager
+def explained(doing: str, advice: str) -> Iterator[None]:
+    """Out of memory in the block is a SetupError that says what was being done, and which variables to change."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise SetupError(f"the GPU's memory ran out while {doing}: {advice}") from None
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / (1 << 30):.1f} GiB"

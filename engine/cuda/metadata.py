@@ -1,0 +1,123 @@
+"""One step's integers for a GPU: their places side by side in one buffer, and the one copy that brings them there.
+
+The places follow from a few numbers (`StepShape`) alone, so a captured graph finds a step's integers where those of the
+step that it was captured from were.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.cuda.accelerator import Accelerator
+from engine.transfers import Event
+
+ALIGNMENT = 16  # bytes: what kernels may read at once
+T = TypeVar("T")
+
+
+class StepShape(NamedTuple):
+    """num_rows: N, of the batch; num_sequences: B, one for each decode row and each prefill chunk; num_blocks: M, of
+    the longest block table; num_chunks: C, of adapters' work; num_outputs: W, rows that are wanted."""
+
+    num_rows: int
+    num_sequences: int
+    num_blocks: int
+    num_chunks: int
+    num_outputs: int
+
+
+class StepFields(NamedTuple, Generic[T]):
+    """On the host arrays, on the device tensors.
+
+    token_ids, positions, slots: [N] int64, slots -1 for a row that is padding. block_tables [B, M], context_lens [B],
+    query_starts [B + 1]: int32, as in `kernels.gpu.attention`. rows [N], chunks [C, 3]: int32, as in
+    `kernels.gpu.work_list`. output_rows: [W] int64.
+    """
+
+    token_ids: T
+    positions: T
+    slots: T
+    output_rows: T
+    context_lens: T
+    query_starts: T
+    rows: T
+    chunks: T
+    block_tables: T
+
+
+def fields_of(shape: StepShape) -> StepFields[tuple[torch.dtype, tuple[int, ...]]]:
+    """dtype and shape of each."""
+    n, b = shape.num_rows, shape.num_sequences
+    long, short = torch.int64, torch.int32
+    return StepFields(
+        token_ids=(long, (n,)),
+        positions=(long, (n,)),
+        slots=(long, (n,)),
+        output_rows=(long, (shape.num_outputs,)),
+        context_lens=(short, (b,)),
+        query_starts=(short, (b + 1,)),
+        rows=(short, (n,)),
+        chunks=(short, (shape.num_chunks, 3)),
+        block_tables=(short, (b, shape.num_blocks)),
+    )
+
+
+def num_bytes_of(shape: StepShape) -> int:
+    return sum(_aligned(_size(*field)) for field in fields_of(shape))
+
+
+def views(shape: StepShape, buffer: Tensor) -> StepFields[Tensor]:
+    """Of a uint8 buffer."""
+    found, first = [], 0
+    for dtype, of_field in fields_of(shape):
+        size = _size(dtype, of_field)
+        found.append(buffer[first : first + size].view(dtype).view(of_field))
+        first += _aligned(size)
+    return StepFields(*found)
+
+
+class Staged(NamedTuple):
+    """A step's integers: written on the host, then sent, then read on the device."""
+
+    host: StepFields[NDArray[Any]]
+    device: StepFields[Tensor]
+    num_bytes: int
+
+
+class StepBuffers:
+    """Room for one step of at most num_bytes on the host, pinned, and on the device. It never moves."""
+
+    def __init__(self, accelerator: Accelerator, num_bytes: int) -> None:
+        self._compute = accelerator.compute
+        self._host = accelerator.host_buffer(num_bytes)
+        self._device = torch.zeros(num_bytes, dtype=torch.uint8, device=accelerator.device)
+        self._sent: Event | None = None
+
+    def stage(self, shape: StepShape) -> Staged:
+        """Places for a step of this shape; those of graphs are kept by whoever captured them."""
+        num_bytes = num_bytes_of(shape)
+        assert num_bytes <= self._host.numel(), f"{shape} takes {num_bytes} bytes of {self._host.numel()}"
+        host = StepFields(*(view.numpy() for view in views(shape, self._host)))
+        return Staged(host, views(shape, self._device), num_bytes)
+
+    def begin(self) -> None:
+        """Before the host's side is written: the last step's copy must have read it, as it has long since."""
+        if self._sent is not None:
+            self._sent.synchronize()
+
+    def send(self, staged: Staged) -> None:
+        self._device[: staged.num_bytes].copy_(self._host[: staged.num_bytes], non_blocking=True)
+        self._sent = self._compute.record()
+
+
+def _size(dtype: torch.dtype, shape: tuple[int, ...]) -> int:
+    return dtype.itemsize * math.prod(shape)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

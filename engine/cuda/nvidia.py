@@ -1,0 +1,91 @@
+"""A CUDA device as an accelerator, through PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor
+
+from engine.cuda.accelerator import Graph, MemoryCounts, Stream
+from engine.transfers import Event
+
+
+class CudaEvent:
+    def __init__(self, event: torch.cuda.Event) -> None:
+        self.event = event
+
+    @property
+    def has_come(self) -> bool:
+        return bool(self.event.query())  # type: ignore[no-untyped-call]
+
+    def synchronize(self) -> None:
+        self.event.synchronize()
+
+
+class CudaStream:
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self._stream = stream
+
+    def record(self) -> Event:
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(self._stream)
+        return CudaEvent(event)
+
+    def wait(self, event: Event) -> None:
+        assert isinstance(event, CudaEvent)
+        self._stream.wait_event(event.event)
+
+    def use(self) -> AbstractContextManager[object]:
+        return torch.cuda.stream(self._stream)
+
+
+class CudaGraph:
+    def __init__(self, graph: torch.cuda.CUDAGraph, output: Tensor) -> None:
+        self._graph = graph
+        self._output = output
+
+    def replay(self) -> Tensor:
+        self._graph.replay()
+        return self._output
+
+
+class CudaAccelerator:
+    """The graphs that it captures are never replayed at the same time, so they share their temporary memory."""
+
+    def __init__(self, device: torch.device) -> None:
+        index = torch.cuda.current_device() if device.index is None else device.index
+        torch.cuda.set_device(index)
+        self.device = torch.device("cuda", index)
+        self.compute: Stream = CudaStream(torch.cuda.current_stream(self.device))
+        self._graph_pool = torch.cuda.graph_pool_handle()
+
+    def side_stream(self) -> Stream:
+        return CudaStream(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
+
+    def host_buffer(self, num_bytes: int) -> Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+
+    def capture(self, run: Callable[[], Tensor]) -> Graph:
+        run()  # compiles kernels and makes libraries choose theirs, neither of which a capture may contain
+        torch.cuda.synchronize(self.device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._graph_pool):
+            output = run()
+        return CudaGraph(graph, output)
+
+    def memory(self) -> MemoryCounts:
+        torch.cuda.synchronize(self.device)
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info(self.device)
+        return MemoryCounts(total - free, total)
+
+    def peak_bytes(self, run: Callable[[], object]) -> int:
+        torch.cuda.synchronize(self.device)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self.device)
+        before = torch.cuda.memory_reserved(self.device)
+        run()
+        torch.cuda.synchronize(self.device)
+        return torch.cuda.max_memory_reserved(self.device) - before

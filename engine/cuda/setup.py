@@ -1,0 +1,112 @@
+"""A GPU as the engine's device: weights, one profiled step, the memory divided, graphs captured."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from engine.config import EngineConfig, ModelConfig, UnsupportedModel
+from engine.cuda.accelerator import Accelerator
+from engine.cuda.adapters import DeviceSlots
+from engine.cuda.attention import PagedCache
+from engine.cuda.copies import SideCopies
+from engine.cuda.memory import divide, explained
+from engine.cuda.norm import TritonNorm
+from engine.cuda.path import CudaPath, StepLimits
+from engine.cuda.profile import peak_of_largest_step
+from engine.cuda.sampling import TritonChoice, penalize_rows_
+from engine.cuda.transfers import PinnedTransfers
+from engine.device import AdapterIn, Device, blocks_within, context_length, kv_token_bytes
+from engine.models.decoder import Decoder
+from engine.models.weights import ModelWeights
+from engine.sampling.sampler import Sampler
+from kernels.gpu.activation import silu_mul
+
+log = logging.getLogger(__name__)
+
+LARGEST_GROUP, LARGEST_HEAD = 8, 256
+ALIGNED_BYTES = 16
+
+
+def build_cuda(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, accelerator: Accelerator) -> Device:
+    """With the weights of config.model_dir. Raises SetupError or UnsupportedModel."""
+    from engine.models.checkpoint import load_weights  # benchmarks of random weights need no safetensors
+
+    check_model(model, dtype)
+    with explained("loading the weights", "this model needs a larger GPU, or LORIKEET_DTYPE=bfloat16"):
+        weights = load_weights(config.model_dir, model, dtype, accelerator.device, TritonNorm)
+    return build_around(config, model, weights, accelerator)
+
+
+def build_around(config: EngineConfig, model: ModelConfig, weights: ModelWeights, accelerator: Accelerator) -> Device:
+    """With weights that are on the device. Raises SetupError."""
+    dtype, device = weights.embed.dtype, accelerator.device
+    decoder = Decoder(model, weights, silu_mul)
+    transfers = PinnedTransfers(accelerator)
+    choose = TritonChoice(transfers)
+    slots = DeviceSlots(model.num_layers, config.max_adapters, config.max_adapter_rank, transfers, device)
+    copies = SideCopies(accelerator, model.num_layers)
+    longest = min(config.max_model_len or model.max_position, model.max_position)
+    limits = step_limits(config, longest)
+    with explained("a first step was computed", "lower LORIKEET_MAX_BATCHED_TOKENS or LORIKEET_MAX_NUM_SEQS"):
+        sampler = Sampler(model.eos_token_ids, transfers, choose, penalize_rows_)
+        peak_bytes = peak_of_largest_step(accelerator, decoder, slots, sampler, limits, config.block_size)
+    memory = accelerator.memory()
+    division = divide(
+        memory, peak_bytes, config.gpu_memory_fraction, config.kv_cache_bytes, config.adapter_device_bytes
+    )
+    log.info("memory in bytes: %d of %d used, %d for a step, %s", memory.used, memory.total, peak_bytes, division)
+    num_blocks = blocks_within(division.kv_cache, kv_token_bytes(model, dtype) * config.block_size, None)
+    max_model_len = context_length(config.max_model_len, model, num_blocks, config.block_size)
+
+    def make_path(adapter_in: AdapterIn) -> CudaPath:
+        with explained("the KV cache was made", "lower LORIKEET_GPU_MEMORY_FRACTION or LORIKEET_KV_CACHE_BYTES"):
+            cache = PagedCache(model, num_blocks, config.block_size, max_model_len, dtype, device)
+        with explained("graphs were captured", "lower LORIKEET_GPU_MEMORY_FRACTION or LORIKEET_MAX_NUM_SEQS"):
+            final = step_limits(config, max_model_len)
+            path = CudaPath(accelerator, decoder, cache, slots, adapter_in, final, use_graphs=True)
+        with explained("memory of adapters was taken", "lower LORIKEET_ADAPTER_DEVICE_BYTES"):
+            copies.reserve(division.adapters)  # last: a capture gives back to the driver what nobody uses
+        return path
+
+    def vacate(slot: int) -> None:
+        slots.clear(slot)
+        copies.give_back()
+
+    return Device(
+        num_blocks=num_blocks,
+        max_model_len=max_model_len,
+        adapter_bytes=division.adapters,
+        transfers=transfers,
+        choose=choose,
+        make_path=make_path,
+        adjust=penalize_rows_,
+        pin=device.type == "cuda",
+        to_device=copies.to_device,
+        vacate=vacate,
+    )
+
+
+def step_limits(config: EngineConfig, max_context: int) -> StepLimits:
+    """Drafts make rows of their own; every other sequence of a step is a chunk of a prompt."""
+    decode_rows = min(config.max_num_seqs * (1 + config.num_draft_tokens), config.max_batched_tokens)
+    sequences = min(decode_rows + config.max_num_seqs, config.max_batched_tokens)
+    return StepLimits(config.max_batched_tokens, decode_rows, sequences, max_context)
+
+
+def check_model(model: ModelConfig, dtype: torch.dtype) -> None:
+    """Raises UnsupportedModel for shapes that the kernels do not take."""
+    if model.head_dim % 16 or model.head_dim > LARGEST_HEAD:
+        raise UnsupportedModel(
+            f"config.json: head_dim is {model.head_dim}; on a GPU a multiple of 16 up to {LARGEST_HEAD}"
+        )
+    group = model.num_heads // model.num_kv_heads
+    if group > LARGEST_GROUP:
+        raise UnsupportedModel(
+            f"config.json: {group} heads share a key (num_attention_heads over num_key_value_heads); on a GPU at most "
+            f"{LARGEST_GROUP}"
+        )
+    widths = {width for shape in model.adapter_targets().values() for width in shape}
+    if any(width * dtype.itemsize % ALIGNED_BYTES for width in widths):
+        raise UnsupportedModel(f"config.json: the projections' widths {sorted(widths)} must be multiples of 8 on a GPU")

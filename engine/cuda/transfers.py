@@ -1,0 +1,46 @@
+"""Between the host and a GPU through pinned memory, waiting for nothing but what is read (`engine.transfers`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.cuda.accelerator import Accelerator
+from engine.transfers import Event, Fetched
+
+
+class Arriving:
+    """A tensor in pinned memory, whole when its event has come."""
+
+    def __init__(self, tensor: Tensor, event: Event) -> None:
+        self._tensor = tensor
+        self._event = event
+
+    def wait(self) -> Tensor:
+        self._event.synchronize()
+        return self._tensor
+
+
+class PinnedTransfers:
+    """PyTorch's pinned memory is not given to anyone else before the copies from and to it are done."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._accelerator = accelerator
+        self._device = accelerator.device
+
+    def put(self, array: NDArray[Any]) -> Tensor:
+        source = torch.from_numpy(array)
+        pinned = self._pinned(source.numel() * source.itemsize).view(source.dtype).view(source.shape)
+        pinned.copy_(source)
+        return pinned.to(self._device, non_blocking=True)
+
+    def fetch(self, tensor: Tensor) -> Fetched:
+        pinned = self._pinned(tensor.numel() * tensor.itemsize).view(tensor.dtype).view(tensor.shape)
+        pinned.copy_(tensor, non_blocking=True)
+        return Arriving(pinned, self._accelerator.compute.record())
+
+    def _pinned(self, num_bytes: int) -> Tensor:
+        return self._accelerator.host_buffer(num_bytes)

@@ -1,0 +1,85 @@
+"""What an engine asks of the device that it computes on, in `engine.cpu` or `engine.cuda`.
+
+Everything above, from the scheduler to the model runner, is the same for all devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+from typing import Protocol
+
+import msgspec
+import torch
+from torch import Tensor
+
+from engine.config import EngineConfig, ModelConfig
+from engine.hardware import SetupError
+from engine.lora.layer import AdapterLayout, LoadedAdapter
+from engine.sampling.logits_processors import Adjust, adjust_
+from engine.sampling.sampler import Choose
+from engine.sequence import Plan
+from engine.transfers import Transfers
+
+AdapterIn = Callable[[int], LoadedAdapter]
+
+
+class DevicePath(Protocol):
+    """Computes plans. Owns the cache's memory."""
+
+    def order(self, plan: Plan) -> Many[int]:
+        """The places of plan.decodes in the order in which they are computed best."""
+
+    def forward(self, plan: Plan, output_rows: Many[int]) -> Tensor:
+        """The hidden states [W, hidden] of these rows of the plan, valid until the next call."""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Of rows of `forward`: [W, hidden] -> [W, V] fp32, valid until the next call."""
+
+
+class Device(msgspec.Struct, frozen=True):
+    """A device with its base model loaded and its memory divided.
+
+    adapter_bytes: what adapters in slots may take. choose, adjust: see `engine.sampling.sampler.Sampler`. make_path:
+    given what tells the adapter in a slot of the pool. pin, expect: see `engine.lora.loader.AdapterLoader`; to_device,
+    vacate: see `engine.lora.pool.AdapterPool`.
+    """
+
+    num_blocks: int
+    max_model_len: int
+    adapter_bytes: int
+    transfers: Transfers
+    choose: Choose
+    make_path: Callable[[AdapterIn], DevicePath]
+    adjust: Adjust = adjust_
+    pin: bool = False
+    expect: Callable[[AdapterLayout], None] = lambda layout: None
+    to_device: Callable[[LoadedAdapter], LoadedAdapter] | None = None
+    vacate: Callable[[int], None] = lambda index: None
+
+
+BuildDevice = Callable[[EngineConfig, ModelConfig, torch.dtype], Device]
+
+
+def kv_token_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
+    """Of one token's keys and values in all layers."""
+    return 2 * model.num_layers * model.num_kv_heads * model.head_dim * dtype.itemsize
+
+
+def blocks_within(budget_bytes: int, block_bytes: int, available_bytes: int | None) -> int:
+    """How many blocks of the KV cache a number of bytes makes. Raises SetupError where that can't work."""
+    if available_bytes is not None and budget_bytes > available_bytes:
+        raise SetupError(
+            f"LORIKEET_KV_CACHE_BYTES is {budget_bytes}, but only {available_bytes} bytes of memory are free"
+        )
+    num_blocks = budget_bytes // block_bytes
+    if num_blocks < 2:
+        raise SetupError(
+            f"LORIKEET_KV_CACHE_BYTES is {budget_bytes}; one block of this model takes {block_bytes} bytes"
+        )
+    return num_blocks
+
+
+def context_length(asked: int, model: ModelConfig, num_blocks: int, block_size: int) -> int:
+    """Tokens that one sequence may have: as asked (0: as many as the model can), and no more than the cache holds."""
+    return min(asked or model.max_position, model.max_position, num_blocks * block_size)

@@ -1,0 +1,61 @@
+"""What this machine offers: devices, number formats, processors, memory. Knows nothing of models."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+
+class SetupError(ValueError):
+    """The engine can't start as configured; the message says what to change."""
+
+
+def use_huge_pages() -> None:
+    """Where the system gives them on request: weights and tables in them are read a tenth faster. PyTorch reads the
+    variable at its first allocation, so a program calls this first."""
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+
+
+def num_threads(asked: int) -> int:
+    """0: every processor this process may use. More than there are only get in each other's way."""
+    available = len(os.sched_getaffinity(0))
+    if asked > available:
+        raise SetupError(f"LORIKEET_NUM_THREADS is {asked}, but only {available} processors can be used")
+    return asked or available
+
+
+def resolve_device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise SetupError("LORIKEET_DEVICE is cuda, but PyTorch sees no CUDA device; set it to cpu or auto")
+    return torch.device(name)
+
+
+def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
+    """auto: bfloat16 where the hardware multiplies it, else float32 on a CPU and float16 on a GPU."""
+    if name != "auto":
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+    return torch.bfloat16 if _cpu_multiplies_bf16() else torch.float32
+
+
+def free_host_bytes() -> int | None:
+    """Memory that can still be taken; None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _cpu_multiplies_bf16() -> bool:
+    """AVX512-BF16, AMX or ARM's BF16: without them bfloat16 is emulated and slower than float32."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+    return any(flag in flags for flag in ("avx512_bf16", "amx_bf16", " bf16"))

@@ -1,0 +1,62 @@
+"""From a folder of safetensors files to a base model's weights, on their device and in the engine's dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from engine.config import ModelConfig, UnsupportedModel
+from engine.models.weights import MakeNorm, ModelWeights, assemble
+from kernels.norm import RmsNorm
+
+
+class _Checkpoint:
+    """Tensors by name over all files of a folder; remembers which were never asked for."""
+
+    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device, stack: ExitStack) -> None:
+        paths = sorted(folder.glob("*.safetensors"))
+        if not paths:
+            raise UnsupportedModel(f"{folder} holds no *.safetensors file")
+        self._files = {}
+        for path in paths:
+            file = stack.enter_context(safe_open(path, framework="pt"))
+            self._files.update(dict.fromkeys(file.keys(), file))
+        self._unread = set(self._files)
+        self._dtype = dtype
+        self._device = device
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Raises UnsupportedModel when the tensor is missing or has another shape."""
+        if name not in self._files:
+            raise UnsupportedModel(f"the checkpoint lacks {name}")
+        self._unread.discard(name)
+        tensor: Tensor = self._files[name].get_tensor(name)
+        if tuple(tensor.shape) != shape:
+            raise UnsupportedModel(f"{name} is {list(tensor.shape)}, the config asks for {list(shape)}")
+        return tensor.to(self._device, self._dtype)
+
+    def unread(self) -> Iterator[str]:
+        return (name for name in sorted(self._unread) if not name.endswith("rotary_emb.inv_freq"))
+
+
+def load_weights(
+    model_dir: str | Path,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    make_norm: MakeNorm = RmsNorm,
+) -> ModelWeights:
+    """Read and fuse all weights. Raises UnsupportedModel on a missing, misshapen or unknown tensor."""
+    with ExitStack() as stack:
+        checkpoint = _Checkpoint(Path(model_dir), dtype, device, stack)
+        weights = assemble(checkpoint.take, config, make_norm)
+        tied = config.tie_word_embeddings
+        unknown = [name for name in checkpoint.unread() if not (tied and name == "lm_head.weight")]
+        if unknown:
+            raise UnsupportedModel(f"the checkpoint has tensors the config does not explain: {', '.join(unknown[:5])}")
+    return weights

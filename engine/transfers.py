@@ -1,0 +1,57 @@
+"""Between host and device without waiting: what a step's host side needs besides the forward pass.
+
+On a CPU the two are one. Knows nothing of what is moved.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+class Event(Protocol):
+    """A moment in what a device does, such as the end of a copy."""
+
+    @property
+    def has_come(self) -> bool: ...
+
+    def synchronize(self) -> None:
+        """Wait for it on the host."""
+
+
+class Fetched(Protocol):
+    """A tensor on its way to the host."""
+
+    def wait(self) -> Tensor:
+        """It, on the host, once the device has computed and copied it."""
+
+
+class Transfers(Protocol):
+    def put(self, array: NDArray[Any]) -> Tensor:
+        """A copy on the device, for what is launched after this call. The array is not written to again."""
+
+    def fetch(self, tensor: Tensor) -> Fetched:
+        """The tensor's content as it is after what was launched before this call."""
+
+
+class Here:
+    """A tensor that is on the host already."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def wait(self) -> Tensor:
+        return self._tensor
+
+
+class HostTransfers:
+    """Of a CPU: arrays and tensors share their memory."""
+
+    def put(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array)
+
+    def fetch(self, tensor: Tensor) -> Fetched:
+        return Here(tensor)

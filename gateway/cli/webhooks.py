@@ -1,0 +1,73 @@
+"""`lorikeet webhook`: where the organization hears that a limit is about to be reached."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+
+if TYPE_CHECKING:
+    from gateway.cli.output import Verbs
+
+
+def register(verbs: Verbs) -> None:
+    webhook = verbs.add_parser(
+        "webhook", help="add, list and remove webhooks", description="Webhooks, which are called when limits are used."
+    )
+    actions = webhook.add_subparsers(metavar="ACTION", required=True)
+    add = actions.add_parser(
+        "add",
+        help="add a webhook",
+        description="Add a webhook and print the secret that its messages are signed with: it is shown this once.",
+    )
+    add.add_argument("url", metavar="URL", help="where messages are sent; http or https")
+    add.set_defaults(run=_add)
+    listing = actions.add_parser("list", help="list webhooks", description="List webhooks and what became of them.")
+    listing.set_defaults(run=_list)
+    remove = actions.add_parser(
+        "remove", help="remove a webhook", description="Remove a webhook, with what waits to be sent to it."
+    )
+    remove.add_argument("webhook_id", metavar="WEBHOOK_ID", help="id of the webhook, as `webhook list` shows it")
+    remove.set_defaults(run=_remove)
+    for parser in (add, listing, remove):
+        add_json_flag(parser)
+
+
+def _add(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        webhook = client.post("/webhooks", json={"url": arguments.url})
+    if arguments.json:
+        print_json(webhook)
+    else:
+        print(webhook["secret"])
+        print(f"lorikeet: webhook {webhook['id']}; its messages are signed with this secret", file=sys.stderr)
+    return 0
+
+
+def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        webhooks = client.get_all("/webhooks")
+    if arguments.json:
+        print_json(webhooks)
+        return 0
+    rows = [
+        (w["id"], w["url"], utc(w["last_delivered_at"]), utc(w["last_failed_at"]), w["last_error"]) for w in webhooks
+    ]
+    print_table(("ID", "URL", "LAST DELIVERED", "LAST FAILED", "LAST ERROR"), rows)
+    return 0
+
+
+def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        removed = client.delete(f"/webhooks/{quote(arguments.webhook_id, safe='')}")
+    return print_result(arguments, {"id": removed["id"], "removed": True}, f"webhook {removed['id']} is removed")

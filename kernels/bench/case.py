@@ -1,0 +1,25 @@
+"""One thing that is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import Tensor
+
+from kernels.bench.floors import Work
+
+
+class Case(NamedTuple):
+    """run: what is timed; work: its bytes and operations; error: of what it computes, relative to the reference."""
+
+    name: str
+    work: Work
+    run: Callable[[], None]
+    error: Callable[[], float]
+
+
+def relative_error(ours: Tensor, theirs: Tensor) -> float:
+    """Of the whole: |ours - theirs| / |theirs|; infinite where anything is no number."""
+    error = float((ours.double() - theirs.double()).norm() / theirs.double().norm())
+    return error if error == error else float("inf")

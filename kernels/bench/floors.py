@@ -1,0 +1,62 @@
+"""The least that operations can take: bytes that have to be moved, operations that have to be computed. Arithmetic.
+
+Bytes count what has to be read from memory and written to it once; what one kernel hands to the next through the cache,
+such as the sums between shrink and expand, is not counted, nor are indexes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Work(NamedTuple):
+    num_bytes: int
+    num_operations: int
+
+    def times(self, number: int) -> Work:
+        return Work(self.num_bytes * number, self.num_operations * number)
+
+
+class Rates(NamedTuple):
+    """Of one device."""
+
+    bytes_per_s: float
+    operations_per_s: float
+
+
+class Floor(NamedTuple):
+    seconds: float
+    is_memory: bool  # bytes take longer than operations
+
+
+def floor(work: Work, rates: Rates) -> Floor:
+    memory_s = work.num_bytes / rates.bytes_per_s
+    compute_s = work.num_operations / rates.operations_per_s
+    return Floor(max(memory_s, compute_s), memory_s >= compute_s)
+
+
+def lora_work(num_rows: int, adapters: int, rank: int, in_features: int, sizes: Sequence[int], width: int) -> Work:
+    """Of num_rows rows that use this many distinct adapters, elements of `width` bytes: their weights, x once, out read
+    and written."""
+    out_features = sum(sizes)
+    weights = adapters * rank * (len(sizes) * in_features + out_features)
+    activations = num_rows * (in_features + 2 * out_features)
+    return Work((weights + activations) * width, 2 * num_rows * rank * (len(sizes) * in_features + out_features))
+
+
+def attention_work(
+    lengths: Sequence[tuple[int, int]], num_heads: int, num_kv_heads: int, head_dim: int, width: int
+) -> Work:
+    """Of sequences of these (context, queries): keys and values once, queries and outputs, and the products of the
+    pairs that causality leaves."""
+    contexts = sum(context for context, _ in lengths)
+    queries = sum(count for _, count in lengths)
+    pairs = sum(count * context - count * (count - 1) // 2 for context, count in lengths)
+    elements = 2 * contexts * num_kv_heads * head_dim + 2 * queries * num_heads * head_dim
+    return Work(elements * width, 4 * pairs * num_heads * head_dim)
+
+
+def elementwise_work(num_elements_moved: int, width: int) -> Work:
+    """Of what reads and writes this many elements in all, at a negligible number of operations for each."""
+    return Work(num_elements_moved * width, 0)

@@ -1,0 +1,132 @@
+"""Adapters: all groups of projections of all layers as one run, so that weights come from memory, not from a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from kernels.bench.case import Case, relative_error
+from kernels.bench.floors import Work, lora_work
+from kernels.bench.shapes import Shape
+from kernels.gpu.launch import Launch
+from kernels.gpu.lora import SlotTable, lora_launches, lora_reference, workspace_elements
+from kernels.gpu.tuning import LoraBlocks, lora_block_m
+from kernels.gpu.work_list import build_work_list
+
+SCALING = 2.0
+
+
+class Adapters:
+    """num_adapters of one rank on every projection of the shape."""
+
+    def __init__(self, shape: Shape, num_adapters: int, rank: int) -> None:
+        self.shape, self.rank = shape, rank
+        num_projections = sum(len(sizes) for _, sizes in shape.groups)
+        self.table = SlotTable.empty(shape.num_layers, num_projections, num_adapters, shape.device)
+        self.table.ranks.fill_(rank)
+        self.table.scalings.fill_(SCALING)
+        self.weights: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # of all slots, by layer and projection
+        for layer in range(shape.num_layers):
+            p = 0
+            for in_features, sizes in shape.groups:
+                for size in sizes:
+                    a = shape.randn(num_adapters, rank, in_features) / in_features**0.5
+                    b = shape.randn(num_adapters, rank, size) / rank**0.5
+                    self.weights[layer, p] = a, b
+                    for addresses, of_slot in ((self.table.a, a), (self.table.b, b)):
+                        addresses[layer, p] = torch.tensor([part.data_ptr() for part in of_slot], device=shape.device)
+                    p += 1
+
+    @property
+    def num_slots(self) -> int:
+        return self.table.ranks.shape[2]
+
+    def first_projection(self, group: int) -> int:
+        return sum(len(sizes) for _, sizes in self.shape.groups[:group])
+
+    def of_slot(self, layer: int, group: int, slot: int) -> list[tuple[Tensor, Tensor, float]]:
+        """As `lora_reference` takes them."""
+        first = self.first_projection(group)
+        projections = range(first, first + len(self.shape.groups[group][1]))
+        return [(a[slot], b[slot], SCALING) for a, b in (self.weights[layer, p] for p in projections)]
+
+
+class LoraBatch:
+    """Rows that use these slots (-1: none), as input of every group of every layer."""
+
+    def __init__(self, adapters: Adapters, slots: Tensor) -> None:
+        self.adapters, self.slots = adapters, slots
+        shape, num_rows = adapters.shape, len(slots)
+        self._work = build_work_list(slots, adapters.num_slots, lora_block_m(num_rows))
+        self.xs = [shape.randn(num_rows, width) for width, _ in shape.groups]
+        self.outs = [shape.randn(num_rows, sum(sizes)) for _, sizes in shape.groups]
+        elements = max(
+            workspace_elements(num_rows, width, len(sizes), adapters.rank, shape.dtype, shape.device)
+            for width, sizes in shape.groups
+        )
+        self._workspace = torch.empty(2 * elements, dtype=torch.float32, device=shape.device)  # room for other splits
+
+    def launches(self, layer: int, group: int, blocks: LoraBlocks | None = None) -> tuple[Launch, Launch]:
+        """Shrink and expand, which add to outs[group]."""
+        _, sizes = self.adapters.shape.groups[group]
+        first = self.adapters.first_projection(group)
+        table = self.adapters.table.group(layer, first, first + len(sizes))
+        out, x = self.outs[group], self.xs[group]
+        return lora_launches(out, x, sizes, table, self.adapters.rank, self._work, self._workspace, blocks)
+
+    def run(self) -> None:
+        for layer in range(self.adapters.shape.num_layers):
+            for group in range(len(self.xs)):
+                for launch in self.launches(layer, group):
+                    launch.run()
+
+    def error(self) -> float:
+        """Of the first layer's groups, the largest error of their deltas."""
+        return max(self._error(group) for group in range(len(self.xs)))
+
+    def _error(self, group: int) -> float:
+        _, sizes = self.adapters.shape.groups[group]
+        self.outs[group].zero_()
+        for launch in self.launches(0, group):
+            launch.run()
+        seen = slice(None, None, max(1, len(self.slots) // 64))
+        ours = self.outs[group][seen]
+        of_slots = [self.adapters.of_slot(0, group, slot) for slot in range(self.adapters.num_slots)]
+        slots = self.slots[seen].tolist()
+        return relative_error(
+            ours, lora_reference(torch.zeros_like(ours), self.xs[group][seen], of_slots, sizes, slots)
+        )
+
+    def needed(self) -> Work:
+        """The bytes and operations of `run`."""
+        shape = self.adapters.shape
+        used = self.slots[self.slots >= 0]
+        num_adapters, rank, width = len(set(used.tolist())), self.adapters.rank, shape.dtype.itemsize
+        groups = [lora_work(len(used), num_adapters, rank, *group, width) for group in shape.groups]
+        once = Work(sum(work.num_bytes for work in groups), sum(work.num_operations for work in groups))
+        return once.times(shape.num_layers)
+
+
+def lora_cases(shape: Shape) -> Iterator[Case]:
+    rows, count = shape.prefill_rows, shape.num_adapters
+    for rank in shape.ranks:
+        adapters = Adapters(shape, count, rank)
+        distinct = torch.arange(count, device=shape.device)
+        decodes = torch.arange(shape.num_decodes, device=shape.device)
+        prefill = torch.arange(rows, device=shape.device)
+        # Two chunks of prompts beside half as many decodes as there can be, half of these without an adapter.
+        mixed = torch.where(prefill < rows // 2, 0, 1)
+        few = shape.num_decodes // 2
+        mixed[:few] = torch.where(prefill[:few] % 2 == 0, prefill[:few] % count, -1)
+        yield _case(f"LoRA rank {rank}: {count} adapters x 1 token", adapters, distinct)
+        yield _case(f"LoRA rank {rank}: {len(decodes)} tokens, 1 adapter", adapters, decodes * 0)
+        yield _case(f"LoRA rank {rank}: {rows} tokens, 1 adapter", adapters, prefill * 0)
+        yield _case(f"LoRA rank {rank}: {rows} tokens, {count} adapters", adapters, prefill * count // rows)
+        yield _case(f"LoRA rank {rank}: {rows} tokens, mixed", adapters, mixed)
+
+
+def _case(name: str, adapters: Adapters, slots: Tensor) -> Case:
+    batch = LoraBatch(adapters, slots)
+    return Case(name, batch.needed(), batch.run, batch.error)

@@ -1,0 +1,49 @@
+"""The model whose shapes are measured, and memory for it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Shape(NamedTuple):
+    """num_layers: how many are measured together, each with weights of its own. num_copies: of the memory that others
+    go through in a run, so that no cache holds it from one to the next. context: of a decode."""
+
+    hidden: int
+    intermediate: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    num_layers: int
+    num_copies: int
+    num_adapters: int
+    ranks: tuple[int, ...]
+    num_decodes: int
+    context: int
+    prefill_rows: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def groups(self) -> list[tuple[int, tuple[int, ...]]]:
+        """The projections that share an input: (in, their outs)."""
+        q, kv = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        attention = [(self.hidden, (q, kv, kv)), (q, (self.hidden,))]
+        return [*attention, (self.hidden, (self.intermediate,) * 2), (self.intermediate, (self.hidden,))]
+
+    def randn(self, *shape: int) -> Tensor:
+        return torch.randn(shape, dtype=self.dtype, device=self.device)
+
+
+def llama_8b(device: torch.device) -> Shape:
+    """Llama 3.1 8B in bf16: 32 adapters of rank 16 take 2.7 GB in its 32 layers, many times any cache."""
+    return Shape(4096, 14336, 32, 8, 128, 128256, 32, 4, 32, (16, 64), 64, 1024, 2048, torch.bfloat16, device)
+
+
+def tiny(device: torch.device) -> Shape:
+    """For a dry run in Triton's interpreter, which multiplies fp32 right."""
+    return Shape(64, 96, 4, 2, 16, 300, 1, 1, 3, (4,), 4, 40, 12, torch.float32, device)

@@ -1,0 +1,64 @@
+"""Attention over a paged cache on a GPU (layout: `kernels.kv_cache`): one interface to two kernels.
+
+Semantics, for a query at position p of a sequence whose slots are s[0..p], group = H / KVH query heads per KV head:
+    out[h] = sum_j softmax_j(q[h] . k[h // group, s[j]] * D^-0.5) * v[h // group, s[j]]
+    over max(0, p - window + 1) <= j <= p                                       (Kwon et al., 2023: PagedAttention)
+
+The newest `query length` positions of every sequence are queries; what lies before them is cached already. Where each
+sequence has one query, its context is split (`kernels.gpu.decode_attention`); else tiles of queries go through it
+(`kernels.gpu.prefill_attention`). Neither reads a position that no query of its program may see, so what a reused block
+still holds does not matter.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.attention import attention_reference
+from kernels.gpu import decode_attention
+from kernels.gpu.decode_attention import decode_launches
+from kernels.gpu.paged_contexts import PagedContexts
+from kernels.gpu.prefill_attention import prefill_launch
+
+__all__ = ["PagedContexts", "paged_attention", "paged_attention_reference", "workspace_elements"]
+
+
+def paged_attention_reference(q: Tensor, cache: Tensor, contexts: PagedContexts, window: int | None = None) -> Tensor:
+    """By the definition, one query at a time, in fp32; as `paged_attention`."""
+    out = torch.zeros_like(q)
+    starts = contexts.query_starts.tolist()
+    for b, length in enumerate(contexts.context_lens.tolist()):
+        positions = torch.arange(length, device=q.device)
+        blocks = contexts.block_tables[b].long()[positions // contexts.block_size]
+        slots = blocks * contexts.block_size + positions % contexts.block_size
+        for row in range(starts[b], starts[b + 1]) if length else ():
+            position = length - starts[b + 1] + row
+            out[row] = attention_reference(q[row], cache, slots, position, window)
+    return out.flatten(1)
+
+
+def workspace_elements(
+    num_rows: int, num_heads: int, num_kv_heads: int, head_dim: int, max_context_len: int, device: torch.device
+) -> int:
+    """fp32 elements that `paged_attention` needs for num_rows queries where max_query_len is 1, else none."""
+    return decode_attention.workspace_elements(num_rows, num_heads, num_kv_heads, head_dim, max_context_len, device)
+
+
+def paged_attention(
+    q: Tensor, cache: Tensor, contexts: PagedContexts, workspace: Tensor, window: int | None = None
+) -> Tensor:
+    """q [N, H, D], heads and elements contiguous, rows of any stride; cache [2, KVH, S, D] of q's dtype; workspace:
+    fp32, at least `workspace_elements`, with any contents. Returns [N, H * D]; rows of context 0 are zeros.
+
+    D is 64, 80, 96, 128 or 256, or any multiple of 16 up to that; H / KVH is 1 to 8. If max_query_len is 1, N = B and
+    row b belongs to sequence b. Rows that belong to no sequence are undefined. Raises ValueError when the workspace is
+    too small.
+    """
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if contexts.max_query_len == 1:
+        for launch in decode_launches(out, q, cache, contexts, workspace, window):
+            launch.run()
+    else:
+        prefill_launch(out, q, cache, contexts, window).run()
+    return out.flatten(1)

@@ -1,0 +1,56 @@
+"""A kernel with all that its launch needs, as data: operations make it, and run it; `kernels.compile` builds it for a
+GPU that is not there; benches time it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+# No operation needs a fused multiply-add for its result, all are faster with it. Set because Triton's default changes.
+FUSE_MULTIPLY_ADD = True
+
+
+Arguments = dict[str, Tensor | int | float | str | bool | None]  # by parameter name
+
+
+class Launch(NamedTuple):
+    """kernel: of @triton.jit; grid: programs along up to three axes."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    arguments: Arguments
+    num_warps: int = 4
+    num_stages: int = 2
+
+    def run(self) -> None:
+        """On the current stream; nothing where the grid is empty."""
+        if 0 in self.grid:
+            return
+        self.kernel[self.grid](
+            **self.arguments, num_warps=self.num_warps, num_stages=self.num_stages, enable_fp_fusion=FUSE_MULTIPLY_ADD
+        )
+
+
+def dot_precision(dtype: torch.dtype) -> str:
+    """Of products of two factors of this dtype: fp32 is not rounded to TF32."""
+    return "ieee" if dtype == torch.float32 else "tf32"
+
+
+def power_of_two(value: int) -> int:
+    """The smallest that is not less."""
+    return 1 << max(value - 1, 0).bit_length()
+
+
+def blocks_of(value: int, size: int) -> int:
+    """How many of `size` hold `value`."""
+    return -(-value // size)
+
+
+def check_workspace(workspace: Tensor, elements: int) -> None:
+    """Raises ValueError unless it is fp32 and large enough."""
+    if workspace.dtype != torch.float32 or workspace.numel() < elements:
+        raise ValueError(
+            f"workspace: {elements} elements of float32 are needed, not {workspace.numel()} of {workspace.dtype}"
+        )

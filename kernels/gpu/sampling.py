@@ -1,0 +1,234 @@
+"""Choosing the next token of many sequences from their logits on a GPU: everything of a row in one program.
+
+Semantics, the rule and the draws of `kernels.sampling`, for one row with temperature t > 0:
+    p = softmax(logits / t)
+    take the top_k most likely tokens, of these the most likely ones until top_p of their mass is reached, and every
+    token as likely as the last one taken; of these keep the ones with p >= min_p * max(p)
+    token = the first whose cumulative kept probability exceeds u times the whole, in the vocabulary's order,
+    u = `kernels.sampling.uniform`(seed, position)
+    with t = 0, the first of the most likely tokens
+    -1 if the largest logit is NaN or infinite
+
+The reference is `kernels.sampling.kept_probabilities_reference` with `uniform`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.gpu.launch import Arguments, Launch
+
+
+class SamplingRows(NamedTuple):
+    """What N rows ask for. temperature [N] fp32, 0: the most likely token; top_k [N] int32, 0 is off; top_p [N] fp32 in
+    (0, 1], 1 is off; min_p [N] fp32 in [0, 1], 0 is off; seeds, positions [N] int64."""
+
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    seeds: Tensor
+    positions: Tensor
+
+
+BLOCK = 2048  # logits at a time
+PIVOTS = 8  # that one pass over a row compares with
+
+
+@triton.jit
+def _key(logit):
+    """An int32 in the order of fp32 values."""
+    bits = logit.to(tl.int32, bitcast=True)
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def _weights(row, at, vocab_size, largest, temperature, lowest_key, min_weight):
+    """Of BLOCK tokens, e^((logit - largest) / temperature), 0 for those that are not kept."""
+    logit = tl.load(row + at, mask=at < vocab_size, other=-float("inf"))
+    weight = tl.exp((logit - largest) / temperature)
+    return tl.where((_key(logit) >= lowest_key) & (weight >= min_weight), weight, 0.0)
+
+
+@triton.jit
+def _highest_key_reaching(
+    row,
+    vocab_size,
+    largest,
+    temperature,
+    low,
+    high,
+    target,
+    COUNTING: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PIVOTS: tl.constexpr,
+):
+    """The highest key in [low, high] such that the tokens from it upwards weigh target, or with COUNTING are as many.
+
+    Each pass over the row splits the interval into PIVOTS + 1 parts. low is taken to reach the target.
+    """
+    while low < high:
+        step = (high - low) // (PIVOTS + 1) + 1
+        pivots = (low + step * (1 + tl.arange(0, PIVOTS))).to(tl.int32)
+        reached = tl.zeros((BLOCK, PIVOTS), tl.float32)
+        for begin in range(0, vocab_size, BLOCK):
+            at = begin + tl.arange(0, BLOCK)
+            logit = tl.load(row + at, mask=at < vocab_size, other=-float("inf"))
+            weight = tl.exp((logit - largest) / temperature)
+            if COUNTING:
+                weight = tl.where(at < vocab_size, 1.0, 0.0)
+            reached += tl.where(_key(logit)[:, None] >= pivots, weight[:, None], 0.0)
+        passed = tl.sum((tl.sum(reached, 0) >= target).to(tl.int64), 0)
+        low = low + step * passed
+        high = tl.minimum(high, low + step - 1)
+    return low
+
+
+@triton.jit
+def _sums(row, vocab_size, largest, temperature, key, BLOCK: tl.constexpr):
+    """The weight and the number of the tokens above key, and how many are at key."""
+    weights = tl.zeros((BLOCK,), tl.float32)
+    num_above = tl.zeros((BLOCK,), tl.int32)
+    num_at = tl.zeros((BLOCK,), tl.int32)
+    for begin in range(0, vocab_size, BLOCK):
+        at = begin + tl.arange(0, BLOCK)
+        logit = tl.load(row + at, mask=at < vocab_size, other=-float("inf"))
+        above = (_key(logit) > key) & (at < vocab_size)
+        weights += tl.where(above, tl.exp((logit - largest) / temperature), 0.0)
+        num_above += above.to(tl.int32)
+        num_at += ((_key(logit) == key) & (at < vocab_size)).to(tl.int32)
+    return tl.sum(weights, 0), tl.sum(num_above, 0), tl.sum(num_at, 0)
+
+
+@triton.jit
+def _uniform(seed, position):
+    """`kernels.sampling.uniform`: SplitMix64 over both, in [0, 1)."""
+    z = seed.to(tl.uint64, bitcast=True) * 0x9E3779B97F4A7C15
+    z += (position + 1).to(tl.uint64, bitcast=True) * 0xD1B54A32D192ED03
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB
+    return ((z ^ (z >> 31)) >> 11).to(tl.float64) * 1.1102230246251565e-16
+
+
+@triton.jit
+def _draw(row, vocab_size, largest, temperature, lowest_key, min_weight, u, BLOCK: tl.constexpr):
+    """The first token whose cumulative weight exceeds u times the whole: its block, then its place there."""
+    whole = tl.zeros((), tl.float64)
+    for begin in range(0, vocab_size, BLOCK):
+        at = begin + tl.arange(0, BLOCK)
+        weights = _weights(row, at, vocab_size, largest, temperature, lowest_key, min_weight)
+        whole += tl.sum(weights, 0).to(tl.float64)
+    target = u * whole
+    through = tl.zeros((), tl.float64)  # of the blocks so far
+    before = tl.zeros((), tl.float64)  # of the blocks before the chosen one
+    block = 0
+    for begin in range(0, vocab_size, BLOCK):
+        at = begin + tl.arange(0, BLOCK)
+        weights = _weights(row, at, vocab_size, largest, temperature, lowest_key, min_weight)
+        weight = tl.sum(weights, 0).to(tl.float64)
+        candidate = (through <= target) & (weight > 0.0)  # the last one is it, should rounding leave target above all
+        block = tl.where(candidate, begin, block)
+        before = tl.where(candidate, through, before)
+        through += weight
+    at = block + tl.arange(0, BLOCK)
+    weights = _weights(row, at, vocab_size, largest, temperature, lowest_key, min_weight)
+    above = (tl.cumsum(weights, 0).to(tl.float64) + before > target) & (weights > 0.0)
+    last = tl.max(tl.where(weights > 0.0, at, 0), 0)
+    return tl.minimum(tl.min(tl.where(above, at, vocab_size), 0), last)
+
+
+@triton.jit(
+    do_not_specialize_on_alignment=["token_ids", "temperatures", "top_ks", "top_ps", "min_ps", "seeds", "positions"]
+)
+def _sample_kernel(
+    token_ids,
+    logits,
+    stride,
+    vocab_size,
+    temperatures,
+    top_ks,
+    top_ps,
+    min_ps,
+    seeds,
+    positions,
+    BLOCK: tl.constexpr,
+    PIVOTS: tl.constexpr,
+):
+    """Of one row."""
+    n = tl.program_id(0)
+    row = logits + n.to(tl.int64) * stride
+    largest = -float("inf")
+    smallest = float("inf")  # of those that are not banned
+    token = 0
+    is_number = True
+    for begin in range(0, vocab_size, BLOCK):
+        at = begin + tl.arange(0, BLOCK)
+        logit = tl.load(row + at, mask=at < vocab_size, other=-float("inf"))
+        is_number = is_number & (tl.max((logit != logit).to(tl.int32), 0) == 0)
+        most = tl.max(logit, 0)
+        first = tl.min(tl.where(logit == most, at, vocab_size), 0)
+        token = tl.where(most > largest, first, token)
+        largest = tl.maximum(largest, most)
+        smallest = tl.minimum(smallest, tl.min(tl.where(logit > -float("inf"), logit, float("inf")), 0))
+    if (not is_number) | (largest == -float("inf")) | (largest == float("inf")):
+        tl.store(token_ids + n, -1)
+        return
+    temperature = tl.load(temperatures + n)
+    if temperature > 0.0:
+        top_k = tl.load(top_ks + n)
+        top_p = tl.load(top_ps + n)
+        high = _key(largest).to(tl.int64)
+        lowest = _key(smallest).to(tl.int64)
+        if top_k > 0:
+            lowest = _highest_key_reaching(
+                row, vocab_size, largest, temperature, lowest, high, top_k, True, BLOCK, PIVOTS
+            )
+        if top_p < 1.0:
+            whole, num_above, num_at = _sums(row, vocab_size, largest, temperature, lowest, BLOCK)
+            if top_k > 0:  # takes some of the tokens that are as likely as the last one
+                num_at = tl.minimum(num_at, top_k - num_above)
+            whole += num_at * tl.exp((_logit(lowest) - largest) / temperature)
+            lowest = _highest_key_reaching(
+                row, vocab_size, largest, temperature, lowest, high, top_p * whole, False, BLOCK, PIVOTS
+            )
+        u = _uniform(tl.load(seeds + n), tl.load(positions + n))
+        token = _draw(row, vocab_size, largest, temperature, lowest, tl.load(min_ps + n), u, BLOCK)
+    tl.store(token_ids + n, token)
+
+
+@triton.jit
+def _logit(key):
+    """The logit of a key."""
+    bits = key.to(tl.int32)
+    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+
+
+def sample_launch(token_ids: Tensor, logits: Tensor, rows: SamplingRows) -> Launch:
+    num_rows, vocab_size = logits.shape
+    arguments: Arguments = {
+        "token_ids": token_ids,
+        "logits": logits,
+        "stride": logits.stride(0),
+        "vocab_size": vocab_size,
+        "temperatures": rows.temperature,
+        "top_ks": rows.top_k,
+        "top_ps": rows.top_p,
+        "min_ps": rows.min_p,
+        "seeds": rows.seeds,
+        "positions": rows.positions,
+        "BLOCK": BLOCK,
+        "PIVOTS": PIVOTS,
+    }
+    return Launch(_sample_kernel, (num_rows,), arguments, num_warps=16)
+
+
+def sample(logits: Tensor, rows: SamplingRows) -> Tensor:
+    """logits [N, V] fp32, elements of a row contiguous, not changed -> token ids [N] int64, -1 where there is none."""
+    token_ids = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
+    sample_launch(token_ids, logits, rows).run()
+    return token_ids

@@ -1,0 +1,134 @@
+"""Sizes of the blocks that kernels work in: rules for any shape, and a table of what was measured to be better.
+
+The table is `blocks.json`, which `python -m kernels.tune` rewrites on a GPU: {device: {kernel and shape: fields}}.
+Nothing here depends on a batch's contents. What shapes a sum (`ShrinkSums`, the splits of decodes) does not depend on
+the batch's size either, so bits do not.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+TABLE = Path(__file__).with_name("blocks.json")
+Table = dict[str, dict[str, dict[str, int]]]
+
+
+class ShrinkSums(NamedTuple):
+    """In which order the products of a row are added: split_length of `in` in one program, block_k of it at a time."""
+
+    split_length: int
+    block_k: int
+
+
+class ShrinkBlocks(NamedTuple):
+    """block_r: ranks at a time."""
+
+    block_r: int
+    num_warps: int
+    num_stages: int
+
+
+class ExpandBlocks(NamedTuple):
+    """block_n: columns of the output."""
+
+    block_n: int
+    num_warps: int
+    num_stages: int
+
+
+class LoraBlocks(NamedTuple):
+    sums: ShrinkSums
+    shrink: ShrinkBlocks
+    expand: ExpandBlocks
+
+
+class DecodeBlocks(NamedTuple):
+    """split_length: positions of the context for one program; block_n of them at a time."""
+
+    split_length: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+
+
+class PrefillBlocks(NamedTuple):
+    """block_m: rows of one program, a group's heads for each query; block_n positions at a time."""
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+
+
+def device_name(device: torch.device) -> str:
+    """The table's name for a device, as sm_90. On a CPU it is Triton's interpreter that computes; tensors that exist in
+    shape only stand for those of an H100."""
+    if device.type != "cuda":
+        return "sm_90" if device.type == "meta" else "interpreter"
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
+
+
+def lora_block_m(num_rows: int) -> int:
+    """Rows of a chunk. Both sizes are multiplied by the same instruction in the same order."""
+    return 16 if num_rows <= 512 else 32
+
+
+def shrink_sums(in_features: int, dtype: torch.dtype, device: torch.device) -> ShrinkSums:
+    return ShrinkSums(1024, 256 // dtype.itemsize)._replace(**_measured(device, f"shrink in={in_features}"))
+
+
+def lora_blocks(
+    in_features: int, out_features: int, block_m: int, dtype: torch.dtype, device: torch.device
+) -> LoraBlocks:
+    """out_features: of all projections of the group together."""
+    return LoraBlocks(
+        shrink_sums(in_features, dtype, device),
+        _shrink_blocks(in_features, block_m, dtype, device),
+        _expand_blocks(out_features, block_m, device),
+    )
+
+
+def _shrink_blocks(in_features: int, block_m: int, dtype: torch.dtype, device: torch.device) -> ShrinkBlocks:
+    rule = ShrinkBlocks(block_m, num_warps=4, num_stages=2 if dtype == torch.float32 else 4)
+    return rule._replace(**_measured(device, f"shrink in={in_features} rows={block_m}"))
+
+
+def _expand_blocks(out_features: int, block_m: int, device: torch.device) -> ExpandBlocks:
+    rule = ExpandBlocks(128, num_warps=4, num_stages=2)
+    return rule._replace(**_measured(device, f"expand out={out_features} rows={block_m}"))
+
+
+def decode_blocks(head_dim: int, group: int, device: torch.device) -> DecodeBlocks:
+    rule = DecodeBlocks(256, 64 if head_dim <= 128 else 32, num_warps=4, num_stages=2)
+    return rule._replace(**_measured(device, f"decode head={head_dim} group={group}"))
+
+
+def split_programs(num_groups: int) -> int:
+    """The most programs that share a context of one of num_groups sequences and KV heads.
+
+    Few enough that the programs which find no split of a short context cost little, enough that one long context
+    fills a large GPU.
+    """
+    return max(16, 1024 // max(num_groups, 1))
+
+
+def prefill_blocks(head_dim: int, group: int, dtype: torch.dtype, device: torch.device) -> PrefillBlocks:
+    small = head_dim > 128 or dtype == torch.float32
+    rule = PrefillBlocks(64 if small else 128, 32 if small else 64, num_warps=4 if small else 8, num_stages=2)
+    return rule._replace(**_measured(device, f"prefill head={head_dim} group={group}"))
+
+
+def _measured(device: torch.device, key: str) -> dict[str, int]:
+    return _table().get(device_name(device), {}).get(key, {})
+
+
+@cache
+def _table() -> Table:
+    table: Table = json.loads(TABLE.read_text())
+    return table

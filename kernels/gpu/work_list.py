@@ -1,0 +1,61 @@
+"""Which rows of a batch use which adapter, as work for `kernels.gpu.lora`: chunks of at most block_m rows of one slot.
+
+Semantics:
+    rows   = the batch's rows in a stable order by slot, those without an adapter last
+    chunks = (slot, first place in `rows`, count) for each slot's rows cut every block_m, in the order of the slots;
+             (0, 0, 0) beyond the last one
+
+It is built on the device, without the host knowing its length: there are as many chunks as the worst case needs
+(`max_chunks`), and kernels skip those of count 0. Knows nothing of weights.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class WorkList(NamedTuple):
+    """rows [N] int32; chunks [C, 3] int32; block_m: the most rows of a chunk."""
+
+    rows: Tensor
+    chunks: Tensor
+    block_m: int
+
+
+def max_chunks(num_rows: int, num_slots: int, block_m: int) -> int:
+    """The most chunks that num_rows rows can make: every slot may leave one that is not full."""
+    return min(num_rows, num_rows // block_m + min(num_rows, num_slots))
+
+
+def work_list_reference(slots: Tensor, num_slots: int, block_m: int) -> WorkList:
+    """By the definition, as `build_work_list`."""
+    by_slot = {slot: [n for n, s in enumerate(slots.tolist()) if s == slot] for slot in range(-1, num_slots)}
+    rows: list[int] = []
+    chunks: list[tuple[int, int, int]] = []
+    for slot in range(num_slots):
+        members = by_slot[slot]
+        chunks += [(slot, len(rows) + i, min(block_m, len(members) - i)) for i in range(0, len(members), block_m)]
+        rows += members
+    chunks += [(0, 0, 0)] * (max_chunks(len(slots), num_slots, block_m) - len(chunks))
+    in_order = slots.new_tensor(rows + by_slot[-1], dtype=torch.int32)
+    return WorkList(in_order, slots.new_tensor(chunks, dtype=torch.int32).view(-1, 3), block_m)
+
+
+def build_work_list(slots: Tensor, num_slots: int, block_m: int) -> WorkList:
+    """slots [N] int32 or int64: each row's slot in [0, num_slots), -1 for none. Everything stays on slots' device."""
+    keys = torch.where(slots < 0, num_slots, slots)
+    keys, rows = torch.sort(keys, stable=True)
+    ids = torch.arange(num_slots, dtype=keys.dtype, device=keys.device)
+    starts = torch.searchsorted(keys, ids)
+    ends = torch.searchsorted(keys, ids, right=True)
+    through = ((ends - starts + block_m - 1) // block_m).cumsum(0)  # chunks of this slot and those before it
+    chunk = torch.arange(max_chunks(len(slots), num_slots, block_m), device=keys.device)
+    slot = torch.searchsorted(through, chunk, right=True).clamp(max=num_slots - 1)
+    before = through[slot] - (ends[slot] - starts[slot] + block_m - 1) // block_m
+    first = starts[slot] + (chunk - before) * block_m
+    count = (ends[slot] - first).clamp(0, block_m)
+    chunks = torch.stack((slot, first, count), 1) * (count > 0)[:, None]
+    return WorkList(rows.int(), chunks.int(), block_m)

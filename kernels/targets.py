@@ -1,0 +1,139 @@
+"""The shapes that kernels are made for, and what one decoder layer of such a model launches.
+
+Tensors may exist in shape only (PyTorch's `meta` device): whatever depends on contents is decided on the GPU. Used to
+compile ahead of time. Knows no configuration files of models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernels.gpu.activation import silu_mul_launch
+from kernels.gpu.decode_attention import decode_launches
+from kernels.gpu.decode_attention import workspace_elements as attention_elements
+from kernels.gpu.launch import Launch
+from kernels.gpu.lora import SlotTable, lora_launches
+from kernels.gpu.lora import workspace_elements as lora_elements
+from kernels.gpu.norm import norm_launch
+from kernels.gpu.paged_contexts import PagedContexts
+from kernels.gpu.penalties import TokenPairs, penalize_launch
+from kernels.gpu.prefill_attention import prefill_launch
+from kernels.gpu.rope_kv import rope_kv_launch
+from kernels.gpu.sampling import SamplingRows, sample_launch
+from kernels.gpu.tuning import lora_block_m
+from kernels.gpu.work_list import WorkList, max_chunks
+
+META = torch.device("meta")
+BLOCK_SIZE = 16
+MAX_CONTEXT = 8192
+
+
+class Target(NamedTuple):
+    """A model's shape, and how its engine is set up."""
+
+    name: str
+    hidden: int
+    intermediate: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    num_layers: int
+    max_rank: int
+    num_slots: int = 64
+    dtype: torch.dtype = torch.bfloat16
+
+    @property
+    def groups(self) -> dict[str, tuple[int, tuple[int, ...]]]:
+        """The projections that share an input: {name: (in, their outs)}."""
+        q, kv = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        return {
+            "q, k, v": (self.hidden, (q, kv, kv)),
+            "o": (q, (self.hidden,)),
+            "gate, up": (self.hidden, (self.intermediate,) * 2),
+            "down": (self.intermediate, (self.hidden,)),
+        }
+
+
+TARGETS = (
+    Target("8B, rank 16", 4096, 14336, 32, 8, 128, 128256, 32, max_rank=16),
+    Target("8B, rank 64", 4096, 14336, 32, 8, 128, 128256, 32, max_rank=64),
+    Target("demo", 576, 1536, 9, 3, 64, 49152, 30, max_rank=64),
+)
+NUM_DECODES = 64
+NUM_PREFILL_ROWS = 2048
+
+
+def empty(*shape: int, dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device=META)
+
+
+def launches(target: Target) -> Iterator[tuple[str, Launch]]:
+    """Every kernel of a decode step and of a prefill step, with its name."""
+    for phase, num_rows in (("decode", NUM_DECODES), ("prefill", NUM_PREFILL_ROWS)):
+        yield from _lora(target, num_rows, phase)
+        yield from _layer(target, num_rows, phase)
+    yield from _sampling(target)
+
+
+def _lora(target: Target, num_rows: int, phase: str) -> Iterator[tuple[str, Launch]]:
+    block_m = lora_block_m(num_rows)
+    num_chunks = max_chunks(num_rows, target.num_slots, block_m)
+    work = WorkList(empty(num_rows, dtype=torch.int32), empty(num_chunks, 3, dtype=torch.int32), block_m)
+    for name, (in_features, sizes) in target.groups.items():
+        x = empty(num_rows, in_features, dtype=target.dtype)
+        out = empty(num_rows, sum(sizes), dtype=target.dtype)
+        table = SlotTable.empty(1, len(sizes), target.num_slots, META).group(0, 0, len(sizes))
+        elements = lora_elements(num_rows, in_features, len(sizes), target.max_rank, target.dtype, META)
+        shrink, expand = lora_launches(
+            out, x, sizes, table, target.max_rank, work, empty(elements, dtype=torch.float32)
+        )
+        yield f"{phase} shrink {name}", shrink
+        yield f"{phase} expand {name}", expand
+
+
+def _layer(target: Target, num_rows: int, phase: str) -> Iterator[tuple[str, Launch]]:
+    heads, kv_heads, head_dim, dtype = target.num_heads, target.num_kv_heads, target.head_dim, target.dtype
+    x = empty(num_rows, target.hidden, dtype=dtype)
+    weight = empty(target.hidden, dtype=dtype)
+    qkv = empty(num_rows, heads + 2 * kv_heads, head_dim, dtype=dtype)
+    cache = empty(2, kv_heads, 1 << 20, head_dim, dtype=dtype)
+    table = empty(MAX_CONTEXT, head_dim // 2, dtype=torch.float32)
+    rows = empty(num_rows, dtype=torch.int64)
+    yield f"{phase} norm", norm_launch(x, x, x, weight, 1e-5)
+    yield f"{phase} rope and cache write", rope_kv_launch(qkv, rows, table, table, cache, rows, None)
+    q, out = qkv[:, :heads], empty(num_rows, heads, head_dim, dtype=dtype)
+    if phase == "decode":
+        contexts = _contexts(num_rows, max_query_len=1)
+        elements = attention_elements(num_rows, heads, kv_heads, head_dim, MAX_CONTEXT, META)
+        split, combine = decode_launches(out, q, cache, contexts, empty(elements, dtype=torch.float32), None)
+        yield "decode attention, split", split
+        yield "decode attention, combine", combine
+    else:
+        yield "prefill attention", prefill_launch(out, q, cache, _contexts(4, max_query_len=num_rows), None)
+    gate_up = empty(num_rows, 2 * target.intermediate, dtype=dtype)
+    yield f"{phase} silu", silu_mul_launch(empty(num_rows, target.intermediate, dtype=dtype), gate_up)
+
+
+def _contexts(num_sequences: int, max_query_len: int) -> PagedContexts:
+    return PagedContexts(
+        empty(num_sequences, MAX_CONTEXT // BLOCK_SIZE, dtype=torch.int32),
+        empty(num_sequences, dtype=torch.int32),
+        empty(num_sequences + 1, dtype=torch.int32),
+        max_query_len,
+        MAX_CONTEXT,
+        BLOCK_SIZE,
+    )
+
+
+def _sampling(target: Target) -> Iterator[tuple[str, Launch]]:
+    logits = empty(NUM_DECODES, target.vocab_size, dtype=torch.float32)
+    numbers, counts, ids = (empty(NUM_DECODES, dtype=dtype) for dtype in (torch.float32, torch.int32, torch.int64))
+    rows = SamplingRows(numbers, counts, numbers, numbers, ids, ids)
+    yield "sample", sample_launch(ids, logits, rows)
+    pairs = TokenPairs(counts, counts, counts, numbers)
+    yield "penalties", penalize_launch(logits, pairs, numbers, numbers, numbers)

@@ -1,0 +1,83 @@
+"""`python -m kernels.tune`: measures sizes of blocks on this machine's GPU and writes the best to `gpu/blocks.json`.
+
+One kernel after the other, at the shapes of Llama 3.1 8B. Sizes that do not compile, or that give another result than
+the sizes in force by more than rounding, are passed over. Each question is asked beside the table's other answers as
+they were before, so a second run may find better ones. `--dry` tries one of each on a CPU in Triton's
+interpreter, times nothing and writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice, product
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernels.bench.clock import Clock
+    from kernels.bench.questions import Question
+
+LARGEST_DIFFERENCE = 1e-2
+TRIES_OF_A_DRY_RUN = 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m kernels.tune", description=__doc__)
+    parser.add_argument("--dry", action="store_true", help="on a CPU, without measuring")
+    dry = parser.parse_args().dry
+    if dry:
+        os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+    import torch
+
+    from kernels.bench.clock import CudaClock, NoClock
+    from kernels.bench.questions import questions
+    from kernels.bench.shapes import llama_8b, tiny
+    from kernels.gpu.tuning import TABLE, device_name
+
+    if not dry and not torch.cuda.is_available():
+        sys.exit("there is no GPU here: `python -m kernels.tune --dry` runs without one")
+    shape = tiny(torch.device("cpu")) if dry else llama_8b(torch.device("cuda"))
+    clock: Clock = NoClock() if dry else CudaClock(shape.device)
+    best = {question.key: answer(question, clock, TRIES_OF_A_DRY_RUN if dry else None) for question in questions(shape)}
+    if not dry:
+        table = json.loads(TABLE.read_text())
+        table[device_name(shape.device)] = best
+        TABLE.write_text(json.dumps(table, indent=2) + "\n")
+
+
+def answer(question: Question, clock: Clock, max_tries: int | None = None) -> dict[str, int]:
+    """The fastest sizes that are right; none where nothing is timed."""
+    best: dict[str, int] = {}
+    best_s = float("inf")
+    for sizes, seconds in islice(trials(question, clock), max_tries):
+        print(f"{question.key}: {sizes} {'' if seconds is None else f'{seconds * 1e6:.1f} us'}", flush=True)
+        if seconds is not None and seconds < best_s:
+            best, best_s = sizes, seconds
+    return best
+
+
+def trials(question: Question, clock: Clock) -> Iterator[tuple[dict[str, int], float | None]]:
+    """Sizes that compile and are right, and what they take."""
+    from triton.errors import TritonError
+
+    from kernels.bench.case import relative_error
+
+    expected = question.run({}).clone()
+    for values in product(*question.choices.values()):
+        sizes = dict(zip(question.choices, values, strict=True))
+        try:
+            error = relative_error(question.run(sizes), expected)
+            if error > LARGEST_DIFFERENCE:
+                print(f"{question.key}: {sizes} is wrong by {error:.1e}", flush=True)
+            else:
+                yield sizes, clock.seconds(partial(question.run, sizes))
+        except TritonError as error:
+            print(f"{question.key}: {sizes} {type(error).__name__}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

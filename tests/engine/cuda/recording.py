@@ -1,0 +1,87 @@
+"""An accelerator that keeps a journal of its streams, and whose events come when the test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import msgspec
+import torch
+from torch import Tensor
+
+from engine.cuda.accelerator import Graph, MemoryCounts, Stream
+from engine.cuda.in_order import Rerun
+from engine.transfers import Event
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """What a stream was told: "record" an event or "wait" for one."""
+
+    stream: str
+    told: str
+    event: int
+
+
+class RecordedEvent:
+    """waited: the numbers of events that the host waited for, in order."""
+
+    def __init__(self, number: int, waited: list[int]) -> None:
+        self.number = number
+        self.has_come = False
+        self._waited = waited
+
+    def synchronize(self) -> None:
+        self.has_come = True
+        self._waited.append(self.number)
+
+
+class RecordingStream:
+    def __init__(self, name: str, journal: list[Entry], events: list[RecordedEvent], waited: list[int]) -> None:
+        self.name = name
+        self._journal = journal
+        self._events = events
+        self._waited = waited
+
+    def record(self) -> Event:
+        event = RecordedEvent(len(self._events), self._waited)
+        self._events.append(event)
+        self._journal.append(Entry(self.name, "record", event.number))
+        return event
+
+    def wait(self, event: Event) -> None:
+        assert isinstance(event, RecordedEvent)
+        self._journal.append(Entry(self.name, "wait", event.number))
+
+    def use(self) -> AbstractContextManager[object]:
+        return self._in_use()
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        yield
+
+
+class RecordingAccelerator:
+    """Computes at once on a CPU; only the order in which streams are told things is kept."""
+
+    def __init__(self) -> None:
+        self.device = torch.device("cpu")
+        self.journal: list[Entry] = []
+        self.events: list[RecordedEvent] = []
+        self.waited: list[int] = []
+        self.compute: Stream = RecordingStream("compute", self.journal, self.events, self.waited)
+
+    def side_stream(self) -> Stream:
+        return RecordingStream("side", self.journal, self.events, self.waited)
+
+    def host_buffer(self, num_bytes: int) -> Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8)
+
+    def capture(self, run: Callable[[], Tensor]) -> Graph:
+        return Rerun(run)
+
+    def memory(self) -> MemoryCounts:
+        return MemoryCounts(0, 1 << 30)
+
+    def peak_bytes(self, run: Callable[[], object]) -> int:
+        run()
+        return 0

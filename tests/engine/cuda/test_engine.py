@@ -1,0 +1,141 @@
+"""The whole engine on the GPU's path: what it says is what the CPU's path says, and what peft computes.
+
+On a machine without a GPU the kernels are interpreted, and streams and graphs are those of `engine.cuda.in_order`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from engine.bench.shape.rig import Rig, decode_plan, rig_config
+from engine.bench.shape.sizes import DRY, SHAPES
+from engine.bench.shape.weights import RandomAdapters
+from engine.config import EngineConfig, ModelConfig
+from engine.cuda.in_order import InOrderAccelerator
+from engine.cuda.setup import build_cuda
+from engine.device import Device
+from engine.protocol import EngineStats, GenerateRequest
+from tests.engine.cuda.recording import RecordingAccelerator
+from tests.engine.harness import Answer, collect, engine_config, greedy, run_engine, run_events
+from tests.engine.lora.tenants import Tenants
+from tests.engine.reference import TIE, Claim, assert_greedy_follows
+
+TOKEN_BYTES = 2 * 2 * 1 * 16 * 4  # keys and values, layers, heads, head size, fp32
+
+
+@pytest.fixture(scope="module")
+def tenants(tmp_path_factory: pytest.TempPathFactory) -> Tenants:
+    return Tenants(tmp_path_factory.mktemp("tenants"), "llama-two-heads")
+
+
+def build(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> Device:
+    if torch.cuda.is_available():
+        from engine.cuda.nvidia import CudaAccelerator
+
+        return build_cuda(config, model, dtype, CudaAccelerator(torch.device("cuda")))
+    return build_cuda(config, model, dtype, InOrderAccelerator())
+
+
+def small(tenants: Tenants, **changes: object) -> EngineConfig:
+    """Few rows and a short context: an interpreted kernel takes a millisecond for each of its programs."""
+    sizes: dict[str, object] = {"max_batched_tokens": 16, "max_num_seqs": 3, "max_adapters": 4, "max_adapter_rank": 16}
+    return engine_config(tenants.model_dir, tenants.store_dir, **(sizes | {"max_model_len": 96} | changes))
+
+
+def named(request: GenerateRequest, tenants: Tenants) -> str:
+    return next(name for name, digest in tenants.digests.items() if digest == request.adapter)
+
+
+def assert_equal_to_peft(tenants: Tenants, requests: Sequence[GenerateRequest], answers: dict[str, Answer]) -> None:
+    for request in requests:
+        answer = answers[request.request_id]
+        claim = Claim(request.prompt_token_ids, answer.token_ids, answer.logprobs)
+        assert len(answer.token_ids) == request.sampling.max_tokens
+        assert_greedy_follows(tenants.models[named(request, tenants)], [claim], tolerance=1e-4)
+
+
+def assert_same_texts(ours: dict[str, Answer], theirs: dict[str, Answer]) -> None:
+    """Up to a tie: from there on the two may go different ways."""
+    assert ours.keys() == theirs.keys()
+    for name, answer in ours.items():
+        for token, expected, scored in zip(
+            answer.token_ids, theirs[name].token_ids, theirs[name].logprobs, strict=True
+        ):
+            if token != expected:
+                best, second = scored.top_logprobs
+                assert best - second <= TIE, name
+                break
+
+
+def test_chunks_decodes_mixed_ranks_and_reused_prefixes_equal_the_cpu(tenants: Tenants) -> None:
+    """Prompts longer than a step, and adapters of four kinds beside the base, arriving while others run."""
+    rnd = random.Random(5)
+    names = ["", "attention-r4", "all-rslora-r16", "mlp-r7", "patterns"]
+    prompts = [[rnd.randrange(199) for _ in range(length)] for length in (33, 3, 20, 1, 9)]
+    first = [
+        greedy(f"{name or 'base'}", prompt, 4, adapter=tenants.digests[name])
+        for name, prompt in zip(names, prompts, strict=True)
+    ]
+    again = [
+        greedy("again", [*prompts[0], 5, 6], 4),
+        greedy("again r16", [*prompts[2], 7], 4, adapter=first[2].adapter),
+    ]
+    config = small(tenants)
+    later = {3: first[3:], 12: again}
+    answers = run_engine(config, first[:3], later, build_device=build)
+    assert_equal_to_peft(tenants, [*first, *again], answers)
+    assert_same_texts(answers, run_engine(config, first[:3], later))
+    assert answers["again"].final.usage.cached_tokens == 32
+    assert answers["again r16"].final.usage.cached_tokens == 16
+
+
+def test_preemption_and_drafts_lose_and_repeat_nothing(tenants: Tenants) -> None:
+    """A cache for one and a third of two whole requests, prompts that repeat themselves, up to two guesses a step."""
+    digest = tenants.digests["attention-r4"]
+    config = small(tenants, kv_cache_bytes=4 * 8 * TOKEN_BYTES, block_size=8, max_num_seqs=2, num_draft_tokens=2)
+    prompt = [7, 8, 9, 7, 8, 9, 7]
+    requests = [greedy("base", prompt, 13), greedy("r4", prompt, 13, adapter=digest)]
+    events = run_events(config, requests, preload=[digest], build_device=build)
+    answers = collect(events)
+    assert_equal_to_peft(tenants, requests, answers)
+    assert_same_texts(answers, run_engine(config, requests, preload=[digest]))
+    stats = [event for event in events if isinstance(event, EngineStats)][-1]
+    assert stats.preemptions_total > 0 and stats.draft_tokens_total > 0
+
+
+def test_an_adapter_that_left_its_slot_is_found_again_and_others_take_it(tenants: Tenants) -> None:
+    config = small(tenants, max_adapters=1)
+    names = ["attention-r4", "mlp-r7", "attention-r4"]
+    requests = [greedy(f"{i} {name}", [i + 1], 3, adapter=tenants.digests[name]) for i, name in enumerate(names)]
+    answers = run_engine(config, requests, build_device=build)
+    assert_equal_to_peft(tenants, requests, answers)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="what the host waits for is recorded on a CPU")
+def test_the_host_waits_for_nothing_but_the_tokens_of_a_step() -> None:
+    """And for the copy of the step before, which has been read since; the device waits for the adapter's copies. Other
+    work is done after everything was launched and before that wait."""
+    accelerator = RecordingAccelerator()
+    model, sizes = SHAPES["tiny"], DRY._replace(streams=1)
+    rig = Rig(rig_config(model, sizes, torch.float32), model, torch.float32, accelerator)
+    rig.open(RandomAdapters(model, torch.float32, [sizes.rank], pin=False))
+    sequence = rig.start([1, 2, 3], 4, adapter="0")
+    rig.prefill([sequence])
+    del accelerator.waited[:], accelerator.journal[:]
+    before = len(accelerator.events)
+    meanwhile: list[tuple[int, list[int]]] = []
+    plan = decode_plan([sequence])
+    rig.runner.run(plan, lambda: meanwhile.append((len(accelerator.events), accelerator.waited.copy())))
+    copied, tokens = before, before + 1
+    assert len(accelerator.events) == tokens + 1
+    assert accelerator.waited == [accelerator.waited[0], tokens] and accelerator.waited[0] < before
+    assert meanwhile == [(tokens + 1, accelerator.waited[:1])]
+    arrivals = rig.pool.adapter(0).arrivals
+    on_device = [entry.event for entry in accelerator.journal if (entry.stream, entry.told) == ("compute", "wait")]
+    assert on_device == [accelerator.events.index(arrivals[-1])]  # type: ignore[arg-type]
+    assert [entry.event for entry in accelerator.journal if entry.told == "record"] == [copied, tokens]
+    rig.pool.close()

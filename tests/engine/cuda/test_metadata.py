@@ -1,0 +1,96 @@
+"""A step's integers lie where kernels look for them, and say what the plan says."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from engine.cuda.fill import NO_SLOT, BlockTables, Filler, extent_of, fill_work, row_slots
+from engine.cuda.in_order import InOrderAccelerator
+from engine.cuda.metadata import ALIGNMENT, StepBuffers, StepShape, fields_of, num_bytes_of, views
+from engine.sequence import Chunk, Plan
+from kernels.gpu.work_list import max_chunks, work_list_reference
+from tests.engine.cuda.plans import decode, sequence
+
+BLOCK_SIZE = 4
+
+
+@pytest.mark.parametrize("shape", [StepShape(1, 1, 1, 1, 1), StepShape(7, 3, 5, 2, 0), StepShape(64, 64, 9, 36, 64)])
+def test_fields_are_aligned_and_do_not_overlap(shape: StepShape) -> None:
+    buffer = torch.zeros(num_bytes_of(shape), dtype=torch.uint8)
+    for view, (dtype, of_field) in zip(views(shape, buffer), fields_of(shape), strict=True):
+        assert (view.dtype, view.shape) == (dtype, of_field)
+        assert (view.data_ptr() - buffer.data_ptr()) % ALIGNMENT == 0
+        assert not view.any()
+        view.fill_(-1)
+    num_written = sum(dtype.itemsize * int(np.prod(of_field)) for dtype, of_field in fields_of(shape))
+    assert int((buffer == 255).sum()) == num_written
+
+
+def test_what_is_written_on_the_host_is_read_on_the_device_after_one_copy() -> None:
+    buffers = StepBuffers(InOrderAccelerator(), 4096)
+    staged = buffers.stage(StepShape(3, 2, 4, 1, 2))
+    buffers.begin()
+    for index, field in enumerate(staged.host):
+        field[...] = index
+    assert not any(tensor.any() for tensor in staged.device)
+    buffers.send(staged)
+    assert all((tensor == index).all() for index, tensor in enumerate(staged.device))
+
+
+def test_decodes_drafts_prefills_and_padding_in_one_batch() -> None:
+    plain = sequence([5, 6, 7, 8, 9, 10], [3, 9], slot=1)
+    drafted = sequence([1, 2, 3], [4, 8, 99])
+    prompt = sequence([20, 21, 22, 23, 24, 25, 26], [2, 7, 5], num_prompt=7, slot=0)
+    plan = Plan([decode(plain), decode(drafted, drafts=(11, 12))], [Chunk(prompt, 1, 5)])
+    shape = StepShape(num_rows=12, num_sequences=6, num_blocks=3, num_chunks=4, num_outputs=3)
+    fields = StepBuffers(InOrderAccelerator(), 4096).stage(shape).host
+    for field in fields:
+        field[...] = -77
+    Filler(BLOCK_SIZE, max_rows=8, max_blocks=3).fill(plan, fields, [0, 1, 2])
+    assert fields.token_ids.tolist() == [10, 3, 11, 12, 21, 22, 23, 24, 25, 0, 0, 0]
+    assert fields.positions.tolist() == [5, 2, 3, 4, 1, 2, 3, 4, 5, 0, 0, 0]
+    slots = [9 * 4 + 1, 4 * 4 + 2, 4 * 4 + 3, 8 * 4, 2 * 4 + 1, 2 * 4 + 2, 2 * 4 + 3, 7 * 4, 7 * 4 + 1]
+    assert fields.slots.tolist() == slots + [NO_SLOT] * 3
+    assert fields.context_lens.tolist() == [6, 3, 4, 5, 6, 0]
+    assert fields.query_starts.tolist() == [0, 1, 2, 3, 4, 9, 10]
+    assert fields.block_tables[0, :2].tolist() == [3, 9]
+    assert fields.block_tables[1, :1].tolist() == [4] and fields.block_tables[3, :2].tolist() == [4, 8]
+    assert fields.block_tables[4, :2].tolist() == [2, 7]
+    assert fields.output_rows.tolist() == [0, 1, 2]
+    assert row_slots(plan, 12).tolist() == [1, -1, -1, -1, 0, 0, 0, 0, 0, -1, -1, -1]
+    assert extent_of(plan) == (4, 6, 6, 5)
+
+
+def test_kept_block_tables_equal_those_copied_anew() -> None:
+    """Sequences come, grow, are preempted (their table is replaced) and change rows."""
+    rnd = random.Random(1)
+    kept = BlockTables(max_rows=6, max_blocks=40)
+    tables = [[rnd.randrange(100)] for _ in range(5)]
+    for _ in range(300):
+        rnd.choice(tables).append(rnd.randrange(100))
+        if rnd.random() < 0.3:
+            tables[rnd.randrange(5)] = [rnd.randrange(100) for _ in range(rnd.randint(1, 8))]
+        if rnd.random() < 0.2:
+            rnd.shuffle(tables)
+        tables = [table if len(table) < 40 else [7] for table in tables]
+        shown = rnd.choices(tables, k=rnd.randint(1, 6))
+        found = kept.of(shown)
+        assert [found[row, : len(table)].tolist() for row, table in enumerate(shown)] == shown
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_adapters_work_is_the_kernels_own(seed: int) -> None:
+    rnd = random.Random(seed)
+    num_slots, block_m, num_rows = rnd.randint(1, 9), rnd.choice((2, 16)), rnd.randint(1, 70)
+    popular = rnd.sample(range(num_slots), rnd.randint(1, num_slots))
+    slots = np.array(rnd.choices([NO_SLOT, *popular], k=num_rows))
+    num_chunks = max_chunks(num_rows, num_slots, block_m)
+    fields = StepBuffers(InOrderAccelerator(), 1 << 14).stage(StepShape(num_rows, 1, 1, num_chunks, 0)).host
+    fill_work(slots, num_slots, block_m, fields)
+    expected = work_list_reference(torch.from_numpy(slots), num_slots, block_m)
+    assert fields.rows.tolist() == expected.rows.tolist()
+    assert fields.chunks.tolist() == expected.chunks.tolist()

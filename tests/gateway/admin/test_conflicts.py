@@ -1,0 +1,91 @@
+"""Changes that meet wait for each other in one order; where they cannot, one is told to come again."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from gateway.db.pool import Database
+from tests.gateway.admin_server import AdminServer
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+HOLD_CHANGES = "UPDATE installation SET change_version = change_version"
+NUM_WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+
+async def until_waiting(database: Database, num: int) -> None:
+    """Until so many transactions wait for a lock."""
+    async with asyncio.timeout(5.0), database.acquire() as conn:
+        while True:
+            if await conn.fetchval(NUM_WAITING) >= num:
+                return
+            await asyncio.sleep(0.005)
+
+
+async def member_with_key(
+    server: AdminServer, operator: httpx.AsyncClient, project: str, email: str
+) -> tuple[str, str]:
+    """Ids of the user and of their key."""
+    user = (await server.user(email, None))["id"]
+    await operator.post(f"{project}/users", json={"user_id": user, "role": "admin"})
+    async with server.person(email) as person:
+        return user, (await person.post(f"{project}/api_keys", json={})).json()["id"]
+
+
+async def test_changes_of_the_same_keys_never_wait_for_each_other_in_a_circle(
+    server: AdminServer, operator: httpx.AsyncClient
+) -> None:
+    """Each pair meets while both still have to announce themselves, for which they need one and the same row."""
+    database = server.services.database
+    meets: list[Callable[[str, str, str], tuple[str, dict[str, Any]]]] = [
+        lambda project, user, key: (f"{project}/api_keys/{key}", {"models": ["tiny"]}),
+        lambda project, user, key: (f"{project}/archive", {}),
+        lambda project, user, key: (f"{project}/users/{user}", {"role": "viewer"}),
+        lambda project, user, key: (f"/users/{user}", {"role": "viewer"}),
+    ]
+    for number, removed_first in itertools.product(range(len(meets)), (True, False)):
+        name = f"{number}-{'first' if removed_first else 'second'}"
+        project = f"/projects/{(await operator.post('/projects', json={'name': name})).json()['id']}"
+        user, key = await member_with_key(server, operator, project, f"{name}@example.com")
+        changes: list[tuple[str, str, Any]] = [
+            ("DELETE", f"/users/{user}", None),
+            ("POST", *meets[number](project, user, key)),
+        ]
+        async with database.transaction() as conn:
+            await conn.execute(HOLD_CHANGES)
+            meeting = []
+            for method, path, body in changes if removed_first else reversed(changes):
+                meeting.append(asyncio.create_task(operator.request(method, path, json=body)))
+                await until_waiting(database, len(meeting))
+        statuses = [reply.status_code for reply in await asyncio.gather(*meeting)]
+        assert statuses == [200, 404 if removed_first and number >= 2 else 200], (name, statuses)
+        assert (await operator.get(f"/api_keys/{key}")).json()["revoked_at"] is not None, name
+
+
+async def test_who_is_stopped_in_a_deadlock_is_told_to_come_again(
+    server: AdminServer, operator: httpx.AsyncClient, acme: str
+) -> None:
+    database = server.services.database
+    key = (await operator.post(f"{acme}/api_keys", json={})).json()["id"]
+    async with database.transaction() as conn:
+        await lose_no_deadlock(conn)
+        await conn.execute(HOLD_CHANGES)
+        change = asyncio.create_task(operator.post(f"{acme}/api_keys/{key}", json={"models": ["tiny"]}))
+        await until_waiting(database, 1)  # it holds the key
+        await conn.execute("UPDATE api_keys SET name = 'other' WHERE id = $1", key)
+    reply = await change
+    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "server_is_overloaded")
+    assert reply.headers["retry-after"] == "1"
+    shown = (await operator.get(f"{acme}/api_keys/{key}")).json()
+    assert (shown["name"], shown["models"]) == ("other", None)
+
+
+async def lose_no_deadlock(conn: Connection) -> None:
+    """The other one looks for a circle first, and is stopped."""
+    await conn.execute("SET LOCAL deadlock_timeout = '60s'")

@@ -1,0 +1,23 @@
+"""`lorikeet webhook`: added with a secret that is shown once, listed, removed."""
+
+from __future__ import annotations
+
+from tests.gateway.cli.conftest import Cli
+
+URL = "https://example.com/hook"
+
+
+async def test_a_webhook_is_added_listed_and_removed(lorikeet: Cli) -> None:
+    made = await lorikeet.json("webhook", "add", URL)
+    assert (made["url"], made["secret"][:6]) == (URL, "whsec_")
+    code, out, err = await lorikeet("webhook", "add", URL)
+    assert (code, out[:6], "signed with this secret" in err) == (0, "whsec_", True)
+    listed = await lorikeet.json("webhook", "list")
+    assert listed[0] == {field: value for field, value in made.items() if field != "secret"}
+    code, out, _ = await lorikeet("webhook", "list")
+    assert (code, out.splitlines()[0].split()[:2], len(out.splitlines())) == (0, ["ID", "URL"], 3)
+    assert await lorikeet.json("webhook", "remove", made["id"]) == {"id": made["id"], "removed": True}
+    code, _, err = await lorikeet("webhook", "remove", made["id"])
+    assert (code, err) == (1, f"lorikeet: There is no webhook with the id '{made['id']}'.\n")
+    code, _, err = await lorikeet("webhook", "add", "http://xn--a/")
+    assert (code, "Invalid value for 'url'" in err) == (1, True)

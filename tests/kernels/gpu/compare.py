@@ -1,0 +1,34 @@
+"""Where kernels are tested, in which widths, and how near their references they must be.
+
+Triton's interpreter multiplies bfloat16 wrongly, so that width is tested on a GPU alone.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DTYPES = [torch.float32, torch.float16, *([torch.bfloat16] if DEVICE.type == "cuda" else [])]
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
+
+
+def assert_near(ours: Tensor, theirs: Tensor) -> None:
+    """Relative error of the whole within the width's tolerance, and of every element within four times that, measured
+    against the largest one."""
+    assert ours.shape == theirs.shape
+    assert ours.dtype == theirs.dtype
+    error = (ours.double() - theirs.double()).abs()
+    tolerance = TOLERANCE[ours.dtype]
+    assert error.norm() <= tolerance * theirs.double().norm(), error.norm()
+    assert error.max() <= 4 * tolerance * theirs.double().abs().max(), error.max()
+
+
+def poisoned(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Memory in which what was not written is seen."""
+    return torch.full(shape, torch.nan, dtype=dtype, device=DEVICE)
+
+
+def randn(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The same numbers on every device."""
+    return torch.randn(shape).to(DEVICE, dtype)

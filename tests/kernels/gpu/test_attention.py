@@ -1,0 +1,134 @@
+"""Attention over a paged cache equals its definition: every head size and group, any lengths, prefixes and windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.gpu.attention import PagedContexts, paged_attention, paged_attention_reference, workspace_elements
+from tests.kernels.gpu.compare import DEVICE, DTYPES, assert_near, poisoned, randn
+
+HEAD_DIMS = [64, 80, 96, 128, 256]
+GROUPS = [1, 2, 3, 4, 5, 6, 7, 8]
+# The interpreter, which is slow, computes both widths alike.
+WIDTHS = [(group, dtype) for dtype in DTYPES for group in GROUPS if dtype == torch.float32 or DEVICE.type == "cuda"]
+WIDTHS += [(group, torch.float16) for group in (1, 4, 7) if DEVICE.type != "cuda"]
+DECODES = [(1, 1), (17, 1), (0, 1), (300, 1)]  # (context, queries) of each sequence
+CHUNKS = [(1, 1), (7, 7), (40, 3), (0, 0), (70, 33)]
+
+
+class Cached:
+    """Sequences of these (context, queries) in blocks all over a cache, in which all else is NaN."""
+
+    def __init__(
+        self, shape: tuple[int, int, int], lengths: Sequence[tuple[int, int]], dtype: torch.dtype, block_size: int = 16
+    ) -> None:
+        num_heads, num_kv_heads, head_dim = shape
+        contexts, queries = zip(*lengths, strict=True)
+        max_blocks = -(-max(contexts) // block_size) + 1
+        num_blocks = len(lengths) * max_blocks
+        tables = torch.randperm(num_blocks).view(len(lengths), max_blocks)
+        self.cache = poisoned(2, num_kv_heads, num_blocks * block_size, head_dim, dtype=dtype)
+        for table, context in zip(tables, contexts, strict=True):
+            slots = (table[:, None] * block_size + torch.arange(block_size)).flatten()[:context].to(DEVICE)
+            self.cache[:, :, slots] = randn(2, num_kv_heads, context, head_dim, dtype=dtype)
+        starts = torch.tensor([0, *queries]).cumsum(0)
+        self.q = randn(int(starts[-1]), num_heads + 2 * num_kv_heads, head_dim, dtype=dtype)[:, :num_heads]
+        self.contexts = PagedContexts(
+            tables.int().to(DEVICE),
+            torch.tensor(contexts, dtype=torch.int32, device=DEVICE),
+            starts.int().to(DEVICE),
+            max(queries),
+            max(contexts),
+            block_size,
+        )
+
+    def attend(self, window: int | None = None, contexts: PagedContexts | None = None) -> Tensor:
+        contexts = contexts or self.contexts
+        shape = self.q.shape[1], self.cache.shape[1], self.q.shape[2]
+        workspace = poisoned(workspace_elements(len(self.q), *shape, contexts.max_context_len, DEVICE))
+        return paged_attention(self.q, self.cache, contexts, workspace, window)
+
+    def expected(self, window: int | None = None) -> Tensor:
+        return paged_attention_reference(self.q, self.cache, self.contexts, window)
+
+
+@pytest.mark.parametrize(("group", "dtype"), WIDTHS, ids=str)
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("lengths", [DECODES, CHUNKS], ids=["decode", "prefill"])
+def test_every_head_size_and_group(
+    lengths: list[tuple[int, int]], head_dim: int, group: int, dtype: torch.dtype
+) -> None:
+    num_kv_heads = 2 if group < 4 else 1
+    cached = Cached((group * num_kv_heads, num_kv_heads, head_dim), lengths, dtype)
+    assert_near(cached.attend(), cached.expected())
+
+
+@pytest.mark.parametrize("window", [1, 5, 16, 100, 256, 257])
+@pytest.mark.parametrize("lengths", [[*DECODES, (600, 1)], [*CHUNKS, (300, 50)]], ids=["decode", "prefill"])
+def test_sliding_windows(lengths: list[tuple[int, int]], window: int) -> None:
+    cached = Cached((6, 2, 64), lengths, torch.float32)
+    assert_near(cached.attend(window), cached.expected(window))
+
+
+@pytest.mark.parametrize("context", [15, 16, 255, 256, 257, 512, 2049, 4096, 8192])
+def test_contexts_around_the_borders_of_splits(context: int) -> None:
+    cached = Cached((2, 1, 64), [(context, 1), (1, 1)], torch.float32)
+    assert_near(cached.attend(), cached.expected())
+
+
+@pytest.mark.parametrize("block_size", [1, 8, 32])
+@pytest.mark.parametrize("lengths", [DECODES, CHUNKS], ids=["decode", "prefill"])
+def test_block_sizes(lengths: list[tuple[int, int]], block_size: int) -> None:
+    cached = Cached((4, 2, 64), lengths, torch.float32, block_size)
+    assert_near(cached.attend(), cached.expected())
+
+
+def test_a_long_chunk_over_a_long_prefix(full: bool) -> None:
+    lengths = [(8192, 1000), (1000, 1000)] if full else [(500, 70), (100, 100)]
+    cached = Cached((8, 2, 64), lengths, torch.float32)
+    assert_near(cached.attend(), cached.expected())
+
+
+@pytest.mark.parametrize("max_query_len", [1, 5])
+def test_no_sequences(max_query_len: int) -> None:
+    cached = Cached((4, 2, 64), [(3, 1)], torch.float32)
+    tables, lengths, starts, *_ = cached.contexts
+    cached.q = cached.q[:0]
+    none = PagedContexts(tables[:0], lengths[:0], starts[:1], max_query_len, 16, 16)
+    assert cached.attend(contexts=none).shape == (0, 256)
+
+
+def test_a_decode_has_the_same_bits_alone_and_under_any_bound() -> None:
+    """Its splits are counted from its own start, whatever the batch and the context that the grid allows."""
+    cached = Cached((4, 2, 64), [(900, 1), (5, 1), (300, 1)], torch.float32)
+    together = cached.attend()
+    assert torch.equal(cached.attend(contexts=cached.contexts._replace(max_context_len=4096)), together)
+    tables, lengths, starts, *_ = cached.contexts
+    cached.q = cached.q[2:]
+    alone = PagedContexts(tables[2:], lengths[2:], starts[:2], 1, 300, 16)
+    assert torch.equal(cached.attend(contexts=alone), together[2:])
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning", "ignore:All-NaN:RuntimeWarning")  # interpreter
+@pytest.mark.parametrize("lengths", [DECODES, CHUNKS], ids=["decode", "prefill"])
+def test_a_query_that_is_no_number_leaves_no_trace_in_others(lengths: list[tuple[int, int]]) -> None:
+    cached = Cached((4, 2, 64), lengths, torch.float32)
+    expected = cached.attend()
+    cached.q[-1, 0] = torch.nan
+    ours = cached.attend()
+    assert not ours[-1, :64].isfinite().any()
+    assert torch.equal(ours[-1, 64:], expected[-1, 64:])
+    assert torch.equal(ours[:-1], expected[:-1])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU")
+@pytest.mark.parametrize("lengths", [[(1024, 1)] * 64, [(8192, 1)] * 8, [(2048, 2048), (4096, 512)]], ids=len)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_targets_shapes(dtype: torch.dtype, lengths: list[tuple[int, int]]) -> None:
+    cached = Cached((32, 8, 128), lengths, dtype)
+    assert_near(cached.attend(), cached.expected())

@@ -1,0 +1,68 @@
+"""The bits of a row's delta are those of the row and its adapter: neighbors, their order, their faults change none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.gpu.lora import lora_launches, workspace_elements
+from kernels.gpu.work_list import build_work_list
+from tests.kernels.gpu.adapters import Adapters, mixed_ranks, slots_of
+from tests.kernels.gpu.compare import DEVICE, DTYPES, poisoned, randn
+
+WIDTH, SIZES, NUM_SLOTS = 1096, (72, 24), 6
+
+
+def batch(num_rows: int, dtype: torch.dtype) -> tuple[Adapters, Tensor, Tensor, Tensor]:
+    adapters = Adapters(mixed_ranks(NUM_SLOTS, 2, highest=33), WIDTH, SIZES, dtype)
+    x, out = randn(num_rows, WIDTH, dtype=dtype), randn(num_rows, sum(SIZES), dtype=dtype)
+    return adapters, x, out, slots_of("uniform", num_rows, NUM_SLOTS)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("rows", [[0], [20, 0, 5], list(range(22, -1, -1))], ids=len)
+def test_some_rows_in_another_order_give_the_same_bits(rows: list[int], dtype: torch.dtype) -> None:
+    adapters, x, out, slots = batch(23, dtype)
+    together = adapters.add(out, x, slots)
+    assert torch.equal(adapters.add(out[rows], x[rows], slots[rows]), together[rows])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_more_neighbors_and_larger_chunks_give_the_same_bits(dtype: torch.dtype) -> None:
+    adapters, x, out, slots = batch(40, dtype)
+    together = adapters.add(out, x, slots, block_m=32)
+    assert torch.equal(adapters.add(out[:7], x[:7], slots[:7], block_m=16), together[:7])
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # by the interpreter
+def test_an_adapter_or_a_row_that_overflows_leaves_no_trace_in_others() -> None:
+    adapters, x, out, _ = batch(6, torch.float32)
+    slots = torch.tensor([0, 1, 2, 0, 1, 2], device=DEVICE)
+    alone = adapters.add(out, x, slots)
+    of_slot_1 = adapters.weights[1][0]
+    assert of_slot_1 is not None
+    of_slot_1[0].fill_(torch.inf)
+    x[5] = torch.nan
+    ours = adapters.add(out, x, slots)
+    assert not ours[1, :72].isfinite().any()
+    assert not ours[5, 72:].isfinite().any()
+    assert torch.equal(ours[[0, 2, 3]], alone[[0, 2, 3]])
+
+
+def test_grids_depend_on_shapes_alone() -> None:
+    """So that a captured launch is right for any mix: replayed with other slots, it gives what they ask for."""
+    adapters, x, out, slots = batch(23, torch.float32)
+    work = build_work_list(torch.full_like(slots, -1), NUM_SLOTS, 16)
+    workspace = poisoned(workspace_elements(23, WIDTH, 2, adapters.max_rank, torch.float32, DEVICE))
+    target = out.clone()
+    captured = lora_launches(target, x, SIZES, adapters.table, adapters.max_rank, work, workspace)
+    for popularity in ("distinct", "identical", "zipf"):
+        slots = slots_of(popularity, 23, NUM_SLOTS)
+        fresh = build_work_list(slots, NUM_SLOTS, 16)
+        work.rows.copy_(fresh.rows)
+        work.chunks.copy_(fresh.chunks)
+        target.copy_(out)
+        for launch in captured:
+            launch.run()
+        assert torch.equal(target, adapters.add(out, x, slots))

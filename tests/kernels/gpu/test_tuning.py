@@ -1,0 +1,80 @@
+"""Sizes of blocks are legal for every target, sums do not depend on a batch, and any size gives the right result."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from kernels.gpu.lora import lora_launches
+from kernels.gpu.tuning import (
+    TABLE,
+    DecodeBlocks,
+    ExpandBlocks,
+    PrefillBlocks,
+    ShrinkBlocks,
+    ShrinkSums,
+    decode_blocks,
+    lora_blocks,
+    prefill_blocks,
+)
+from kernels.gpu.work_list import build_work_list
+from tests.kernels.gpu.adapters import Adapters, mixed_ranks, slots_of
+from tests.kernels.gpu.compare import DEVICE, DTYPES, assert_near, poisoned, randn
+
+FIELDS = {
+    "shrink in": {*ShrinkSums._fields, *ShrinkBlocks._fields},
+    "expand out": set(ExpandBlocks._fields),
+    "decode head": set(DecodeBlocks._fields),
+    "prefill head": set(PrefillBlocks._fields),
+}
+
+
+def test_the_table_names_kernels_and_fields_that_exist() -> None:
+    for device, entries in json.loads(TABLE.read_text()).items():
+        assert device.startswith("sm_")
+        for key, sizes in entries.items():
+            assert set(sizes) <= FIELDS[key.split("=")[0]], key
+            assert all(isinstance(size, int) and size > 0 for size in sizes.values()), key
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_sizes_are_powers_of_two_and_sums_the_same_for_every_batch(dtype: torch.dtype) -> None:
+    blocks = [lora_blocks(4096, 6144, block_m, dtype, DEVICE) for block_m in (16, 32)]
+    assert blocks[0].sums == blocks[1].sums
+    sizes = [*blocks[0].sums, blocks[0].shrink.block_r, blocks[0].expand.block_n]
+    for head_dim in (64, 80, 128, 256):
+        decode, prefill = decode_blocks(head_dim, 4, DEVICE), prefill_blocks(head_dim, 4, dtype, DEVICE)
+        assert decode.split_length % decode.block_n == 0
+        sizes += [*decode[:3], *prefill[:3]]
+    assert all(size & (size - 1) == 0 for size in sizes)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("block_m", [16, 32])
+@pytest.mark.parametrize("block_n", [64, 128, 256])
+def test_any_number_of_columns_at_a_time_is_right(block_n: int, block_m: int, dtype: torch.dtype) -> None:
+    """Others have seen NaN on sm_90 with 128."""
+    adapters = Adapters(mixed_ranks(3, 2, highest=33), 64, (200, 72), dtype)
+    x, out = randn(40, 64, dtype=dtype), randn(40, 272, dtype=dtype)
+    slots = slots_of("uniform", 40, 3)
+    expected = adapters.expected(out, x, slots)
+    blocks = lora_blocks(64, 272, block_m, dtype, DEVICE)
+    blocks = blocks._replace(expand=blocks.expand._replace(block_n=block_n))
+    work = build_work_list(slots, 3, block_m)
+    for launch in lora_launches(out, x, (200, 72), adapters.table, 33, work, poisoned(40 * 2 * 33), blocks):
+        launch.run()
+    assert_near(out, expected)
+
+
+def test_tuning_runs_without_a_gpu_and_then_chooses_nothing() -> None:
+    before = TABLE.read_text()
+    command = [sys.executable, "-m", "kernels.tune", "--dry"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for key in ("shrink in=64", "expand out=", "decode head=16", "prefill head=16"):
+        assert key in done.stdout
+    assert TABLE.read_text() == before
