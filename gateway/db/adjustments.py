@@ -28,7 +28,7 @@ class Adjustment(msgspec.Struct, frozen=True):
 
 
 _ENSURE_TODAY = "SELECT ensure_ledger_day((clock_timestamp() AT TIME ZONE 'UTC')::date)"
-_LOCK_LEDGER = "LOCK TABLE ledger IN ROW EXCLUSIVE MODE"
+_LOCK_LEDGER = "LOCK TABLE ONLY ledger IN ROW EXCLUSIVE MODE"
 _WRITE = """
     INSERT INTO ledger (
         request_id, attempt, revision, kind, organization_id, project_id, api_key_id, endpoint, model, adapter_class,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gateway.db.pool import Connection
 
-_LOCK_LEDGER = "LOCK TABLE ledger IN SHARE MODE"
+_LOCK_LEDGER = "LOCK TABLE ONLY ledger IN SHARE MODE"
 
 _LIST = """
     SELECT g.id, g.project_id, g.amount_nanos, g.reason, g.created_at, g.expires_at, g.lapsed_nanos,
@@ -107,6 +107,7 @@ async def set_prepaid(conn: Connection, organization_id: str, project_id: str, p
         return False
     if limit_id is not None:
         return await remove_limit(conn, organization_id, project_id, limit_id)
+    await conn.execute(_LOCK_LEDGER)  # before the limit, as who makes any other does
     limit = Limit("", organization_id, project_id, None, None, "cost_nanos", "none", 0, True, (80, 100))
     await set_limit(conn, limit)
     await refresh_balance(conn, organization_id, project_id)

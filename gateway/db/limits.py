@@ -102,11 +102,16 @@ _UPDATE = """
 """
 
 
+INSERT_TIMEOUT_S = 2.0
+"""Who writes usage waits meanwhile, and so do changes of keys."""
+
+
 async def set_limit(conn: Connection, wanted: Limit) -> tuple[str, bool]:
     """Set what it is about to its max and thresholds, in one transaction; (id, whether it is new). wanted.id is not
     looked at. What was used in the current window before counts too: the schema sees to that.
 
-    Raises asyncpg.ForeignKeyViolationError if the project is not the organization's, or there is no such key.
+    Raises asyncpg.ForeignKeyViolationError if the project is not the organization's, or there is no such key; one of
+    `CONFLICTS`, or TimeoutError, when the ledger does not let it in soon.
     """
     identity = (
         wanted.organization_id,
@@ -124,7 +129,9 @@ async def set_limit(conn: Connection, wanted: Limit) -> tuple[str, bool]:
                 await conn.execute(_UPDATE, found["id"], wanted.max, thresholds)
             return found["id"], False
         limit_id = new_id("lim")
-        made: str = await conn.fetchval(_UPSERT, limit_id, *identity, wanted.max, wanted.hard, thresholds)
+        made: str = await conn.fetchval(
+            _UPSERT, limit_id, *identity, wanted.max, wanted.hard, thresholds, timeout=INSERT_TIMEOUT_S
+        )
         return made, made == limit_id
 
 

@@ -67,7 +67,7 @@ async def get_period(conn: Connection, organization_id: str, start: datetime.dat
 
 
 # Writers have ended, and the next ones wait until the period is closed.
-_LOCK_LEDGER = "LOCK TABLE ledger IN SHARE MODE"
+_LOCK_LEDGER = "LOCK TABLE ONLY ledger IN SHARE MODE"
 _SITUATION = """
     SELECT clock_timestamp() AS now,
            coalesce((SELECT (max(start) + interval '1 month')::date FROM billing_periods WHERE organization_id = $1),

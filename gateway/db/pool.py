@@ -36,8 +36,9 @@ UNAVAILABLE: tuple[type[Exception], ...] = (
 )
 """What a query raises when the database is away, as opposed to refusing what was asked."""
 
-CONFLICTS: tuple[type[Exception], ...] = (asyncpg.TransactionRollbackError,)
-"""What a query raises when its transaction was ended for the sake of another, in a deadlock: it may be sent again."""
+CONFLICTS: tuple[type[Exception], ...] = (asyncpg.TransactionRollbackError, asyncpg.LockNotAvailableError)
+"""What a query raises when its transaction was ended for the sake of another, in a deadlock or where it may not wait
+long: it may be sent again."""
 
 UNUSABLE: tuple[type[Exception], ...] = (
     asyncpg.InvalidAuthorizationSpecificationError,  # a wrong password is one

@@ -95,7 +95,7 @@ async def currency_of(conn: Connection, organization_id: str) -> str:
 
 
 # Nobody writes usage until the transaction ends: what was priced has an instant before the new version's.
-_LOCK_LEDGER = "LOCK TABLE ledger IN SHARE MODE"
+_LOCK_LEDGER = "LOCK TABLE ONLY ledger IN SHARE MODE"
 _LATEST = """
     SELECT clock_timestamp() AS now, v.version, v.currency, v.effective_at,
            EXISTS (SELECT FROM ledger WHERE organization_id = $1) AS has_usage

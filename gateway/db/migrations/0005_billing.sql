@@ -141,7 +141,7 @@ DECLARE
     name  text := 'ledger_' || to_char(day, 'YYYYMMDD');
 BEGIN
     IF to_regclass(name) IS NOT NULL THEN RETURN; END IF;
-    LOCK TABLE ledger IN SHARE UPDATE EXCLUSIVE MODE;
+    LOCK TABLE ONLY ledger IN SHARE UPDATE EXCLUSIVE MODE;
     IF to_regclass(name) IS NOT NULL THEN RETURN; END IF;
     EXECUTE format('CREATE TABLE %I (LIKE ledger INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', name);
     EXECUTE format('ALTER TABLE ledger ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', name,
@@ -342,7 +342,8 @@ $$;
 -- Of two copies of one attempt counts the one that did not end in 'error', with the larger numbers: a row that did is
 -- what a gateway saw before it lost its engine, and the difference to the engine's own count becomes a row beside it.
 -- The lock comes first: while it is held, nobody closes a period, sets prices or makes a limit, and what is read after
--- it is what holds when this transaction ends.
+-- it is what holds when this transaction ends. Of the ledger as a whole alone, as everywhere: its partitions are many, and
+-- tidying up one of them would be in the way.
 CREATE FUNCTION write_usage(events usage_events[]) RETURNS TABLE (new_request_id text, new_attempt integer)
     LANGUAGE plpgsql AS $$
 DECLARE
@@ -351,7 +352,7 @@ BEGIN
     PERFORM ensure_ledger_day(day) FROM (
         SELECT DISTINCT (e.created_at AT TIME ZONE 'UTC')::date AS day FROM unnest(events) e ORDER BY day
     ) days;
-    LOCK TABLE ledger IN ROW EXCLUSIVE MODE;
+    LOCK TABLE ONLY ledger IN ROW EXCLUSIVE MODE;
     RETURN QUERY
     INSERT INTO ledger (
         request_id, attempt, revision, kind, organization_id, project_id, api_key_id, endpoint, model,
@@ -465,11 +466,12 @@ $$;
 CREATE TRIGGER usage_events_is_a_door BEFORE INSERT ON usage_events
     FOR EACH ROW EXECUTE FUNCTION pass_to_ledger();
 
--- What a row of the ledger is of a limit's unit. usage_amount of before goes with the gateways that call it.
-CREATE FUNCTION limited_amount(unit text, is_request boolean, input_tokens bigint, output_tokens bigint, cost bigint)
+-- What a row of the ledger, or a sum of rows, is of a limit's unit. usage_amount of before goes with the gateways that
+-- call it.
+CREATE FUNCTION limited_amount(unit text, num_requests bigint, input_tokens bigint, output_tokens bigint, cost bigint)
     RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE unit
-        WHEN 'requests' THEN is_request::integer
+        WHEN 'requests' THEN num_requests
         WHEN 'input_tokens' THEN input_tokens
         WHEN 'output_tokens' THEN output_tokens
         WHEN 'tokens' THEN input_tokens + output_tokens
@@ -483,8 +485,8 @@ CREATE FUNCTION settle_ledger() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM settle_account(s.the_limit, s.window_start, s.amount) FROM (
         SELECT l AS the_limit, limit_window(l.period, e.created_at) AS window_start,
-               sum(limited_amount(l.unit, counts_as_request(e.kind, e.revision, e.request_id), e.prompt_tokens,
-                                  e.completion_tokens, e.cost_nanos))::bigint AS amount
+               sum(limited_amount(l.unit, counts_as_request(e.kind, e.revision, e.request_id)::integer,
+                                  e.prompt_tokens, e.completion_tokens, e.cost_nanos))::bigint AS amount
         FROM new_rows e JOIN limits l ON l.organization_id = e.organization_id
             AND (l.period <> 'none' OR l.unit = 'cost_nanos')
             AND (l.project_id IS NULL OR l.project_id = e.project_id)
@@ -500,19 +502,44 @@ CREATE TRIGGER ledger_settled AFTER INSERT ON ledger REFERENCING NEW TABLE AS ne
     FOR EACH STATEMENT EXECUTE FUNCTION settle_ledger();
 
 -- A new limit counts what its window has seen, whichever version of the gateway makes it; a balance begins at nothing.
--- Nobody writes usage meanwhile: what comes later is counted by the ledger's trigger.
+--
+-- The lock comes before the limit does: whoever wrote usage until then has committed, and whoever writes it later finds
+-- the limit. It comes before `installation` is changed, too, so that while it is waited for nothing else has to wait but
+-- the ledger, and that not for long.
+CREATE FUNCTION await_ledger() RETURNS trigger LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
+BEGIN
+    IF NEW.period <> 'none' THEN LOCK TABLE ONLY ledger IN SHARE MODE; END IF;
+    RETURN NEW;
+END
+$$;
+
+CREATE TRIGGER limits_await_ledger BEFORE INSERT ON limits FOR EACH ROW EXECUTE FUNCTION await_ledger();
+
+-- Out of sums, since a month of the ledger would take too long. It is exact: every row is in the roll-ups or in their
+-- queue, where the transaction that wrote it left it; what moves from there moves in one transaction, and this is one
+-- statement, which sees all of that or nothing. Windows begin where buckets of that width do, in UTC as well.
 CREATE FUNCTION settle_past_usage() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    since        timestamptz := limit_window(NEW.period, now());
+    bucket_width text := CASE NEW.period WHEN 'minute' THEN 'minute' ELSE 'day' END;
 BEGIN
     IF NEW.period = 'none' THEN RETURN NULL; END IF;
-    LOCK TABLE ledger IN SHARE MODE;
     INSERT INTO limit_accounts (limit_id, window_start, settled)
-    SELECT NEW.id, limit_window(NEW.period, now()),
-           sum(limited_amount(NEW.unit, counts_as_request(e.kind, e.revision, e.request_id), e.prompt_tokens,
-                              e.completion_tokens, e.cost_nanos))
-    FROM projects p JOIN ledger e ON e.project_id = p.id AND e.created_at >= limit_window(NEW.period, now())
-    WHERE p.organization_id = NEW.organization_id AND (NEW.project_id IS NULL OR NEW.project_id = p.id)
-        AND (NEW.api_key_id IS NULL OR NEW.api_key_id = e.api_key_id) AND (NEW.model IS NULL OR NEW.model = e.model)
-    HAVING count(*) > 0;
+    SELECT NEW.id, limit_window(NEW.period, s.instant),
+           sum(limited_amount(NEW.unit, s.num_requests, s.prompt_tokens, s.completion_tokens, s.cost_nanos))
+    FROM (
+        SELECT r.bucket AS instant, r.project_id, r.api_key_id, r.model, r.num_requests, r.prompt_tokens,
+               r.completion_tokens, r.cost_nanos
+        FROM usage_rollups r
+        WHERE r.organization_id = NEW.organization_id AND r.width = bucket_width AND r.bucket >= since
+        UNION ALL
+        SELECT q.minute, q.project_id, q.api_key_id, q.model, q.num_requests, q.prompt_tokens, q.completion_tokens,
+               q.cost_nanos
+        FROM rollup_queue q WHERE q.organization_id = NEW.organization_id AND q.minute >= since
+    ) s
+    WHERE (NEW.project_id IS NULL OR s.project_id = NEW.project_id)
+        AND (NEW.api_key_id IS NULL OR s.api_key_id = NEW.api_key_id) AND (NEW.model IS NULL OR s.model = NEW.model)
+    GROUP BY 2;
     RETURN NULL;
 END
 $$;

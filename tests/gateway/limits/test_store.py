@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import itertools
 
 import asyncpg
 import pytest
@@ -14,6 +15,7 @@ from gateway.db.limits import Standing, list_limits, load_limits, remove_limit, 
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
 from gateway.db.projects import create_project
+from gateway.db.rollups import roll_up
 from gateway.db.usage import UsageEvent, write_usage_events
 from gateway.limits.exchange import Snapshot
 from gateway.limits.limit import Limit, Unit, Window, period
@@ -99,12 +101,55 @@ async def test_what_is_written_is_settled_whether_the_limit_was_there_or_not(
     database: Database, acme: Limit, unit: Unit, window: Window, used: int
 ) -> None:
     before = await put(database, acme, unit=unit, window=window)
-    await write(database, event(acme, "req_1"), event(acme, "req_1.1"), event(acme, "req_2"))
+    await write(database, event(acme, "req_1"), event(acme, "req_1.1"))
+    async with database.transaction() as conn:
+        await roll_up(conn)
+    await write(database, event(acme, "req_2"))  # waits to be rolled up
     after = await put(database, acme, unit=unit, window=window, hard=False)
     if window == "minute" and period("minute", unix_ns(NOW)) != period("minute", unix_ns(await _now(database))):
         return  # the minute ended meanwhile
     assert (await standing(database, acme, before)).used == used
     assert (await standing(database, acme, after)).used == used
+
+
+async def test_limits_made_while_usage_is_written_and_rolled_up_count_every_row_once(
+    database: Database, acme: Limit
+) -> None:
+    units: tuple[Unit, ...] = ("requests", "input_tokens", "output_tokens", "tokens")
+    windows: tuple[Window, ...] = ("day", "month")
+    num_requests, made, done = 60, dict[str, Unit](), asyncio.Event()
+
+    async def use() -> None:
+        for number in range(num_requests):
+            await write(database, event(acme, f"req_{number}"))
+        done.set()
+
+    async def sum_up() -> None:
+        while not done.is_set():
+            async with database.transaction() as conn:
+                await roll_up(conn, 3)
+
+    async def limit() -> None:
+        for unit, window, hard in itertools.product(units, windows, (True, False)):
+            made[await put(database, acme, unit=unit, window=window, hard=hard)] = unit
+
+    await asyncio.gather(use(), sum_up(), limit())
+    each = {"requests": 1, "input_tokens": 10, "output_tokens": 5, "tokens": 15}
+    for limit_id, unit in made.items():
+        assert (await standing(database, acme, limit_id)).used == num_requests * each[unit], unit
+
+
+async def test_a_new_limit_waits_for_nobody_but_the_ledger_and_not_for_long(database: Database, acme: Limit) -> None:
+    async with database.transaction() as writer:
+        await write_usage_events(writer, [event(acme, "req_1")])
+        making = asyncio.create_task(put(database, acme))
+        async with database.acquire() as conn:
+            while not making.done() and not await conn.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+                pass
+            await conn.execute("UPDATE installation SET change_version = change_version + 1", timeout=0.5)
+        with pytest.raises(asyncpg.LockNotAvailableError):
+            await making
+    assert (await standing(database, acme, await put(database, acme))).used == 15
 
 
 async def test_a_row_counts_once_and_its_correction_by_the_difference(database: Database, acme: Limit) -> None:
