@@ -45,6 +45,7 @@ class Operation(msgspec.Struct, frozen=True):
     params: tuple[str, ...]
     handler: HTTPRouteHandler
     access: Access | None
+    shape: Shape
     body: type[msgspec.Struct] | None
     reply: Any
 
@@ -92,8 +93,9 @@ def _operations(app: Litestar) -> Iterator[Operation]:
                     tuple(route.path_parameters),
                     handler,
                     access,
+                    shape,
                     access.body if access is not None else shape.body,
-                    shape.reply or _reply(handler),
+                    shape.reply if shape.reply or shape.media else _reply(handler),
                 )
 
 
@@ -112,13 +114,14 @@ def _kinds(operations: Iterable[Operation]) -> Iterator[Any]:
 def _described(each: Operation, schema_of: dict[Any, dict[str, Any]]) -> dict[str, Any]:
     summary, _, description = (inspect.getdoc(each.handler.fn) or "").partition("\n")
     good: dict[str, Any] = {"description": "Done."}
-    if each.reply is not None:
-        good["content"] = _json(schema_of[each.reply])
+    content = _json(schema_of[each.reply]) if each.reply is not None else {}
+    if content := content | {media: {} for media in each.shape.media}:
+        good["content"] = content
     described: dict[str, Any] = {
         "operationId": each.handler.fn.__name__,
         "summary": summary or each.handler.fn.__name__.replace("_", " ").capitalize() + ".",
         "tags": [_area(each)],
-        "parameters": [*_path_parameters(each.params), *_query_parameters(each.access)],
+        "parameters": [*_path_parameters(each.params), *_query_parameters(each)],
         "responses": {
             "200": good,
             "default": {"description": "Refused, or failed.", "content": _json(schema_of[ErrorBody])},
@@ -152,9 +155,11 @@ def _path_parameters(names: Sequence[str]) -> list[dict[str, Any]]:
     return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
 
 
-def _query_parameters(access: Access | None) -> list[dict[str, Any]]:
-    names = access.query if access is not None else ()
-    return [{"name": name, "in": "query", "schema": QUERY.get(name, {"type": "string"})} for name in names]
+def _query_parameters(each: Operation) -> Iterator[dict[str, Any]]:
+    known = QUERY | dict(each.shape.query)
+    for name in each.access.query if each.access is not None else ():
+        described: dict[str, Any] = {"name": name, "in": "query", "schema": known.get(name, {"type": "string"})}
+        yield described | ({"required": True} if name in each.shape.needed else {})
 
 
 def _json(schema: dict[str, Any]) -> dict[str, Any]:

@@ -10,12 +10,13 @@ import base64
 import binascii
 import datetime
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 from litestar.datastructures import MultiDict
 
 from gateway.admin.paging import wrong_value
+from gateway.api.shape import Shape, shape
 from gateway.db.usage_sums import SumQuery, Width
 from gateway.errors import InvalidRequest
 from gateway.principal import Permission
@@ -52,15 +53,18 @@ class BucketQuery(msgspec.Struct, frozen=True):
     next_start: int | None
 
 
-class Bucket(msgspec.Struct, frozen=True):
+ResultT = TypeVar("ResultT", bound=msgspec.Struct)
+
+
+class Bucket(msgspec.Struct, Generic[ResultT], frozen=True):
     start_time: int
     end_time: int
-    results: Sequence[msgspec.Struct]
+    results: Sequence[ResultT]
     object: Literal["bucket"] = "bucket"
 
 
-class BucketPage(msgspec.Struct, frozen=True):
-    data: list[Bucket]
+class BucketPage(msgspec.Struct, Generic[ResultT], frozen=True):
+    data: list[Bucket[ResultT]]
     has_more: bool
     next_page: str | None
     object: Literal["page"] = "page"
@@ -69,6 +73,25 @@ class BucketPage(msgspec.Struct, frozen=True):
 def list_params(*names: str) -> tuple[str, ...]:
     """Both spellings of query parameters that are lists."""
     return tuple(spelling for name in names for spelling in (name, f"{name}[]"))
+
+
+def bucket_shape(widths: Mapping[str, Bounds], group_by: Sequence[str]) -> dict[str, Shape]:
+    """The `opt` of a route handler that tells of these parameters."""
+    seconds = {"type": "integer", "minimum": 0, "maximum": 9_999_999_999, "description": "Unix seconds."}
+    limits = [f"of {name} by default {each.default_limit}, at most {each.max_limit}" for name, each in widths.items()]
+    most = max(each.max_limit for each in widths.values())
+    values = {"type": "array", "items": {"type": "string"}, "maxItems": MAX_VALUES}
+    lists = dict.fromkeys(list_params("project_ids", "user_ids", "api_key_ids", "models"), values)
+    groups = {"type": "array", "items": {"enum": list(group_by)}, "maxItems": MAX_VALUES}
+    schemas = lists | dict.fromkeys(list_params("group_by"), groups)
+    schemas |= {
+        "start_time": seconds,
+        "end_time": seconds,
+        "bucket_width": {"enum": list(widths), "default": "1d"},
+        "limit": {"type": "integer", "minimum": 1, "maximum": most, "description": f"Buckets: {'; '.join(limits)}."},
+        "batch": {"type": "boolean"},
+    }
+    return shape(query=schemas, needed=("start_time",))
 
 
 def read_buckets(params: MultiDict[Any], widths: Mapping[str, Bounds], now: datetime.datetime) -> BucketQuery:
@@ -126,10 +149,10 @@ class HasBucket(Protocol):
 T = TypeVar("T", bound=HasBucket)
 
 
-def bucket_page(query: BucketQuery, sums: Sequence[T], wire: Callable[[T], msgspec.Struct]) -> BucketPage:
+def bucket_page(query: BucketQuery, sums: Sequence[T], wire: Callable[[T], ResultT]) -> BucketPage[ResultT]:
     """Every bucket of the page, those without usage too, with the sums, which are in the order of their buckets."""
     seconds = query.bounds.seconds
-    results: dict[int, list[msgspec.Struct]] = {start: [] for start in range(query.start, query.end, seconds)}
+    results: dict[int, list[ResultT]] = {start: [] for start in range(query.start, query.end, seconds)}
     for each in sums:
         results[int(each.bucket.timestamp())].append(wire(each))
     return BucketPage(

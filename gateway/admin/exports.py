@@ -15,20 +15,30 @@ from litestar.response import Stream
 from gateway.admin.access import needs
 from gateway.admin.paging import wrong_value
 from gateway.admin.services import AdminServices, Caller, Services
+from gateway.api.shape import shape
 from gateway.db import projects
 from gateway.errors import InvalidRequest
 from gateway.exports.archive import MEDIA_TYPE, zip_chunks
 from gateway.exports.produce import open_export
-from gateway.exports.request import ExportRequest, WrongExport, make_request
+from gateway.exports.request import FORMATS_OF, ExportRequest, WrongExport, make_request
 from gateway.tenancy.permissions import no_such_project
 
-QUERY = ("kind", "period", "format")
+REQUIRED = ("kind", "period")
+QUERY = (*REQUIRED, "format")
+ZIP = shape(
+    media=(MEDIA_TYPE,),
+    query={
+        "kind": {"enum": list(FORMATS_OF)},
+        "format": {"enum": sorted({each for formats in FORMATS_OF.values() for each in formats}), "default": "csv"},
+    },
+    needed=REQUIRED,
+)
 
 
 class ExportController(Controller):
     path = "/exports"
 
-    @get(opt=needs("billing.read", query=QUERY))
+    @get(opt=needs("billing.read", query=QUERY) | ZIP)
     async def export(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Stream:
         return await _download(services, _wanted(request, caller.organization_id, None))
 
@@ -36,7 +46,7 @@ class ExportController(Controller):
 class ProjectExportController(Controller):
     path = "/projects/{project_id:str}/exports"
 
-    @get(opt=needs("billing.read", query=QUERY))
+    @get(opt=needs("billing.read", query=QUERY) | ZIP)
     async def export_project(
         self, request: Request[Any, Any, Any], project_id: FromPath[str], services: Services, caller: Caller
     ) -> Stream:
@@ -49,7 +59,7 @@ class ProjectExportController(Controller):
 def _wanted(request: Request[Any, Any, Any], organization_id: str, project_id: str | None) -> ExportRequest:
     """Raises InvalidRequest naming the parameter."""
     params = request.query_params
-    for name in ("kind", "period"):
+    for name in REQUIRED:
         if name not in params:
             raise InvalidRequest(
                 f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter"

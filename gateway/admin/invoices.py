@@ -14,14 +14,20 @@ from gateway.admin.paging import wrong_value
 from gateway.admin.periods import month_of
 from gateway.admin.projects import existing_project
 from gateway.admin.services import Caller, Services
+from gateway.api.shape import shape
+from gateway.billing.invoice import Invoice
 from gateway.billing.invoice_page import CONTENT_SECURITY_POLICY, invoice_page
 from gateway.db import invoices
+
+
+FORMATS = ("json", "html")
+SHAPE = shape(reply=Invoice, media=("text/html",), query={"format": {"enum": list(FORMATS), "default": "json"}})
 
 
 class InvoiceController(Controller):
     path = "/projects/{project_id:str}/invoices"
 
-    @get("/{period:str}", opt=needs("billing.read", query=("format",)))
+    @get("/{period:str}", opt=needs("billing.read", query=("format",)) | SHAPE)
     async def get_invoice(
         self,
         project_id: FromPath[str],
@@ -32,7 +38,7 @@ class InvoiceController(Controller):
     ) -> Response[bytes]:
         """As it was issued; before that, a draft of what it would be now."""
         start, form = month_of(period), request.query_params.get("format", "json")
-        if form not in ("json", "html"):
+        if form not in FORMATS:
             raise wrong_value("format", "expected json or html")
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)

@@ -18,6 +18,7 @@ from gateway.admin.buckets import (
     WIDTHS,
     BucketPage,
     bucket_page,
+    bucket_shape,
     list_params,
     read_buckets,
     sum_query,
@@ -60,10 +61,14 @@ class EmbeddingsResult(msgspec.Struct, frozen=True, gc=False):
 class UsageController(Controller):
     path = "/usage"
 
-    @get("/completions", opt=needs(PERMISSION, query=(*COMMON, *LISTS, "batch"), in_any_project=True))
+    @get(
+        "/completions",
+        opt=needs(PERMISSION, query=(*COMMON, *LISTS, "batch"), in_any_project=True)
+        | bucket_shape(WIDTHS, COMPLETION_GROUPS),
+    )
     async def completions_usage(
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
-    ) -> BucketPage:
+    ) -> BucketPage[CompletionsResult]:
         """Of everything that makes text."""
         buckets = read_buckets(request.query_params, WIDTHS, datetime.datetime.now(datetime.UTC))
         query = sum_query(request.query_params, buckets, caller, COMPLETION_GROUPS)
@@ -71,8 +76,13 @@ class UsageController(Controller):
             sums = await usage_sums(conn, query, embeddings=False)
         return bucket_page(buckets, sums, _completions)
 
-    @get("/embeddings", opt=needs(PERMISSION, query=(*COMMON, *LISTS), in_any_project=True))
-    async def embeddings_usage(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> BucketPage:
+    @get(
+        "/embeddings",
+        opt=needs(PERMISSION, query=(*COMMON, *LISTS), in_any_project=True) | bucket_shape(WIDTHS, EMBEDDING_GROUPS),
+    )
+    async def embeddings_usage(
+        self, request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> BucketPage[EmbeddingsResult]:
         buckets = read_buckets(request.query_params, WIDTHS, datetime.datetime.now(datetime.UTC))
         query = sum_query(request.query_params, buckets, caller, EMBEDDING_GROUPS)
         async with services.database.acquire() as conn:
