@@ -77,6 +77,7 @@ long-usage: $(VENV)/.installed-dev
 # Ten million events exported, with the memory and the time that takes: half an hour and 20 GB of disk.
 long-exports: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/exports/test_memory.py
+
 # The Triton kernels over every size, and all of them compiled for an H100; on a machine with a GPU, on it.
 long-kernels: $(VENV)/.installed-dev
 	$(BIN)/pytest --full tests/kernels/gpu

@@ -1,0 +1,111 @@
+"""What an engine that was lost may have used stays reserved of its tenant's limits until somebody tells, or gives up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from engine.protocol import GenerateRequest, SamplingParams, Usage, UsageRecord
+from gateway.db.leases import PostgresLeases
+from gateway.db.limits import LimitLoader, list_limits, set_limit
+from gateway.db.organizations import ensure_organization
+from gateway.db.pool import Database
+from gateway.db.projects import create_project
+from gateway.errors import LimitReached
+from gateway.limits.clock import DatabaseClock
+from gateway.limits.limit import Limit
+from gateway.limits.limiter import Admission, Limiter
+from gateway.limits.rules import Rules
+from gateway.limits.work import Part
+from gateway.metering.service import Metering
+from gateway.metering.tag import encode_tag
+from gateway.observe import Metrics
+from gateway.principal import Principal
+from tests.gateway.metering.records import TAG
+from tests.gateway.metering.test_meter import Source
+from tests.gateway.unlimited import Free
+
+MOST = 13  # tokens a day: a prompt of 3 and a completion of 10
+
+
+class House(msgspec.Struct):
+    database: Database
+    limiter: Limiter
+    metering: Metering
+    caller: Principal
+
+    async def admit(self, request_id: str) -> Admission:
+        """A prompt of 3 tokens, and up to 10 more."""
+        return await self.limiter.admit(
+            self.caller, "tiny", (Part(request_id, 3, 1, 10),), service_tier="default", min_tokens=1, capacity=100
+        )
+
+    def record(self, admission: Admission, num_tokens: int, source: Source | None) -> None:
+        """Of req_1; source None: what the gateway has seen of it."""
+        usage = Usage(prompt_tokens=3, completion_tokens=num_tokens)
+        told = UsageRecord("req_1", 0, "error" if source is None else "abort", usage, self.tag(admission))
+        engine_id = "engine" if source is not None else ""
+        self.metering.meter.record(told, engine_id=engine_id, source=source, ttft_ms=None, latency_ms=None)
+
+    def tag(self, admission: Admission) -> bytes:
+        ids = {"organization_id": self.caller.organization_id, "project_id": self.caller.project_id}
+        return encode_tag(msgspec.structs.replace(TAG, **ids, created_at_ns=admission.instant_ns))
+
+    async def used(self, expected: int) -> None:
+        """Return once the ledger has so much."""
+        async with asyncio.timeout(10), self.database.acquire() as conn:
+            while True:
+                (found,) = await list_limits(conn, self.caller.organization_id, self.caller.project_id)
+                if found.used == expected:
+                    return
+
+
+@pytest.fixture
+async def house(database: Database, tmp_path: Path) -> AsyncIterator[House]:
+    async with database.acquire() as conn:
+        organization = await ensure_organization(conn, "default")
+        project = await create_project(conn, organization.id, "acme")
+        assert project is not None
+        await set_limit(conn, Limit("", organization.id, project.id, None, None, "tokens", "day", MOST, True))
+    clock = DatabaseClock(time.monotonic)
+    limiter = Limiter(PostgresLeases(database), Rules(LimitLoader(database)), clock, Free())
+    metrics = Metrics(CollectorRegistry())
+    metering = Metering(tmp_path, database, limiter, metrics, database_id="database", max_journal_bytes=1 << 20)
+    await limiter.start()
+    metering.start()
+    yield House(database, limiter, metering, Principal(organization.id, project.id, "key", frozenset()))
+    await metering.stop()
+    await limiter.stop()
+
+
+async def lose_engine(house: House) -> Admission:
+    """While it runs req_1, of whose completion 2 tokens have come."""
+    admission = await house.admit("req_1")
+    sampling = SamplingParams(max_tokens=admission.cap)
+    request = GenerateRequest("req_1", [1, 2, 3], sampling, tenant="t", meter=house.tag(admission))
+    house.metering.meter.dispatched(request, "engine")
+    house.record(admission, 2, None)
+    admission.close()
+    await house.used(5)
+    return admission
+
+
+async def test_what_it_may_have_used_stays_reserved_until_nobody_waits_for_it(house: House) -> None:
+    await lose_engine(house)
+    with pytest.raises(LimitReached):
+        await house.admit("req_2")
+    house.metering.meter.given_up(["req_1"])
+    assert (await house.admit("req_2")).cap == MOST - 5 - 3
+
+
+async def test_its_own_count_counts_once_and_frees_the_rest(house: House) -> None:
+    admission = await lose_engine(house)
+    house.record(admission, 4, Source())
+    assert (await house.admit("req_2")).cap == MOST - 7 - 3
+    await house.used(7)
