@@ -173,6 +173,7 @@ def _admin_services(
         upload_dir=settings.data_dir / "uploads",
         max_adapter_bytes=settings.max_adapter_bytes,
         max_body_bytes=settings.max_body_bytes,
+        private_webhooks=settings.private_webhooks,
         health=backend.health,
         on_adapter_removed=lambda digest: _unload(backend, digest),
     )

@@ -40,6 +40,7 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     upload_dir: Path
     max_adapter_bytes: int
     max_body_bytes: int
+    private_webhooks: bool
     health: Callable[[], Health]
     on_adapter_removed: Callable[[str], Awaitable[None]]
     file_slots: asyncio.Semaphore = msgspec.field(default_factory=lambda: asyncio.Semaphore(MAX_FILE_WORK))

@@ -139,6 +139,7 @@ async def serve_admin(
         upload_dir=folder / "uploads",
         max_adapter_bytes=MAX_ADAPTER_BYTES,
         max_body_bytes=MAX_BODY_BYTES,
+        private_webhooks=False,
         health=lambda: Health(ready=False, detail="no engine"),
         on_adapter_removed=on_adapter_removed,
     )
