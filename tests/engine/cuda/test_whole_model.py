@@ -20,7 +20,7 @@ from engine.config import ModelConfig
 from engine.cuda.accelerator import Accelerator
 from engine.cuda.in_order import InOrderAccelerator
 
-QWEN3 = msgspec.structs.replace(SHAPES["tiny"], family="qwen3", qk_norm=True, qkv_bias=True, sliding_window=9)
+QWEN3 = msgspec.structs.replace(SHAPES["tiny"], family="qwen3", qk_norm=True, qkv_bias=True, sliding_window=4)
 
 
 def open_rig(model: ModelConfig, sizes: Sizes, dtype: torch.dtype) -> tuple[Rig, RandomAdapters]:
