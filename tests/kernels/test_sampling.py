@@ -27,7 +27,7 @@ PARAMETERS = [
 ANY_PARAMETERS = st.tuples(
     st.floats(0.05, 3),
     st.sampled_from((0, 1, 3, 50, 256, 257, 5000, 10_000)),
-    st.sampled_from((1.0, 0.999, 0.9, 0.3, 1e-6)),
+    st.sampled_from((1.0, 0.999, 0.9, 0.3, 1e-6, 1e-46, 0.0)),
     st.sampled_from((0.0, 0.01, 0.3, 1.0)),
 )
 

@@ -49,7 +49,7 @@ class Cached:
     def attend(self, window: int | None = None, contexts: PagedContexts | None = None) -> Tensor:
         contexts = contexts or self.contexts
         shape = self.q.shape[1], self.cache.shape[1], self.q.shape[2]
-        workspace = poisoned(workspace_elements(len(self.q), *shape, contexts.max_context_len, DEVICE))
+        workspace = poisoned(workspace_elements(len(self.q), *shape, contexts.max_context_len, self.q.dtype, DEVICE))
         return paged_attention(self.q, self.cache, contexts, workspace, window)
 
     def expected(self, window: int | None = None) -> Tensor:
