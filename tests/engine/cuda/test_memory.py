@@ -45,12 +45,30 @@ def test_what_does_not_fit_is_named(
     assert all(name in str(refused.value) for name in names)
 
 
-def test_out_of_memory_says_what_was_done_and_what_to_change() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be reported later"),
+        RuntimeError("CUDA driver error: out of memory"),
+        RuntimeError("Triton Error [CUDA]: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+    ids=str,
+)
+def test_out_of_memory_says_what_was_done_and_what_to_change(error: RuntimeError) -> None:
     with (
         pytest.raises(SetupError, match="while graphs were captured: lower LORIKEET_MAX_NUM_SEQS"),
         explained("graphs were captured", "lower LORIKEET_MAX_NUM_SEQS"),
     ):
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise error
+
+
+@pytest.mark.parametrize("text", ["CUDA error: an illegal memory access was encountered", "shapes do not match"])
+def test_other_faults_at_start_stay_what_they_are(text: str) -> None:
+    with pytest.raises(RuntimeError, match=text) as raised, explained("graphs were captured", "do this"):
+        raise RuntimeError(text)
+    assert not isinstance(raised.value, SetupError)
 
 
 def config(**changes: int) -> EngineConfig:
