@@ -149,8 +149,8 @@ class EngineCore:
     def _take_arrivals(self) -> None:
         for arrival in self._adapters.arrivals():
             waiting = self._scheduler.waiting_for(arrival.digest)
-            if arrival.adapter is not None and waiting:
-                waiting[0].adapter_load_bytes = arrival.adapter.num_bytes
+            if arrival.num_bytes and waiting:
+                waiting[0].adapter_load_bytes = arrival.num_bytes
             if arrival.error is not None and waiting:
                 self._fail([sequence.request_id for sequence in waiting], arrival.error)
             elif not waiting:

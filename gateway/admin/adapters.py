@@ -13,7 +13,7 @@ from litestar import Controller, Request, delete, get, post
 from litestar.params import FromPath
 
 from adapters.errors import AdapterMissing, AdapterRejected
-from adapters.peft_format import check_fit, read_adapter
+from adapters.peft_format import check_fit, check_rank, read_adapter
 from adapters.ref import check_adapter_name
 from gateway.admin.access import LIST_QUERY, needs
 from gateway.admin.common import author
@@ -167,6 +167,7 @@ async def _check_storage(conn: Connection, organization_id: str, project_id: str
 def _checked_rank(services: AdminServices, upload: Path) -> int:
     adapter = read_adapter(upload)
     check_fit(adapter, services.model_config.adapter_targets(), services.model_config.num_layers)
+    check_rank(adapter, services.max_adapter_rank)
     return adapter.rank_max
 
 
