@@ -33,7 +33,10 @@ def peak_of_largest_steps(
     """Bytes, beyond what is taken already, of a step that is launched, and of the temporary memory that captured graphs
     keep for themselves: that of the largest decodes. Small caches are included."""
 
+    prompts, both, decodes = largest_plans(limits, block_size, 0 if slots.num_slots else None)
+
     def compute(plan: Plan) -> None:
+        """On a path of its own, whose memory ends with it."""
         num_blocks = 1 + max(max(chunk.sequence.block_table) for chunk in plan.chunks)
         cache = PagedCache(
             decoder.config, num_blocks, block_size, limits.max_context, decoder.dtype, accelerator.device
@@ -46,11 +49,15 @@ def peak_of_largest_steps(
         sampler.choose(logits, rows)
 
     @torch.inference_mode()
-    def peak(*plans: Plan) -> int:
-        return accelerator.peak_bytes(lambda: [compute(plan) for plan in plans])
+    def launched() -> None:
+        compute(prompts)
+        compute(both)
 
-    prompts, both, decodes = largest_plans(limits, block_size, 0 if slots.num_slots else None)
-    return peak(prompts, both) + peak(decodes)
+    @torch.inference_mode()
+    def captured() -> None:
+        compute(decodes)
+
+    return accelerator.peak_bytes(launched) + accelerator.peak_bytes(captured)
 
 
 def largest_plans(limits: StepLimits, block_size: int, adapter_slot: int | None) -> tuple[Plan, Plan, Plan]:
