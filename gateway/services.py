@@ -172,6 +172,7 @@ def _admin_services(
         version=_version(),
         upload_dir=settings.data_dir / "uploads",
         max_adapter_bytes=settings.max_adapter_bytes,
+        max_adapter_rank=settings.max_adapter_rank,
         max_body_bytes=settings.max_body_bytes,
         private_webhooks=settings.private_webhooks,
         health=backend.health,
