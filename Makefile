@@ -18,8 +18,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 serve: $(VENV)/.installed
 	@exec $(BIN)/lorikeet serve
 
+# The kernels' tests compute in one thread, with whatever time the others leave.
 test: $(VENV)/.installed-dev $(DEMO_MODEL)
-	$(BIN)/pytest
+	@nice -n 19 $(BIN)/pytest tests/kernels > build/kernels-tests.log 2>&1 & kernels=$$!; \
+	$(BIN)/pytest --ignore=tests/kernels; others=$$?; \
+	wait $$kernels; kernels=$$?; cat build/kernels-tests.log; exit $$((others | kernels))
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -149,3 +149,9 @@ def check_fit(adapter: AdapterFile, targets: Mapping[str, tuple[int, int]], num_
                 reasons.append(f"{where}: made for (in, out) = {found}, the base model has {expected}")
     if reasons:
         raise AdapterRejected(reasons)
+
+
+def check_rank(adapter: AdapterFile, max_rank: int) -> None:
+    """Raises AdapterRejected above max_rank, as configured."""
+    if adapter.rank_max > max_rank:
+        raise AdapterRejected([f"its rank is {adapter.rank_max}; LORIKEET_MAX_ADAPTER_RANK is {max_rank}"])

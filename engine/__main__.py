@@ -26,7 +26,7 @@ def parse_arguments(argv: list[str] | None = None) -> EngineConfig:
     add("--kv-cache-bytes", type=int, default=None, help="memory of the KV cache (default: chosen at start)")
     add("--max-model-len", type=int, default=0, help="context in tokens (0: the model's own)")
     add("--max-num-seqs", type=int, default=64, help="sequences in one step")
-    add("--max-batched-tokens", type=int, default=512, help="tokens in one step")
+    add("--max-batched-tokens", type=int, default=0, help="tokens in one step (0: 512 on a CPU, 2048 on a GPU)")
     add("--max-waiting", type=int, default=512, help="requests in the queue before new ones are refused")
     add("--max-adapters", type=int, default=32, help="adapters on the device at once")
     add("--max-adapter-rank", type=int, default=256, help="adapters of a larger rank are refused")

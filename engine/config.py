@@ -97,7 +97,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_bytes: int | None = None
     max_model_len: int = 0
     max_num_seqs: int = 64
-    max_batched_tokens: int = 512
+    max_batched_tokens: int = 0
     max_waiting: int = 512
     block_size: int = 16
     max_adapters: int = 32

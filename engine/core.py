@@ -10,6 +10,7 @@ from collections.abc import Sequence as Many
 from typing import Protocol
 
 from engine.compilations import Compilations
+from engine.faults import is_device_lost
 from engine.lora.pool import AdapterPool
 from engine.mailbox import Drain, Drained, Mailbox, Wake
 from engine.protocol import (
@@ -64,7 +65,8 @@ class EngineCore:
         self._next_stats_s = 0.0
 
     def run(self) -> None:
-        """Until drained. A fault outside a step ends the process: the supervisor starts a fresh one."""
+        """Until drained. A fault outside a step, in what is done beside it, or of a lost device ends the process: the
+        supervisor starts a fresh one."""
         while not (self._draining and not self._scheduler.num_running and not self._scheduler.num_waiting):
             self.turn()
         self.close()
@@ -147,8 +149,8 @@ class EngineCore:
     def _take_arrivals(self) -> None:
         for arrival in self._adapters.arrivals():
             waiting = self._scheduler.waiting_for(arrival.digest)
-            if arrival.adapter is not None and waiting:
-                waiting[0].adapter_load_bytes = arrival.adapter.num_bytes
+            if arrival.num_bytes and waiting:
+                waiting[0].adapter_load_bytes = arrival.num_bytes
             if arrival.error is not None and waiting:
                 self._fail([sequence.request_id for sequence in waiting], arrival.error)
             elif not waiting:
@@ -164,12 +166,23 @@ class EngineCore:
         plan = self._scheduler.schedule()
         if not plan:
             return False
+        faults: list[Exception] = []  # of what is done beside the step: no request's fault
+
+        def meanwhile() -> None:
+            try:
+                self._attend()
+            except Exception as fault:
+                faults.append(fault)
+                raise
+
         try:
-            results = self._runner.run(plan, self._attend)
-        except Exception:
+            results = self._runner.run(plan, meanwhile)
+        except Exception as error:
+            if faults or is_device_lost(error):
+                raise
             log.exception("a step of %d sequences failed", len(plan.chunks))
-            error = EngineError("internal", "the engine failed while it computed this request")
-            self._fail([chunk.sequence.request_id for chunk in plan.chunks], error)
+            answer = EngineError("internal", "the engine failed while it computed this request")
+            self._fail([chunk.sequence.request_id for chunk in plan.chunks], answer)
             return True
         outputs = self._scheduler.commit(plan, results)
         self._statistics.count_step(time.perf_counter() - start_s)

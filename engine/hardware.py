@@ -43,6 +43,11 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if _cpu_multiplies_bf16() else torch.float32
 
 
+def batched_tokens(asked: int, device: torch.device) -> int:
+    """Of one step; 0: on a GPU as many as hide the launches of a step with chunks of prompts."""
+    return asked or (2048 if device.type == "cuda" else 512)
+
+
 def free_host_bytes() -> int | None:
     """Memory that can still be taken; None where the system does not say."""
     try:

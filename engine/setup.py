@@ -6,6 +6,7 @@ import logging
 import time
 from pathlib import Path
 
+import msgspec
 import torch
 
 from adapters.store import AdapterStore
@@ -15,7 +16,7 @@ from engine.core import EngineCore
 from engine.cpu.setup import build_cpu
 from engine.device import BuildDevice, Device, kv_token_bytes
 from engine.grammar.compiler import GrammarCompiler
-from engine.hardware import resolve_device, resolve_dtype, use_huge_pages
+from engine.hardware import batched_tokens, resolve_device, resolve_dtype, use_huge_pages
 from engine.lora.loader import AdapterLoader, HostTier, loading_executor
 from engine.lora.pool import AdapterPool
 from engine.mailbox import Mailbox, Wake
@@ -47,11 +48,12 @@ def build_core(
     Raises SetupError or UnsupportedModel.
     """
     where = resolve_device(config.device)
+    config = msgspec.structs.replace(config, max_batched_tokens=batched_tokens(config.max_batched_tokens, where))
     dtype = resolve_dtype(config.dtype, where)
     model = load_model_config(config.model_dir)
     log.info("loading %s in %s on %s", config.model_dir, dtype, where)
     device = (build_device or _builder_for(where))(config, model, dtype)
-    host = HostTier(config.adapter_host_bytes)
+    host = HostTier(config.adapter_host_bytes, pinned=device.pin)
     pool = build_adapter_pool(config, model, dtype, device, host, mailbox)
     blocks = BlockManager(device.num_blocks, config.block_size)
     scheduler = Scheduler(blocks, pool, scheduler_limits(config, model, dtype, device.max_model_len), time.monotonic)

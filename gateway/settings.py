@@ -77,7 +77,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     max_model_len: Annotated[Count, Meta(description="Longest sequence in tokens (0: the model's own).")] = 0
     max_num_seqs: Annotated[Positive, Meta(description="Sequences in one batch.")] = 64
-    max_batched_tokens: Annotated[Positive, Meta(description="Tokens computed in one step.")] = 512
+    max_batched_tokens: Annotated[
+        Count, Meta(description="Tokens computed in one step (0: 512 on a CPU, 2048 on a GPU).")
+    ] = 0
     max_waiting: Annotated[
         Positive, Meta(description="Requests that may queue in the engine; one tenant fills at most half.")
     ] = 512

@@ -106,6 +106,7 @@ def main() -> None:
     chosen = options.targets or names
     if unknown := set(chosen) - set(names):
         parser.error(f"no target is called {', '.join(sorted(unknown))}")
+    print(f"compiled by Triton {triton.__version__} for sm_{SM_90.arch}\n")
     print("| kernel | warps | stages | registers | stack bytes | shared KiB |")
     print("|---|---|---|---|---|---|")
     for label, launch, used in compile_all(chosen, options.only):

@@ -3,7 +3,8 @@
 Semantics, for one row with temperature t > 0 (t = 0 is `most_likely`):
     p = softmax(logits / t)
     take the top_k most likely tokens, of these the most likely ones until top_p of their mass is reached (Holtzman et
-    al., 2020), and every token as likely as the last one taken; of these keep the ones with p >= min_p * max(p)
+    al., 2020), at least one, and every token as likely as the last one taken; of these keep the ones with
+    p >= min_p * max(p)
     token = the first whose cumulative kept probability exceeds u times the whole, in the vocabulary's order
 
 What is kept is everything above one threshold: equally likely tokens need no order among them, and only the most likely
@@ -36,7 +37,8 @@ def kept_probabilities_reference(logits: Tensor, temperature: float, top_k: int,
     """The renormalized distribution of one row, by the definition: logits [V] -> [V] fp64."""
     p = torch.softmax(logits.double() / temperature, -1)
     taken = p.sort(descending=True).values[: top_k if top_k > 0 else None]
-    taken = taken[taken.cumsum(-1) - taken < top_p * taken.sum()]
+    num_taken = int((taken.cumsum(-1) - taken < top_p * taken.sum()).sum())
+    taken = taken[: max(num_taken, 1)]
     kept = torch.where((p >= taken[-1]) & (p >= min_p * p.max()), p, 0.0)
     return kept / kept.sum()
 
@@ -59,7 +61,7 @@ def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
 def sample(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, u: Tensor) -> Tensor:
     """Draw one token per row: logits [N, V] fp32 and the parameters [N] -> ids [N] int64.
 
-    temperature > 0; top_k int64, 0 is off; top_p in (0, 1], 1 is off; min_p in [0, 1], 0 is off; u fp64 in [0, 1).
+    temperature > 0; top_k int64, 0 is off; top_p in [0, 1], 1 is off; min_p in [0, 1], 0 is off; u fp64 in [0, 1).
     """
     p = torch.softmax((logits - logits.amax(-1, keepdim=True)).div_(temperature[:, None]), -1)
     threshold = min_p * p.amax(-1)

@@ -22,7 +22,7 @@ from kernels.gpu.norm import norm_launch
 from kernels.gpu.paged_contexts import PagedContexts
 from kernels.gpu.penalties import TokenPairs, penalize_launch
 from kernels.gpu.prefill_attention import prefill_launch
-from kernels.gpu.rope_kv import rope_kv_launch
+from kernels.gpu.rope_kv import HeadNorms, rope_kv_launch
 from kernels.gpu.sampling import SamplingRows, sample_launch
 from kernels.gpu.tuning import lora_block_m
 from kernels.gpu.work_list import WorkList, max_chunks
@@ -46,6 +46,8 @@ class Target(NamedTuple):
     max_rank: int
     num_slots: int = 64
     dtype: torch.dtype = torch.bfloat16
+    window: int | None = None
+    head_norms: bool = False
 
     @property
     def groups(self) -> dict[str, tuple[int, tuple[int, ...]]]:
@@ -63,6 +65,9 @@ TARGETS = (
     Target("8B, rank 16", 4096, 14336, 32, 8, 128, 128256, 32, max_rank=16),
     Target("8B, rank 64", 4096, 14336, 32, 8, 128, 128256, 32, max_rank=64),
     Target("demo", 576, 1536, 9, 3, 64, 49152, 30, max_rank=64),
+    Target(
+        "0.6B, fp16", 1024, 3072, 16, 8, 128, 151936, 28, max_rank=16, dtype=torch.float16, window=1024, head_norms=True
+    ),
 )
 NUM_DECODES = 64
 NUM_PREFILL_ROWS = 2048
@@ -104,17 +109,18 @@ def _layer(target: Target, num_rows: int, phase: str) -> Iterator[tuple[str, Lau
     cache = empty(2, kv_heads, 1 << 20, head_dim, dtype=dtype)
     table = empty(MAX_CONTEXT, head_dim // 2, dtype=torch.float32)
     rows = empty(num_rows, dtype=torch.int64)
+    norms = HeadNorms(weight[:head_dim], weight[:head_dim], 1e-6) if target.head_norms else None
     yield f"{phase} norm", norm_launch(x, x, x, weight, 1e-5)
-    yield f"{phase} rope and cache write", rope_kv_launch(qkv, rows, table, table, cache, rows, None)
+    yield f"{phase} rope and cache write", rope_kv_launch(qkv, rows, table, table, cache, rows, norms)
     q, out = qkv[:, :heads], empty(num_rows, heads, head_dim, dtype=dtype)
     if phase == "decode":
         contexts = _contexts(num_rows, max_query_len=1)
-        elements = attention_elements(num_rows, heads, kv_heads, head_dim, MAX_CONTEXT, META)
-        split, combine = decode_launches(out, q, cache, contexts, empty(elements, dtype=torch.float32), None)
+        elements = attention_elements(num_rows, heads, kv_heads, head_dim, MAX_CONTEXT, dtype, META)
+        split, combine = decode_launches(out, q, cache, contexts, empty(elements, dtype=torch.float32), target.window)
         yield "decode attention, split", split
         yield "decode attention, combine", combine
     else:
-        yield "prefill attention", prefill_launch(out, q, cache, _contexts(4, max_query_len=num_rows), None)
+        yield "prefill attention", prefill_launch(out, q, cache, _contexts(4, max_query_len=num_rows), target.window)
     gate_up = empty(num_rows, 2 * target.intermediate, dtype=dtype)
     yield f"{phase} silu", silu_mul_launch(empty(num_rows, target.intermediate, dtype=dtype), gate_up)
 

@@ -12,10 +12,10 @@ sampling      tokens from logits
 memory        who gets how much of it, from one profiled step (profile)
 path, setup   all of these together
 
-Bits. What a row gets depends on the row, its adapter, its context and the number of rows that matrices are multiplied
-with; on the contents of other rows it never does. An adapter's delta and attention do not depend on that number either,
-so neighbors change no bit of them; the frozen matrices' products do, since cuBLAS chooses its kernel, and with it the
-order of a sum, by the number of rows. So a greedy text that is decoded within one bucket has the same bits whoever
-decodes beside it. Between buckets, beside chunks of prompts, and with prompts cut elsewhere, texts agree up to
+Bits. An adapter's delta and attention depend on the row, its adapter and its context alone: neighbors change no bit of
+them, as tests of these kernels show. The frozen matrices' products depend on the number of rows as well, since cuBLAS
+chooses its kernel, and with it the order of a sum, by that. So a greedy text that is decoded within one bucket should
+have the same bits whoever decodes beside it, wherever its row is; shown with interpreted kernels and a CPU's products,
+not yet shown on a GPU. Between buckets, beside chunks of prompts, and with prompts cut elsewhere, texts agree up to
 rounding.
 """

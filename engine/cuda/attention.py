@@ -57,6 +57,7 @@ class PagedAttention:
             config.num_kv_heads,
             config.head_dim,
             extent.decode_context,
+            cache.layers[0].dtype,
             fields.positions.device,
         )
         self._workspace = torch.empty(num_elements, dtype=torch.float32, device=fields.positions.device)

@@ -1,8 +1,8 @@
 """Decodes are replayed from captured graphs: which one serves a step, and how they are kept.
 
 A graph serves any step of at most its rows and context, padded to them; padding is in `engine.cuda.fill`. Those with
-adapters and those without are captured apart, so that a step without them runs no LoRA operation. A longer context than
-any graph's, or more rows, is computed without one.
+adapters and those without are captured apart, so that a step without them runs no LoRA operation. The longest context
+is the model's own: one long text does not take the graph from the short ones that are decoded beside it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from engine.cuda.accelerator import Graph
 from engine.cuda.metadata import Staged
 
 # A graph launches programs for its longest context, and most of them end at once where contexts are short.
-SHORTEST_CONTEXT = 4096
-LONGEST_CONTEXT = 32768
+CONTEXTS = (4096, 32768)
 
 
 class Bucket(NamedTuple):
@@ -41,18 +40,18 @@ def row_buckets(max_rows: int) -> list[int]:
 
 
 def context_buckets(max_context: int) -> list[int]:
-    """SHORTEST_CONTEXT, and eight times that, as far as the model's context goes."""
-    most = min(max_context, LONGEST_CONTEXT)
-    return [SHORTEST_CONTEXT, most] if most > SHORTEST_CONTEXT else [most]
+    """CONTEXTS below max_context, which is the last."""
+    return [*(context for context in CONTEXTS if context < max_context), max_context]
 
 
-def buckets_for(max_rows: int, max_context: int) -> list[Bucket]:
-    """All that are captured, largest first: the memory of the first then serves the others as well."""
+def buckets_for(max_rows: int, max_context: int, *, has_adapters: bool) -> list[Bucket]:
+    """All that are captured, largest first: the memory of the first then serves the others as well. has_adapters: there
+    are slots for any."""
     return [
         Bucket(rows, context, with_adapters)
         for context in reversed(context_buckets(max_context))
         for rows in reversed(row_buckets(max_rows))
-        for with_adapters in (True, False)
+        for with_adapters in ((True, False) if has_adapters else (False,))
     ]
 
 

@@ -1,8 +1,8 @@
 """Who gets how much of a GPU's memory. Arithmetic alone: what is used, and what a step needs, others measure.
 
-    total * fraction = used (weights, and whatever else is there) + a step's peak + KV cache + adapters
+    total * fraction = used (weights, and whatever else is there) + peaks of steps + KV cache + adapters
 
-What the fraction leaves is for captured graphs and for what no profile of one step sees.
+What the fraction leaves is for what the driver keeps of captured graphs, and for what no profile of a few steps sees.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-import torch
-
 from engine.cuda.accelerator import MemoryCounts
+from engine.faults import is_out_of_memory
 from engine.hardware import SetupError
 
 ADAPTER_SHARE = 0.1  # of what is left beside weights and a step
@@ -29,7 +28,7 @@ class Division(NamedTuple):
 def divide(
     memory: MemoryCounts, peak_bytes: int, fraction: float, kv_cache_bytes: int | None, adapter_bytes: int | None
 ) -> Division:
-    """memory: with the weights loaded; peak_bytes: of a maximal step; the last two as configured, None: chosen here.
+    """memory: with the weights loaded; peak_bytes: of maximal steps; the last two as configured, None: chosen here.
 
     Raises SetupError naming the variables that decide.
     """
@@ -37,9 +36,10 @@ def divide(
     left = allowed - memory.used - peak_bytes
     if left <= 0:
         raise SetupError(
-            f"the weights and whatever else is on the GPU take {_gib(memory.used)}, a step takes {_gib(peak_bytes)}, "
+            f"the weights and whatever else is on the GPU take {_gib(memory.used)}, steps take {_gib(peak_bytes)}, "
             f"and LORIKEET_GPU_MEMORY_FRACTION={fraction:g} of its memory is {_gib(allowed)}: lower "
-            "LORIKEET_MAX_BATCHED_TOKENS or LORIKEET_MAX_NUM_SEQS, or raise LORIKEET_GPU_MEMORY_FRACTION"
+            "LORIKEET_MAX_BATCHED_TOKENS, LORIKEET_MAX_NUM_SEQS or LORIKEET_MAX_MODEL_LEN, or raise "
+            "LORIKEET_GPU_MEMORY_FRACTION"
         )
     adapters = int(left * ADAPTER_SHARE) if adapter_bytes is None else adapter_bytes
     if adapters >= left:
@@ -58,7 +58,9 @@ def explained(doing: str, advice: str) -> Iterator[None]:
     """Out of memory in the block is a SetupError that says what was being done, and which variables to change."""
     try:
         yield
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
         raise SetupError(f"the GPU's memory ran out while {doing}: {advice}") from None
 
 

@@ -57,7 +57,8 @@ class CudaPath:
         max_blocks = -(-limits.max_context // cache.block_size)
         self._filler = Filler(cache.block_size, limits.max_decode_rows, max_blocks)
         self._buffers = StepBuffers(accelerator, _most_bytes(limits, max_blocks, slots.num_slots))
-        buckets = buckets_for(limits.max_decode_rows, limits.max_context) if use_graphs else []
+        rows, context = limits.max_decode_rows, limits.max_context
+        buckets = buckets_for(rows, context, has_adapters=slots.num_slots > 0) if use_graphs else []
         self._graphs = DecodeGraphs(buckets, self._capture)
 
     def order(self, plan: Plan) -> Many[int]:

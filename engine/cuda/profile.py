@@ -1,4 +1,7 @@
-"""A step as large as any, for its peak of memory. What it computes has no meaning."""
+"""Steps as large as any, for their peaks of memory. What they compute has no meaning.
+
+They also compile every kernel that later steps launch, before anybody waits for one.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,11 @@ from engine.sampling.logits_processors import Row
 from engine.sampling.sampler import Sampler
 from engine.sequence import Chunk, Plan, Sequence
 
+SAMPLED = SamplingParams(1, temperature=1.0, top_p=0.9, num_logprobs=1)
+PENALIZED = SamplingParams(1, temperature=1.0, frequency_penalty=0.5, num_logprobs=1)
 
-def peak_of_largest_step(
+
+def peak_of_largest_steps(
     accelerator: Accelerator,
     decoder: Decoder,
     slots: DeviceSlots,
@@ -24,34 +30,63 @@ def peak_of_largest_step(
     limits: StepLimits,
     block_size: int,
 ) -> int:
-    """Bytes, beyond what is taken already, of max_rows rows of prompts with adapters and of choosing max_decode_rows
-    tokens; its small cache included."""
-    plan = largest_plan(limits, block_size)
-    rows = [row for chunk in plan.prefills for row in range(chunk.num_tokens)][: limits.max_decode_rows]
+    """Bytes, beyond what is taken already, of a step that is launched, and of the temporary memory that captured graphs
+    keep for themselves: that of the largest decodes. Small caches are included."""
 
-    @torch.inference_mode()
-    def run() -> None:
-        num_blocks = sum(len(chunk.sequence.block_table) for chunk in plan.prefills)
+    prompts, both, decodes = largest_plans(limits, block_size, 0 if slots.num_slots else None)
+
+    def compute(plan: Plan) -> None:
+        """On a path of its own, whose memory ends with it."""
+        num_blocks = 1 + max(max(chunk.sequence.block_table) for chunk in plan.chunks)
         cache = PagedCache(
             decoder.config, num_blocks, block_size, limits.max_context, decoder.dtype, accelerator.device
         )
         nothing = LoadedAdapter("", {}, 0)
         path = CudaPath(accelerator, decoder, cache, slots, lambda slot: nothing, limits, use_graphs=False)
-        logits = path.logits(path.forward(plan, rows))
-        sampler.choose(logits, [Row(plan.prefills[0].sequence)] * len(rows))
+        num_sampled = min(limits.max_decode_rows, plan.num_tokens)
+        logits = path.logits(path.forward(plan, range(num_sampled)))
+        rows = [Row(_sequence(2, PENALIZED)), *[Row(_sequence(2, SAMPLED))] * (num_sampled - 1)]
+        sampler.choose(logits, rows)
 
-    return accelerator.peak_bytes(run)
+    @torch.inference_mode()
+    def launched() -> None:
+        compute(prompts)
+        compute(both)
+
+    @torch.inference_mode()
+    def captured() -> None:
+        compute(decodes)
+
+    return accelerator.peak_bytes(launched) + accelerator.peak_bytes(captured)
 
 
-def largest_plan(limits: StepLimits, block_size: int) -> Plan:
-    """max_rows rows in as few prompts as the context allows, all in slot 0."""
-    prefills, left, next_block = [], limits.max_rows, 0
-    while left:
-        num_tokens = min(left, limits.max_context)
-        request = GenerateRequest("profile", [0] * num_tokens, SamplingParams(1, temperature=1.0, top_p=0.9), "")
-        sequence = Sequence(request, [0] * num_tokens, seed=0, arrived_s=0.0, adapter_slot=0)
-        num_blocks = -(-num_tokens // block_size)
+def largest_plans(limits: StepLimits, block_size: int, adapter_slot: int | None) -> tuple[Plan, Plan, Plan]:
+    """Prompts alone, as many decodes as there may be and prompts beside them, and these decodes alone; all in one slot.
+
+    Each decode is at the end of the longest context, and all of them are the same sequence in a single block.
+    """
+    longest = _sequence(limits.max_context, SAMPLED, adapter_slot)
+    longest.block_table = [0] * -(-limits.max_context // block_size)
+    decodes = [Chunk(longest, limits.max_context - 1, 1)] * limits.max_decode_rows
+    prompts = _prompts(limits, 0, block_size, adapter_slot)
+    beside = _prompts(limits, len(decodes), block_size, adapter_slot)
+    return Plan([], prompts), Plan(decodes, beside), Plan(decodes, [])
+
+
+def _prompts(limits: StepLimits, num_decodes: int, block_size: int, adapter_slot: int | None) -> list[Chunk]:
+    """The rows that decodes leave, in as few prompts as the context allows."""
+    prompts, next_block = [], 0
+    num_rows = min(limits.max_rows - num_decodes, (limits.max_sequences - num_decodes) * limits.max_context)
+    for first in range(0, num_rows, limits.max_context):
+        sequence = _sequence(min(num_rows - first, limits.max_context), SAMPLED, adapter_slot)
+        num_blocks = -(-len(sequence.token_ids) // block_size)
         sequence.block_table = list(range(next_block, next_block + num_blocks))
-        prefills.append(Chunk(sequence, 0, num_tokens))
-        left, next_block = left - num_tokens, next_block + num_blocks
-    return Plan([], prefills)
+        prompts.append(Chunk(sequence, 0, len(sequence.token_ids)))
+        next_block += num_blocks
+    return prompts
+
+
+def _sequence(num_tokens: int, sampling: SamplingParams, adapter_slot: int | None = None) -> Sequence:
+    """The prompt is one token."""
+    request = GenerateRequest("profile", [0], sampling, "")
+    return Sequence(request, [0] * num_tokens, seed=0, arrived_s=0.0, adapter_slot=adapter_slot)

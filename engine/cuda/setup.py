@@ -14,7 +14,7 @@ from engine.cuda.copies import SideCopies
 from engine.cuda.memory import divide, explained
 from engine.cuda.norm import TritonNorm
 from engine.cuda.path import CudaPath, StepLimits
-from engine.cuda.profile import peak_of_largest_step
+from engine.cuda.profile import peak_of_largest_steps
 from engine.cuda.sampling import TritonChoice, penalize_rows_
 from engine.cuda.transfers import PinnedTransfers
 from engine.device import AdapterIn, Device, blocks_within, context_length, kv_token_bytes
@@ -49,14 +49,15 @@ def build_around(config: EngineConfig, model: ModelConfig, weights: ModelWeights
     copies = SideCopies(accelerator, model.num_layers)
     longest = min(config.max_model_len or model.max_position, model.max_position)
     limits = step_limits(config, longest)
-    with explained("a first step was computed", "lower LORIKEET_MAX_BATCHED_TOKENS or LORIKEET_MAX_NUM_SEQS"):
+    advice = "lower LORIKEET_MAX_BATCHED_TOKENS, LORIKEET_MAX_NUM_SEQS or LORIKEET_MAX_MODEL_LEN"
+    with explained("first steps were computed", advice):
         sampler = Sampler(model.eos_token_ids, transfers, choose, penalize_rows_)
-        peak_bytes = peak_of_largest_step(accelerator, decoder, slots, sampler, limits, config.block_size)
+        peak_bytes = peak_of_largest_steps(accelerator, decoder, slots, sampler, limits, config.block_size)
     memory = accelerator.memory()
     division = divide(
         memory, peak_bytes, config.gpu_memory_fraction, config.kv_cache_bytes, config.adapter_device_bytes
     )
-    log.info("memory in bytes: %d of %d used, %d for a step, %s", memory.used, memory.total, peak_bytes, division)
+    log.info("memory in bytes: %d of %d used, %d for steps, %s", memory.used, memory.total, peak_bytes, division)
     num_blocks = blocks_within(division.kv_cache, kv_token_bytes(model, dtype) * config.block_size, None)
     max_model_len = context_length(config.max_model_len, model, num_blocks, config.block_size)
 

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from adapters.errors import AdapterRejected
 from adapters.peft_config import MAX_RANK
-from adapters.peft_format import WEIGHTS_NAME, AdapterFile, check_fit, read_description
+from adapters.peft_format import WEIGHTS_NAME, AdapterFile, check_fit, check_rank, read_description
 from adapters.safetensors_header import TensorInfo
 from adapters.store import AdapterStore
 from engine.config import ModelConfig
@@ -56,10 +56,12 @@ def _step_aside() -> None:
 class HostTier:
     """Adapters by digest within max_bytes; what is used stays longest. One that is larger is not kept at all.
 
+    pinned: its memory is; then an adapter takes the power of two at or above its bytes, in which PyTorch pins memory.
     Belongs to the loading thread, but for its two counters, which any thread may read."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, *, pinned: bool = False) -> None:
         self._max_bytes = max_bytes
+        self._pinned = pinned
         self._kept: OrderedDict[str, LoadedAdapter] = OrderedDict()
         self.num_bytes = 0
         self.num_hits = 0
@@ -72,12 +74,15 @@ class HostTier:
         return adapter
 
     def put(self, adapter: LoadedAdapter) -> None:
-        if adapter.digest in self._kept or adapter.num_bytes > self._max_bytes:
+        if adapter.digest in self._kept or self._taken(adapter) > self._max_bytes:
             return
         self._kept[adapter.digest] = adapter
-        self.num_bytes += adapter.num_bytes
+        self.num_bytes += self._taken(adapter)
         while self.num_bytes > self._max_bytes:
-            self.num_bytes -= self._kept.popitem(last=False)[1].num_bytes
+            self.num_bytes -= self._taken(self._kept.popitem(last=False)[1])
+
+    def _taken(self, adapter: LoadedAdapter) -> int:
+        return 1 << max(adapter.num_bytes - 1, 0).bit_length() if self._pinned else adapter.num_bytes
 
 
 class AdapterLoader:
@@ -118,9 +123,7 @@ class AdapterLoader:
         folder = Path(self._store.path(digest))
         file = read_description(folder)
         check_fit(file, self._targets, self._num_layers)
-        largest = max((module.rank for module in file.modules), default=0)
-        if largest > self._max_rank:
-            raise AdapterRejected([f"its rank is {largest}; LORIKEET_MAX_ADAPTER_RANK is {self._max_rank}"])
+        check_rank(file, self._max_rank)
         layout = self._layout(file)
         weights = torch.empty(layout.num_elements, dtype=self._dtype, pin_memory=self._pin)
         groups = layout.groups_of(weights)

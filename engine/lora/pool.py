@@ -33,17 +33,19 @@ PATIENCE_S = 0.5
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """The end of a load: the adapter, or why there is none."""
+    """The end of a load: the adapter's bytes, or why there are none. It holds no memory of the adapter's."""
 
     digest: str
-    adapter: LoadedAdapter | None
+    num_bytes: int
     error: EngineError | None
 
 
 class _Ended(msgspec.Struct, frozen=True):
     """What the loading thread did: on_device tells a copy to the device from a load into the host tier."""
 
-    arrival: Arrival
+    digest: str
+    adapter: LoadedAdapter | None
+    error: EngineError | None
     on_device: bool
     seconds: float
 
@@ -190,26 +192,26 @@ class AdapterPool:
 
     def _take(self, ended: _Ended) -> None:
         """One thing that the loading thread did."""
-        arrival, max_bytes = ended.arrival, self.slots.max_bytes
+        adapter, max_bytes = ended.adapter, self.slots.max_bytes
         self.load_seconds += ended.seconds
-        slot = self.slots.find(arrival.digest)
+        slot = self.slots.find(ended.digest)
         assert slot is not None
-        if arrival.adapter is None or slot.closing:
-            self._leave(slot, arrival)
+        if adapter is None or slot.closing:
+            self._leave(slot, ended.error)
         elif ended.on_device:
-            self._settle(slot, arrival.adapter)
-        elif arrival.adapter.num_bytes > max_bytes:
-            why = f"the adapter takes {arrival.adapter.num_bytes} bytes; on the device there are {max_bytes}"
-            self._leave(slot, Arrival(arrival.digest, None, EngineError("adapter_rejected", why)))
+            self._settle(slot, adapter)
+        elif adapter.num_bytes > max_bytes:
+            why = f"the adapter takes {adapter.num_bytes} bytes; on the device there are {max_bytes}"
+            self._leave(slot, EngineError("adapter_rejected", why))
         else:
-            slot.staged = arrival.adapter
-            self._largest = max(self._largest, arrival.adapter.num_bytes)
+            slot.staged = adapter
+            self._largest = max(self._largest, adapter.num_bytes)
 
-    def _leave(self, slot: Slot, arrival: Arrival) -> None:
+    def _leave(self, slot: Slot, error: EngineError | None) -> None:
         """A load that gives no adapter to use."""
         self.slots.pinned.discard(slot.digest)
         self.slots.empty(slot)
-        self._arrived.append(arrival)
+        self._arrived.append(Arrival(slot.digest, 0, error))
 
     def _settle(self, slot: Slot, adapter: LoadedAdapter) -> None:
         slot.adapter = adapter
@@ -219,7 +221,7 @@ class AdapterPool:
         pinned = self.slots.pinned
         if sum(each.num_bytes for each in self.slots if each.digest in pinned) > self.slots.max_bytes // 2:
             pinned.discard(slot.digest)
-        self._arrived.append(Arrival(slot.digest, adapter, None))
+        self._arrived.append(Arrival(slot.digest, adapter.num_bytes, None))
 
     def _go_on(self) -> None:
         """Admit who is staged, then reserve slots for those who wait, in order, as far as bytes and slots go."""
@@ -272,5 +274,5 @@ class AdapterPool:
         except Exception:  # any other fault is this load's alone, too
             log.exception("adapter %s could not be loaded", digest)
             error = EngineError("internal", "the engine could not load the adapter")
-        self._ended.put(_Ended(Arrival(digest, adapter, error), on_device, time.perf_counter() - start_s))
+        self._ended.put(_Ended(digest, adapter, error, on_device, time.perf_counter() - start_s))
         self._wake()

@@ -95,6 +95,7 @@ class Slots:
         del self._by_digest[slot.digest]
         self._slots[slot.index] = None
         self._vacate(slot.index)
+        slot.adapter = slot.staged = None  # whoever still holds the slot holds no memory that the next load may need
 
     def make_room(self, num_bytes: int) -> bool:
         """Evict until num_bytes fit; nothing if they would not."""

@@ -13,7 +13,7 @@ from litestar import Controller, Request, delete, get, post
 from litestar.params import FromPath
 
 from adapters.errors import AdapterMissing, AdapterRejected
-from adapters.peft_format import check_fit, read_adapter
+from adapters.peft_format import check_fit, check_rank, read_adapter
 from adapters.ref import check_adapter_name
 from gateway.admin.access import LIST_QUERY, needs
 from gateway.admin.common import author
@@ -178,6 +178,7 @@ def _take_in(services: AdminServices, upload: Path) -> tuple[str, int]:
     """Digest and rank. Raises AdapterRejected for what is no adapter of this base model."""
     adapter = read_adapter(upload)
     check_fit(adapter, services.model_config.adapter_targets(), services.model_config.num_layers)
+    check_rank(adapter, services.max_adapter_rank)
     return services.store.add(upload), adapter.rank_max
 
 

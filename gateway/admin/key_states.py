@@ -48,7 +48,7 @@ class KeyStateController(Controller):
             await active_project(conn, caller.organization_id, project_id)
             before = await existing_key(conn, project_id, key_id)
             if not await keys.rotate_key(conn, project_id, key_id, public=made.public, sha256=made.sha256, grace=grace):
-                raise Conflict("The API key is revoked.", param="key_id", code="api_key_revoked")
+                raise _revoked()
             after = await existing_key(conn, project_id, key_id)
             await record_key(conn, caller, "api_key.rotated", before, after)
         return created_key(after, made.secret)
@@ -85,9 +85,15 @@ async def _set_suspended(
     async with services.database.transaction() as conn:
         await active_project(conn, caller.organization_id, project_id)
         before = await existing_key(conn, project_id, key_id)
+        if before.revoked_at is not None and not suspended:
+            raise _revoked()
         if (before.suspended_at is not None) == suspended:
             return api_key(before)
         await keys.set_key_suspended(conn, project_id, key_id, suspended)
         after = await existing_key(conn, project_id, key_id)
         await record_key(conn, caller, "api_key.suspended" if suspended else "api_key.resumed", before, after)
         return api_key(after)
+
+
+def _revoked() -> Conflict:
+    return Conflict("The API key is revoked.", param="key_id", code="api_key_revoked")

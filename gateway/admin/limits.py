@@ -176,7 +176,7 @@ async def _check_key(conn: Connection, wanted: SetLimit, project_id: str | None)
     known = None
     if project_id is not None and wanted.unit != "storage_bytes" and "\0" not in wanted.api_key_id:
         known = await get_key(conn, project_id, wanted.api_key_id)
-    if known is None:
+    if known is None or known.revoked_at is not None:
         raise InvalidRequest(
             f"The project has no API key with the id '{wanted.api_key_id}' that this limit could be about.",
             param="api_key_id",

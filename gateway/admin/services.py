@@ -42,7 +42,9 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     upload_dir: Path
     max_adapter_bytes: int
+    max_adapter_rank: int
     max_body_bytes: int
+    private_webhooks: bool
     health: Callable[[], Health]
     reconcile: Callable[[], Awaitable[Reconciliation]]
     on_adapter_removed: Callable[[str], Awaitable[None]]

@@ -18,7 +18,7 @@ from gateway.admin.services import Caller, Services
 from gateway.db import audit, webhooks
 from gateway.db.organizations import lock_organization
 from gateway.errors import InvalidRequest, NotFound
-from gateway.limits.webhooks import shown_secret
+from gateway.limits.webhooks import names_private_address, shown_secret
 
 SECRET_BYTES = 32
 MAX_WEBHOOKS = 20
@@ -70,7 +70,7 @@ class WebhookController(Controller):
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> CreatedWebhook:
         wanted = await read_body(request, CreateWebhook)
-        _check_url(wanted.url)
+        _check_url(wanted.url, allow_private=services.private_webhooks)
         secret = secrets.token_bytes(SECRET_BYTES)
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
@@ -90,16 +90,24 @@ class WebhookController(Controller):
         return DeletedWebhook(webhook_id)
 
 
-def _check_url(text: str) -> None:
-    """The form only: whether its address is public is looked at each time a message is sent."""
+def _check_url(text: str, *, allow_private: bool) -> None:
+    """The form, and an address written in it: what a name stands for is looked at each time a message is sent."""
     try:
         url = httpx.URL(text)
         is_good = url.scheme in ("http", "https") and bool(url.host) and not url.userinfo and "\0" not in text
+        is_good = is_good and (url.port is None or 0 < url.port < 2**16)
+        is_private = is_good and names_private_address(url)
     except (httpx.InvalidURL, ValueError):  # the latter for a host that is no internationalized name
-        is_good = False
+        is_good = is_private = False
     if not is_good:
         raise InvalidRequest(
             "Invalid value for 'url': expected one of http or https, without a user name.",
+            param="url",
+            code="invalid_value",
+        )
+    if is_private and not allow_private:
+        raise InvalidRequest(
+            "Invalid value for 'url': webhooks at private addresses need LORIKEET_PRIVATE_WEBHOOKS.",
             param="url",
             code="invalid_value",
         )

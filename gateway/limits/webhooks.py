@@ -181,6 +181,21 @@ async def checked_address(url: httpx.URL, *, allow_private: bool) -> str:
     return addresses[0]
 
 
+def names_private_address(url: httpx.URL) -> bool:
+    """Whether the host is written as an address, in any notation, or a name, that only this machine or network has."""
+    host = url.host.rstrip(".").lower()
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return not _is_public(host)
+    except ValueError:
+        pass
+    try:  # the notations of inet_aton(3), which resolvers understand: 127.1, 0x7f000001, 2130706433
+        return not _is_public(socket.inet_ntoa(socket.inet_aton(host)))
+    except OSError:
+        return False  # a name
+
+
 def _is_public(address: str) -> bool:
     parsed = ipaddress.ip_address(address)
     if isinstance(parsed, ipaddress.IPv6Address):

@@ -33,7 +33,7 @@ class PagedBatch:
         )
         self.caches = [shape.randn(2, kv_heads, tables.numel() * BLOCK_SIZE, head_dim) for _ in range(shape.num_copies)]
         self.q = shape.randn(int(starts[-1]), heads, head_dim)
-        elements = workspace_elements(len(self.q), heads, kv_heads, head_dim, max(contexts), device)
+        elements = workspace_elements(len(self.q), heads, kv_heads, head_dim, max(contexts), shape.dtype, device)
         self.workspace = torch.empty(8 * elements, dtype=torch.float32, device=device)  # room for other splits
 
     def run(self) -> None:

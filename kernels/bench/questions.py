@@ -13,7 +13,17 @@ from kernels.bench.paged import PagedBatch
 from kernels.bench.shapes import Shape
 from kernels.gpu.decode_attention import decode_launches
 from kernels.gpu.prefill_attention import prefill_launch
-from kernels.gpu.tuning import decode_blocks, lora_block_m, lora_blocks, prefill_blocks
+from kernels.gpu.tuning import (
+    decode_blocks,
+    decode_key,
+    expand_key,
+    lora_block_m,
+    lora_blocks,
+    prefill_blocks,
+    prefill_key,
+    shrink_key,
+    shrink_sums_key,
+)
 
 Sizes = Mapping[str, int]
 
@@ -46,13 +56,16 @@ def _lora(shape: Shape) -> Iterator[Question]:
     prefills = LoraBatch(adapters, rows * shape.num_adapters // len(rows))
     for group, (in_features, sizes) in enumerate(shape.groups):
         splits = {"split_length": (512, 1024, 2048, 4096), "block_k": (64, 128, 256)}
-        yield Question(f"shrink in={in_features}", splits, _shrink_and_expand(decodes, group, "sums"))
+        key = shrink_sums_key(in_features, shape.dtype)
+        yield Question(key, splits, _shrink_and_expand(decodes, group, "sums"))
         for batch in (decodes, prefills):
-            rows_key = f"rows={lora_block_m(len(batch.slots))}"
+            block_m = lora_block_m(len(batch.slots))
             shrink = {"block_r": (16, 32), "num_warps": (2, 4, 8), "num_stages": (2, 3, 4, 5)}
-            yield Question(f"shrink in={in_features} {rows_key}", shrink, _shrink_and_expand(batch, group, "shrink"))
+            key = shrink_key(in_features, block_m, shape.dtype)
+            yield Question(key, shrink, _shrink_and_expand(batch, group, "shrink"))
             expand = {"block_n": (64, 128, 256, 512), "num_warps": (2, 4, 8), "num_stages": (1, 2, 3)}
-            yield Question(f"expand out={sum(sizes)} {rows_key}", expand, _shrink_and_expand(batch, group, "expand"))
+            key = expand_key(sum(sizes), block_m, shape.dtype)
+            yield Question(key, expand, _shrink_and_expand(batch, group, "expand"))
 
 
 def _shrink_and_expand(batch: LoraBatch, group: int, part: str) -> Callable[[Sizes], Tensor]:
@@ -76,7 +89,7 @@ def _shrink_and_expand(batch: LoraBatch, group: int, part: str) -> Callable[[Siz
 def _decode(shape: Shape) -> Question:
     paged = PagedBatch(shape, [(shape.context, 1)] * shape.num_decodes)
     group = shape.num_heads // shape.num_kv_heads
-    in_force = decode_blocks(shape.head_dim, group, shape.device)
+    in_force = decode_blocks(shape.head_dim, group, shape.dtype, shape.device)
     out = torch.empty_like(paged.q)
 
     def run(sizes: Sizes) -> Tensor:
@@ -92,7 +105,7 @@ def _decode(shape: Shape) -> Question:
         "num_warps": (2, 4, 8),
         "num_stages": (2, 3, 4),
     }
-    return Question(f"decode head={shape.head_dim} group={group}", choices, run)
+    return Question(decode_key(shape.head_dim, group, shape.dtype), choices, run)
 
 
 def _prefill(shape: Shape) -> Question:
@@ -107,4 +120,4 @@ def _prefill(shape: Shape) -> Question:
         return out
 
     choices = {"block_m": (64, 128), "block_n": (32, 64, 128), "num_warps": (4, 8), "num_stages": (2, 3)}
-    return Question(f"prefill head={shape.head_dim} group={group}", choices, run)
+    return Question(prefill_key(shape.head_dim, group, shape.dtype), choices, run)

@@ -46,4 +46,4 @@ def llama_8b(device: torch.device) -> Shape:
 
 def tiny(device: torch.device) -> Shape:
     """For a dry run in Triton's interpreter, which multiplies fp32 right."""
-    return Shape(64, 96, 4, 2, 16, 300, 1, 1, 3, (4,), 4, 40, 12, torch.float32, device)
+    return Shape(64, 96, 4, 2, 16, 300, 1, 1, 2, (4,), 2, 20, 6, torch.float32, device)

@@ -39,10 +39,17 @@ def paged_attention_reference(q: Tensor, cache: Tensor, contexts: PagedContexts,
 
 
 def workspace_elements(
-    num_rows: int, num_heads: int, num_kv_heads: int, head_dim: int, max_context_len: int, device: torch.device
+    num_rows: int,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    max_context_len: int,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> int:
     """fp32 elements that `paged_attention` needs for num_rows queries where max_query_len is 1, else none."""
-    return decode_attention.workspace_elements(num_rows, num_heads, num_kv_heads, head_dim, max_context_len, device)
+    shape = num_heads, num_kv_heads, head_dim
+    return decode_attention.workspace_elements(num_rows, *shape, max_context_len, dtype, device)
 
 
 def paged_attention(

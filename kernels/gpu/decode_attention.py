@@ -24,7 +24,9 @@ MIN_ROWS = 16  # of a factor of tl.dot
 SPLITS_AT_ONCE = 8  # that the second launch adds in one go
 
 
-@triton.jit(do_not_specialize=["num_splits"], do_not_specialize_on_alignment=["block_tables", "context_lens"])
+@triton.jit(
+    do_not_specialize=["max_blocks", "num_splits"], do_not_specialize_on_alignment=["block_tables", "context_lens"]
+)
 def _split_kernel(
     q,
     q_stride,
@@ -135,10 +137,16 @@ def _partial_size(head_dim: int) -> int:
 
 
 def workspace_elements(
-    num_rows: int, num_heads: int, num_kv_heads: int, head_dim: int, max_context_len: int, device: torch.device
+    num_rows: int,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    max_context_len: int,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> int:
     """fp32 elements for the splits of num_rows queries."""
-    split_length = decode_blocks(head_dim, num_heads // num_kv_heads, device).split_length
+    split_length = decode_blocks(head_dim, num_heads // num_kv_heads, dtype, device).split_length
     return num_rows * num_heads * blocks_of(max_context_len, split_length) * _partial_size(head_dim)
 
 
@@ -156,7 +164,7 @@ def decode_launches(
     num_rows, num_heads, head_dim = q.shape
     num_kv_heads, num_slots = cache.shape[1:3]
     group = num_heads // num_kv_heads
-    blocks = blocks or decode_blocks(head_dim, group, q.device)
+    blocks = blocks or decode_blocks(head_dim, group, q.dtype, q.device)
     num_splits = blocks_of(contexts.max_context_len, blocks.split_length)
     check_workspace(workspace, num_rows * num_heads * num_splits * _partial_size(head_dim))
     common: Arguments = {

@@ -47,7 +47,10 @@ def penalize_reference(
     return out
 
 
-@triton.jit(do_not_specialize=["num_pairs"], do_not_specialize_on_alignment=["rows", "token_ids", "counts", "biases"])
+@triton.jit(
+    do_not_specialize=["num_pairs"],
+    do_not_specialize_on_alignment=["rows", "token_ids", "counts", "biases", "repetition", "frequency", "presence"],
+)
 def _penalize_kernel(
     logits, stride, rows, token_ids, counts, biases, repetition, frequency, presence, num_pairs, BLOCK: tl.constexpr
 ):

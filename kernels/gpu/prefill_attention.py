@@ -19,7 +19,9 @@ from kernels.gpu.softmax_tiles import attend, nothing_seen
 from kernels.gpu.tuning import PrefillBlocks, prefill_blocks
 
 
-@triton.jit(do_not_specialize_on_alignment=["block_tables", "context_lens", "query_starts"])
+@triton.jit(
+    do_not_specialize=["max_blocks"], do_not_specialize_on_alignment=["block_tables", "context_lens", "query_starts"]
+)
 def _prefill_kernel(
     out,
     q,

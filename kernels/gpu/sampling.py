@@ -2,8 +2,8 @@
 
 Semantics, the rule and the draws of `kernels.sampling`, for one row with temperature t > 0:
     p = softmax(logits / t)
-    take the top_k most likely tokens, of these the most likely ones until top_p of their mass is reached, and every
-    token as likely as the last one taken; of these keep the ones with p >= min_p * max(p)
+    take the top_k most likely tokens, of these the most likely ones until top_p of their mass is reached, at least one,
+    and every token as likely as the last one taken; of these keep the ones with p >= min_p * max(p)
     token = the first whose cumulative kept probability exceeds u times the whole, in the vocabulary's order,
     u = `kernels.sampling.uniform`(seed, position)
     with t = 0, the first of the most likely tokens
@@ -26,7 +26,7 @@ from kernels.gpu.launch import Arguments, Launch
 
 class SamplingRows(NamedTuple):
     """What N rows ask for. temperature [N] fp32, 0: the most likely token; top_k [N] int32, 0 is off; top_p [N] fp32 in
-    (0, 1], 1 is off; min_p [N] fp32 in [0, 1], 0 is off; seeds, positions [N] int64."""
+    [0, 1], 1 is off; min_p [N] fp32 in [0, 1], 0 is off; seeds, positions [N] int64."""
 
     temperature: Tensor
     top_k: Tensor
@@ -84,7 +84,7 @@ def _highest_key_reaching(
                 weight = tl.where(at < vocab_size, 1.0, 0.0)
             reached += tl.where(_key(logit)[:, None] >= pivots, weight[:, None], 0.0)
         passed = tl.sum((tl.sum(reached, 0) >= target).to(tl.int64), 0)
-        low = low + step * passed
+        low = tl.minimum(low + step * passed, high)  # a target of 0 is reached above high too
         high = tl.minimum(high, low + step - 1)
     return low
 

@@ -1,6 +1,6 @@
 """Sizes of the blocks that kernels work in: rules for any shape, and a table of what was measured to be better.
 
-The table is `blocks.json`, which `python -m kernels.tune` rewrites on a GPU: {device: {kernel and shape: fields}}.
+The table is `blocks.json`, which `python -m kernels.tune` rewrites on a GPU: {device: {kernel, shape, dtype: fields}}.
 Nothing here depends on a batch's contents. What shapes a sum (`ShrinkSums`, the splits of decodes) does not depend on
 the batch's size either, so bits do not.
 """
@@ -74,13 +74,38 @@ def device_name(device: torch.device) -> str:
     return f"sm_{major}{minor}"
 
 
+def shrink_sums_key(in_features: int, dtype: torch.dtype) -> str:
+    """The table's name for `ShrinkSums`; those below for the blocks they are called after."""
+    return f"shrink in={in_features} {_name(dtype)}"
+
+
+def shrink_key(in_features: int, block_m: int, dtype: torch.dtype) -> str:
+    return f"shrink in={in_features} rows={block_m} {_name(dtype)}"
+
+
+def expand_key(out_features: int, block_m: int, dtype: torch.dtype) -> str:
+    return f"expand out={out_features} rows={block_m} {_name(dtype)}"
+
+
+def decode_key(head_dim: int, group: int, dtype: torch.dtype) -> str:
+    return f"decode head={head_dim} group={group} {_name(dtype)}"
+
+
+def prefill_key(head_dim: int, group: int, dtype: torch.dtype) -> str:
+    return f"prefill head={head_dim} group={group} {_name(dtype)}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def lora_block_m(num_rows: int) -> int:
     """Rows of a chunk. Both sizes are multiplied by the same instruction in the same order."""
     return 16 if num_rows <= 512 else 32
 
 
 def shrink_sums(in_features: int, dtype: torch.dtype, device: torch.device) -> ShrinkSums:
-    return ShrinkSums(1024, 256 // dtype.itemsize)._replace(**_measured(device, f"shrink in={in_features}"))
+    return ShrinkSums(1024, 256 // dtype.itemsize)._replace(**_measured(device, shrink_sums_key(in_features, dtype)))
 
 
 def lora_blocks(
@@ -90,23 +115,23 @@ def lora_blocks(
     return LoraBlocks(
         shrink_sums(in_features, dtype, device),
         _shrink_blocks(in_features, block_m, dtype, device),
-        _expand_blocks(out_features, block_m, device),
+        _expand_blocks(out_features, block_m, dtype, device),
     )
 
 
 def _shrink_blocks(in_features: int, block_m: int, dtype: torch.dtype, device: torch.device) -> ShrinkBlocks:
     rule = ShrinkBlocks(block_m, num_warps=4, num_stages=2 if dtype == torch.float32 else 4)
-    return rule._replace(**_measured(device, f"shrink in={in_features} rows={block_m}"))
+    return rule._replace(**_measured(device, shrink_key(in_features, block_m, dtype)))
 
 
-def _expand_blocks(out_features: int, block_m: int, device: torch.device) -> ExpandBlocks:
+def _expand_blocks(out_features: int, block_m: int, dtype: torch.dtype, device: torch.device) -> ExpandBlocks:
     rule = ExpandBlocks(128, num_warps=4, num_stages=2)
-    return rule._replace(**_measured(device, f"expand out={out_features} rows={block_m}"))
+    return rule._replace(**_measured(device, expand_key(out_features, block_m, dtype)))
 
 
-def decode_blocks(head_dim: int, group: int, device: torch.device) -> DecodeBlocks:
+def decode_blocks(head_dim: int, group: int, dtype: torch.dtype, device: torch.device) -> DecodeBlocks:
     rule = DecodeBlocks(256, 64 if head_dim <= 128 else 32, num_warps=4, num_stages=2)
-    return rule._replace(**_measured(device, f"decode head={head_dim} group={group}"))
+    return rule._replace(**_measured(device, decode_key(head_dim, group, dtype)))
 
 
 def split_programs(num_groups: int) -> int:
@@ -121,7 +146,7 @@ def split_programs(num_groups: int) -> int:
 def prefill_blocks(head_dim: int, group: int, dtype: torch.dtype, device: torch.device) -> PrefillBlocks:
     small = head_dim > 128 or dtype == torch.float32
     rule = PrefillBlocks(64 if small else 128, 32 if small else 64, num_warps=4 if small else 8, num_stages=2)
-    return rule._replace(**_measured(device, f"prefill head={head_dim} group={group}"))
+    return rule._replace(**_measured(device, prefill_key(head_dim, group, dtype)))
 
 
 def _measured(device: torch.device, key: str) -> dict[str, int]:

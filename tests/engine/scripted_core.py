@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -84,15 +85,23 @@ class SlowCompiler:
 
 
 class CommandsByStep:
-    """The runner, and before it step k the commands due then; overlapping: they are obeyed while it computes."""
+    """The runner, and before its step k the commands due then; overlapping: they are obeyed while it computes.
+    faults: what step k raises instead of its results."""
 
     def __init__(
-        self, mailbox: Mailbox, pool: AdapterPool, later: dict[int, list[object]], *, overlapping: bool
+        self,
+        mailbox: Mailbox,
+        pool: AdapterPool,
+        later: dict[int, list[object]],
+        *,
+        overlapping: bool,
+        faults: Mapping[int, Exception],
     ) -> None:
         self._runner = HashingRunner(NUM_BLOCKS, 4, pool.adapter)
         self._mailbox = mailbox
         self._later = later
         self._overlapping = overlapping
+        self._faults = faults
         self._step = 0
         self.plans: list[Plan] = []
 
@@ -104,6 +113,8 @@ class CommandsByStep:
         results = self._runner.run(plan)
         if self._overlapping:
             meanwhile()
+        if self._step in self._faults:
+            raise self._faults[self._step]
         return results
 
 
@@ -125,6 +136,7 @@ def run_core(
     compiler: SlowCompiler | None = None,
     num_blocks: int = NUM_BLOCKS,
     overlapping: bool = False,
+    faults: Mapping[int, Exception] = MappingProxyType({}),
     **limits: int,
 ) -> tuple[list[Event], list[Plan]]:
     """Everything the engine says to these commands, and every step it took."""
@@ -134,7 +146,7 @@ def run_core(
         blocks = BlockManager(num_blocks, 4)
         clock = iter(range(1, 1_000_000)).__next__
         scheduler = Scheduler(blocks, pool, msgspec.structs.replace(LIMITS, **limits), lambda: float(clock()))
-        runner = CommandsByStep(mailbox, pool, later or {}, overlapping=overlapping)
+        runner = CommandsByStep(mailbox, pool, later or {}, overlapping=overlapping, faults=faults)
         compilations = Compilations(scheduler, compiler)
         statistics = Statistics(scheduler, blocks, pool, host, compilations)
         core = EngineCore(mailbox, scheduler, pool, runner, compilations, statistics)

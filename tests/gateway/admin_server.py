@@ -37,6 +37,7 @@ from gateway.tenancy.logins import Logins
 from gateway.tenancy.passwords import Passwords
 
 MAX_ADAPTER_BYTES = 64 * 1024
+MAX_ADAPTER_RANK = 16
 MAX_BODY_BYTES = 4096
 PASSWORD = "correct horse battery staple"
 TINY_MODEL = ModelConfig(
@@ -140,7 +141,9 @@ async def serve_admin(
         version="0.0.0",
         upload_dir=folder / "uploads",
         max_adapter_bytes=MAX_ADAPTER_BYTES,
+        max_adapter_rank=MAX_ADAPTER_RANK,
         max_body_bytes=MAX_BODY_BYTES,
+        private_webhooks=False,
         health=lambda: Health(ready=False, detail="no engine"),
         reconcile=Reconciler(database, {}, metrics.journal).reconcile,
         on_adapter_removed=on_adapter_removed,

@@ -27,7 +27,7 @@ PARAMETERS = [
 ANY_PARAMETERS = st.tuples(
     st.floats(0.05, 3),
     st.sampled_from((0, 1, 3, 50, 256, 257, 5000, 10_000)),
-    st.sampled_from((1.0, 0.999, 0.9, 0.3, 1e-6)),
+    st.sampled_from((1.0, 0.999, 0.9, 0.3, 1e-6, 1e-46, 0.0)),
     st.sampled_from((0.0, 0.01, 0.3, 1.0)),
 )
 
@@ -55,7 +55,7 @@ def assert_frequencies(drawn: torch.Tensor, probabilities: torch.Tensor) -> None
 def test_frequencies_match_the_distribution(parameters: tuple[float, int, float, float]) -> None:
     torch.manual_seed(1)
     logits = torch.randn(VOCAB) * 2
-    u = torch.tensor([uniform(99, i) for i in range(20_000)], dtype=torch.float64)
+    u = torch.tensor([uniform(99, i) for i in range(10_000)], dtype=torch.float64)
     drawn = torch.cat([draw(logits.expand(1000, -1), [parameters] * 1000, part) for part in u.split(1000)])
     assert_frequencies(drawn, kept_probabilities_reference(logits, *parameters))
 

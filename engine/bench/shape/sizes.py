@@ -76,7 +76,7 @@ class Sizes(NamedTuple):
 
 DRY = Sizes(
     streams=3,
-    context=9,
+    context=5,
     adapters=2,
     rank=3,
     slots=2,

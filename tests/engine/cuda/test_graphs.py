@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from engine.cuda.graphs import (
-    LONGEST_CONTEXT,
     Bucket,
     Captured,
     DecodeGraphs,
@@ -26,7 +25,7 @@ def graphs(max_rows: int, max_context: int) -> tuple[DecodeGraphs, list[Bucket]]
         staged = StepBuffers(InOrderAccelerator(), 256).stage(StepShape(1, 1, 1, 0, 0))
         return Captured(bucket, staged, Rerun(lambda: torch.zeros(bucket.num_rows)))
 
-    return DecodeGraphs(buckets_for(max_rows, max_context), capture), made
+    return DecodeGraphs(buckets_for(max_rows, max_context, has_adapters=True), capture), made
 
 
 @pytest.mark.parametrize("max_rows", [1, 2, 3, 8, 9, 64, 65, 100, 256, 300, 1000])
@@ -43,9 +42,8 @@ def test_padding_is_less_than_the_rows_or_a_quarter_of_them(max_rows: int) -> No
 def test_a_step_gets_the_smallest_graph_that_serves_it(max_rows: int, max_context: int) -> None:
     found, made = graphs(max_rows, max_context)
     assert len(made) == len(set(made)) == 2 * len(row_buckets(max_rows)) * len(context_buckets(max_context))
-    longest = min(max_context, LONGEST_CONTEXT)
     for rows in range(1, max_rows + 1):
-        for context in {1, longest // 3, longest - 1, longest}:
+        for context in {1, max_context // 3, max_context - 1, max_context}:
             for with_adapters in (True, False):
                 captured = found.find(rows, context, with_adapters=with_adapters)
                 assert captured is not None
@@ -55,9 +53,14 @@ def test_a_step_gets_the_smallest_graph_that_serves_it(max_rows: int, max_contex
 
 
 def test_beyond_all_graphs_there_is_none() -> None:
-    found, _ = graphs(4, 1 << 20)
+    found, _ = graphs(4, 131072)
+    assert found.find(4, 131072, with_adapters=True) is not None
     assert found.find(5, 10, with_adapters=False) is None
-    assert found.find(1, LONGEST_CONTEXT + 1, with_adapters=True) is None
+    assert found.find(1, 131073, with_adapters=True) is None
+
+
+def test_without_slots_for_adapters_there_are_no_graphs_with_them() -> None:
+    assert not any(bucket.with_adapters for bucket in buckets_for(4, 100, has_adapters=False))
 
 
 def test_the_largest_is_captured_first() -> None:

@@ -8,7 +8,7 @@ import torch
 from engine.config import EngineConfig, ModelConfig, RopeParameters, UnsupportedModel
 from engine.cuda.accelerator import MemoryCounts
 from engine.cuda.memory import Division, divide, explained
-from engine.cuda.profile import largest_plan
+from engine.cuda.profile import largest_plans
 from engine.cuda.setup import check_model, step_limits
 from engine.hardware import SetupError
 
@@ -45,12 +45,30 @@ def test_what_does_not_fit_is_named(
     assert all(name in str(refused.value) for name in names)
 
 
-def test_out_of_memory_says_what_was_done_and_what_to_change() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be reported later"),
+        RuntimeError("CUDA driver error: out of memory"),
+        RuntimeError("Triton Error [CUDA]: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+    ids=str,
+)
+def test_out_of_memory_says_what_was_done_and_what_to_change(error: RuntimeError) -> None:
     with (
         pytest.raises(SetupError, match="while graphs were captured: lower LORIKEET_MAX_NUM_SEQS"),
         explained("graphs were captured", "lower LORIKEET_MAX_NUM_SEQS"),
     ):
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise error
+
+
+@pytest.mark.parametrize("text", ["CUDA error: an illegal memory access was encountered", "shapes do not match"])
+def test_other_faults_at_start_stay_what_they_are(text: str) -> None:
+    with pytest.raises(RuntimeError, match=text) as raised, explained("graphs were captured", "do this"):
+        raise RuntimeError(text)
+    assert not isinstance(raised.value, SetupError)
 
 
 def config(**changes: int) -> EngineConfig:
@@ -58,14 +76,19 @@ def config(**changes: int) -> EngineConfig:
 
 
 @pytest.mark.parametrize(("num_tokens", "context"), [(512, 8192), (512, 100), (7, 3)])
-def test_the_profiled_step_is_as_large_as_any(num_tokens: int, context: int) -> None:
+def test_the_profiled_steps_are_as_large_as_any(num_tokens: int, context: int) -> None:
     limits = step_limits(config(max_batched_tokens=num_tokens, max_num_seqs=4, num_draft_tokens=3), context)
-    plan = largest_plan(limits, 16)
-    assert plan.num_tokens == limits.max_rows == num_tokens
-    assert all(chunk.num_tokens <= context for chunk in plan.prefills)
-    blocks = [block for chunk in plan.prefills for block in chunk.sequence.block_table]
-    assert blocks == list(range(len(blocks)))
     assert limits.max_decode_rows == min(16, num_tokens) and limits.max_sequences == min(20, num_tokens)
+    prompts, both, decodes = largest_plans(limits, 16, 0)
+    assert prompts.num_tokens == limits.max_rows == num_tokens
+    assert both.num_tokens == min(num_tokens, 16 + 4 * context)
+    for plan in (prompts, both):
+        assert len(plan.chunks) <= limits.max_sequences
+        assert all(chunk.num_tokens <= context for chunk in plan.prefills)
+        blocks = [block for chunk in plan.prefills for block in chunk.sequence.block_table]
+        assert blocks == list(range(len(blocks)))
+    assert both.decodes == decodes.decodes and len(decodes.chunks) == limits.max_decode_rows
+    assert all((chunk.first, chunk.num_tokens) == (context - 1, 1) for chunk in decodes.chunks)
 
 
 LLAMA = ModelConfig("llama", 100, 64, 96, 2, 4, 2, 16, 1e-6, RopeParameters(1e4), 64, True)

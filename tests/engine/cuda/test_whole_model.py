@@ -20,7 +20,7 @@ from engine.config import ModelConfig
 from engine.cuda.accelerator import Accelerator
 from engine.cuda.in_order import InOrderAccelerator
 
-QWEN3 = msgspec.structs.replace(SHAPES["tiny"], family="qwen3", qk_norm=True, qkv_bias=True, sliding_window=9)
+QWEN3 = msgspec.structs.replace(SHAPES["tiny"], family="qwen3", qk_norm=True, qkv_bias=True, sliding_window=4)
 
 
 def open_rig(model: ModelConfig, sizes: Sizes, dtype: torch.dtype) -> tuple[Rig, RandomAdapters]:
@@ -54,7 +54,8 @@ def test_logits_of_a_model_with_everything_equal_the_definition(tiny: tuple[Rig,
 
 
 def test_within_a_bucket_neighbors_change_no_bit(tiny: tuple[Rig, RandomAdapters]) -> None:
-    """One decode beside two pairs of others, which differ in everything: prompts, contexts, adapters."""
+    """One decode beside two pairs of others, which differ in everything: prompts, contexts, adapters; first in the
+    first row of three, then in the second."""
     rig, _ = tiny
     asked = rig.start([1, 2, 3, 4], 4, adapter="0")
     pairs = [
@@ -63,7 +64,11 @@ def test_within_a_bucket_neighbors_change_no_bit(tiny: tuple[Rig, RandomAdapters
     ]
     for sequence in (asked, *pairs[0], *pairs[1]):
         rig.prefill([sequence])
-    found = [rig.logits(decode_plan([asked, *pair]), [0, 1, 2])[0].clone() for pair in pairs]
+    found = []
+    for index, order in enumerate([[asked, *pairs[0]], [pairs[1][0], asked, pairs[1][1]]]):
+        plan = decode_plan(order)
+        assert plan.decodes[index].sequence is asked
+        found.append(rig.logits(plan, [0, 1, 2])[index].clone())
     rig.end([asked, *pairs[0], *pairs[1]])
     assert torch.equal(*found)
 

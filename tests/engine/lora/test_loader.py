@@ -104,6 +104,15 @@ def test_an_adapter_larger_than_the_host_tier_passes_through_it() -> None:
     assert tier.get("small") is not None and tier.get("large") is None and tier.num_bytes == 10
 
 
+def test_pinned_memory_is_counted_as_the_power_of_two_that_it_takes() -> None:
+    tier = HostTier(32, pinned=True)
+    for name, num_bytes in (("nine", 9), ("sixteen", 16), ("large", 33)):
+        tier.put(LoadedAdapter(name, {}, num_bytes))
+    assert tier.num_bytes == 32 and tier.get("nine") is not None and tier.get("large") is None
+    tier.put(LoadedAdapter("one", {}, 1))
+    assert tier.num_bytes == 16 + 1 and tier.get("sixteen") is None
+
+
 def test_the_loading_thread_takes_no_thread_from_others() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)

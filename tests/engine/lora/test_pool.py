@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+import weakref
 from collections.abc import Callable
 
+import msgspec
 import pytest
+import torch
 
 from adapters.errors import AdapterRejected
 from engine.lora.layer import LoadedAdapter
@@ -155,3 +158,29 @@ def test_the_wait_for_a_slot_is_bounded_with_many_more_adapters_than_slots(clock
     bound_s = PATIENCE_S + math.ceil(num_streams / num_slots) * longest_s + num_streams * load_s + steps_s
     assert len(waits_s) > 1000
     assert max(waits_s + [clock.now_s - since_s[i] for i in range(num_streams) if slots[i] is None]) <= bound_s
+
+
+@pytest.mark.parametrize("in_use", [True, False], ids=["released", "unloaded"])
+def test_what_left_its_slot_holds_no_memory_when_the_next_is_copied(in_use: bool, clock: Clock) -> None:
+    """Two slots, and bytes for one of two adapters."""
+    copied: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+
+    def to_device(adapter: LoadedAdapter) -> LoadedAdapter:
+        alive.append(sum(weights() is not None for weights in copied))
+        weights = torch.empty(4)
+        copied.append(weakref.ref(weights))
+        return msgspec.structs.replace(adapter, weights=weights)
+
+    pool = AdapterPool(
+        load, 2, wake=lambda: None, max_bytes=10, to_device=to_device, clock=clock, executor=LoadsAtOnce()
+    )
+    pool.preload("first")
+    slot = pool.acquire("first") if in_use else pool.pin("first")
+    pool.request("next")
+    pool.arrivals()
+    assert pool.unload("first") is not in_use
+    if slot is not None and in_use:
+        pool.release(slot)
+    pool.arrivals()
+    assert pool.is_resident("next") and alive == [0, 0]

@@ -11,7 +11,13 @@ import httpx
 from adapters.store import AdapterStore
 from gateway.admin.services import MAX_FILE_WORK
 from gateway.db.pool import Database
-from tests.gateway.admin_server import MAX_ADAPTER_BYTES, AdminServer, serve_admin, write_adapter
+from tests.gateway.admin_server import (
+    MAX_ADAPTER_BYTES,
+    MAX_ADAPTER_RANK,
+    AdminServer,
+    serve_admin,
+    write_adapter,
+)
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
@@ -71,6 +77,15 @@ async def test_what_does_not_fit_is_refused_with_all_reasons(
     assert error_of(reply) == (400, "file", "adapter_rejected")
     assert "layer 0 q_proj" in reply.json()["error"]["message"]
     assert "layer 1 q_proj" in reply.json()["error"]["message"]
+    await assert_nothing_is_kept(server, operator, acme)
+
+
+async def test_a_rank_above_the_engines_is_refused_at_once(
+    server: AdminServer, operator: httpx.AsyncClient, acme: str, tmp_path: Path
+) -> None:
+    reply = await upload(operator, acme, "large", write_adapter(tmp_path / "large", rank=MAX_ADAPTER_RANK + 1))
+    assert error_of(reply) == (400, "file", "adapter_rejected")
+    assert "its rank is 17; LORIKEET_MAX_ADAPTER_RANK is 16" in reply.json()["error"]["message"]
     await assert_nothing_is_kept(server, operator, acme)
 
 

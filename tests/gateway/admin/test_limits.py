@@ -171,7 +171,10 @@ async def test_a_webhooks_secret_is_shown_once(operator: httpx.AsyncClient) -> N
     (listed,) = (await operator.get("/webhooks")).json()["data"]
     assert listed == {field: value for field, value in made.items() if field != "secret"}
     assert (listed["last_delivered_at"], listed["last_failed_at"], listed["last_error"]) == (None, None, None)
-    for url in ("ftp://example.com", "no url", "https://user:pass@example.com/", "http://", "http://xn--a/"):
+    wrong = ["ftp://example.com", "no url", "https://user:pass@example.com/", "http://", "http://xn--a/"]
+    wrong += ["https://example.com:0/", "https://example.com:70000/", "http://localhost/", "http://127.0.0.1:8399/h"]
+    wrong += ["http://10.0.0.1/", "http://169.254.169.254/", "http://[::1]/", "http://0x7f000001/", "http://127.1/"]
+    for url in wrong:
         reply = await operator.post("/webhooks", json={"url": url})
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, "url")
     assert (await operator.delete(f"/webhooks/{made['id']}")).status_code == 200

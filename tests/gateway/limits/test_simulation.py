@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import pytest
 
@@ -18,21 +20,27 @@ from gateway.limits.work import Part, Work
 from tests.gateway.limits.simulation import Event, Simulation, World
 
 CI_SEEDS, FULL_SEEDS = 2_000, 100_000
-SLICES = 8
+SLICE = 250
 MUTANT_SEEDS = 60
 
 
-@pytest.mark.parametrize("part", range(SLICES))
-def test_limits_hold_and_slices_return_whatever_fails(part: int, full: bool) -> None:
-    num_seeds = (FULL_SEEDS if full else CI_SEEDS) // SLICES
-    first = int(os.environ.get("FIRST_SEED", "0")) + part * num_seeds
-    for seed in range(first, first + num_seeds):
+def test_limits_hold_and_slices_return_whatever_fails(full: bool) -> None:
+    first, num_seeds = int(os.environ.get("FIRST_SEED", "0")), FULL_SEEDS if full else CI_SEEDS
+    slices = [range(start, start + SLICE) for start in range(first, first + num_seeds, SLICE)]
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        for seeds, failure in zip(slices, pool.map(first_failure, slices), strict=True):
+            assert failure is None, failure
+            if full:
+                print(f"seeds {seeds.start} to {seeds.stop - 1}", flush=True)
+
+
+def first_failure(seeds: range) -> str | None:
+    for seed in seeds:
         try:
             Simulation(seed).run()
         except AssertionError as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
-        if full and seed % 1000 == 999:
-            print(f"seeds {first} to {seed}", flush=True)
+            return f"seed {seed}: {error}"
+    return None
 
 
 class ForgetsLeases(World):

@@ -15,7 +15,7 @@ HEAD_DIMS = [64, 80, 96, 128, 256]
 GROUPS = [1, 2, 3, 4, 5, 6, 7, 8]
 # The interpreter, which is slow, computes both widths alike.
 WIDTHS = [(group, dtype) for dtype in DTYPES for group in GROUPS if dtype == torch.float32 or DEVICE.type == "cuda"]
-WIDTHS += [(group, torch.float16) for group in (1, 4, 7) if DEVICE.type != "cuda"]
+WIDTHS += [(4, torch.float16)] if DEVICE.type != "cuda" else []
 DECODES = [(1, 1), (17, 1), (0, 1), (300, 1)]  # (context, queries) of each sequence
 CHUNKS = [(1, 1), (7, 7), (40, 3), (0, 0), (70, 33)]
 
@@ -49,7 +49,7 @@ class Cached:
     def attend(self, window: int | None = None, contexts: PagedContexts | None = None) -> Tensor:
         contexts = contexts or self.contexts
         shape = self.q.shape[1], self.cache.shape[1], self.q.shape[2]
-        workspace = poisoned(workspace_elements(len(self.q), *shape, contexts.max_context_len, DEVICE))
+        workspace = poisoned(workspace_elements(len(self.q), *shape, contexts.max_context_len, self.q.dtype, DEVICE))
         return paged_attention(self.q, self.cache, contexts, workspace, window)
 
     def expected(self, window: int | None = None) -> Tensor:
@@ -67,7 +67,7 @@ def test_every_head_size_and_group(
     assert_near(cached.attend(), cached.expected())
 
 
-@pytest.mark.parametrize("window", [1, 5, 16, 100, 256, 257])
+@pytest.mark.parametrize("window", [1, 16, 100, 257])
 @pytest.mark.parametrize("lengths", [[*DECODES, (600, 1)], [*CHUNKS, (300, 50)]], ids=["decode", "prefill"])
 def test_sliding_windows(lengths: list[tuple[int, int]], window: int) -> None:
     cached = Cached((6, 2, 64), lengths, torch.float32)

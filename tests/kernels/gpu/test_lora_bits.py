@@ -21,7 +21,7 @@ def batch(num_rows: int, dtype: torch.dtype) -> tuple[Adapters, Tensor, Tensor, 
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("rows", [[0], [20, 0, 5], list(range(22, -1, -1))], ids=len)
+@pytest.mark.parametrize("rows", [[0], list(range(22, -1, -1))], ids=len)
 def test_some_rows_in_another_order_give_the_same_bits(rows: list[int], dtype: torch.dtype) -> None:
     adapters, x, out, slots = batch(23, dtype)
     together = adapters.add(out, x, slots)
@@ -57,7 +57,7 @@ def test_grids_depend_on_shapes_alone() -> None:
     workspace = poisoned(workspace_elements(23, WIDTH, 2, adapters.max_rank, torch.float32, DEVICE))
     target = out.clone()
     captured = lora_launches(target, x, SIZES, adapters.table, adapters.max_rank, work, workspace)
-    for popularity in ("distinct", "identical", "zipf"):
+    for popularity in ("identical", "zipf"):
         slots = slots_of(popularity, 23, NUM_SLOTS)
         fresh = build_work_list(slots, NUM_SLOTS, 16)
         work.rows.copy_(fresh.rows)

@@ -25,6 +25,8 @@ PARAMETERS: list[Parameters] = [
     (1.0, 1, 1.0, 0.0),
     (1.0, 10_000, 0.9, 0.0),
     (3.0, 0, 1e-6, 0.0),
+    (1.0, 0, 1e-46, 0.0),  # 0 in fp32
+    (1.0, 7, 0.0, 0.0),
     (0.05, 3, 0.3, 1.0),
 ]
 SEEDS = [0, -1, 2**63 - 1, -(2**63), 12345]
@@ -46,8 +48,10 @@ def rows_of(parameters: list[Parameters], seeds: list[int], positions: list[int]
     )
 
 
-@pytest.mark.parametrize(("spread", "ties"), [(0.1, False), (1.0, True), (4.0, False)])
-@pytest.mark.parametrize("vocab_size", [1, 7, 600, 2100])
+@pytest.mark.parametrize(
+    ("vocab_size", "ties", "spread"),
+    [(1, False, 1.0), (7, True, 1.0), (600, False, 0.1), (600, True, 1.0), (600, False, 4.0), (2100, True, 4.0)],
+)
 def test_each_draw_is_the_one_the_definition_makes(vocab_size: int, ties: bool, spread: float) -> None:
     """The token's own share of the cumulative distribution holds u, up to rounding; some tokens are banned."""
     count = len(PARAMETERS)

@@ -9,6 +9,8 @@ import sys
 import pytest
 import torch
 
+from kernels.bench.questions import questions
+from kernels.bench.shapes import tiny
 from kernels.gpu.lora import lora_launches
 from kernels.gpu.tuning import (
     TABLE,
@@ -47,10 +49,17 @@ def test_sizes_are_powers_of_two_and_sums_the_same_for_every_batch(dtype: torch.
     assert blocks[0].sums == blocks[1].sums
     sizes = [*blocks[0].sums, blocks[0].shrink.block_r, blocks[0].expand.block_n]
     for head_dim in (64, 80, 128, 256):
-        decode, prefill = decode_blocks(head_dim, 4, DEVICE), prefill_blocks(head_dim, 4, dtype, DEVICE)
+        decode, prefill = decode_blocks(head_dim, 4, dtype, DEVICE), prefill_blocks(head_dim, 4, dtype, DEVICE)
         assert decode.split_length % decode.block_n == 0
         sizes += [*decode[:3], *prefill[:3]]
     assert all(size & (size - 1) == 0 for size in sizes)
+
+
+def test_what_was_measured_in_one_dtype_is_not_used_for_another() -> None:
+    shape = tiny(DEVICE)
+    dtypes = (torch.bfloat16, torch.float16, torch.float32)
+    keys = [question.key for dtype in dtypes for question in questions(shape._replace(dtype=dtype))]
+    assert len(keys) == len(set(keys))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
