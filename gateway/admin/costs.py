@@ -54,7 +54,9 @@ class CostController(Controller):
     path = "/costs"
 
     @get(opt=needs(PERMISSION, query=(*COMMON, *LISTS), in_any_project=True) | bucket_shape(WIDTHS, GROUPS))
-    async def costs(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> BucketPage[CostsResult]:
+    async def costs(
+        self, request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> BucketPage[CostsResult]:
         """An operator's adjustments count on the day on which they were made."""
         buckets = read_buckets(request.query_params, WIDTHS, datetime.datetime.now(datetime.UTC))
         query = sum_query(request.query_params, buckets, caller, GROUPS)

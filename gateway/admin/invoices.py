@@ -19,7 +19,6 @@ from gateway.billing.invoice import Invoice
 from gateway.billing.invoice_page import CONTENT_SECURITY_POLICY, invoice_page
 from gateway.db import invoices
 
-
 FORMATS = ("json", "html")
 SHAPE = shape(reply=Invoice, media=("text/html",), query={"format": {"enum": list(FORMATS), "default": "json"}})
 

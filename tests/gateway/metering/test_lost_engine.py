@@ -1,4 +1,4 @@
-"""What an engine that was lost may have used stays reserved of its tenant's limits until somebody tells, or gives up."""
+"""What a lost engine may have used stays reserved of its tenant's limits until somebody tells, or gives up."""
 
 from __future__ import annotations
 
