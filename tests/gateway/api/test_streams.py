@@ -13,7 +13,7 @@ import asyncpg
 import httpx
 import pytest
 
-from gateway.metering.meter import LINGER_S
+from gateway.metering.copier import LINGER_S
 from gateway.settings import Settings
 from tests.gateway.conftest import House
 from tests.gateway.live import BASE, FakeEngine, LiveGateway, Tenant, make_tenant
