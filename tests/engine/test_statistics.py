@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.protocol import STEP_BUCKETS_S, EngineStats, LoadAdapter
 from tests.engine.scripted_core import SlowCompiler, final, request, run_core, stats
 
-OF_THE_SERVER = {"unacked_usage", "dropped_usage_total"}
+OF_THE_SERVER = {"unacked_usage", "dropped_usage_total", "ended_prompt_tokens_total", "ended_completion_tokens_total"}
 
 
 def test_steps_and_tokens_are_counted_once() -> None:
