@@ -26,7 +26,7 @@ from gateway.db.changes import Change
 from gateway.db.leases import PostgresLeases
 from gateway.db.limits import LimitLoader
 from gateway.db.organizations import installation_id
-from gateway.db.pool import FAILURES, UNAVAILABLE, UNUSABLE, Database
+from gateway.db.pool import FAILURES, UNAVAILABLE, UNUSABLE, Database, lock_table_warning
 from gateway.db.prices import PriceLoader
 from gateway.errors import GatewayError
 from gateway.exports.deliverer import Deliverer, places_below
@@ -78,6 +78,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
     metrics = Metrics(CollectorRegistry(), Path(shared) if shared else None)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(await connect_database(dsn))
+        await _warn_about_locks(database)
         failures = FailureCap(settings.max_failed_keys)
         authenticator = Authenticator(database, failures)
         resolver = Resolver(database, frozenset({settings.model_name}))
@@ -228,6 +229,12 @@ async def connect_database(dsn: str) -> Database:
         except UNAVAILABLE as error:
             log.warning("database_unavailable", error=f"{type(error).__name__}: {error}")
             await asyncio.sleep(DATABASE_RETRY_S)
+
+
+async def _warn_about_locks(database: Database) -> None:
+    async with database.acquire() as conn:
+        if (warning := await lock_table_warning(conn)) is not None:
+            log.warning("database_has_few_locks", error=warning)
 
 
 async def _drain(backend: EngineBackend) -> None:

@@ -16,6 +16,7 @@ from gateway.admin.credits import Reason
 from gateway.admin.paging import Page, page_of_all, read_list_query, wrong_value
 from gateway.admin.projects import active_project, existing_project
 from gateway.admin.services import Caller, Services
+from gateway.billing.money import MAX_NANOS
 from gateway.db import adjustments, audit
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Adjust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is about, "2026-10"; of corrects_request_id it is known."""
 
     direction: Literal["charge", "refund"]
-    amount_nanos: Annotated[int, Meta(ge=1, le=10**18)]
+    amount_nanos: Annotated[int, Meta(ge=1, le=MAX_NANOS)]
     reason: Reason
     corrects_period: Period | None = None
     corrects_request_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None

@@ -15,6 +15,7 @@ from gateway.admin.paging import Page, page_of_all, read_list_query
 from gateway.admin.projects import active_project, existing_project
 from gateway.admin.services import Caller, Services
 from gateway.billing.credits import Grant
+from gateway.billing.money import MAX_NANOS
 from gateway.db import audit, credits
 from gateway.db.prices import currency_of
 
@@ -29,7 +30,7 @@ Reason = Annotated[str, Meta(min_length=1, max_length=500)]
 class GrantCredit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """expires_at: Unix seconds; null never expires."""
 
-    amount_nanos: Annotated[int, Meta(ge=1, le=10**18)]
+    amount_nanos: Annotated[int, Meta(ge=1, le=MAX_NANOS)]
     reason: Reason
     expires_at: UnixTime | None = None
 

@@ -18,6 +18,7 @@ from gateway.billing.closing import next_month
 from gateway.billing.invoice import Invoice
 from gateway.db import audit, invoices, periods
 from gateway.db.organizations import lock_organization
+from gateway.db.rollups import catch_up
 from gateway.errors import Conflict, NotFound
 
 
@@ -59,6 +60,7 @@ class PeriodController(Controller):
         """Draw its credits and let none of its rows change any more; a closed one is left as it is."""
         await read_body(request, Nothing)
         start = month_of(period)
+        await catch_up(services.database)
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
             known = await periods.get_period(conn, caller.organization_id, start)

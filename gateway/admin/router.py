@@ -28,7 +28,7 @@ from gateway.admin.price_classes import PriceClassController
 from gateway.admin.prices import PriceController
 from gateway.admin.projects import ProjectController
 from gateway.admin.rate_limits import RateLimitController
-from gateway.admin.reconciliation import reconciliation
+from gateway.admin.reconciliation import ReconciliationController
 from gateway.admin.service_accounts import ServiceAccountController
 from gateway.admin.services import AdminServices
 from gateway.admin.spend_alerts import OrganizationSpendAlertController, ProjectSpendAlertController
@@ -80,9 +80,9 @@ def admin_router(services: AdminServices) -> Router:
             ProjectExportController,
             DeliveryController,
             StripeCustomerController,
+            ReconciliationController,
             find_key,
             status,
-            reconciliation,
         ],
     )
     guarded = Router(

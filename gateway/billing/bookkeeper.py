@@ -11,7 +11,7 @@ import structlog
 
 from gateway.db.credits import lapse_due
 from gateway.db.pool import FAILURES, Database
-from gateway.db.rollups import MAX_BATCH, ensure_days, roll_up
+from gateway.db.rollups import catch_up, ensure_days
 
 log = structlog.get_logger(__name__)
 
@@ -39,8 +39,7 @@ class Bookkeeper:
 
     async def work(self) -> None:
         """Everything that there is to do now. Raises what the database raises."""
-        while await self._roll_up_some() == MAX_BATCH:
-            pass
+        await catch_up(self._database)
         async with self._database.acquire() as conn:
             while await lapse_due(conn):
                 pass
@@ -48,10 +47,6 @@ class Bookkeeper:
             if now_s - self._days_ensured_s >= DAYS_INTERVAL_S:
                 await ensure_days(conn)
                 self._days_ensured_s = now_s
-
-    async def _roll_up_some(self) -> int | None:
-        async with self._database.transaction() as conn:
-            return await roll_up(conn)
 
     async def _run(self) -> None:
         while True:

@@ -29,7 +29,8 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 def draw(grants: Sequence[Grant], cost: int) -> dict[str, int]:
-    """How much of each grant, oldest first, a cost takes; what it has beyond all of them stays to be paid."""
+    """How much of each grant, oldest first, a cost takes; what it has beyond all of them stays to be paid. The schema
+    does the same where a period is closed, for all projects at once."""
     taken = {}
     for grant in grants:
         amount = min(grant.remaining, cost)
@@ -48,8 +49,3 @@ def lapse(grants: Sequence[Grant], pending: int, now: datetime.datetime) -> dict
         for grant in grants
         if grant.lapsed is None and grant.expires_at is not None and grant.expires_at <= now
     }
-
-
-def balance(grants: Sequence[Grant], open_cost: int) -> int:
-    """Negative for who owes."""
-    return sum(grant.remaining for grant in grants) - open_cost

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 NANOS = 10**9
 DECIMALS = 9
+MAX_NANOS = 10**17
+"""Of one credit or adjustment: a hundred million units, and a hundredth of what the ledger's integers hold."""
 
 
 def decimal_text(nanos: int, min_decimals: int = 2) -> str:

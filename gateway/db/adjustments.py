@@ -72,21 +72,53 @@ async def is_closed(conn: Connection, organization_id: str, period: datetime.dat
     return bool(period < await conn.fetchval(_OPEN_FROM, organization_id))
 
 
-_PERIOD_OF = "SELECT period FROM ledger WHERE request_id = $1 AND organization_id = $2 AND project_id = $3 LIMIT 1"
+_MONTHS = """
+    SELECT DISTINCT coalesce(s.corrects_period, s.period) AS month
+    FROM (
+        SELECT corrects_period, period FROM period_sums
+        WHERE organization_id = $1 AND project_id = $2 AND kind = 'usage'
+        UNION ALL
+        SELECT corrects_period, period FROM rollup_queue
+        WHERE organization_id = $1 AND project_id = $2 AND kind = 'usage'
+    ) s
+    ORDER BY month DESC
+"""
+_PERIOD_OF = """
+    SELECT period FROM ledger
+    WHERE request_id = $1 AND organization_id = $2 AND project_id = $3
+        AND created_at >= $4::date::timestamp AT TIME ZONE 'UTC'
+        AND created_at < ($4::date + interval '1 month') AT TIME ZONE 'UTC'
+    ORDER BY attempt, revision LIMIT 1
+"""
 
 
 async def period_of_request(
     conn: Connection, organization_id: str, project_id: str, request_id: str
 ) -> datetime.date | None:
     """The month that bills a request of the project; None where the ledger has no such request."""
-    period: datetime.date | None = await conn.fetchval(_PERIOD_OF, request_id, organization_id, project_id)
-    return period
+    for row in await conn.fetch(_MONTHS, organization_id, project_id):  # the latest first: only its days are locked
+        period: datetime.date | None = await conn.fetchval(
+            _PERIOD_OF, request_id, organization_id, project_id, row["month"]
+        )
+        if period is not None:
+            return period
+    return None
 
 
+# A month before, for the clock may have been set back over the end of one that was closed.
+_SINCE = """
+    SELECT (min(s.period) - interval '1 month') AT TIME ZONE 'UTC'
+    FROM (
+        SELECT period FROM period_sums WHERE organization_id = $1 AND project_id = $2 AND kind = 'adjustment'
+        UNION ALL
+        SELECT period FROM rollup_queue WHERE organization_id = $1 AND project_id = $2 AND kind = 'adjustment'
+    ) s WHERE $3::date IS NULL OR s.period = $3
+"""
 _LIST = """
     SELECT request_id AS id, project_id, cost_nanos, reason, created_at, period, corrects_period, corrects_request_id
     FROM ledger
     WHERE organization_id = $1 AND project_id = $2 AND ($3::date IS NULL OR period = $3) AND kind = 'adjustment'
+        AND created_at >= $4 AND ($3::date IS NULL OR created_at < ($3::date + interval '1 month') AT TIME ZONE 'UTC')
     ORDER BY created_at, request_id
 """
 
@@ -95,4 +127,47 @@ async def list_adjustments(
     conn: Connection, organization_id: str, project_id: str, period: datetime.date | None = None
 ) -> list[Adjustment]:
     """Oldest first: of a month, or all."""
-    return [Adjustment(*row) for row in await conn.fetch(_LIST, organization_id, project_id, period)]
+    since: datetime.datetime | None = await conn.fetchval(_SINCE, organization_id, project_id, period)
+    if since is None:
+        return []
+    return [Adjustment(*row) for row in await conn.fetch(_LIST, organization_id, project_id, period, since)]
+
+
+class Carried(msgspec.Struct, frozen=True):
+    """What a month owed a project."""
+
+    project_id: str
+    nanos: int
+
+
+# What an adjustment may be; what is beyond it stays on the invoice.
+_BELOW_ZERO = """
+    SELECT project_id, saturated(-sum(cost_nanos)) AS nanos FROM period_sums
+    WHERE organization_id = $1 AND period = $2 GROUP BY project_id HAVING sum(cost_nanos) < 0 ORDER BY project_id
+"""
+_ENSURE_LAST_DAY = "SELECT ensure_ledger_day(($1::date + interval '1 month' - interval '1 day')::date)"
+_CARRY = """
+    INSERT INTO ledger (
+        request_id, attempt, revision, kind, organization_id, project_id, api_key_id, endpoint, model, adapter_class,
+        service_tier, stream, prompt_tokens, cached_tokens, completion_tokens, discarded_tokens, finish_reason,
+        queue_ms, prefill_ms, decode_ms, adapter_load_bytes, created_at, finished_at, period, reason, price_version,
+        input_cost_nanos, cached_cost_nanos, output_cost_nanos, cost_nanos, list_cost_nanos)
+    SELECT c.id, 0, 0, 'adjustment', $1, c.project_id, '', '', '', 'none', 'default', false, 0, 0, 0, 0,
+           'carried_over', 0, 0, 0, 0, m.last, m.last, $2, 'Below zero: carried over as credit',
+           (SELECT max(version) FROM price_versions WHERE organization_id = $1 AND effective_at <= m.last),
+           0, 0, 0, c.nanos, c.nanos
+    FROM unnest($3::text[], $4::text[], $5::bigint[]) AS c (id, project_id, nanos),
+        (SELECT ($2::date + interval '1 month') AT TIME ZONE 'UTC' - interval '1 microsecond' AS last) m
+"""
+
+
+async def carry_over(conn: Connection, organization_id: str, period: datetime.date) -> list[Carried]:
+    """Charge every project whose month comes to less than 0 so much that it comes to 0, in the transaction that closes
+    the month, which has its sums complete; what that was has to be granted as credit."""
+    found = [Carried(**row) for row in await conn.fetch(_BELOW_ZERO, organization_id, period)]
+    if found:
+        ids = [new_id("adj") for _ in found]
+        await conn.execute(_ENSURE_LAST_DAY, period)
+        columns = [each.project_id for each in found], [each.nanos for each in found]
+        await conn.execute(_CARRY, organization_id, period, ids, *columns)
+    return found

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gateway.db.exports import ROWS_PER_BATCH, Scope
+from gateway.db.rollups import span_of_period
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -67,12 +68,11 @@ _CHARGES = """
                corrects_period, kind,
                CASE WHEN kind = 'adjustment' THEN request_id END AS adjustment_id, corrects_request_id, reason,
                sum(prompt_tokens - cached_tokens)::bigint AS input, sum(cached_tokens)::bigint AS cached,
-               sum(completion_tokens)::bigint AS output, sum(input_cost_nanos)::bigint AS input_cost,
-               sum(cached_cost_nanos)::bigint AS cached_cost, sum(output_cost_nanos)::bigint AS output_cost,
-               sum(cost_nanos)::bigint AS cost
+               sum(completion_tokens)::bigint AS output, sum(input_cost_nanos) AS input_cost,
+               sum(cached_cost_nanos) AS cached_cost, sum(output_cost_nanos) AS output_cost, sum(cost_nanos) AS cost
         FROM ledger
         WHERE organization_id = $1 AND period = $3
-            AND ($4::timestamptz IS NULL OR created_at >= $4) AND ($5::timestamptz IS NULL OR created_at < $5)
+            AND created_at >= $4 AND created_at < $5
             AND ($2::text IS NULL OR project_id = $2)
         GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13
     )
@@ -103,7 +103,9 @@ async def charges(conn: Connection, scope: Scope, *, by_day: bool) -> AsyncItera
 
     by_day: also by day, key and adapter; otherwise over the month, without them.
     """
-    cursor = await conn.cursor(_CHARGES, *msgspec.structs.astuple(scope), by_day)
+    start, end = await span_of_period(conn, scope.organization_id, scope.month)
+    within = msgspec.structs.replace(scope, start=max(start, scope.start or start), end=min(end, scope.end or end))
+    cursor = await conn.cursor(_CHARGES, *msgspec.structs.astuple(within), by_day)
     while records := await cursor.fetch(ROWS_PER_BATCH):
         yield [ChargeRow(*record) for record in records]
 

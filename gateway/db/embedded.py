@@ -19,6 +19,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from gateway.db.placement import Account, Placement, home_of, place
+from gateway.db.pool import MIN_LOCKS_PER_TRANSACTION
 from gateway.process import die_with_parent, last_lines, open_log, private_folder, write_private
 
 SUPERUSER = "lorikeet"
@@ -37,6 +38,7 @@ SERVER_SETTINGS = {
     "unix_socket_permissions": "0700",
     "shared_buffers": "64MB",
     "max_connections": "100",
+    "max_locks_per_transaction": str(MIN_LOCKS_PER_TRANSACTION),
     "max_wal_size": "256MB",
     "jit": "off",
     "log_checkpoints": "off",

@@ -15,6 +15,7 @@ LOST_AFTER = datetime.timedelta(seconds=60)
 """A journal that is not heard of for so long counts as lost until it is: its gateway reports every few seconds."""
 
 FORGET_ENGINE_AFTER = datetime.timedelta(days=30)
+KEEP_ENGINE_EVERY = datetime.timedelta(days=1)
 
 
 class LostJournal(msgspec.Struct, frozen=True):
@@ -66,20 +67,33 @@ async def lost_journals(conn: Connection) -> list[LostJournal]:
     return [LostJournal(**row) for row in await conn.fetch(_LOST, LOST_AFTER)]
 
 
+_WRITE_OFF = """
+    DELETE FROM journals WHERE id = $1 AND open_requests > 0 AND heard_at < clock_timestamp() - $2::interval
+    RETURNING id, open_requests, heard_at
+"""
+
+
+async def write_off_journal(conn: Connection, journal_id: str) -> LostJournal | None:
+    """Wait for a lost journal no longer; None where none is lost under this id. Should it turn up, it is replayed."""
+    row = await conn.fetchrow(_WRITE_OFF, journal_id, LOST_AFTER)
+    return LostJournal(**row) if row else None
+
+
 _CORRECTED = """
     SELECT l.request_id, l.attempt
     FROM unnest($1::text[], $2::integer[], $3::timestamptz[]) AS told (request_id, attempt, created_at)
         JOIN ledger l USING (request_id, attempt, created_at)
-    WHERE l.revision > 0 AND l.xmin = pg_current_xact_id()::xid
+    WHERE l.created_at BETWEEN $4 AND $5 AND l.revision > 0 AND l.xmin = pg_current_xact_id()::xid
 """
 
 
 async def corrected_here(
     conn: Connection, attempts: Sequence[tuple[str, int, datetime.datetime]]
 ) -> set[tuple[str, int]]:
-    """Which of these (request_id, attempt, created_at) got a better count in this transaction."""
-    columns = [list(column) for column in zip(*attempts, strict=True)]
-    return {(row["request_id"], row["attempt"]) for row in await conn.fetch(_CORRECTED, *columns)}
+    """Which of these (request_id, attempt, created_at) got a better count in this transaction; not empty."""
+    request_ids, numbers, instants = map(list, zip(*attempts, strict=True))
+    rows = await conn.fetch(_CORRECTED, request_ids, numbers, instants, min(instants), max(instants))
+    return {(row["request_id"], row["attempt"]) for row in rows}
 
 
 _ADD = """
@@ -110,12 +124,17 @@ async def engine_usage(conn: Connection, engine_ids: Collection[str]) -> dict[st
     return {row["engine_id"]: (row["prompt_tokens"], row["completion_tokens"]) for row in rows}
 
 
+_KEEP_ENGINES = """
+    UPDATE engine_usage SET updated_at = clock_timestamp()
+    WHERE engine_id = ANY($1::text[]) AND updated_at < clock_timestamp() - $2::interval
+"""
 _FORGET_ENGINES = """
     DELETE FROM engine_usage WHERE engine_id IN (
         SELECT engine_id FROM engine_usage GROUP BY engine_id HAVING max(updated_at) < clock_timestamp() - $1::interval)
 """
 
 
-async def forget_old_engines(conn: Connection) -> None:
-    """Engines that nothing came from for long."""
+async def forget_old_engines(conn: Connection, connected: Collection[str]) -> None:
+    """Engines that no gateway has been connected to for long. connected: those of this one, however idle."""
+    await conn.execute(_KEEP_ENGINES, list(connected), KEEP_ENGINE_EVERY)
     await conn.execute(_FORGET_ENGINES, FORGET_ENGINE_AFTER)

@@ -83,7 +83,7 @@ async def get_credentials(conn: Connection, user_id: str) -> Credentials | None:
 
 async def now_s(conn: Connection) -> float:
     """PostgreSQL's Unix time in seconds."""
-    return float(await conn.fetchval("SELECT extract(epoch FROM clock_timestamp())"))
+    return float(await conn.fetchval("SELECT extract(epoch FROM clock_timestamp())::float8"))
 
 
 _SET_PASSWORD = "UPDATE users SET password_hash = $2 WHERE id = $1"  # noqa: S105 - a statement, not a password
@@ -117,7 +117,8 @@ async def use_totp_step(conn: Connection, user_id: str, step: int) -> bool:
 
 
 _LOCKED_S = """
-    SELECT greatest(0, extract(epoch FROM locked_until - clock_timestamp())) FROM login_failures WHERE identity = $1
+    SELECT greatest(0, extract(epoch FROM locked_until - clock_timestamp())::float8)
+    FROM login_failures WHERE identity = $1
 """
 
 

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from gateway.billing.closing import Lost, objection
-from gateway.db.credits import draw_credits, refresh_balance
+from gateway.db.adjustments import carry_over
+from gateway.db.credits import draw_credits, grant_carried, refresh_balances
 from gateway.db.journals import lost_journals
+from gateway.db.organizations import lock_organization
 from gateway.db.rollups import roll_up_all
+from gateway.db.standstill import hold_ledger
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -48,7 +51,7 @@ _LIST = """
     ) m
     LEFT JOIN billing_periods b ON b.organization_id = $1 AND b.start = m.start
     LEFT JOIN (
-        SELECT period, sum(num_requests)::bigint AS num_requests, sum(cost_nanos)::bigint AS cost_nanos
+        SELECT period, sum(num_requests)::bigint AS num_requests, sum(cost_nanos) AS cost_nanos
         FROM period_sums WHERE organization_id = $1 GROUP BY period
     ) s ON s.period = m.start
     WHERE $2::date IS NULL OR m.start = $2
@@ -66,24 +69,20 @@ async def get_period(conn: Connection, organization_id: str, start: datetime.dat
     return PeriodRow(*row) if row else None
 
 
-# Writers have ended, and the next ones wait until the period is closed.
-_LOCK_LEDGER = "LOCK TABLE ONLY ledger IN SHARE MODE"
 _SITUATION = """
     SELECT clock_timestamp() AS now,
            coalesce((SELECT (max(start) + interval '1 month')::date FROM billing_periods WHERE organization_id = $1),
                     (SELECT min(period) FROM period_sums WHERE organization_id = $1)) AS next
 """
 _CLOSE = "INSERT INTO billing_periods (organization_id, start) VALUES ($1, $2)"
-_COSTS = """
-    SELECT project_id, sum(cost_nanos)::bigint AS cost_nanos FROM period_sums
-    WHERE organization_id = $1 AND period = $2 GROUP BY project_id ORDER BY project_id
-"""
 
 
 async def close_period(conn: Connection, organization_id: str, start: datetime.date) -> PeriodRow:
-    """Close a month that is open, in the caller's transaction, which holds the organization's lock: its credits are
-    drawn, and none of its rows changes from then on. Raises CannotClose."""
-    await conn.execute(_LOCK_LEDGER)
+    """Close a month that is open, in the caller's transaction: its credits are drawn, and none of its rows changes from
+    then on. Every organization's usage waits for that transaction: `catch_up` first, and end it soon. Raises
+    CannotClose, and one of `CONFLICTS`."""
+    await lock_organization(conn, organization_id)
+    await hold_ledger(conn)
     await roll_up_all(conn)
     situation = await conn.fetchrow(_SITUATION, organization_id)
     assert situation is not None
@@ -91,10 +90,12 @@ async def close_period(conn: Connection, organization_id: str, start: datetime.d
     reason = objection(start, situation["next"] or start, situation["now"], lost[-1] if lost else None)
     if reason is not None:
         raise CannotClose(reason)
+    if refunds := await carry_over(conn, organization_id, start):
+        await roll_up_all(conn)
+        await grant_carried(conn, organization_id, start, refunds)
     await conn.execute(_CLOSE, organization_id, start)
-    for row in await conn.fetch(_COSTS, organization_id, start):
-        await draw_credits(conn, organization_id, row["project_id"], start, row["cost_nanos"])
-        await refresh_balance(conn, organization_id, row["project_id"])
+    await draw_credits(conn, organization_id, start)
+    await refresh_balances(conn, organization_id)
     closed = await get_period(conn, organization_id, start)
     assert closed is not None
     return closed

@@ -63,6 +63,29 @@ def in_words(error: Exception) -> str:
     return f"the database cannot be reached: {why}"
 
 
+MIN_LOCKS_PER_TRANSACTION = 1024
+"""The server's setting. The ledger has a partition for each day, with its indexes five locks or more for whoever reads
+all of it: a report over years, a backup, a restore."""
+
+_LOCKS = "SELECT current_setting('max_locks_per_transaction')::integer"
+
+
+async def lock_table_warning(conn: Connection) -> str | None:
+    """What to change where the server will run out of locks as the ledger grows; None where it will not."""
+    locks: int = await conn.fetchval(_LOCKS)
+    if locks >= MIN_LOCKS_PER_TRANSACTION:
+        return None
+    return (
+        f"max_locks_per_transaction is {locks}: after some months of usage, reports and backups will fail with "
+        f"'out of shared memory'; set it to {MIN_LOCKS_PER_TRANSACTION} or more and restart PostgreSQL"
+    )
+
+
+async def _read_whole_numbers(conn: Connection) -> None:
+    """Sums of money are numeric, for one month's may exceed a bigint: ints here, and never a fraction."""
+    await conn.set_type_codec("numeric", schema="pg_catalog", encoder=str, decoder=int)
+
+
 class Database:
     """A pool of connections to one database; make it with `Database.connect`, close it once."""
 
@@ -80,6 +103,7 @@ class Database:
             timeout=CONNECT_TIMEOUT_S,
             command_timeout=COMMAND_TIMEOUT_S,
             server_settings={"application_name": "lorikeet", "timezone": "UTC"},
+            init=_read_whole_numbers,
         )
         return cls(dsn, pool)
 
@@ -122,6 +146,7 @@ class Database:
         }
         connection = await asyncpg.connect(self._dsn, timeout=CONNECT_TIMEOUT_S, server_settings=settings)
         try:
+            await _read_whole_numbers(connection)
             async with connection.transaction(isolation="repeatable_read", readonly=True):
                 yield connection
         finally:

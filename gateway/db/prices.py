@@ -12,6 +12,7 @@ from gateway.billing.book import Book, Entry, Version
 from gateway.db.ids import new_id
 from gateway.db.leases import unix_ns
 from gateway.db.pool import Database
+from gateway.db.standstill import hold_ledger
 
 if TYPE_CHECKING:
     import asyncpg
@@ -94,11 +95,11 @@ async def currency_of(conn: Connection, organization_id: str) -> str:
     return currency or DEFAULT_CURRENCY
 
 
-# Nobody writes usage until the transaction ends: what was priced has an instant before the new version's.
-_LOCK_LEDGER = "LOCK TABLE ONLY ledger IN SHARE MODE"
+# Every row of the ledger is in the sums or in their queue.
 _LATEST = """
     SELECT clock_timestamp() AS now, v.version, v.currency, v.effective_at,
-           EXISTS (SELECT FROM ledger WHERE organization_id = $1) AS has_usage
+           EXISTS (SELECT FROM period_sums WHERE organization_id = $1)
+               OR EXISTS (SELECT FROM rollup_queue WHERE organization_id = $1) AS has_usage
     FROM (SELECT $1::text AS organization_id) o
         LEFT JOIN LATERAL (SELECT version, currency, effective_at FROM price_versions p
                            WHERE p.organization_id = o.organization_id ORDER BY p.version DESC LIMIT 1) v ON true
@@ -127,8 +128,9 @@ async def add_version(
     discounts: dict[str, int],
     effective_at: datetime.datetime | None,
 ) -> StoredVersion:
-    """Store the next version, in the caller's transaction. effective_at None: as soon as it can be. Raises Refused."""
-    await conn.execute(_LOCK_LEDGER)
+    """Store the next version, in the caller's transaction. effective_at None: as soon as it can be. Raises Refused, and
+    one of `CONFLICTS`."""
+    await hold_ledger(conn)  # what was priced has an instant before the new version's
     latest = await conn.fetchrow(_LATEST, organization_id)
     assert latest is not None
     if latest["currency"] not in (None, currency):

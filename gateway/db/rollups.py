@@ -6,10 +6,11 @@ sums in another one. So whatever has committed counts exactly once, and nothing 
 
 from __future__ import annotations
 
+import datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gateway.db.pool import Connection
+    from gateway.db.pool import Connection, Database
 
 _LOCK_KEY = 0x726F6C6C757073  # "rollups"
 _TRY_LOCK = "SELECT pg_try_advisory_xact_lock($1)"
@@ -82,6 +83,14 @@ async def roll_up(conn: Connection, max_rows: int = MAX_BATCH) -> int | None:
     return num_rows
 
 
+async def catch_up(database: Database) -> None:
+    """Add all that waits, in transactions of their own, or leave it to who is at it."""
+    num_rows: int | None = MAX_BATCH
+    while num_rows == MAX_BATCH:
+        async with database.transaction() as conn:
+            num_rows = await roll_up(conn)
+
+
 async def roll_up_all(conn: Connection) -> None:
     """Everything that has committed, in the caller's transaction, which waits for whoever is at it."""
     await conn.fetchval(_LOCK, _LOCK_KEY)
@@ -99,10 +108,22 @@ async def ensure_days(conn: Connection) -> None:
     await conn.execute(_ENSURE_DAYS, DAYS_AHEAD)
 
 
-_LAG = "SELECT count(*) FROM rollup_queue"
+_SPAN = """
+    SELECT least($2::date, min(s.corrects_period))::timestamp AT TIME ZONE 'UTC',
+           ($2::date + interval '1 month') AT TIME ZONE 'UTC'
+    FROM (
+        SELECT corrects_period FROM period_sums WHERE organization_id = $1 AND period = $2 AND kind = 'usage'
+        UNION ALL
+        SELECT corrects_period FROM rollup_queue WHERE organization_id = $1 AND period = $2 AND kind = 'usage'
+    ) s
+"""
 
 
-async def num_waiting(conn: Connection) -> int:
-    """How many additions the sums have yet to get."""
-    waiting: int = await conn.fetchval(_LAG)
-    return waiting
+async def span_of_period(
+    conn: Connection, organization_id: str, period: datetime.date
+) -> tuple[datetime.datetime, datetime.datetime]:
+    """Between which instants the usage was created that a month bills, what came late included: a query that says so
+    leaves the ledger's other days alone. Exact for a month that is closed, and within a snapshot."""
+    row = await conn.fetchrow(_SPAN, organization_id, period)
+    assert row is not None
+    return row[0], row[1]

@@ -91,7 +91,7 @@ _COSTS = """
     SELECT s.bucket, s.project_id, s.api_key_id,
            CASE WHEN i.kind IS NULL THEN NULL WHEN i.kind = 'adjustments' THEN i.kind
                 ELSE s.model || ', ' || i.kind END AS line_item,
-           sum(i.cost)::bigint AS cost_nanos, sum(i.tokens)::bigint AS quantity
+           sum(i.cost) AS cost_nanos, sum(i.tokens)::bigint AS quantity
     FROM (
         SELECT r.bucket,
                CASE WHEN 'project_id' = ANY ($10) THEN r.project_id END AS project_id,

@@ -98,9 +98,10 @@ class Reconciler:
     async def _run(self) -> None:
         while True:
             try:
-                self._export(await self.reconcile())
+                found = await self.reconcile()
+                self._export(found)
                 async with asyncio.timeout(TIMEOUT_S), self._database.acquire() as conn:
-                    await forget_old_engines(conn)
+                    await forget_old_engines(conn, {balance.engine_id for balance in found.engines})
             except FAILURES as error:
                 log.warning("not_reconciled", error=repr(error))
             await asyncio.sleep(EVERY_S)

@@ -23,6 +23,7 @@ from gateway.admin.price_classes import SetPriceClass
 from gateway.admin.prices import SetPrices
 from gateway.admin.projects import ArchiveProject, CreateProject, ModifyProject
 from gateway.admin.rate_limits import UpdateRateLimit
+from gateway.admin.reconciliation import WriteOff
 from gateway.admin.service_accounts import CreateServiceAccount
 from gateway.admin.spend_alerts import SetSpendAlert
 from gateway.admin.spend_limits import UpdateSpendLimit
@@ -107,6 +108,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
         "max_requests_per_1_day": 1,
     },
     WithPassword: {"password": "x"},
+    WriteOff: {"reason": "x"},
 }
 
 
