@@ -30,8 +30,8 @@ class JournalMetrics:
         )
         self.unbilled = gauge(
             "lorikeet_unbilled_requests",
-            "Requests whose gateway is lost with its journal, and of which no engine could tell, until they are written "
-            "off. Every gateway shows those of all gateways: take max(), not sum().",
+            "Requests whose gateway is lost with its journal, and of which no engine could tell, until they are "
+            "written off. Every gateway shows those of all gateways: take max(), not sum().",
             "livemax",
         )
         self.difference = gauge(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gateway.db.pool import plan_anew
+
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
@@ -91,6 +93,7 @@ async def corrected_here(
     conn: Connection, attempts: Sequence[tuple[str, int, datetime.datetime]]
 ) -> set[tuple[str, int]]:
     """Which of these (request_id, attempt, created_at) got a better count in this transaction; not empty."""
+    await plan_anew(conn)
     request_ids, numbers, instants = map(list, zip(*attempts, strict=True))
     rows = await conn.fetch(_CORRECTED, request_ids, numbers, instants, min(instants), max(instants))
     return {(row["request_id"], row["attempt"]) for row in rows}

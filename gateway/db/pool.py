@@ -81,6 +81,16 @@ async def lock_table_warning(conn: Connection) -> str | None:
     )
 
 
+_PLAN_ANEW = "SET LOCAL plan_cache_mode = force_custom_plan"
+
+
+async def plan_anew(conn: Connection) -> None:
+    """Let the server plan each statement of this transaction for its values, the days it is about among them: making a
+    plan for any values, as it does after some repetitions, locks the ledger's partitions of all days."""
+    if conn.is_in_transaction():
+        await conn.execute(_PLAN_ANEW)
+
+
 async def _read_whole_numbers(conn: Connection) -> None:
     """Sums of money are numeric, for one month's may exceed a bigint: ints here, and never a fraction."""
     await conn.set_type_codec("numeric", schema="pg_catalog", encoder=str, decoder=int)
@@ -143,6 +153,7 @@ class Database:
             "application_name": SNAPSHOT_NAME,
             "timezone": "UTC",
             "idle_in_transaction_session_timeout": f"{SNAPSHOT_IDLE_S}s",
+            "plan_cache_mode": "force_custom_plan",
         }
         connection = await asyncpg.connect(self._dsn, timeout=CONNECT_TIMEOUT_S, server_settings=settings)
         try:

@@ -12,9 +12,10 @@ from gateway.billing.credits import Grant, draw, lapse
 from gateway.db.adjustments import write_adjustment
 from gateway.db.credits import current_balance, grant_credit, lapse_due, list_grants, refresh_balances, set_prepaid
 from gateway.db.invoices import draft_invoice
+from gateway.db.leases import PostgresLeases, write_leases
 from gateway.db.limits import list_limits
 from gateway.db.periods import close_period
-from tests.gateway.billing.books import NOW, THIS_MONTH, Books, month_before, within
+from tests.gateway.billing.books import NOW, THIS_MONTH, Books, month_before, open_books, within
 
 BEFORE = month_before(THIS_MONTH, 2)
 
@@ -122,3 +123,93 @@ async def test_closing_a_period_draws_credits_and_the_invoice_says_so(priced: Bo
     assert [each.drawn for each in grants] == [30, 27]
     assert (invoice.total_nanos, invoice.credit_nanos, invoice.due_nanos) == (57, 57, 0)
     assert await balance_of(priced) == 23
+
+
+async def test_all_projects_draw_at_once_what_the_reference_does(priced: Books) -> None:
+    """And closing says as much to the database for thirty projects as for one."""
+    rng = random.Random(6)
+    projects = [priced] + [await open_books(priced.database, f"tenant{number}") for number in range(29)]
+    expected: dict[str, int] = {}
+    for books in projects:
+        for _ in range(rng.randint(0, 3)):
+            await give(books, rng.randint(1, 60))
+        events = [
+            books.event(f"req_{books.project_id}_{n}", created_at=within(BEFORE)) for n in range(rng.randint(0, 2))
+        ]
+        await books.write(*events)
+        async with priced.database.acquire() as conn:
+            expected |= draw(await list_grants(conn, books.organization_id, books.project_id), 57 * len(events))
+    said = []
+    async with priced.database.transaction() as conn:
+        with conn.query_logger(lambda query: said.append(query.query)):
+            await close_period(conn, priced.organization_id, BEFORE)
+    assert dict(await priced.fetch("SELECT grant_id, amount_nanos FROM credit_draws")) == expected
+    assert len(said) < 20
+
+
+async def refund(books: Books, amount: int) -> None:
+    async with books.database.transaction() as conn:
+        await write_adjustment(
+            conn,
+            books.organization_id,
+            books.project_id,
+            -amount,
+            reason="test",
+            corrects_period=None,
+            corrects_request_id=None,
+        )
+
+
+async def end_month(books: Books) -> None:
+    """Let all that was written so far be of the month before last. Only tests can."""
+    async with books.database.transaction() as conn:
+        await conn.execute("SELECT ensure_ledger_day($1)", within(BEFORE).date())
+        await conn.execute("ALTER TABLE ledger DISABLE TRIGGER USER")
+        await conn.execute("UPDATE ledger SET period = $1, created_at = $2", BEFORE, within(BEFORE))
+        await conn.execute("UPDATE rollup_queue SET period = $1, minute = $2", BEFORE, within(BEFORE))
+        await conn.execute("ALTER TABLE ledger ENABLE TRIGGER USER")
+
+
+@pytest.mark.parametrize("prepaid", [True, False])
+async def test_what_a_month_below_zero_owes_becomes_credit(priced: Books, prepaid: bool) -> None:
+    if prepaid:
+        async with priced.database.transaction() as conn:
+            await set_prepaid(conn, priced.organization_id, priced.project_id, True)
+        await give(priced, 10)
+    await refund(priced, 5)
+    await end_month(priced)
+    before = await balance_of(priced)
+    async with priced.database.transaction() as conn:
+        await close_period(conn, priced.organization_id, BEFORE)
+        *_, carried = await list_grants(conn, priced.organization_id, priced.project_id)
+        invoice = await draft_invoice(conn, priced.organization_id, priced.project_id, BEFORE)
+    assert await balance_of(priced) == before == (15 if prepaid else 5)
+    assert (carried.remaining, carried.reason) == (5, f"Carried over from {BEFORE:%Y-%m}")
+    assert [line.amount_nanos for line in invoice.adjustments] == [-5, 5]
+    assert (invoice.total_nanos, invoice.credit_nanos, invoice.due_nanos) == (0, 0, 0)
+    if prepaid:
+        assert await free(priced) == before
+
+
+async def test_what_is_reserved_while_credit_lapses_stays_reserved(priced: Books) -> None:
+    """A gateway takes the rest of the balance between the grant's expiry and the lapse."""
+    async with priced.database.transaction() as conn:
+        await set_prepaid(conn, priced.organization_id, priced.project_id, True)
+    await give(priced, 50, NOW - datetime.timedelta(seconds=1))
+    leases = PostgresLeases(priced.database)
+    await leases.claim("gateway", {})
+    limit_id = str(await priced.value("SELECT id FROM limits"))
+
+    async def lapse_now() -> None:
+        async with priced.database.acquire() as conn:
+            await lapse_due(conn)
+
+    async with priced.database.transaction() as conn:  # an exchange, as `PostgresLeases` makes it
+        await conn.execute("SELECT FROM limits FOR NO KEY UPDATE")
+        lapsing = asyncio.create_task(lapse_now())
+        while not await priced.value("SELECT count(*) FROM pg_locks WHERE NOT granted"):  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.005)
+        await write_leases(conn, "gateway", {(limit_id, 0): 40})
+    await lapsing
+    assert await priced.value("SELECT lapsed_nanos FROM credit_grants") == 10
+    assert await free(priced) == 0

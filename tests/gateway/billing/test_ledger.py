@@ -134,22 +134,13 @@ async def test_copies_that_come_at_once_count_once(impatient: Books) -> None:
     assert await books.value("SELECT count(*) FROM ledger WHERE revision = 0") == 12
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "UPDATE ledger SET completion_tokens = 0",
-        "DELETE FROM ledger",
-        "TRUNCATE ledger",
-        "UPDATE {partition} SET cost_nanos = 0",
-        "DELETE FROM {partition}",
-        "TRUNCATE {partition}",
-    ],
-)
-async def test_no_row_changes_or_goes(books: Books, statement: str) -> None:
+async def test_no_row_changes_or_goes(books: Books) -> None:
     await books.write(books.event("req_1"))
     partition = await books.value("SELECT tableoid::regclass::text FROM ledger")
-    with pytest.raises(asyncpg.RaiseError, match=r"append-only|never changed"):
-        await books.fetch(statement.replace("{partition}", str(partition)))
+    for table in ("ledger", partition):
+        for statement in (f"UPDATE {table} SET completion_tokens = 0", f"DELETE FROM {table}", f"TRUNCATE {table}"):
+            with pytest.raises(asyncpg.RaiseError, match=r"append-only|never changed"):
+                await books.fetch(statement)
     assert await books.value("SELECT completion_tokens FROM ledger") == 5
 
 

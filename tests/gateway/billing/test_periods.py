@@ -13,6 +13,7 @@ from gateway.billing.closing import Lost, objection
 from gateway.db.adjustments import write_adjustment
 from gateway.db.invoices import find_invoice, issue_invoices
 from gateway.db.periods import CannotClose, PeriodRow, close_period, list_periods
+from gateway.db.usage import write_usage_events
 from tests.gateway.billing.books import THIS_MONTH, Books, month_before, within
 
 LAST = month_before(THIS_MONTH)
@@ -123,6 +124,20 @@ async def test_closing_beside_writers_leaves_nothing_in_between(priced: Books) -
     assert counts[BEFORE] == closed.num_requests
     sums = dict(await priced.fetch("SELECT period, sum(num_requests)::bigint FROM period_sums GROUP BY 1"))
     assert sums == counts
+
+
+async def test_a_closing_gives_way_to_a_slow_writer_and_to_all_that_queue_behind_it(priced: Books) -> None:
+    await priced.write(priced.event("req_1", created_at=within(BEFORE)))
+    async with priced.database.transaction() as conn:
+        await write_usage_events(conn, [priced.event("req_slow", created_at=within(BEFORE))])
+        closing = asyncio.create_task(close(priced, BEFORE))
+        while not await priced.value("SELECT count(*) FROM pg_locks WHERE NOT granted"):  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.005)
+        async with asyncio.timeout(5):  # far below what copiers give a transaction
+            await priced.write(priced.event("req_2", created_at=within(BEFORE)))
+        with pytest.raises(asyncpg.LockNotAvailableError):
+            await closing
+    assert (await close(priced, BEFORE)).num_requests == 3
 
 
 async def test_an_invoice_comes_to_what_the_ledger_has_and_stays_as_it_was_issued(priced: Books) -> None:

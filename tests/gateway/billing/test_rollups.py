@@ -8,8 +8,15 @@ import datetime
 import random
 
 from gateway.billing.bookkeeper import Bookkeeper
+from gateway.db.adjustments import write_adjustment
+from gateway.db.credits import current_balance
+from gateway.db.invoices import draft_invoice
+from gateway.db.limits import list_limits, set_limit
+from gateway.db.periods import list_periods
 from gateway.db.rollups import roll_up
 from gateway.db.usage import write_usage_events
+from gateway.db.usage_sums import SumQuery, cost_sums
+from gateway.limits.limit import Limit
 from tests.gateway.billing.books import NOW, Books
 
 MEASURES = (
@@ -91,3 +98,31 @@ async def test_any_bookkeeper_does_all_there_is_to_do(books: Books) -> None:
     await assert_sums_are_the_ledgers(books)
     tomorrow = (datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=7)).strftime("ledger_%Y%m%d")
     assert await books.value("SELECT to_regclass($1) IS NOT NULL", tomorrow)
+
+
+async def test_sums_grow_beyond_what_one_row_can_hold(books: Books) -> None:
+    """In a currency of small units that is a good month; limits of the month stand still at their end."""
+    most, month = 9 * 10**18, NOW.date().replace(day=1)
+    limit = Limit("", books.organization_id, books.project_id, None, None, "cost_nanos", "month", 10, True)
+    async with books.database.transaction() as conn:
+        await set_limit(conn, limit)
+        for _ in range(3):
+            charge = {"reason": "test", "corrects_period": None, "corrects_request_id": None}
+            await write_adjustment(conn, books.organization_id, books.project_id, most, **charge)
+    await books.roll_up()
+    query = SumQuery(
+        organization_id=books.organization_id,
+        width="day",
+        start=NOW - datetime.timedelta(days=1),
+        end=NOW + datetime.timedelta(days=1),
+        project_ids=None,
+    )
+    async with books.database.acquire() as conn:
+        assert sum(each.cost_nanos for each in await cost_sums(conn, query)) == 3 * most
+        assert [each.cost_nanos for each in await list_periods(conn, books.organization_id)] == [3 * most]
+        invoice = await draft_invoice(conn, books.organization_id, books.project_id, month)
+        (standing,) = await list_limits(conn, books.organization_id, books.project_id)
+        assert await current_balance(conn, books.organization_id, books.project_id) == -3 * most
+    assert invoice.due_nanos == 3 * most
+    assert (standing.used, standing.free) == (2**63 - 1, 0)
+    assert await books.write(books.event("req_1")) == {("req_1", 0)}

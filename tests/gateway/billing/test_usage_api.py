@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
+import pytest_asyncio
 
 from gateway.db.adjustments import write_adjustment
 from gateway.db.pool import Database
+from tests.conftest import with_database
 from tests.gateway.admin_server import AdminServer, serve_admin
 from tests.gateway.billing.books import Books, open_books
 
@@ -23,14 +25,28 @@ def at(day: int, hour: int = 0, minute: int = 0) -> datetime.datetime:
     return datetime.datetime(2026, 3, day, hour, minute, 30, tzinfo=datetime.UTC)
 
 
-@pytest.fixture
-async def server(database: Database, tmp_path: Path) -> AsyncIterator[AdminServer]:
-    async with serve_admin(database, tmp_path) as server:
+# One server and one ledger for all: what these tests write is in no bucket that another one looks at.
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+shared = pytest_asyncio.fixture(scope="module", loop_scope="module")
+
+
+@shared
+async def database(postgres: str, database_template: str) -> AsyncIterator[Database]:
+    conn = await asyncpg.connect(postgres)
+    await conn.execute(f"CREATE DATABASE usage_api TEMPLATE {database_template}")
+    await conn.close()
+    async with await Database.connect(with_database(postgres, "usage_api")) as database:
+        yield database
+
+
+@shared
+async def server(database: Database, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AdminServer]:
+    async with serve_admin(database, tmp_path_factory.mktemp("usage_api")) as server:
         yield server
 
 
-@pytest.fixture
-async def acme(database: Database, server: AdminServer) -> Books:
+@shared
+async def acme(database: Database) -> Books:
     """Two tenants' usage in March 2026, summed."""
     acme = await open_books(database)
     globex = await open_books(database, "globex")
@@ -48,7 +64,7 @@ async def acme(database: Database, server: AdminServer) -> Books:
     return acme
 
 
-@pytest.fixture
+@shared
 async def operator(server: AdminServer) -> AsyncIterator[httpx.AsyncClient]:
     async with server.client(server.operator_key) as client:
         yield client
