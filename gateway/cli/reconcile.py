@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
-from gateway.cli.errors import EXIT_FAILED, EXIT_OK
-from gateway.cli.output import add_json_flag, print_json, print_table, utc
+from gateway.cli.errors import EXIT_FAILED, EXIT_OK, CommandFailed
+from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
@@ -20,8 +21,29 @@ def register(verbs: Verbs) -> None:
         description="Compare what engines counted with what the ledger took of them; 0 tokens differ once all that has "
         "ended is in the ledger. Exits 1 where usage was lost: dropped by an engine, or with a gateway's folder.",
     )
+    reconcile.add_argument(
+        "--write-off",
+        metavar="JOURNAL_ID",
+        help="wait for a lost gateway's journal no longer; says so in the audit log",
+    )
+    reconcile.add_argument("--reason", metavar="TEXT", help="why it is written off; it goes to the audit log")
     add_json_flag(reconcile)
-    reconcile.set_defaults(run=_reconcile)
+    reconcile.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    if (arguments.write_off is None) != (arguments.reason is None):
+        raise CommandFailed("--write-off and --reason go together")
+    return _reconcile(arguments, environ) if arguments.write_off is None else _write_off(arguments, environ)
+
+
+def _write_off(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    path = f"/reconciliation/lost_journals/{quote(arguments.write_off, safe='')}/write_off"
+    with AdminClient.of(environ) as client:
+        written_off = client.post(path, json={"reason": arguments.reason})
+    return print_result(arguments, written_off, f"wrote off {written_off['open_requests']} requests")
 
 
 def _reconcile(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -48,5 +70,8 @@ def _reconcile(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int
             ],
         )
         for journal in lost:
-            print(f"lost: {journal['open_requests']} requests of a gateway last heard {utc(journal['heard_at'])}")
+            print(
+                f"lost: {journal['open_requests']} requests of a gateway last heard {utc(journal['heard_at'])}, "
+                f"journal {journal['id']}"
+            )
     return EXIT_FAILED if lost or any(engine["num_dropped"] for engine in engines) else EXIT_OK

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from gateway.db.adjustments import list_adjustments, period_of_request, write_adjustment
 from gateway.db.charges import charges
 from gateway.db.exports import Scope
@@ -20,7 +18,7 @@ from tests.gateway.billing.books import THIS_MONTH, Books, month_before, within
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-BEFORE = month_before(THIS_MONTH, 2)
+BEFORE, FIRST = month_before(THIS_MONTH, 2), month_before(THIS_MONTH, 3)
 NUM_DAYS = 120
 _DAYS = "SELECT ensure_ledger_day($1::date - day) FROM generate_series(0, $2::integer) AS day"
 _LOCKED = """
@@ -29,52 +27,53 @@ _LOCKED = """
 """
 
 
-@pytest.fixture
-async def old(books: Books) -> Books:
-    """Books of many days, most of them empty."""
-    await books.fetch(_DAYS, THIS_MONTH, NUM_DAYS)
-    await books.set_prices()
-    seen = books.event("req_1", finish_reason="error", completion_tokens=2, created_at=within(BEFORE))
-    await books.write(seen, books.event("req_2", created_at=within(month_before(BEFORE))))
-    await books.roll_up()
-    return books
-
-
 async def num_locked(conn: Connection) -> int:
     locked: int = await conn.fetchval(_LOCKED)
     return locked
 
 
-async def test_a_better_count_locks_its_own_day(old: Books) -> None:
-    final = old.event("req_1", created_at=within(BEFORE))
-    async with old.database.transaction() as conn:
-        for _ in range(8):  # as often as makes a server plan for any days, if it may
-            await write_usage_events(conn, [final])
-            assert await corrected_here(conn, [("req_1", 0, final.created_at)]) == {("req_1", 0)}
-        assert await num_locked(conn) == 1
+async def test_who_works_on_some_days_locks_them_alone(books: Books) -> None:
+    await books.fetch(_DAYS, THIS_MONTH, NUM_DAYS)
+    await books.set_prices()
+    seen = books.event("req_1", finish_reason="error", completion_tokens=2, created_at=within(BEFORE))
+    await books.write(seen, books.event("req_2", created_at=within(FIRST)))
+    await books.roll_up()
+    for work in (correct, list_all, close_and_report, set_prices):
+        async with books.database.transaction() as conn:
+            await work(conn, books)
 
 
-async def test_reports_and_closings_lock_the_days_of_their_month(old: Books) -> None:
-    own = (old.organization_id, old.project_id)
-    async with old.database.transaction() as conn:
-        await write_adjustment(conn, *own, 5, reason="x", corrects_period=None, corrects_request_id=None)
-        assert await num_locked(conn) == 1
-    async with old.database.transaction() as conn:
-        for _ in range(8):
-            assert len(await list_adjustments(conn, *own)) == 1
-        assert await num_locked(conn) <= 2 * 31 + 8
-    first = month_before(BEFORE)
-    async with old.database.transaction() as conn:
-        await close_period(conn, old.organization_id, first)
-        await draft_invoice(conn, *own, first)
-        assert await num_locked(conn) == 0
-        scope = Scope(old.organization_id, None, first, None, None, "usd")
-        assert [row.project_id async for batch in charges(conn, scope, by_day=True) for row in batch]
-        assert await period_of_request(conn, *own, "req_2") == first
-        assert await num_locked(conn) <= 2 * 31
-    async with old.database.transaction() as conn:
-        await add_version(conn, old.organization_id, currency="usd", entries=[], discounts={}, effective_at=None)
-        assert await num_locked(conn) == 0
+async def correct(conn: Connection, books: Books) -> None:
+    final = books.event("req_1", created_at=within(BEFORE))
+    for _ in range(8):  # as often as makes a server plan for any days, if it may
+        await write_usage_events(conn, [final])
+        assert await corrected_here(conn, [("req_1", 0, final.created_at)]) == {("req_1", 0)}
+    assert await num_locked(conn) == 1
+
+
+async def list_all(conn: Connection, books: Books) -> None:
+    own = (books.organization_id, books.project_id)
+    await write_adjustment(conn, *own, 5, reason="x", corrects_period=None, corrects_request_id=None)
+    assert await num_locked(conn) == 1
+    for _ in range(8):
+        assert len(await list_adjustments(conn, *own)) == 1
+    assert await num_locked(conn) <= 2 * 31 + 8
+
+
+async def close_and_report(conn: Connection, books: Books) -> None:
+    own = (books.organization_id, books.project_id)
+    await close_period(conn, books.organization_id, FIRST)
+    await draft_invoice(conn, *own, FIRST)
+    assert await num_locked(conn) == 0
+    scope = Scope(books.organization_id, None, FIRST, None, None, "usd")
+    assert [row.project_id async for batch in charges(conn, scope, by_day=True) for row in batch]
+    assert await period_of_request(conn, *own, "req_2") == FIRST
+    assert await num_locked(conn) <= 2 * 31
+
+
+async def set_prices(conn: Connection, books: Books) -> None:
+    await add_version(conn, books.organization_id, currency="usd", entries=[], discounts={}, effective_at=None)
+    assert await num_locked(conn) == 0
 
 
 async def test_a_server_with_few_locks_is_warned_about(database: Database) -> None:

@@ -14,4 +14,7 @@ async def test_what_was_lost_with_a_gateway_is_named_and_fails(lorikeet: Cli, da
         await report_journal(conn, "gone", 2)
         await conn.execute("UPDATE journals SET heard_at = heard_at - interval '2 minutes' WHERE id = 'gone'")
     code, out, _ = await lorikeet("reconcile")
-    assert (code, "lost: 2 requests" in out) == (1, True)
+    assert (code, "lost: 2 requests" in out, "journal gone" in out) == (1, True, True)
+    assert (await lorikeet("reconcile", "--write-off", "gone"))[0] != 0
+    assert await lorikeet("reconcile", "--write-off", "gone", "--reason", "burned") == (0, "wrote off 2 requests\n", "")
+    assert (await lorikeet("reconcile"))[0] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import cast
 
 import msgspec
@@ -11,10 +12,18 @@ from prometheus_client import CollectorRegistry
 from engine.protocol import EngineStats
 from gateway.backends.base import Health
 from gateway.backends.pool import CountedBackend, Pool
-from gateway.db.journals import add_engine_usage, forget_journals, report_journal, settle_journals
+from gateway.db.journals import (
+    add_engine_usage,
+    engine_usage,
+    forget_journals,
+    forget_old_engines,
+    report_journal,
+    settle_journals,
+)
 from gateway.db.pool import Database
 from gateway.journal_metrics import JournalMetrics
 from gateway.metering.reconcile import Reconciler, Reconciliation
+from tests.gateway.admin_server import serve_admin
 
 STATS = EngineStats(ended_prompt_tokens_total=30, ended_completion_tokens_total=70, unacked_usage=1)
 
@@ -75,3 +84,30 @@ async def test_a_silent_journal_is_lost_until_its_requests_have_rows_or_it_is_re
         await forget_journals(conn, ["replayed"])
     lost = (await reconciled(database)).lost_journals
     assert [msgspec.structs.astuple(journal)[:2] for journal in lost] == [("lost", 2)]
+
+
+async def test_an_engine_that_is_connected_is_never_forgotten_however_idle(database: Database) -> None:
+    async with database.acquire() as conn:
+        await add_engine_usage(conn, "one", {"idle": (10, 20), "gone": (5, 5)})
+        await conn.execute("UPDATE engine_usage SET updated_at = updated_at - interval '31 days'")
+        for _ in range(2):
+            await forget_old_engines(conn, ["idle"])
+            assert await engine_usage(conn, ["idle", "gone"]) == {"idle": (10, 20)}
+            await forget_old_engines(conn, [])  # of a gateway that is connected to none
+
+
+async def test_a_lost_journal_is_written_off_on_record_and_a_living_one_is_not(
+    database: Database, tmp_path: Path
+) -> None:
+    async with database.acquire() as conn:
+        await report_journal(conn, "lost", 3)
+        await conn.execute("UPDATE journals SET heard_at = heard_at - interval '2 minutes'")
+        await report_journal(conn, "living", 5)
+    async with serve_admin(database, tmp_path) as server, server.client(server.operator_key) as operator:
+        for journal_id, status in (("living", 404), ("unknown", 404), ("lost", 200), ("lost", 404)):
+            path = f"/reconciliation/lost_journals/{journal_id}/write_off"
+            assert (await operator.post(path, json={"reason": "its disk burned"})).status_code == status
+        assert (await operator.get("/reconciliation")).json()["lost_journals"] == []
+        (row,) = (await operator.get("/audit_logs")).json()["data"]
+    assert row["type"] == "journal.written_off"
+    assert "its disk burned" in str(row) and "lost" in str(row)
