@@ -1,4 +1,5 @@
-"""What must hold after anything: client-seen <= billed <= produced, each attempt once, nothing reserved by nobody."""
+"""What must hold after anything: client-seen <= billed <= produced, each attempt once and at its price, every sum the
+ledger's, no closed month changed, nothing reserved by nobody."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import asyncio
 import asyncpg
 import msgspec
 
+from tests.faults.history import check_history
 from tests.faults.site import Site
 from tests.faults.watcher import PROMPT
 
@@ -18,14 +20,17 @@ class Row(msgspec.Struct, frozen=True):
     attempt: int
     project_id: str
     prompt_tokens: int
+    cached_tokens: int
     completion_tokens: int
     discarded_tokens: int
     finish_reason: str
+    cost_nanos: int
 
 
 _ROWS = """
-    SELECT request_id, attempt, project_id, prompt_tokens, completion_tokens, discarded_tokens, finish_reason
-    FROM usage_attempts
+    SELECT request_id, attempt, project_id, prompt_tokens, cached_tokens, completion_tokens, discarded_tokens,
+           finish_reason, cost_nanos
+    FROM usage_attempts WHERE project_id <> $1
 """
 _SETTLED = """
     SELECT l.unit, coalesce(sum(a.settled), 0)::bigint AS settled
@@ -35,7 +40,7 @@ _SETTLED = """
 
 def ledger(site: Site) -> dict[str, Row]:
     """By request; no attempt is there twice."""
-    rows = [Row(**row) for row in asyncio.run(_fetch(site, _ROWS))]
+    rows = [Row(**row) for row in asyncio.run(_fetch(site, _ROWS, site.history.project_id))]
     assert len({(row.request_id, row.attempt) for row in rows}) == len(rows)
     return {row.request_id: row for row in rows}
 
@@ -48,8 +53,10 @@ def check_conservation(site: Site) -> dict[str, Row]:
         assert row.completion_tokens + row.discarded_tokens <= made, (row, made)
         assert row.prompt_tokens in (0, len(PROMPT)), row
         assert row.prompt_tokens or not row.completion_tokens, row
+        uncached = row.prompt_tokens - row.cached_tokens
+        assert row.cost_nanos == 3 * uncached + row.cached_tokens + 7 * row.completion_tokens, "as FLAT prices have it"
     for client in site.seen:
-        if client.request_id in site.lost:
+        if client.request_id in site.lost | site.torn:
             continue
         if client.num_tokens:
             row = rows[client.request_id]
@@ -59,6 +66,7 @@ def check_conservation(site: Site) -> dict[str, Row]:
     unbilled = produced.keys() - rows.keys() - site.lost
     assert not unbilled, f"an engine worked on {unbilled}, and nobody knows of it"
     _check_limits(site, rows)
+    asyncio.run(check_history(site.postgres.dsn, site.history))
     return rows
 
 
@@ -82,9 +90,9 @@ def execute(site: Site, sql: str) -> None:
     asyncio.run(_fetch(site, sql))
 
 
-async def _fetch(site: Site, sql: str) -> list[asyncpg.Record]:
+async def _fetch(site: Site, sql: str, *values: object) -> list[asyncpg.Record]:
     conn = await asyncpg.connect(site.postgres.dsn)
     try:
-        return await conn.fetch(sql)
+        return await conn.fetch(sql, *values)
     finally:
         await conn.close()

@@ -15,20 +15,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.faults.conservation import check_conservation
-from tests.faults.site import Gateway, Site
+from tests.faults.processes import Gateway
+from tests.faults.site import Site
 from tests.faults.watcher import Watcher
 
 POINTS_PER_SEED = 20
 FULL_POINTS = 1000
 NUM_CLIENTS = 12
 SEEDS_PER_FREEZE = 3
-"""Databases are slow to freeze and to thaw: only one seed in so many does it, once."""
+"""Databases are slow to freeze and to thaw: only one seed in so many does it, once. Gateways and engines, which may be
+frozen past their heartbeats, are at full size."""
 
 
 class Faults:
     """What may happen to a site, each with its weight. Started again at once: some are killed while they start."""
 
-    def __init__(self, site: Site, rng: random.Random, *, with_freeze: bool) -> None:
+    def __init__(self, site: Site, rng: random.Random, *, with_freeze: bool, with_long_freezes: bool) -> None:
         self._site = site
         self._rng = rng
         self._kinds: list[tuple[Callable[[], None], int]] = [
@@ -38,6 +40,8 @@ class Faults:
             (self._kill_all, 1),
             (site.postgres.restart, 1),
             (site.postgres.kill, 1),
+            (self._freeze_gateway, int(with_long_freezes)),
+            (self._freeze_engine, int(with_long_freezes)),
         ]
         self._with_freeze = with_freeze
 
@@ -71,6 +75,15 @@ class Faults:
         for gateway in self._site.gateways:
             gateway.start()
 
+    def _freeze_gateway(self) -> None:
+        """For so long that its engine may or may not give it up."""
+        with self._rng.choice(self._site.gateways).frozen():
+            time.sleep(self._rng.uniform(0.1, 5.0))
+
+    def _freeze_engine(self) -> None:
+        with self._site.engine.frozen():
+            time.sleep(self._rng.uniform(0.1, 5.0))
+
     @staticmethod
     def _again(gateway: Gateway) -> None:
         gateway.kill()
@@ -95,20 +108,20 @@ async def load(site: Site, rng: random.Random, stop: threading.Event) -> None:
     await asyncio.gather(*(client() for _ in range(NUM_CLIENTS)))
 
 
-def run_seed(folder: Path, seed: int) -> str:
+def run_seed(folder: Path, seed: int, *, full: bool) -> str:
     """A site with faults until all is quiet again; raises AssertionError where something was lost or billed twice."""
     rng = random.Random(seed)
     folder.mkdir(mode=0o711)
     site, stop = Site(folder, num_gateways=2), threading.Event()
     try:
         site.start()
-        faults = Faults(site, rng, with_freeze=seed % SEEDS_PER_FREEZE == 0)
+        faults = Faults(site, rng, with_freeze=seed % SEEDS_PER_FREEZE == 0, with_long_freezes=full)
         # The clients have a thread of their own: a database ends with the thread that started it.
         with ThreadPoolExecutor(1) as thread:
             running = thread.submit(asyncio.run, load(site, random.Random(seed), stop))
             try:
                 for _ in range(POINTS_PER_SEED):
-                    time.sleep(rng.uniform(0.02, 0.5))
+                    time.sleep(rng.uniform(0.02, 0.35))
                     faults.one()
             finally:
                 stop.set()
@@ -128,4 +141,4 @@ def test_conservation_at_random_points(open_folder: Path, tmp_path: Path, full: 
     first = int(os.environ.get("FIRST_SEED", "0")) if full else 0
     for seed in range(first, FULL_POINTS // POINTS_PER_SEED) if full else [first]:
         print(f"seed {seed}: ", end="", flush=True)
-        print(run_seed(open_folder / f"{tmp_path.name}-{seed}", seed), flush=True)
+        print(run_seed(open_folder / f"{tmp_path.name}-{seed}", seed, full=full), flush=True)

@@ -7,18 +7,28 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from engine.protocol import HEARTBEAT_INTERVAL_S, HEARTBEATS_MISSED
 from gateway.metering.folder import segments_in
 from tests.faults.conservation import Row, check_conservation, execute, ledger, num_open
-from tests.faults.site import Gateway, Site
+from tests.faults.processes import Gateway
+from tests.faults.site import Site
 from tests.faults.watcher import Seen, Watcher
 from tests.gateway.limits.fleet import make_key
 
 LONG = 200
+SHORT = 80
+"""Long enough to be met by a fault, and soon over."""
+
+MOST_IN_A_RECORD = 2
+"""Tokens of one stream."""
+
+SILENT_S = HEARTBEAT_INTERVAL_S * HEARTBEATS_MISSED + 0.3
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +46,17 @@ def site(open_folder: Path) -> Iterator[Site]:
         site.close()
 
 
-def interrupted(site: Site, break_it: Callable[[], object], lengths: Sequence[int] = (LONG,) * 3) -> list[Seen]:
-    """What clients saw of streams of so many tokens, in whose midst something was broken."""
+def interrupted(
+    site: Site, break_it: Callable[[], object], lengths: Sequence[int] = (LONG,) * 3, gateways: Sequence[int] = (0,) * 3
+) -> list[Seen]:
+    """What clients of these gateways saw of streams of so many tokens, in whose midst something was broken."""
 
     all_began = threading.Event()
 
     async def stream() -> list[Seen]:
-        watchers = [Watcher(site, 0, max_tokens=length) for length in lengths]
+        watchers = [
+            Watcher(site, gateway, max_tokens=length) for gateway, length in zip(gateways, lengths, strict=True)
+        ]
         running = [asyncio.create_task(watcher.run()) for watcher in watchers]
         for number, watcher in enumerate(watchers):
             await watcher.saw(5 + 3 * number)
@@ -55,6 +69,21 @@ def interrupted(site: Site, break_it: Callable[[], object], lengths: Sequence[in
         assert all_began.wait(20)
         break_it()
         return seen.result()
+
+
+@contextmanager
+def another_gateway(site: Site, **changes: int) -> Iterator[Gateway]:
+    """The site's second one, with other settings, until it has stopped in order."""
+    gateway = Gateway(msgspec.structs.replace(site.settings, **changes), site.postgres.dsn, 1)
+    site.gateways.append(gateway)
+    try:
+        gateway.start()
+        gateway.wait_ready()
+        yield gateway
+        assert gateway.terminate() == 0
+    finally:
+        site.gateways.remove(gateway)
+        gateway.close()
 
 
 def billed(site: Site, seen: list[Seen], *reasons: str) -> list[Row]:
@@ -111,11 +140,52 @@ def test_with_the_engine_gone_too_they_cost_what_the_journal_says(site: Site) ->
         assert 5 <= client.num_tokens <= row.completion_tokens <= site.produced()[row.request_id]
 
 
-@pytest.mark.parametrize("how", ["kill", "restart"])
-def test_a_database_that_goes_and_comes_costs_nothing(site: Site, how: str) -> None:
-    seen = interrupted(site, getattr(site.postgres, how))
+def test_a_machine_that_dies_costs_what_its_disk_kept(site: Site) -> None:
+    """All of it at once, and the last record that was written is torn."""
+
+    def machine() -> None:
+        site.gateways[0].kill()
+        site.engine.kill()
+        site.postgres.kill()
+        *_, last = segments_in(site.settings.journal_dir / "0")
+        with last.open("r+b") as segment:
+            segment.truncate(last.stat().st_size - 1)
+
+    seen = interrupted(site, machine)
+    site.torn |= {client.request_id for client in seen}
+    site.engine.start()
+    site.gateways[0].start()
+    site.gateways[0].wait_ready()
+    for row, client in zip(billed(site, seen, "error"), seen, strict=True):
+        assert client.num_tokens - MOST_IN_A_RECORD <= row.completion_tokens <= site.produced()[row.request_id]
+        assert row.completion_tokens >= 5 - MOST_IN_A_RECORD
+
+
+def test_a_gateway_and_an_engine_that_were_frozen_past_their_heartbeats_agree_on_one_count(site: Site) -> None:
+    """The first gateway loses its engine, and the second one is given up by it; both hear its own counts later."""
+
+    def freeze() -> None:
+        with second.frozen():
+            time.sleep(0.2)  # the engine sends, and nobody takes it
+            with site.engine.frozen():
+                time.sleep(SILENT_S)
+            time.sleep(0.2)
+
+    with another_gateway(site) as second:
+        seen = interrupted(site, freeze, (500,) * 4, (0, 1, 0, 1))
+        assert all(client.has_failed and not client.has_ended for client in seen)
+        rows = billed(site, seen, "abort")
+        assert [row.completion_tokens for row in rows] == [site.produced()[row.request_id] for row in rows]
+
+
+def test_a_database_that_goes_and_comes_costs_nothing(site: Site) -> None:
+    def go_and_come() -> None:
+        site.postgres.kill()
+        site.postgres.restart()
+
+    seen = interrupted(site, go_and_come, (SHORT,) * 3)
     assert all(client.has_ended for client in seen)
-    assert [row.completion_tokens for row in billed(site, seen, "length")] == [LONG] * 3
+    assert [row.completion_tokens for row in billed(site, seen, "length")] == [SHORT] * 3
 
 
 def test_a_gateway_that_stops_without_its_database_leaves_the_rest_to_the_next(site: Site) -> None:
@@ -125,27 +195,23 @@ def test_a_gateway_that_stops_without_its_database_leaves_the_rest_to_the_next(s
         with site.postgres.stopped():
             codes.append(site.gateways[0].terminate())
 
-    seen = interrupted(site, stop)
+    seen = interrupted(site, stop, (SHORT,) * 3)
     assert codes == [0]
     assert all(client.has_ended for client in seen), "a stop lets streams finish"
     assert segments_in(site.settings.journal_dir / "0")
     site.gateways[0].start()
     site.gateways[0].wait_ready()
-    assert [row.completion_tokens for row in billed(site, seen, "length")] == [LONG] * 3
+    assert [row.completion_tokens for row in billed(site, seen, "length")] == [SHORT] * 3
 
 
 def test_at_the_journals_bound_new_requests_are_refused_and_nothing_that_ran_is_lost(site: Site) -> None:
-    small = Gateway(msgspec.structs.replace(site.settings, journal_bytes=2000), site.postgres.dsn, 1)
-    site.gateways.append(small)
     # Of a tenant without limits: those would need the database, too.
     secret = asyncio.run(make_key(site.postgres.dsn, "unlimited")).secret
 
     def ask() -> Seen:
         return asyncio.run(Watcher(site, 1, secret=secret, max_tokens=2).run())
 
-    try:
-        small.start()
-        small.wait_ready()
+    with another_gateway(site, journal_bytes=2000):
         assert ask().status == 200  # its key is known from now on
         with site.postgres.frozen():
             asked = [ask() for _ in range(6)]
@@ -154,10 +220,6 @@ def test_at_the_journals_bound_new_requests_are_refused_and_nothing_that_ran_is_
         until(lambda: ask().status == 200)
         ran = [client for client in asked if client.status == 200]
         assert [row.completion_tokens for row in billed(site, ran, "length")] == [2] * len(ran)
-        assert small.terminate() == 0
-    finally:
-        site.gateways.remove(small)
-        small.close()
 
 
 def test_without_its_folder_what_the_engine_holds_is_billed_and_the_rest_is_counted(site: Site) -> None:
