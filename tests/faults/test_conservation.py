@@ -121,7 +121,7 @@ def run_seed(folder: Path, seed: int, *, full: bool) -> str:
             running = thread.submit(asyncio.run, load(site, random.Random(seed), stop))
             try:
                 for _ in range(POINTS_PER_SEED):
-                    time.sleep(rng.uniform(0.02, 0.35))
+                    time.sleep(rng.uniform(0.02, 0.25))
                     faults.one()
             finally:
                 stop.set()
