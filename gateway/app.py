@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import math
 import signal
 import socket
@@ -16,7 +17,7 @@ import uvloop
 from litestar import Litestar, Router
 from litestar.config.cors import CORSConfig
 
-from gateway.admin.router import admin_router
+from gateway.admin.router import admin_routers
 from gateway.api.caller import provide_caller
 from gateway.api.chat import chat_completions
 from gateway.api.completions import completions
@@ -54,7 +55,7 @@ def build_app(services: Services) -> Litestar:
         trusted_proxies=settings.trusted_networks,
         route_handlers=[
             openai,
-            admin_router(services.admin),
+            *admin_routers(services.admin),
             openapi(),
             *health(services.database, list(pools.values()), services.metrics),
         ],
@@ -104,6 +105,9 @@ async def _serve(settings: Settings, model_dir: Path, dsn: str, sockets: list[so
         loop.add_signal_handler(number, main.cancel)  # as long as there is nothing to drain
     async with running_services(settings, model_dir=model_dir, dsn=dsn) as services:
         server = _Server(server_config(settings, build_app(services)))
+        # What lives as long as the process need not be walked through again and again.
+        gc.collect()
+        gc.freeze()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, server.handle_exit, number, None)
         await server.serve(sockets)
