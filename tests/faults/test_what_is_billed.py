@@ -163,8 +163,7 @@ def test_a_machine_that_dies_costs_what_its_disk_kept(site: Site) -> None:
 
 
 def test_a_gateway_and_an_engine_that_were_frozen_past_their_heartbeats_agree_on_one_count(site: Site) -> None:
-    """The first gateway gives its engine up; the second wakes up to one that may have given it up. Both are told what it
-    counted."""
+    """The first gateway gives its engine up; the second wakes up to one that may have given it up."""
 
     def freeze() -> None:
         with second.frozen():
