@@ -139,6 +139,7 @@ MEANT = {
     (): "organization",
     ("status",): "organization",
     ("reconciliation",): "organization",
+    ("reconciliation", "lost_journals"): "billing",
     ("projects",): "projects",
     ("projects", "users"): "members",
     ("projects", "service_accounts"): "keys",
@@ -176,7 +177,7 @@ MEANT = {
 """What a path is about, without ids and actions."""
 MEANT_TO_CHANGE = {("projects", "limits"): "key_limits"}
 """Where that differs; limits of the project itself are a matter of the body."""
-ACTIONS = {"close", "suspend", "resume", "archive", "rotate", "reset", "verify"}
+ACTIONS = {"close", "suspend", "resume", "archive", "rotate", "reset", "verify", "write_off"}
 
 
 def test_each_route_names_the_permission_that_its_path_and_method_call_for(server: AdminServer) -> None:
