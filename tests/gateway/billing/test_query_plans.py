@@ -11,7 +11,7 @@ import asyncpg
 import httpx
 import pytest
 
-from gateway.db import ledger, usage, usage_sums
+from gateway.db import exports, usage, usage_sums
 from gateway.db.pool import Database
 from tests.gateway.admin_server import serve_admin
 from tests.gateway.billing.generator import DAYS, Generated, generate
@@ -49,7 +49,7 @@ async def test_a_month_by_day_project_and_model_comes_fast_from_sums_alone(
     plan = await explain(conn, usage._LIST, "proj_7", 20)
     assert of_the_month not in plan, plan
     month = made.start.date()
-    plan = await explain(conn, ledger._OF_PERIOD, made.organization_id, month)
+    plan = await explain(conn, exports._LEDGER_ROWS, made.organization_id, None, month, None, None, "usd")
     assert of_the_month not in plan and "Sort" not in plan, plan
 
     async with (
