@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import math
 import signal
 import socket
@@ -104,6 +105,9 @@ async def _serve(settings: Settings, model_dir: Path, dsn: str, sockets: list[so
         loop.add_signal_handler(number, main.cancel)  # as long as there is nothing to drain
     async with running_services(settings, model_dir=model_dir, dsn=dsn) as services:
         server = _Server(server_config(settings, build_app(services)))
+        # What lives as long as the process need not be walked through again and again.
+        gc.collect()
+        gc.freeze()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, server.handle_exit, number, None)
         await server.serve(sockets)

@@ -13,7 +13,6 @@ from typing import Protocol
 import msgspec
 import structlog
 import zmq
-import zmq.asyncio
 
 from engine.protocol import (
     HEARTBEAT_INTERVAL_S,
@@ -30,6 +29,7 @@ from engine.protocol import (
     decode_from_engine,
     encode,
 )
+from gateway.backends.frames import Frames
 
 log = structlog.get_logger(__name__)
 
@@ -68,8 +68,8 @@ class EngineLink:
         self._database_id = database_id
         self._model_digest = model_digest
         self._listener = listener
-        self._context: zmq.asyncio.Context | None = None
-        self._socket: zmq.asyncio.Socket | None = None
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._frames: Frames | None = None
         self._engine_id: str | None = None
         self._heard_at_s = 0.0
         self._linger_ms = 0
@@ -77,7 +77,7 @@ class EngineLink:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._context = zmq.asyncio.Context()
+        self._context = zmq.Context()
         self._task = asyncio.create_task(self._keep_connected())
 
     async def stop(self) -> None:
@@ -95,18 +95,9 @@ class EngineLink:
 
     def send(self, message: GatewayMessage) -> None:
         """Hand a message to the socket without waiting. Raises EngineGone when no engine is there to read it."""
-        if self._engine_id is None or self._socket is None:
+        if self._engine_id is None or self._frames is None:
             raise EngineGone(self.detail)
-        self._put(self._socket, message)
-
-    @staticmethod
-    def _put(socket: zmq.asyncio.Socket, message: GatewayMessage) -> None:
-        sent = asyncio.ensure_future(socket.send(encode(message)))
-        if not sent.done():  # the high-water mark is reached
-            sent.cancel()
-            raise EngineGone("the engine does not read its messages")
-        if (error := sent.exception()) is not None:
-            raise EngineGone(str(error))
+        _put(self._frames, message)
 
     async def _keep_connected(self) -> None:
         # A flag too: a task group that is cancelled just as one of its tasks fails raises the failure alone.
@@ -136,19 +127,21 @@ class EngineLink:
         socket.setsockopt(zmq.RCVHWM, 0)  # what the engine may owe us is bounded by our credits
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
         monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        self._socket = socket
+        self._frames, events = Frames(socket), Frames(monitor)
         try:
             socket.connect(self.endpoint)
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._watch(monitor))
-                await self._greet(socket)
-                tasks.create_task(self._beat(socket))
-                tasks.create_task(self._receive(socket))
+                tasks.create_task(_watch(events))
+                await self._greet(self._frames)
+                tasks.create_task(self._beat(self._frames))
+                tasks.create_task(self._receive(self._frames))
         except* EngineGone as gone:
             self.detail = str(gone.exceptions[0])
             raise
         finally:
-            self._socket = None
+            self._frames.stop()
+            events.stop()
+            self._frames = None
             socket.disable_monitor()
             monitor.close(linger=0)
             socket.close(linger=self._linger_ms)
@@ -157,12 +150,12 @@ class EngineLink:
                 log.warning("engine_disconnected", endpoint=self.endpoint)
                 self._listener.disconnected(self.detail)
 
-    async def _greet(self, socket: zmq.asyncio.Socket) -> None:
+    async def _greet(self, frames: Frames) -> None:
         self.detail = "waiting for an engine"
-        self._put(socket, Hello(PROTOCOL_VERSION, uuid.uuid4().hex, self._database_id))
+        _put(frames, Hello(PROTOCOL_VERSION, uuid.uuid4().hex, self._database_id))
         try:
             async with asyncio.timeout(DEAD_AFTER_S):
-                answer = _decode(await socket.recv())
+                answer, *more = map(_decode, await frames.take())
         except TimeoutError:
             raise EngineGone("no engine answers") from None
         if isinstance(answer, Refused):
@@ -176,37 +169,53 @@ class EngineLink:
         self.detail = "ready"
         log.info("engine_connected", endpoint=self.endpoint, engine_id=answer.engine_id, credits=answer.credits)
         self._listener.connected(answer)
+        for message in more:
+            self._hear(message)
 
-    async def _receive(self, socket: zmq.asyncio.Socket) -> None:
+    async def _receive(self, frames: Frames) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            message = _decode(await socket.recv())
+            came = await frames.take()
             self._heard_at_s = loop.time()
-            if isinstance(message, Refused):
-                raise EngineGone(f"the engine ended the session: {message.reason}")
-            if isinstance(message, Welcome):
-                raise EngineGone("the engine greeted twice")
-            if not isinstance(message, Heartbeat) or message.stats is not None:
-                self._listener.received(message)
+            for frame in came:
+                self._hear(_decode(frame))
 
-    async def _beat(self, socket: zmq.asyncio.Socket) -> None:
+    def _hear(self, message: EngineMessage) -> None:
+        if isinstance(message, Refused):
+            raise EngineGone(f"the engine ended the session: {message.reason}")
+        if isinstance(message, Welcome):
+            raise EngineGone("the engine greeted twice")
+        if not isinstance(message, Heartbeat) or message.stats is not None:
+            self._listener.received(message)
+
+    async def _beat(self, frames: Frames) -> None:
         loop = asyncio.get_running_loop()
         sequence = 0
         while True:
-            self._put(socket, Heartbeat(sequence))
+            _put(frames, Heartbeat(sequence))
             sequence += 1
             await asyncio.sleep(HEARTBEAT_INTERVAL_S)
             if loop.time() - self._heard_at_s > DEAD_AFTER_S:
                 raise EngineGone(f"the engine missed {HEARTBEATS_MISSED} heartbeats")
 
-    async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
-        """A closed connection is known at once, long before heartbeats are missed."""
-        await monitor.recv_multipart()
-        raise EngineGone("the engine closed the connection")
-
 
 class _RefusedHello(EngineGone):
     """No use to try again soon."""
+
+
+async def _watch(events: Frames) -> None:
+    """A closed connection is known at once, long before heartbeats are missed."""
+    await events.take()
+    raise EngineGone("the engine closed the connection")
+
+
+def _put(frames: Frames, message: GatewayMessage) -> None:
+    try:
+        frames.send(encode(message))
+    except zmq.Again:
+        raise EngineGone("the engine does not read its messages") from None
+    except zmq.ZMQError as error:
+        raise EngineGone(str(error)) from None
 
 
 def _decode(frame: bytes) -> EngineMessage:

@@ -14,8 +14,12 @@ from gateway.limits.holdings import Holdings
 from gateway.limits.slices import Entry, Hold, Key, Shortage
 from gateway.limits.work import Work
 
-SLICE_S = 1.0
-"""A slice is what the gateway reserves in this time, where its share of what is left allows that."""
+SLICE_S = 5.0
+"""A slice is what the gateway reserves in this time, where its share of what is left allows that: requests go on while
+PostgreSQL is slow."""
+
+FIRST_SLICE = 8
+"""Of a burst that has just begun no pace is known yet: what came so far comes this many times again."""
 
 FREE_SHARE = 0.05
 """Of what is left of a limit, all gateways together hold at most this much ahead of requests."""
@@ -67,6 +71,19 @@ def ask(entries: tuple[Entry, ...], work: Work, instant_ns: int, now_s: float) -
         entry.slice.num_asks += 1
         taken.append(part)
     return Ask(entries, work, instant_ns, tuple(taken))
+
+
+def fill(holdings: Holdings, one: Ask) -> bool:
+    """Whether what an exchange has brought since then does for it: then it is answered."""
+    needs = [one.work.amount(entry.limit.unit, one.work.max_tokens) for entry in one.entries]
+    missing = [need - taken for need, taken in zip(needs, one.taken, strict=True)]
+    if any(entry.slice.free < more for entry, more in zip(one.entries, missing, strict=True)):
+        return False
+    for entry, more in zip(one.entries, missing, strict=True):
+        entry.slice.reserved += more
+        entry.slice.num_asks -= 1
+    one.answer = holdings.hold(one.entries, one.work, one.work.max_tokens, one.instant_ns)
+    return True
 
 
 class Exchange:
@@ -182,8 +199,7 @@ class Exchange:
         for key, room in left.items():
             each = self._slices[key]
             share = int(max(0, room) * FREE_SHARE / snapshot.num_gateways)
-            # Of a burst that has just begun no pace is known yet: what came so far comes again.
-            keep = min(int(max(each.per_s * SLICE_S, each.taken)), share)
+            keep = min(int(max(each.per_s * SLICE_S, each.taken * FIRST_SLICE)), share)
             each.keep = keep if keep >= each.typical else 0
             more = max(0, each.keep - max(0, each.free))
             if more:

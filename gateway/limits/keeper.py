@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from gateway.limits.clock import DatabaseClock
-from gateway.limits.exchange import Ask, Exchange, Stale, ask
+from gateway.limits.exchange import Ask, Exchange, Stale, ask, fill
 from gateway.limits.holdings import Holdings, Row
 from gateway.limits.limit import Limit
 from gateway.limits.slices import Hold, Key, Shortage
@@ -153,7 +153,7 @@ class Keeper:
             if now_s - self._ticked_s >= TICK_S:
                 self.holdings.tick(now_s, now_s - self._ticked_s, self._clock.now_ns())
                 self._ticked_s = now_s
-            waiting, self._waiting = self._waiting, []
+            waiting = self._left_waiting(now_s)
             try:
                 await self._exchange([asked for asked, _ in waiting])
             except SessionLost:
@@ -164,6 +164,17 @@ class Keeper:
                 log.exception("leases_failed")  # those who wait are told; the next exchange mends the rest
             finally:
                 self._answer(waiting)
+
+    def _left_waiting(self, now_s: float) -> list[tuple[Ask, asyncio.Future[None]]]:
+        """Those who asked during the last exchange and whom it has not helped: the others are answered."""
+        is_known = now_s - self._heard_s <= SILENT_S
+        filled: list[tuple[Ask, asyncio.Future[None]]] = []
+        rest: list[tuple[Ask, asyncio.Future[None]]] = []
+        for each in self._waiting:
+            (filled if is_known and fill(self.holdings, each[0]) else rest).append(each)
+        self._waiting = []
+        self._answer(filled)
+        return rest
 
     async def _exchange(self, asks: list[Ask]) -> None:
         async with self._lock:

@@ -15,7 +15,7 @@ import msgspec
 
 from engine.protocol import Usage
 from gateway.limits.clock import DatabaseClock
-from gateway.limits.exchange import Account, Ask, Exchange, Snapshot, Stale, ask
+from gateway.limits.exchange import Account, Ask, Exchange, Snapshot, Stale, ask, fill
 from gateway.limits.holdings import Holdings, Row
 from gateway.limits.keeper import SHORT_S, SILENT_S
 from gateway.limits.limit import NS_PER_S, Limit, period
@@ -236,7 +236,15 @@ class Gateway:
 
     def exchange(self) -> None:
         """The transaction; its reply comes later, or never."""
-        waiting, self.waiting = self.waiting, []
+        is_known = self.clock.monotonic() - self.heard_s <= SILENT_S
+        waiting = []
+        for tenant, asked in self.waiting:
+            if is_known and fill(self.holdings, asked):
+                assert isinstance(asked.answer, Hold)
+                self.admitted.append(Running(tenant, asked.answer, self))
+            else:
+                waiting.append((tenant, asked))
+        self.waiting = []
         exchange = Exchange(self.holdings, [asked for _, asked in waiting])
         if exchange.is_empty:
             return

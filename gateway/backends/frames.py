@@ -1,0 +1,61 @@
+"""A ZeroMQ socket in the event loop: sends at once or not at all, and takes what has come in one go.
+
+pyzmq's own asyncio sockets make a future and walk through the loop for every message; under load that is a tenth of a
+request. ZeroMQ's descriptor tells of changes only (zmq_getsockopt(3), ZMQ_FD), and every call may take one in, so
+whoever waits is woken by the look that follows each call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import zmq
+
+MAX_AT_ONCE = 256
+"""The rest comes after others have had their turn."""
+
+
+class Frames:
+    """Over a connected or connecting socket, which stays its owner's to close, after `stop`. One task may `take`."""
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self._socket = socket
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
+        self._is_full = False
+        self._loop.add_reader(socket.FD, self._look)
+
+    def stop(self) -> None:
+        """Before the socket is closed."""
+        self._loop.remove_reader(self._socket.FD)
+
+    def send(self, frame: bytes) -> None:
+        """Raises zmq.Again where the high-water mark is reached, and zmq.ZMQError."""
+        self._socket.send(frame, zmq.NOBLOCK)
+        self._look()
+
+    async def take(self) -> list[bytes]:
+        """All that has come, in order; waits for the first. Raises zmq.ZMQError."""
+        if self._is_full:
+            await asyncio.sleep(0)
+        while not (frames := self._drain()):
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        return frames
+
+    def _drain(self) -> list[bytes]:
+        frames: list[bytes] = []
+        try:
+            while len(frames) < MAX_AT_ONCE:
+                frames.append(self._socket.recv(zmq.NOBLOCK))
+        except zmq.Again:
+            pass
+        self._is_full = len(frames) == MAX_AT_ONCE
+        return frames
+
+    def _look(self) -> None:
+        if self._waiter is None or self._waiter.done():
+            return  # nobody waits: whoever takes next reads first
+        if cast("int", self._socket.EVENTS) & zmq.POLLIN:
+            self._waiter.set_result(None)
