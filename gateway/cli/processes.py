@@ -87,10 +87,9 @@ def _gateway(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.db.pool import UNUSABLE, in_words
     from gateway.metering.recovery import JournalUnusable
 
-    model_dir = _prepared(settings)
     _refuse_half_restored(settings)
     try:
-        run_gateway(settings, model_dir=model_dir, dsn=database_dsn(settings), sockets=sockets)
+        run_gateway(settings, model_dir=_prepared(settings), dsn=database_dsn(settings), sockets=sockets)
     except UNUSABLE as error:
         raise CommandFailed(in_words(error)) from None
     except JournalUnusable as error:
