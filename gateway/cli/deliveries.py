@@ -47,8 +47,9 @@ def _register_set(actions: Verbs) -> None:
     setting = actions.add_parser(
         "set",
         help="make or change a delivery",
-        description="Deliver an export of each day once it is over, and again where late usage changed it, or of each "
-        f"month once it is closed. The name says which to change. The secret of a bucket is read from {SECRET_VARIABLE}.",
+        description="Deliver an export of each day once it is over, and again where late usage changed it, or of each"
+        " month once it is closed. The name says which to change. The secret of a bucket is read from"
+        f" {SECRET_VARIABLE}.",
     )
     setting.add_argument("name", metavar="NAME")
     setting.add_argument("--kind", required=True, metavar="KIND", help="usage, costs or invoice")
