@@ -18,10 +18,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 serve: $(VENV)/.installed
 	@exec $(BIN)/lorikeet serve
 
-# The kernels' tests compute in one thread, with whatever time the others leave.
+# A process for each processor, which compute in one thread each. The kernels' tests have their own, with whatever time
+# the others leave: they count how many cases ran.
+test: export OMP_NUM_THREADS = 1
 test: $(VENV)/.installed-dev $(DEMO_MODEL)
 	@nice -n 19 $(BIN)/pytest tests/kernels > build/kernels-tests.log 2>&1 & kernels=$$!; \
-	$(BIN)/pytest --ignore=tests/kernels; others=$$?; \
+	$(BIN)/pytest -n auto --dist loadgroup --no-loadscope-reorder --ignore=tests/kernels; others=$$?; \
 	wait $$kernels; kernels=$$?; cat build/kernels-tests.log; exit $$((others | kernels))
 
 check: $(VENV)/.installed-dev

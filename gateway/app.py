@@ -17,7 +17,7 @@ import uvloop
 from litestar import Litestar, Router
 from litestar.config.cors import CORSConfig
 
-from gateway.admin.router import admin_router
+from gateway.admin.router import admin_routers
 from gateway.api.caller import provide_caller
 from gateway.api.chat import chat_completions
 from gateway.api.completions import completions
@@ -55,7 +55,7 @@ def build_app(services: Services) -> Litestar:
         trusted_proxies=settings.trusted_networks,
         route_handlers=[
             openai,
-            admin_router(services.admin),
+            *admin_routers(services.admin),
             openapi(),
             *health(services.database, list(pools.values()), services.metrics),
         ],

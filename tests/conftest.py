@@ -96,6 +96,15 @@ async def database(dsn: str) -> AsyncIterator[Database]:
         yield database
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Processes that share a run take whole files, so that these start their servers once; the end-to-end tests share
+    one, and stay together."""
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            path = item.path.relative_to(config.rootpath)
+            item.add_marker(pytest.mark.xdist_group("e2e" if "e2e" in path.parts else str(path)))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="the sizes that are run by hand before a release")
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from litestar import Request, Router
 from litestar.di import Provide
+from litestar.types import ControllerRouterHandler
 
 from gateway.admin.access import admin_guard, check_routes
 from gateway.admin.adapters import AdapterController
@@ -44,60 +45,60 @@ PATH = "/v1/organization"
 LOGIN_PATH = "/admin/v1"
 
 
-def admin_router(services: AdminServices) -> Router:
-    """Every route of the admin API, to be registered on the application. Raises UndeclaredRoute."""
-    organization = Router(
-        PATH,
-        route_handlers=[
-            OrganizationController,
-            ProjectController,
-            MemberController,
-            ServiceAccountController,
-            KeyController,
-            KeyStateController,
-            AdapterController,
-            ProjectLimitController,
-            OrganizationLimitController,
-            RateLimitController,
-            ProjectSpendLimitController,
-            OrganizationSpendLimitController,
-            ProjectSpendAlertController,
-            OrganizationSpendAlertController,
-            WebhookController,
-            UsageController,
-            CostController,
-            PriceController,
-            PriceClassController,
-            PeriodController,
-            InvoiceController,
-            CreditController,
-            AdjustmentController,
-            UserController,
-            UserLoginController,
-            AdminKeyController,
-            AuditLogController,
-            ExportController,
-            ProjectExportController,
-            DeliveryController,
-            StripeCustomerController,
-            find_key,
-            status,
-            reconciliation,
-        ],
-    )
-    guarded = Router(
-        "/",
-        route_handlers=[organization, Router(LOGIN_PATH, route_handlers=[LoginController])],
-        guards=[admin_guard(services.authenticator, services.logins)],
-        dependencies={"caller": Provide(_caller, sync_to_thread=False)},
-    )
-    return Router(
-        "/",
-        route_handlers=[check_routes(guarded), Router(LOGIN_PATH, route_handlers=[log_in])],
-        dependencies={"services": Provide(lambda: services, sync_to_thread=False)},
-        request_max_body_size=services.max_body_bytes,
-        tags=["admin"],
-    )
+_HANDLERS: tuple[ControllerRouterHandler, ...] = (
+    OrganizationController,
+    ProjectController,
+    MemberController,
+    ServiceAccountController,
+    KeyController,
+    KeyStateController,
+    AdapterController,
+    ProjectLimitController,
+    OrganizationLimitController,
+    RateLimitController,
+    ProjectSpendLimitController,
+    OrganizationSpendLimitController,
+    ProjectSpendAlertController,
+    OrganizationSpendAlertController,
+    WebhookController,
+    UsageController,
+    CostController,
+    PriceController,
+    PriceClassController,
+    PeriodController,
+    InvoiceController,
+    CreditController,
+    AdjustmentController,
+    UserController,
+    UserLoginController,
+    AdminKeyController,
+    AuditLogController,
+    ExportController,
+    ProjectExportController,
+    DeliveryController,
+    StripeCustomerController,
+    find_key,
+    status,
+    reconciliation,
+)
+
+
+def admin_routers(services: AdminServices) -> list[Router]:
+    """Every route of the admin API, to be registered on the application. Raises UndeclaredRoute.
+
+    Side by side: Litestar copies a router whole for each one that it is put into.
+    """
+    common: dict[str, Any] = {"request_max_body_size": services.max_body_bytes, "tags": ["admin"]}
+    dependencies = {"services": Provide(lambda: services, sync_to_thread=False)}
+    guarded = common | {
+        "guards": [admin_guard(services.authenticator, services.logins)],
+        "dependencies": dependencies | {"caller": Provide(_caller, sync_to_thread=False)},
+    }
+    return [
+        check_routes(Router(PATH, route_handlers=_HANDLERS, **guarded)),
+        check_routes(Router(LOGIN_PATH, route_handlers=[LoginController], **guarded)),
+        Router(LOGIN_PATH, route_handlers=[log_in], dependencies=dependencies, **common),
+    ]
 
 
 def _caller(request: Request[Any, Any, Any]) -> Actor:

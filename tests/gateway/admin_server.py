@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 
 from adapters.store import AdapterStore
 from engine.config import ModelConfig, RopeParameters
-from gateway.admin import AdminServices, admin_router
+from gateway.admin import AdminServices, admin_routers
 from gateway.api.envelope import Application
 from gateway.api.errors import exception_handlers
 from gateway.backends.base import Health
@@ -152,7 +152,7 @@ async def serve_admin(
     app = Application(
         metrics=metrics,
         trusted_proxies=trusted_proxies,
-        route_handlers=[admin_router(services)],
+        route_handlers=[*admin_routers(services)],
         exception_handlers=exception_handlers(),
         openapi_config=None,
         logging_config=None,
