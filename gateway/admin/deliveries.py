@@ -15,7 +15,7 @@ from gateway.admin.common import Name, author, check_name, seconds, seconds_or_n
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
 from gateway.admin.services import Caller, Services
 from gateway.db import audit, deliveries
-from gateway.db.deliveries import DeliveryRow, RunRow
+from gateway.db.deliveries import WATCHED_DAYS, DeliveryRow, RunRow
 from gateway.db.organizations import lock_organization
 from gateway.errors import InvalidRequest, NotFound
 from gateway.exports.destination import Destination, Schedule, WrongDestination, check_destination, split_secret
@@ -28,7 +28,8 @@ Period = Annotated[str, Meta(min_length=1, max_length=10)]
 
 
 class SetDelivery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """from_period: the first day or month to deliver, the present one if left out. Earlier ones can be exported."""
+    """from_period: the first day or month to deliver; if left out, the present one, or that of the delivery which is
+    changed. A daily delivery begins at most 62 days ago; earlier days can be exported."""
 
     name: Name
     kind: Kind
@@ -115,6 +116,7 @@ class DeliveryController(Controller):
                 destination=destination,
                 secret=secret,
                 from_period=from_period,
+                move=wanted.from_period is not None,
             )
             old = before.get(wanted.name)
             event = "delivery.updated" if old else "delivery.created"
@@ -158,7 +160,11 @@ def _check(wanted: SetDelivery) -> datetime.date:
         first = parse_span(wanted.from_period).start if wanted.from_period else datetime.datetime.now(datetime.UTC)
     except WrongExport as error:
         raise wrong_value("from_period", error.reason) from None
-    return first.date() if wanted.schedule == "daily" else first.date().replace(day=1)
+    if wanted.schedule == "monthly":
+        return first.date().replace(day=1)
+    if first < datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=WATCHED_DAYS + 1):
+        raise wrong_value("from_period", f"a daily delivery begins at most {WATCHED_DAYS} days ago")
+    return first.date()
 
 
 def _no_such(delivery_id: str) -> NotFound:

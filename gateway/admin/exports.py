@@ -1,6 +1,7 @@
 """Exports over HTTP: one ZIP file with the rows and their manifest, made while it is sent.
 
-What fails after the first bytes ends the connection: a client never gets the archive's end, and so no archive.
+What fails after the first bytes, or takes longer than its deadline, ends the connection: a client never gets the
+archive's end, and so no archive.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from litestar.params import FromPath
 from litestar.response import Stream
 
 from gateway.admin.access import needs
+from gateway.admin.downloads import DEADLINE_S
 from gateway.admin.paging import wrong_value
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.api.shape import shape
@@ -80,8 +82,8 @@ async def _download(services: AdminServices, wanted: ExportRequest) -> Stream:
 
 
 async def _body(services: AdminServices, wanted: ExportRequest) -> AsyncIterator[bytes]:
-    with services.downloads.one():
-        async with open_export(services.database, wanted) as export:
+    with services.downloads.one(wanted.project_id or wanted.organization_id):
+        async with open_export(services.database, wanted, deadline_s=DEADLINE_S) as export:
             async for chunk in zip_chunks(export):
                 if chunk:
                     yield chunk

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from litestar import Controller, Request, get
 from litestar.params import FromPath
 from litestar.response import Response
@@ -41,9 +40,10 @@ class InvoiceController(Controller):
             raise wrong_value("format", "expected json or html")
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
+            if form == "json":
+                document = await invoices.find_document(conn, caller.organization_id, project_id, start)
+                return Response(document, media_type="application/json")
             invoice = await invoices.find_invoice(conn, caller.organization_id, project_id, start)
-        if form == "json":
-            return Response(msgspec.json.encode(invoice), media_type="application/json")
         return Response(
             invoice_page(invoice).encode(),
             media_type="text/html",

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 from litestar import Controller, Request, get, post
 from litestar.params import FromPath
+from litestar.response import Response
 
 from gateway.admin.access import LIST_QUERY, Nothing, needs, read_body
 from gateway.admin.common import author, seconds_or_none
@@ -78,7 +79,7 @@ class PeriodController(Controller):
     @post("/{period:str}/invoices", status_code=200, opt=needs("billing.write", body=Nothing))
     async def issue_invoices(
         self, period: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
-    ) -> IssuedInvoices:
+    ) -> Response[IssuedInvoices]:
         """Give every project's invoice its number; those that were issued before are answered as they are."""
         await read_body(request, Nothing)
         start = month_of(period)
@@ -87,19 +88,20 @@ class PeriodController(Controller):
             known = await periods.get_period(conn, caller.organization_id, start)
             if known is None or known.closed_at is None:
                 raise Conflict(f"{period} is open: close it first.", param="period", code="period_open")
-            if known.invoiced_at is not None:
-                return IssuedInvoices(await invoices.list_invoices(conn, caller.organization_id, start))
-            issued = await invoices.issue_invoices(conn, caller.organization_id, start)
-            numbers = {"invoices": [invoice.number for invoice in issued]}
-            await audit.record(conn, author(caller), "period.invoiced", period, after=numbers)
-            return IssuedInvoices(issued)
+            if known.invoiced_at is None:
+                issued = await invoices.issue_invoices(conn, caller.organization_id, start)
+                numbers = {"invoices": [invoice.number for invoice in issued]}
+                await audit.record(conn, author(caller), "period.invoiced", period, after=numbers)
+            return _listed(await invoices.list_documents(conn, caller.organization_id, start))
 
     @get("/{period:str}/invoices", opt=needs("billing.read"))
-    async def list_invoices(self, period: FromPath[str], services: Services, caller: Caller) -> IssuedInvoices:
+    async def list_invoices(
+        self, period: FromPath[str], services: Services, caller: Caller
+    ) -> Response[IssuedInvoices]:
         """Of every project, as issued; before that, drafts."""
         start = month_of(period)
         async with services.database.acquire() as conn:
-            return IssuedInvoices(await invoices.list_invoices(conn, caller.organization_id, start))
+            return _listed(await invoices.list_documents(conn, caller.organization_id, start))
 
 
 def month_of(period: str) -> datetime.date:
@@ -107,6 +109,12 @@ def month_of(period: str) -> datetime.date:
     if re.fullmatch(r"20[0-9]{2}-(0[1-9]|1[0-2])", period, re.ASCII) is None:
         raise NotFound(f"'{period}' is no billing period; they are months such as 2026-10.", param="period")
     return datetime.date.fromisoformat(f"{period}-01")
+
+
+def _listed(documents: list[bytes]) -> Response[Any]:
+    """`IssuedInvoices` of documents as they are."""
+    content = {"data": [msgspec.Raw(document) for document in documents], "object": "list"}
+    return Response(msgspec.json.encode(content), media_type="application/json")
 
 
 def _wire(row: periods.PeriodRow) -> Period:

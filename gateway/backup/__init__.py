@@ -5,7 +5,7 @@ Taken while everything runs, in this order:
  1. The journals. A final goes from the journal to the database, and leaves the journal only after that. One that is
     in both is billed once, since replay is idempotent; one that is in neither is lost. Copied before the snapshot,
     whatever was journaled by then is in the copy, or in the database already. The other way round, a final could go
-    over in between and be in neither.
+    over in between and be in neither. All of them as of one moment, since a gateway takes over what another left.
  2. The adapter store, as far as it is there. Content never changes under its digest.
  3. The database, in one snapshot.
  4. The adapters that the snapshot names and that were not there before.

@@ -1,43 +1,16 @@
-"""Copies files for a backup: durable, private, and of journals that go on growing a moment that loses nothing."""
+"""Copies files for a backup, durable and private; and the adapters, whose content never changes."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Iterable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
 from adapters.errors import AdapterMissing
 from adapters.store import FILE_NAMES, AdapterStore
-from gateway.backup.manifest import ADAPTERS, COPY_BYTES, JOURNAL, BackupError
-from gateway.metering.folder import LOCK_NAME
-
-MAX_TRIES = 100
-
-
-def copy_journals(root: Path, backup: Path) -> None:
-    """Every journal under root, living ones included. A root that does not exist has none. Raises BackupError."""
-    for folder in sorted(root.iterdir()) if root.is_dir() else []:
-        if folder.is_dir():
-            _copy_journal(folder, make_folder(backup / JOURNAL / folder.name))
-
-
-def _copy_journal(source: Path, target: Path) -> None:
-    """All segments of one moment. A new segment takes over what an older one holds, which then goes: only files that
-    were all there at once are together whole. An open file stays readable after that."""
-    for _ in range(MAX_TRIES):
-        with ExitStack() as stack:
-            try:
-                names = sorted(path.name for path in source.iterdir() if path.name != LOCK_NAME)
-                files = [(name, stack.enter_context((source / name).open("rb"))) for name in names]
-            except FileNotFoundError:
-                continue
-            for name, file in files:
-                write_durably(file, target / name)
-            return
-    raise BackupError(f"the journal {source} changes faster than it can be copied")
+from gateway.backup.manifest import ADAPTERS, COPY_BYTES
 
 
 def copy_adapters(store: AdapterStore, digests: Iterable[str], backup: Path) -> list[str]:

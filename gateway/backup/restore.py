@@ -1,31 +1,24 @@
-"""Puts a backup back: into a data folder that holds nothing yet, or in place of what it holds.
+"""Puts a backup back: into a data folder that holds nothing yet, or over what it holds.
 
-A marker stands in the data folder while this goes on; no server starts over what is half restored. The database comes
+Adapters and journals are added to those that are there; only the database and the keys give way, and only by force. A
+marker stands in the data folder while this goes on; no server starts over what is half restored. The database comes
 last, in one transaction.
 """
 
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 
 from adapters.errors import AdapterRejected
 from adapters.store import AdapterStore
-from gateway.backup.files import make_folder, sync_folders, write_durably
-from gateway.backup.manifest import (
-    ADAPTERS,
-    DATABASE,
-    JOURNAL,
-    KEYS,
-    BackupError,
-    BackupManifest,
-    verify,
-)
+from gateway.backup.journals import add_journals, journals_owned
+from gateway.backup.manifest import ADAPTERS, DATABASE, KEYS, BackupError, BackupManifest, verify
 from gateway.backup.take import Installation
 from gateway.db.dump import Contents, DumpFailed, contents, drop_everything, is_empty, num_sessions, restore
 from gateway.db.migrate import read_migrations
@@ -44,10 +37,11 @@ def check_backup(folder: Path) -> BackupManifest:
     return manifest
 
 
-def holds_anything(installation: Installation) -> Path | None:
-    """The first thing in the way, other than a database."""
-    for path in (installation.store_dir, installation.journal_dir, *installation.key_files):
-        if path.is_file() or (path.is_dir() and any(path.iterdir())):
+def key_in_the_way(folder: Path, installation: Installation) -> Path | None:
+    """The first key file that the backup would replace with another."""
+    for path in installation.key_files:
+        restored = folder / KEYS / path.name
+        if path.is_file() and restored.is_file() and path.read_bytes() != restored.read_bytes():
             return path
     return None
 
@@ -61,21 +55,44 @@ async def restore_backup(
     force: bool,
     say: Callable[[str], None],
 ) -> None:
-    """Restore a backup that was checked; nobody else uses the data folder or the database meanwhile.
+    """Restore a backup that was checked, into a data folder that its caller holds the lock of.
 
     Blocks its event loop: a process of its own does nothing else.
-    force: what is there gives way: the database and the journals, which belong to it, go, adapters are added to.
+    force: the database and the keys that are there give way.
     Raises BackupError, OSError, and one of `UNUSABLE` or `UNAVAILABLE`.
     """
+    if not force and (there := key_in_the_way(folder, installation)) is not None:
+        raise BackupError(f"{there} exists; --force replaces what is there")
     if not force and not await is_empty(dsn):
         raise BackupError("the database is not empty; --force replaces what it holds")
-    await _wait_until_unused(dsn)
     marker = installation.data_dir / RESTORE_MARKER
-    write_private(marker, f"{folder}\n")
+    was_half_restored = marker.exists()
+    write_private(marker, f"{folder}\n")  # for gateways that start from now on
+    with ExitStack() as stack:
+        try:
+            await _wait_until_unused(dsn)
+            stack.enter_context(journals_owned(installation.journal_dir))
+        except BaseException:  # nothing was touched
+            if not was_half_restored:
+                marker.unlink()
+            raise
+        await _restore(folder, manifest, installation, dsn, force=force, say=say)
+    marker.unlink()
+
+
+async def _restore(
+    folder: Path,
+    manifest: BackupManifest,
+    installation: Installation,
+    dsn: str,
+    *,
+    force: bool,
+    say: Callable[[str], None],
+) -> None:
     say("adapters")
     _restore_adapters(folder, manifest, installation)
     say("journals and keys")
-    _replace_folder(folder / JOURNAL, installation.journal_dir)
+    add_journals(folder, installation.journal_dir)
     for path in installation.key_files:
         if (folder / KEYS / path.name).is_file():
             write_private(path, (folder / KEYS / path.name).read_text())
@@ -87,7 +104,6 @@ async def restore_backup(
     except DumpFailed as error:
         raise BackupError(str(error)) from None
     _compare(manifest.contents, await contents(dsn))
-    marker.unlink()
 
 
 async def _wait_until_unused(dsn: str) -> None:
@@ -108,18 +124,6 @@ def _restore_adapters(folder: Path, manifest: BackupManifest, installation: Inst
             raise BackupError(f"the adapter {digest} is refused: {error}") from None
         if found != digest:
             raise BackupError(f"the adapter {digest} has the content of {found}")
-
-
-def _replace_folder(source: Path, target: Path) -> None:
-    shutil.rmtree(target, ignore_errors=True)
-    for path in sorted(source.rglob("*")):
-        if path.is_file():
-            copy = target / path.relative_to(source)
-            make_folder(copy.parent)
-            with path.open("rb") as file:
-                write_durably(file, copy)
-    if target.is_dir():
-        sync_folders(target)
 
 
 def _compare(expected: Contents, found: Contents) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 
 from adapters.store import AdapterStore
-from gateway.backup.files import copy_adapters, copy_journals, make_folder, sync_folders, write_durably
+from gateway.backup.files import copy_adapters, make_folder, sync_folders, write_durably
+from gateway.backup.journals import copy_journals
 from gateway.backup.manifest import (
     DATABASE,
     FORMAT_VERSION,

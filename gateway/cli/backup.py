@@ -40,10 +40,11 @@ def register(verbs: Verbs) -> None:
         "restore",
         help="restore a backup",
         description="Restore a backup into the data folder, and into DATABASE_URL where that is set. The server must"
-        " not run. What the journals hold is billed at the next start.",
+        " not run, nor any gateway beside it. What the journals hold is billed at the next start, those that are there"
+        " already included.",
     )
     restore.add_argument("folder", type=Path, metavar="FOLDER", help="a whole backup")
-    restore.add_argument("--force", action="store_true", help="replace the database and the journals that are there")
+    restore.add_argument("--force", action="store_true", help="replace the database and the keys that are there")
     add_json_flag(restore)
     restore.set_defaults(run=_restore)
 
@@ -73,8 +74,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.backup.manifest import BackupError
-    from gateway.backup.restore import check_backup, holds_anything, restore_backup
+    from gateway.backup.restore import check_backup, restore_backup
     from gateway.db.embedded import EmbeddedPostgres
     from gateway.serve.lock import data_folder_lock
 
@@ -82,8 +82,6 @@ def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     installation = _installation(settings)
     with _failures(), data_folder_lock(settings.data_dir, settings.base_url):
         manifest = check_backup(arguments.folder)
-        if not arguments.force and (there := holds_anything(installation)) is not None:
-            raise BackupError(f"{there} exists; --force replaces what is there")
         postgres = EmbeddedPostgres(settings.data_dir, say=_say) if settings.database_url is None else None
         try:
             dsn = settings.database_url or _started(postgres)

@@ -47,8 +47,9 @@ def _register_set(actions: Verbs) -> None:
     setting = actions.add_parser(
         "set",
         help="make or change a delivery",
-        description="Deliver an export of each day once it is over, or of each month once it is closed. The name says "
-        f"which to change. The secret of a bucket is read from {SECRET_VARIABLE}.",
+        description="Deliver an export of each day once it is over, and again where late usage changed it, or of each"
+        " month once it is closed. The name says which to change. The secret of a bucket is read from"
+        f" {SECRET_VARIABLE}.",
     )
     setting.add_argument("name", metavar="NAME")
     setting.add_argument("--kind", required=True, metavar="KIND", help="usage, costs or invoice")
@@ -56,7 +57,9 @@ def _register_set(actions: Verbs) -> None:
         "--format", default="csv", metavar="FORMAT", help="as `lorikeet export` has them; default: csv"
     )
     setting.add_argument("--schedule", choices=("daily", "monthly"), default="monthly", help="default: monthly")
-    setting.add_argument("--from", dest="from_period", metavar="PERIOD", help="the first one; default: the present one")
+    setting.add_argument(
+        "--from", dest="from_period", metavar="PERIOD", help="the first one; default: the present one, or as it was"
+    )
     where = setting.add_mutually_exclusive_group(required=True)
     where.add_argument("--folder", metavar="PATH", help="below `exports` in the server's data folder")
     where.add_argument("--bucket", metavar="NAME", help="a bucket of S3 or of a store that speaks its protocol")

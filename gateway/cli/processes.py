@@ -87,6 +87,7 @@ def _gateway(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.db.pool import UNUSABLE, in_words
     from gateway.metering.recovery import JournalUnusable
 
+    _refuse_half_restored(settings)
     try:
         run_gateway(settings, model_dir=_prepared(settings), dsn=database_dsn(settings), sockets=sockets)
     except UNUSABLE as error:
@@ -110,7 +111,9 @@ def _engine(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _migrate(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    dsn = database_dsn(load_settings(environ))
+    settings = load_settings(environ)
+    _refuse_half_restored(settings)
+    dsn = database_dsn(settings)
     import asyncio
 
     from gateway.db.migrate import MigrationRefused, migrate
@@ -158,6 +161,15 @@ def _prepared(settings: Settings) -> Path:
         make_data_folder(settings.data_dir)
         return prepare_model(settings, lambda line: print(line, file=sys.stderr))
     except (DataFolderUnusable, ModelNotPrepared) as error:
+        raise CommandFailed(str(error)) from None
+
+
+def _refuse_half_restored(settings: Settings) -> None:
+    from gateway.serve.lock import DataFolderUnusable, refuse_half_restored
+
+    try:
+        refuse_half_restored(settings.data_dir)
+    except DataFolderUnusable as error:
         raise CommandFailed(str(error)) from None
 
 

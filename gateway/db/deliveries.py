@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 FIRST_DELAY = datetime.timedelta(seconds=30)
 LONGEST_DELAY = datetime.timedelta(hours=6)
+WATCHED_DAYS = 62
+"""A day is delivered again if its sums change within so many days after it, as a late journal or a correction does.
+Daily deliveries begin no earlier."""
 
 _LOCK_KEY = 0x6C6F726964656C76  # "loridelv"
 _TRY_LOCK = "SELECT pg_try_advisory_lock($1)"
@@ -46,11 +49,12 @@ class DeliveryRow(msgspec.Struct, frozen=True):
 
 
 class DueRun(msgspec.Struct, frozen=True):
-    """One period to deliver now. attempts: that failed before."""
+    """One period to deliver now. attempts: that failed before. sums: of a day, as the ledger has them by now."""
 
     delivery: DeliveryRow
     period: str
     attempts: int
+    sums: str | None
 
 
 class RunRow(msgspec.Struct, frozen=True):
@@ -67,7 +71,9 @@ _CREATE = """
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
     ON CONFLICT (organization_id, name) DO UPDATE SET
         kind = excluded.kind, format = excluded.format, schedule = excluded.schedule,
-        destination = excluded.destination, secret = excluded.secret
+        destination = excluded.destination, secret = excluded.secret,
+        from_period = CASE WHEN $10 OR deliveries.schedule <> excluded.schedule THEN excluded.from_period
+            ELSE deliveries.from_period END
     RETURNING id, organization_id, name, kind, format, schedule, destination, secret, from_period, created_at
 """
 
@@ -83,9 +89,11 @@ async def set_delivery(
     destination: dict[str, Any],
     secret: str | None,
     from_period: datetime.date,
+    move: bool,
 ) -> DeliveryRow:
-    """Make a delivery, or change the one of this name; what was delivered stays delivered."""
-    values = (name, kind, format, schedule, json.dumps(destination), secret, from_period)
+    """Make a delivery, or change the one of this name; what was delivered stays delivered. move: let it begin at
+    from_period even if it began at another period of the same schedule."""
+    values = (name, kind, format, schedule, json.dumps(destination), secret, from_period, move)
     row = await conn.fetchrow(_CREATE, new_id("dlv"), organization_id, *values)
     assert row is not None
     return _delivery(row)
@@ -126,10 +134,27 @@ _QUEUE_DAYS = """
     SELECT d.id, to_char(day, 'YYYY-MM-DD')
     FROM deliveries d
         CROSS JOIN LATERAL generate_series(
-            greatest(d.from_period, (now() AT TIME ZONE 'UTC')::date - 62)::timestamp,
-            (now() AT TIME ZONE 'UTC') - interval '25 hours', interval '1 day') day
+            d.from_period::timestamp, (now() AT TIME ZONE 'UTC') - interval '25 hours', interval '1 day') day
     WHERE d.schedule = 'daily'
     ON CONFLICT DO NOTHING
+"""
+# The sums are by the time of usage, whatever month bills it. So a late row of a closed month has its day delivered
+# again as well, with the same bytes as before: it is in the export of the month that bills it.
+_QUEUE_DAYS_AGAIN = """
+    WITH checked AS (
+        SELECT r.delivery_id, r.period,
+               r.sums IS DISTINCT FROM day_sums(d.organization_id, r.period::date) AS is_changed
+        FROM delivery_runs r JOIN deliveries d ON d.id = r.delivery_id
+        WHERE d.schedule = 'daily' AND length(r.period) = 10 AND r.delivered_at IS NOT NULL
+            AND r.period >= to_char((now() AT TIME ZONE 'UTC')::date - $1::integer, 'YYYY-MM-DD') COLLATE "C"
+            AND (r.checked_at IS NULL OR r.checked_at < now() - interval '1 hour')
+    )
+    UPDATE delivery_runs r
+    SET checked_at = now(),
+        delivered_at = CASE WHEN NOT c.is_changed THEN r.delivered_at END,
+        due_at = CASE WHEN c.is_changed THEN now() ELSE r.due_at END,
+        attempts = CASE WHEN c.is_changed THEN 0 ELSE r.attempts END
+    FROM checked c WHERE r.delivery_id = c.delivery_id AND r.period = c.period
 """
 _QUEUE_MONTHS = """
     INSERT INTO delivery_runs (delivery_id, period)
@@ -141,13 +166,16 @@ _QUEUE_MONTHS = """
 
 
 async def queue_due_periods(conn: Connection) -> None:
-    for statement in (_QUEUE_DAYS, _QUEUE_MONTHS):
-        await conn.execute(statement)
+    await conn.execute(_QUEUE_DAYS)
+    await conn.execute(_QUEUE_DAYS_AGAIN, WATCHED_DAYS)
+    await conn.execute(_QUEUE_MONTHS)
 
 
+# The sums are read before the export is made: rows that come in between cause one delivery more, and none is missed.
 _NEXT = """
     SELECT d.id, d.organization_id, d.name, d.kind, d.format, d.schedule, d.destination, d.secret, d.from_period,
-           d.created_at, r.period, r.attempts
+           d.created_at, r.period, r.attempts,
+           CASE WHEN length(r.period) = 10 THEN day_sums(d.organization_id, r.period::date) END AS sums
     FROM delivery_runs r JOIN deliveries d ON d.id = r.delivery_id
     WHERE r.delivered_at IS NULL AND r.due_at <= clock_timestamp()
     ORDER BY r.due_at, r.delivery_id, r.period LIMIT 1
@@ -156,11 +184,13 @@ _NEXT = """
 
 async def next_due_run(conn: Connection) -> DueRun | None:
     row = await conn.fetchrow(_NEXT)
-    return DueRun(_delivery(row), row["period"], row["attempts"]) if row else None
+    return DueRun(_delivery(row), row["period"], row["attempts"], row["sums"]) if row else None
 
 
 _DELIVERED = """
-    UPDATE delivery_runs SET delivered_at = clock_timestamp(), attempts = attempts + 1, last_error = NULL
+    UPDATE delivery_runs
+    SET delivered_at = clock_timestamp(), checked_at = clock_timestamp(), attempts = attempts + 1, last_error = NULL,
+        sums = $3
     WHERE delivery_id = $1 AND period = $2
 """
 _FAILED = """
@@ -172,7 +202,7 @@ _FAILED = """
 
 
 async def note_delivered(conn: Connection, run: DueRun) -> None:
-    await conn.execute(_DELIVERED, run.delivery.id, run.period)
+    await conn.execute(_DELIVERED, run.delivery.id, run.period, run.sums)
 
 
 async def note_failed(
@@ -203,12 +233,16 @@ async def stripe_customer(conn: Connection, organization_id: str, project_id: st
     return customer_id
 
 
-_CUSTOMERS = "SELECT project_id, customer_id FROM stripe_customers WHERE organization_id = $1"
+_CUSTOMERS = """
+    SELECT project_id, customer_id FROM period_stripe_customers WHERE organization_id = $1 AND period = $2
+    UNION ALL
+    SELECT project_id, customer_id FROM stripe_customers WHERE organization_id = $1 AND $2 >= open_from($1)
+"""
 
 
-async def stripe_customers(conn: Connection, organization_id: str) -> dict[str, str]:
-    """By project."""
-    return {row["project_id"]: row["customer_id"] for row in await conn.fetch(_CUSTOMERS, organization_id)}
+async def stripe_customers(conn: Connection, organization_id: str, month: datetime.date) -> dict[str, str]:
+    """By project: as they were when the month was closed, or as they are."""
+    return {row["project_id"]: row["customer_id"] for row in await conn.fetch(_CUSTOMERS, organization_id, month)}
 
 
 _SET_CUSTOMER = """

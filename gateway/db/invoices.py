@@ -16,9 +16,12 @@ from gateway.db.prices import currency_of, list_versions
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-# The name of an archived project is what it was.
+# As they were when the month was closed, as in its exports; the name of an archived project is what it was.
 _PARTIES = """
-    SELECT o.name AS organization, coalesce(p.archived_name, p.name) AS project
+    SELECT coalesce((SELECT n.name FROM period_names n WHERE n.organization_id = o.id AND n.period = $3
+                     AND n.object_id = o.id), o.name) AS organization,
+           coalesce((SELECT n.name FROM period_names n WHERE n.organization_id = o.id AND n.period = $3
+                     AND n.object_id = p.id), p.archived_name, p.name) AS project
     FROM organizations o JOIN projects p ON p.organization_id = o.id WHERE o.id = $1 AND p.id = $2
 """
 _SUMS = """
@@ -36,7 +39,7 @@ _DRAWN = """
 
 async def draft_invoice(conn: Connection, organization_id: str, project_id: str, start: datetime.date) -> Invoice:
     """What the project's invoice of a month would be now. Credits are drawn when the month is closed."""
-    parties = await conn.fetchrow(_PARTIES, organization_id, project_id)
+    parties = await conn.fetchrow(_PARTIES, organization_id, project_id, start)
     assert parties is not None
     versions = [stored.version for stored in await list_versions(conn, organization_id)]
     sums = [PeriodSum(*row) for row in await conn.fetch(_SUMS, organization_id, project_id, start)]
@@ -116,24 +119,29 @@ async def issue_invoices(conn: Connection, organization_id: str, start: datetime
 _ISSUED = "SELECT document FROM invoices WHERE organization_id = $1 AND project_id = $2 AND period = $3"
 
 
-async def find_invoice(conn: Connection, organization_id: str, project_id: str, start: datetime.date) -> Invoice:
-    """As it was issued, or a draft."""
+async def find_document(conn: Connection, organization_id: str, project_id: str, start: datetime.date) -> bytes:
+    """The JSON that was issued, to the byte whatever invoices look like today, or that of a draft."""
     document: str | None = await conn.fetchval(_ISSUED, organization_id, project_id, start)
     if document is not None:
-        return msgspec.json.decode(document, type=Invoice)
-    return await draft_invoice(conn, organization_id, project_id, start)
+        return document.encode()
+    return msgspec.json.encode(await draft_invoice(conn, organization_id, project_id, start))
+
+
+async def find_invoice(conn: Connection, organization_id: str, project_id: str, start: datetime.date) -> Invoice:
+    """As it was issued, or a draft."""
+    return msgspec.json.decode(await find_document(conn, organization_id, project_id, start), type=Invoice)
 
 
 _ALL_ISSUED = "SELECT document FROM invoices WHERE organization_id = $1 AND period = $2 ORDER BY number"
 
 
-async def list_invoices(conn: Connection, organization_id: str, start: datetime.date) -> list[Invoice]:
+async def list_documents(conn: Connection, organization_id: str, start: datetime.date) -> list[bytes]:
     """Of every project that has something in a month: as issued, or drafts."""
     issued = await conn.fetch(_ALL_ISSUED, organization_id, start)
     if issued:
-        return [msgspec.json.decode(row["document"], type=Invoice) for row in issued]
+        return [row["document"].encode() for row in issued]
     projects = await billed_projects(conn, organization_id, start)
-    return [await draft_invoice(conn, organization_id, project_id, start) for project_id in projects]
+    return [await find_document(conn, organization_id, project_id, start) for project_id in projects]
 
 
 def _seconds(day: datetime.date) -> int:

@@ -143,11 +143,11 @@ class Database:
                 raise
 
     @asynccontextmanager
-    async def snapshot(self) -> AsyncIterator[Connection]:
+    async def snapshot(self, deadline_s: float | None = None) -> AsyncIterator[Connection]:
         """A read-only transaction that sees one moment, on a connection outside the pool: it may take long.
 
-        The server ends it when nothing is asked of it for `SNAPSHOT_IDLE_S`, for it keeps the server from tidying up.
-        Raises one of `UNAVAILABLE`.
+        It keeps the server from tidying up, so it ends when nothing is asked of it for `SNAPSHOT_IDLE_S`, and after
+        deadline_s even while its user waits for something else. Raises one of `UNAVAILABLE`.
         """
         settings = {
             "application_name": SNAPSHOT_NAME,
@@ -156,11 +156,15 @@ class Database:
             "plan_cache_mode": "force_custom_plan",
         }
         connection = await asyncpg.connect(self._dsn, timeout=CONNECT_TIMEOUT_S, server_settings=settings)
+        loop = asyncio.get_running_loop()
+        deadline = loop.call_later(deadline_s, connection.terminate) if deadline_s is not None else None
         try:
             await _read_whole_numbers(connection)
             async with connection.transaction(isolation="repeatable_read", readonly=True):
                 yield connection
         finally:
+            if deadline is not None:
+                deadline.cancel()
             await connection.close(timeout=CONNECT_TIMEOUT_S)
 
     async def connect_alone(self) -> asyncpg.Connection[asyncpg.Record]:

@@ -12,35 +12,24 @@ from pathlib import Path
 
 import httpx
 import structlog
-from obstore.exceptions import BaseError
 
 from gateway.db import deliveries
 from gateway.db.deliveries import FIRST_DELAY, DeliveryRow, DueRun
 from gateway.db.pool import FAILURES, Database
 from gateway.exports.destination import FolderDestination, join_secret
+from gateway.exports.failure import in_detail, in_words
 from gateway.exports.object_store import ObjectStore
 from gateway.exports.place import Folder, Place, put_export
-from gateway.exports.produce import ExportFailed, open_export
-from gateway.exports.request import WrongExport, make_request
-from gateway.limits.webhooks import Undeliverable, checked_address
+from gateway.exports.produce import open_export
+from gateway.exports.request import make_request
+from gateway.limits.webhooks import checked_address
 
 log = structlog.get_logger(__name__)
 
 POLL_S = 30.0
-MAX_ERROR_CHARACTERS = 500
-
-ATTEMPT_FAILURES: tuple[type[Exception], ...] = (
-    ExportFailed,
-    WrongExport,
-    Undeliverable,
-    BaseError,
-    OSError,
-    *FAILURES,
-)
-"""What one delivery may raise without ending those that follow it."""
 
 Places = Callable[[DeliveryRow], Awaitable[Place]]
-"""Raises Undeliverable, OSError."""
+"""Raises Undeliverable, OSError, UnicodeError."""
 
 
 class Deliverer:
@@ -74,6 +63,8 @@ class Deliverer:
                 await self.deliver_due()
             except FAILURES as error:
                 log.warning("deliveries_unavailable", error=repr(error))
+            except Exception:
+                log.exception("deliveries_failed")
             await asyncio.sleep(self._poll_s)
 
     async def deliver_due(self) -> int:
@@ -94,7 +85,6 @@ class Deliverer:
                     log.info("export_delivered", delivery=run.delivery.id, period=run.period)
                 else:
                     await deliveries.note_failed(conn, run, error, first_delay=self._first_delay)
-                    log.warning("delivery_failed", delivery=run.delivery.id, period=run.period, error=error)
         return num_attempts
 
     async def _deliver(self, run: DueRun) -> str | None:
@@ -105,15 +95,11 @@ class Deliverer:
             place = await self._places(delivery)
             async with open_export(self._database, request) as export:
                 await put_export(export, place)
-        except ATTEMPT_FAILURES as error:
-            return _in_words(error, delivery.secret)
+        except Exception as error:  # whatever it is, those that follow are not to wait for it
+            reason, detail = in_words(error), in_detail(error, delivery.secret)
+            log.warning("delivery_failed", delivery=delivery.id, period=run.period, error=reason, detail=detail)
+            return reason
         return None
-
-
-def _in_words(error: Exception, secret: str | None) -> str:
-    """One line, without a library's own notes below it, and never the secret, whatever a store quotes."""
-    text = " ".join(str(error).partition("\n\n")[0].split()) or type(error).__name__
-    return (text.replace(secret, "***") if secret else text)[:MAX_ERROR_CHARACTERS]
 
 
 def places_below(root: Path, *, allow_private: bool) -> Places:

@@ -96,8 +96,9 @@ def _check_path(field: str, path: str) -> None:
 def _check_endpoint(text: str) -> None:
     try:
         url = httpx.URL(text)
+        url.host.encode("idna")  # as resolvers do: no label is empty or longer than 63
         is_good = url.scheme in ("http", "https") and bool(url.host) and not url.userinfo and not url.query
-    except httpx.InvalidURL:
+    except (httpx.InvalidURL, UnicodeError):
         is_good = False
     if not is_good or "\0" in text:
-        raise WrongDestination("endpoint", "expected a URL of http or https, without a user name")
+        raise WrongDestination("endpoint", "expected a URL of http or https with a host's name, without a user name")

@@ -1,6 +1,8 @@
 """An S3-compatible bucket as a place for exports. An object appears when its upload is complete, never before.
 
-The credentials are those of the delivery alone; none of this machine's environment or instance go with them.
+The credentials are those of the delivery alone; none of this machine's environment or instance go with them. What the
+endpoint's name means, and where its answers redirect to, is up to whoever owns it; without `allow_http` the library
+speaks TLS alone, so a request reaches only a server that proves to be the one that the URL names.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import obstore
-from obstore.exceptions import NotFoundError
 from obstore.store import S3Store
 
 from gateway.exports.destination import S3Destination
@@ -24,7 +25,8 @@ TIMEOUT = datetime.timedelta(seconds=60)
 
 
 class ObjectStore:
-    """Its methods raise `obstore.exceptions.BaseError`, whose text may quote the store's answer."""
+    """Its methods raise `obstore.exceptions.BaseError`, and FileNotFoundError where there is no such bucket; their text
+    may quote the store's answer."""
 
     def __init__(self, destination: S3Destination, *, allow_http: bool) -> None:
         credentials: Any = {
@@ -49,5 +51,5 @@ class ObjectStore:
         await obstore.put_async(self._store, name, chunks, chunk_size=PART_BYTES, max_concurrency=MAX_PARTS_UNDER_WAY)
 
     async def remove(self, name: str) -> None:
-        with contextlib.suppress(NotFoundError):  # S3 itself does not say so
+        with contextlib.suppress(FileNotFoundError):  # S3 itself does not say so
             await obstore.delete_async(self._store, name)

@@ -128,7 +128,7 @@ class Export:
             case "focus":
                 return FocusFile(await self._focus_names())
             case "stripe":
-                return StripeEvents(await stripe_customers(self._conn, request.organization_id))
+                return StripeEvents(await stripe_customers(self._conn, request.organization_id, self._month))
             case "cloudevents":
                 return CloudEvents(self._setting.installation_id)
 
@@ -145,8 +145,11 @@ class Export:
 
 
 @asynccontextmanager
-async def open_export(database: Database, request: ExportRequest) -> AsyncIterator[Export]:
-    """An export within a snapshot, on a connection of its own. Raises one of `UNAVAILABLE`."""
-    async with database.snapshot() as conn:
+async def open_export(
+    database: Database, request: ExportRequest, *, deadline_s: float | None = None
+) -> AsyncIterator[Export]:
+    """An export within a snapshot, on a connection of its own, which is closed after deadline_s. Raises one of
+    `UNAVAILABLE`."""
+    async with database.snapshot(deadline_s) as conn:
         month = request.span.start.date().replace(day=1)
         yield Export(conn, request, await ledger.read_setting(conn, request.organization_id, month))

@@ -4,8 +4,8 @@ One event per ledger row and kind of tokens, and one for its cost: whoever bills
 whoever bills by cost the last. The identifier is made of the ledger's own key, so an event that is sent twice, even
 from two exports, counts once; of sums per day a late row would change what their identifier stands for. A value is a
 whole number as text, negative where the row is the difference to a smaller count. The customer is null where the
-project has none: Stripe refuses such an event, and nothing is left out. Customers are as they are now, so in this one
-format a closed month's file changes where they do.
+project has none: Stripe refuses such an event, and nothing is left out. A closed month keeps the customers that there
+were when it was closed, so they are set before that.
 """
 
 from __future__ import annotations

@@ -7,9 +7,7 @@ Knows nothing about records.
 from __future__ import annotations
 
 import fcntl
-import itertools
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
@@ -78,26 +76,14 @@ class JournalFolder:
         return Segment(self.path / f"{number:012}{SUFFIX}")
 
 
+def folders_in(root: Path) -> list[Path]:
+    """All that there are, owned or not. Raises OSError."""
+    return sorted(path for path in root.iterdir() if path.is_dir())
+
+
 def segments_in(path: Path) -> list[Path]:
-    """Of one folder, owned or not, oldest first."""
-    return sorted(path.glob(f"*{SUFFIX}"))
-
-
-def free_folders(root: Path) -> Iterator[JournalFolder]:
-    """Claims the folders 0, 1, ... that nobody owns, one after another, without end; the caller releases what it does
-    not keep. Raises OSError."""
-    for number in itertools.count():
-        if (folder := JournalFolder.try_claim(root / str(number))) is not None:
-            yield folder
-
-
-def left_folders(root: Path, own: Path) -> Iterator[JournalFolder]:
-    """Claims those of other processes that are gone and left segments behind; the caller releases them."""
-    for path in sorted(root.iterdir()):
-        if path != own and path.is_dir() and segments_in(path):
-            folder = JournalFolder.try_claim(path)
-            if folder is not None:
-                yield folder
+    """Of one folder, owned or not, oldest first. Raises OSError."""
+    return sorted(each for each in path.iterdir() if each.suffix == SUFFIX)
 
 
 def sync_folder(path: Path) -> None:

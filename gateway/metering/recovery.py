@@ -6,13 +6,15 @@ Knows neither the ledger nor engines.
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 from pathlib import Path
 from typing import Protocol
 
 import structlog
 
 from gateway.journal_metrics import JournalMetrics
-from gateway.metering.folder import JournalFolder, free_folders, left_folders
+from gateway.metering.folder import JournalFolder, folders_in, segments_in
 from gateway.metering.journal import Journal
 from gateway.metering.replay import Replayed, Unreadable, replay
 
@@ -27,27 +29,38 @@ class JournalUnusable(RuntimeError):
 
 
 def claim_folder(root: Path, database_id: str) -> tuple[JournalFolder, Replayed]:
-    """The first folder that nobody owns and that this database may have the usage of, with that.
+    """The first of the folders 0, 1, ... that nobody owns and that this database may have the usage of, with that.
 
-    Raises JournalUnusable.
+    One that is there and cannot be read is passed over, and stays as it is. Raises JournalUnusable where no new one can
+    be made.
     """
-    try:
-        return _claim_folder(root, database_id)
-    except OSError as error:
-        raise JournalUnusable(f"no journal can be kept in {root}: {error.strerror}") from error
-
-
-def _claim_folder(root: Path, database_id: str) -> tuple[JournalFolder, Replayed]:
-    for folder in free_folders(root):
+    for number in itertools.count():
+        path = root / str(number)
+        was_there = os.path.lexists(path)
         try:
-            return folder, replay(folder, database_id)
+            found = _try_claim(path, database_id)
         except Unreadable as error:
             log.error("journal_left_alone", reason=str(error))
-            folder.release()
-        except BaseException:
-            folder.release()
-            raise
+        except OSError as error:
+            if not was_there:
+                raise JournalUnusable(f"no journal can be kept in {root}: {error.strerror}") from error
+            log.error("journal_left_alone", reason=f"{path}: {error.strerror}")
+        else:
+            if found is not None:
+                return found
     raise AssertionError("there is always one more folder")
+
+
+def _try_claim(path: Path, database_id: str) -> tuple[JournalFolder, Replayed] | None:
+    """None while another process owns it. Raises Unreadable and OSError."""
+    folder = JournalFolder.try_claim(path)
+    if folder is None:
+        return None
+    try:
+        return folder, replay(folder, database_id)
+    except BaseException:
+        folder.release()
+        raise
 
 
 class Wakeable(Protocol):
@@ -73,7 +86,8 @@ class Recovery:
         self._journal = journal
         self._metrics = metrics
         self._copier = copier
-        self._unreadable: set[Path] = set()
+        self._foreign: set[Path] = set()  # of another database or format: that does not change
+        self._failing: set[Path] = set()  # tried again, and told of once
         self._task: asyncio.Task[None] | None = None
 
     def take(self, replayed: Replayed) -> None:
@@ -108,21 +122,31 @@ class Recovery:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _look(self) -> None:
-        for folder in left_folders(self._root, self._own):
+        for path in folders_in(self._root):
+            if path == self._own or path in self._foreign or not self._journal.has_room:
+                continue
             try:
-                if self._journal.has_room and folder.path not in self._unreadable:
-                    await self._adopt(folder)
+                await self._adopt(path)
             except Unreadable as error:
                 log.error("journal_left_alone", reason=str(error))
-                self._unreadable.add(folder.path)
-            finally:
-                folder.release()
+                self._foreign.add(path)
+            except OSError as error:
+                if path not in self._failing:
+                    log.error("journal_not_recovered", journal=str(path), error=str(error))
+                self._failing.add(path)
+            else:
+                self._failing.discard(path)
 
-    async def _adopt(self, folder: JournalFolder) -> None:
-        """Its segments go once their usage is on disk here; until then, another try finds the same again."""
-        segments = folder.segments()
-        replayed = await asyncio.to_thread(replay, folder, self._database_id)
-        self.take(replayed)
-        if await self._journal.flush(FLUSH_S):
-            for segment in segments:
-                segment.unlink()
+    async def _adopt(self, path: Path) -> None:
+        """Its segments go once their usage is on disk here; until then, another try finds the same again. Raises
+        Unreadable and OSError."""
+        if not segments_in(path) or (folder := JournalFolder.try_claim(path)) is None:
+            return
+        try:
+            segments = folder.segments()
+            self.take(await asyncio.to_thread(replay, folder, self._database_id))
+            if await self._journal.flush(FLUSH_S):
+                for segment in segments:
+                    segment.unlink()
+        finally:
+            folder.release()

@@ -5,7 +5,9 @@ Knows neither the ledger nor the journal that goes on. Reads whole segments at o
 
 from __future__ import annotations
 
+import hashlib
 import time
+from pathlib import Path
 
 import msgspec
 import structlog
@@ -53,7 +55,7 @@ def replay(folder: JournalFolder, database_id: str) -> Replayed:
             log.warning("journal_torn_tail", segment=str(path), num_bytes=each_contents.num_torn_bytes)
         if each_contents.damaged:
             log.error("journal_damaged", segment=str(path), byte_ranges=each_contents.damaged)
-            path.with_name(f"{path.stem}-{time.time_ns()}{DAMAGED_SUFFIX}").hardlink_to(path)
+            _keep_aside(path)
             num_damaged += 1
     if unsettled.num_strays:
         log.error("journal_counts_without_request", folder=str(folder.path), num_counts=unsettled.num_strays)
@@ -65,3 +67,9 @@ def replay(folder: JournalFolder, database_id: str) -> Replayed:
         num_unseen=sum(not (each.prompt_tokens or each.completion_tokens) for each in running),
         num_damaged=num_damaged,
     )
+
+
+def _keep_aside(path: Path) -> None:
+    """A copy: not every file system has links. Named by what it holds, so that another try makes no second one."""
+    content = path.read_bytes()
+    path.with_name(f"{path.stem}-{hashlib.sha256(content).hexdigest()[:16]}{DAMAGED_SUFFIX}").write_bytes(content)

@@ -6,67 +6,101 @@ import asyncio
 import itertools
 import json
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import msgspec
 import pytest
+from prometheus_client import CollectorRegistry
 
 from adapters.store import AdapterStore
+from engine.protocol import GenerateRequest, SamplingParams
+from gateway.backup.take import Installation, take_backup
 from gateway.cli import main
 from gateway.db import adapters, dump
 from gateway.db.keys import find_usable_key
 from gateway.db.migrate import migrate
 from gateway.db.pool import Database
 from gateway.metering.folder import JournalFolder
+from gateway.metering.format import frame
+from gateway.metering.meter import Meter
+from gateway.metering.service import Metering
+from gateway.observe import Metrics
+from gateway.serve.lock import refuse_half_restored
 from gateway.tenancy.keys import new_key
 from tests.conftest import with_database
 from tests.gateway.admin_server import write_adapter
-from tests.gateway.exports.ledger import BEFORE, Books, make_books, time, write_usage
+from tests.gateway.exports.ledger import BEFORE, make_books
+from tests.gateway.metering.records import BEGUN, ended, record
+from tests.gateway.unlimited import unlimited
+
+BACKED_UP = "backed_up"
 
 
 class House(msgspec.Struct, frozen=True):
     """An installation on the tests' server. key_sha256: of a key that works in it."""
 
-    data_dir: Path
+    installation: Installation
+    installation_id: str
     dsn: str
-    books: Books
     digests: list[str]
     key_sha256: bytes
 
     @property
     def environ(self) -> dict[str, str]:
-        return {"LORIKEET_DATA_DIR": str(self.data_dir), "DATABASE_URL": self.dsn}
+        return {"LORIKEET_DATA_DIR": str(self.installation.data_dir), "DATABASE_URL": self.dsn}
 
 
-@pytest.fixture
-async def house(database: Database, dsn: str, tmp_path: Path) -> AsyncIterator[House]:
-    data_dir = tmp_path / "house"
-    books = await make_books(database, num_rows=200)
-    store = AdapterStore(data_dir / "adapters")
-    digests = sorted(store.add(write_adapter(tmp_path / "made" / str(seed), seed=seed)) for seed in range(3))
-    made = new_key()
-    async with database.transaction() as conn:
-        for number, digest in enumerate(digests):
-            await adapters.put_adapter(conn, books.acme, f"adapter-{number}", digest=digest, rank=2, size_bytes=1000)
-        await conn.execute(
-            "INSERT INTO api_keys (id, kind, organization_id, project_id, name, public, sha256, scopes)"
-            " VALUES ('key_x', 'project', $1, $2, 'x', $3, $4, '{inference}')",
-            books.organization_id,
-            books.acme,
-            made.public,
-            made.sha256,
-        )
-    journal = JournalFolder.try_claim(data_dir / "journal" / "0")
-    assert journal is not None
-    segment = journal.new_segment()
-    segment.append(b"what the ledger does not have yet")
-    (data_dir / "operator.key").write_text("sk-lk-operator\n")
-    yield House(data_dir, dsn, books, digests, made.sha256)
-    segment.close()
-    journal.release()
+@pytest.fixture(scope="module")
+def house(postgres: str, database_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """One for all tests: they only add to its ledger."""
+    asyncio.run(_execute(postgres, f"CREATE DATABASE {BACKED_UP} TEMPLATE {database_template}"))
+    yield asyncio.run(_furnish(tmp_path_factory.mktemp("house"), with_database(postgres, BACKED_UP)))
+    asyncio.run(_execute(postgres, f"DROP DATABASE {BACKED_UP} WITH (FORCE)"))
+
+
+async def _furnish(data_dir: Path, dsn: str) -> House:
+    store, made = AdapterStore(data_dir / "adapters"), new_key()
+    digests = sorted(store.add(write_adapter(data_dir / "made" / str(seed), seed=seed)) for seed in range(3))
+    async with await Database.connect(dsn) as database:
+        books = await make_books(database, num_rows=200)
+        async with database.transaction() as conn:
+            for number, digest in enumerate(digests):
+                await adapters.put_adapter(conn, books.acme, f"adapter-{number}", digest=digest, rank=2, size_bytes=9)
+            await conn.execute(
+                "INSERT INTO api_keys (id, kind, organization_id, project_id, name, public, sha256, scopes)"
+                " VALUES ('key_x', 'project', $1, $2, 'x', $3, $4, '{inference}')",
+                books.organization_id,
+                books.acme,
+                made.public,
+                made.sha256,
+            )
+            installation_id = await conn.fetchval("SELECT id FROM installation")
+    begun = msgspec.structs.replace(BEGUN, database_id=installation_id)
+    _write(data_dir / "journal/0/000000000001.journal", frame(begun) + frame(ended("req_journaled")))
+    _write(data_dir / "operator.key", b"sk-lk-operator\n")
+    installation = Installation(
+        data_dir=data_dir,
+        store_dir=data_dir / "adapters",
+        journal_dir=data_dir / "journal",
+        key_files=(data_dir / "operator.key",),
+    )
+    return House(installation, installation_id, dsn, digests, made.sha256)
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def backup(house: House, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the house, by the command."""
+    folder = tmp_path_factory.mktemp("backups") / "backup"
+    assert main(["backup", str(folder)], house.environ) == 0
+    return folder
 
 
 @pytest.fixture
@@ -116,61 +150,108 @@ def lorikeet(capsys: pytest.CaptureFixture[str]) -> Lorikeet:
 async def test_a_backup_under_load_is_restored_whole_elsewhere(
     house: House, elsewhere: dict[str, str], lorikeet: Lorikeet, tmp_path: Path
 ) -> None:
-    backup = str(tmp_path / "backup")
-    writing = asyncio.create_task(_write_usage_forever(house.books))
-    try:
-        taken = json.loads(await lorikeet(house.environ, "backup", backup, "--json"))
-    finally:
-        writing.cancel()
+    """Every request that was recorded before the backup began is billed there once, and nothing else is."""
+    installation = msgspec.structs.replace(house.installation, journal_dir=tmp_path / "journal")
+    before, recorded = await _back_up_under_load(house, installation, tmp_path / "backup")
+    taken = json.loads(await lorikeet(elsewhere, "restore", str(tmp_path / "backup"), "--json"))
     assert taken["contents"]["digests"] == house.digests and taken["missing_digests"] == []
-    assert "is whole" in await lorikeet({}, "backup", "--verify", backup)
-    assert json.loads(await lorikeet(elsewhere, "restore", backup, "--json"))["contents"] == taken["contents"]
     data_dir = Path(elsewhere["LORIKEET_DATA_DIR"])
-    found = await dump.contents(elsewhere["DATABASE_URL"])
-    assert msgspec.convert(taken["contents"], dump.Contents) == found and found.num_ledger_rows >= 300
+    async with await Database.connect(elsewhere["DATABASE_URL"]) as database:
+        metering = _metering(data_dir / "journal", database, house.installation_id)
+        metering.start()
+        billed = await _billed(database, before)
+        await metering.stop()
+        assert {billed[request_id] for request_id in before} == {(1, 4)}, "as often, and as many tokens"
+        assert billed.keys() <= recorded and {num_rows for num_rows, _ in billed.values()} == {1}
+        async with database.transaction() as conn:
+            assert await find_usable_key(conn, house.key_sha256) is not None
+            with pytest.raises(asyncpg.RaiseError, match="append-only"):
+                await conn.execute("DELETE FROM ledger")
+    assert await migrate(elsewhere["DATABASE_URL"]) == []
     store = AdapterStore(data_dir / "adapters")
     assert store.digests() == house.digests
     for digest in house.digests:
         store.verify(digest)
-    (segment,) = (data_dir / "journal/0").glob("*.journal")
-    assert segment.read_bytes() == b"what the ledger does not have yet"
     assert (data_dir / "operator.key").read_text() == "sk-lk-operator\n"
-    async with await Database.connect(elsewhere["DATABASE_URL"]) as database, database.transaction() as conn:
-        assert await find_usable_key(conn, house.key_sha256) is not None
-        with pytest.raises(asyncpg.RaiseError, match="append-only"):
-            await conn.execute("DELETE FROM ledger")
-    assert await migrate(elsewhere["DATABASE_URL"]) == []
-
-
-async def _write_usage_forever(books: Books) -> None:
-    for number in itertools.count():
-        async with books.database.transaction() as conn:
-            await write_usage(conn, books, f"req_load_{number}_", time(10, 5), time(10, 6), 5)
-
-
-async def test_a_restored_ledger_is_a_ledger_again(
-    house: House, elsewhere: dict[str, str], lorikeet: Lorikeet, tmp_path: Path
-) -> None:
-    """It takes usage, closes months, exports the same bytes, and is backed up and restored in its turn."""
-    await lorikeet(house.environ, "backup", str(tmp_path / "first"))
-    await lorikeet(elsewhere, "restore", str(tmp_path / "first"))
     exported = [
         await lorikeet(environ, "export", "costs", "--period", BEFORE, "--format", "focus", "--json", "--out", out)
         for environ, out in ((house.environ, str(tmp_path / "a")), (elsewhere, str(tmp_path / "b")))
     ]
     assert exported[0] == exported[1] and json.loads(exported[0])["state"] == "closed"
-    async with await Database.connect(elsewhere["DATABASE_URL"]) as database, database.transaction() as conn:
-        await write_usage(conn, house.books, "req_after_", time(10, 20), time(10, 21), 10)
-    await lorikeet(elsewhere, "backup", str(tmp_path / "second"))
-    again = json.loads(await lorikeet(elsewhere, "restore", str(tmp_path / "second"), "--force", "--json"))
-    assert again["contents"]["num_ledger_rows"] == 332
+
+
+async def _back_up_under_load(house: House, installation: Installation, folder: Path) -> tuple[set[str], set[str]]:
+    """(requests recorded before the backup began, all). The ledger takes nothing until the journals are copied: all
+    that there is by then is in them, and moves while the database is dumped."""
+    loop, recorded, journals_are_copied = asyncio.get_running_loop(), list[str](), asyncio.Event()
+
+    def say(line: str) -> None:
+        if line == "adapters":
+            loop.call_soon_threadsafe(journals_are_copied.set)
+
+    def take() -> None:
+        asyncio.run(take_backup(installation, house.dsn, folder, version="1", say=say))
+
+    async with asyncio.timeout(30), await Database.connect(house.dsn) as database:
+        metering = _metering(installation.journal_dir, database, house.installation_id)
+        metering.start()
+        writing = asyncio.create_task(_record_forever(metering.meter, recorded))
+        async with database.transaction() as conn:
+            await conn.execute("LOCK TABLE ONLY ledger IN SHARE MODE")
+            await asyncio.sleep(0.2)
+            before = set(recorded)
+            taking = asyncio.create_task(asyncio.to_thread(take))
+            await journals_are_copied.wait()
+        await taking
+        writing.cancel()
+        await metering.stop()
+    assert len(before) > 10
+    return before, set(recorded)
+
+
+def _metering(journal_dir: Path, database: Database, installation_id: str) -> Metering:
+    return Metering(
+        journal_dir,
+        database,
+        unlimited(database),
+        Metrics(CollectorRegistry()),
+        database_id=installation_id,
+        max_journal_bytes=1 << 20,
+    )
+
+
+async def _record_forever(meter: Meter, recorded: list[str]) -> None:
+    """500 requests a second at most."""
+    for number in itertools.count():
+        usage = record(f"req_{number}")
+        request = GenerateRequest(
+            usage.request_id, [1, 2, 3], SamplingParams(max_tokens=10), tenant="t", meter=usage.meter
+        )
+        recorded.append(usage.request_id)
+        meter.dispatched(request, "engine")
+        meter.record(usage, engine_id="", source=None, ttft_ms=None, latency_ms=None)
+        await asyncio.sleep(0.002)
+
+
+async def _billed(database: Database, wanted: set[str]) -> dict[str, tuple[int, int]]:
+    """(rows, completion tokens) by request, once all that are wanted are there."""
+    async with asyncio.timeout(10):
+        while True:
+            async with database.acquire() as conn:
+                found = await conn.fetch(
+                    "SELECT request_id, count(*), sum(completion_tokens)::bigint FROM ledger WHERE project_id = 'proj'"
+                    " AND request_id <> 'req_journaled' GROUP BY 1"
+                )
+            billed = {request_id: (num_rows, num_tokens) for request_id, num_rows, num_tokens in found}
+            if wanted <= billed.keys():
+                return billed
+            await asyncio.sleep(0.02)
 
 
 async def test_half_a_backup_is_refused(
-    house: House, lorikeet: Lorikeet, elsewhere: dict[str, str], tmp_path: Path
+    backup: Path, lorikeet: Lorikeet, elsewhere: dict[str, str], tmp_path: Path
 ) -> None:
-    backup = tmp_path / "backup"
-    await lorikeet(house.environ, "backup", str(backup))
+    backup = Path(shutil.copytree(backup, tmp_path / "copy"))
     files = [path for path in _files(backup) if path.name != "manifest.json"]
     assert {path.relative_to(backup).parts[0] for path in files} == {"adapters", "database.dump", "journal", "keys"}
     for number, damage in enumerate((_truncate, _flip_a_bit, _remove)):
@@ -208,16 +289,8 @@ def _remove(path: Path) -> None:
 
 
 async def test_a_backup_that_is_cut_off_has_no_manifest(house: House, tmp_path: Path) -> None:
-    from gateway.backup.take import Installation, take_backup
-
-    installation = Installation(
-        data_dir=house.data_dir,
-        store_dir=house.data_dir / "adapters",
-        journal_dir=house.data_dir / "journal",
-        key_files=(house.data_dir / "operator.key",),
-    )
     steps: list[str] = []
-    await take_backup(installation, house.dsn, tmp_path / "whole", version="1", say=steps.append)
+    await take_backup(house.installation, house.dsn, tmp_path / "whole", version="1", say=steps.append)
     assert len(steps) == 4
     for step in steps:
 
@@ -227,49 +300,45 @@ async def test_a_backup_that_is_cut_off_has_no_manifest(house: House, tmp_path: 
 
         folder = tmp_path / f"until {step}"
         with pytest.raises(KeyboardInterrupt):
-            await take_backup(installation, house.dsn, folder, version="1", say=die)
+            await take_backup(house.installation, house.dsn, folder, version="1", say=die)
         assert not (folder / "manifest.json").exists()
 
 
-async def test_what_is_there_is_not_overwritten_unless_forced(
-    house: House, elsewhere: dict[str, str], lorikeet: Lorikeet, tmp_path: Path
+async def test_only_a_whole_installation_starts_and_nothing_is_replaced_unless_forced(
+    house: House, backup: Path, elsewhere: dict[str, str], lorikeet: Lorikeet
 ) -> None:
-    backup = str(tmp_path / "backup")
-    await lorikeet(house.environ, "backup", backup)
-    assert "is not empty" in await lorikeet.refused(house.environ, "backup", backup)
-    assert "exists; --force" in await lorikeet.refused(house.environ, "restore", backup)
-    full = elsewhere | {"DATABASE_URL": house.dsn}
-    assert "the database is not empty; --force" in await lorikeet.refused(full, "restore", backup)
-    assert "stop them first" in await lorikeet.refused(full, "restore", backup, "--force")
-    await lorikeet(elsewhere, "restore", backup)
-    (Path(elsewhere["LORIKEET_DATA_DIR"]) / "journal/0/000000000009.journal").write_text("of the database that goes")
-    await lorikeet(elsewhere, "restore", backup, "--force")
-    assert [path.name for path in _files(Path(elsewhere["LORIKEET_DATA_DIR"]) / "journal")] == ["000000000001.journal"]
-
-
-async def test_no_server_starts_over_what_is_half_restored(
-    house: House, elsewhere: dict[str, str], lorikeet: Lorikeet, tmp_path: Path
-) -> None:
-    from gateway.serve.lock import DataFolderUnusable, refuse_half_restored
-
-    backup = tmp_path / "backup"
-    await lorikeet(house.environ, "backup", str(backup))
+    data_dir, dsn, of_backup = Path(elsewhere["LORIKEET_DATA_DIR"]), elsewhere["DATABASE_URL"], str(backup)
+    assert "is not empty" in await lorikeet.refused(house.environ, "backup", of_backup)
     # A database that does not take it: something of the same name stands in the way, where force is not given.
-    await _execute(elsewhere["DATABASE_URL"], "CREATE TYPE limits AS (x integer)")
-    assert "pg_restore failed" in await lorikeet.refused(elsewhere, "restore", str(backup))
-    data_dir = Path(elsewhere["LORIKEET_DATA_DIR"])
-    with pytest.raises(DataFolderUnusable, match="half restored"):
-        refuse_half_restored(data_dir)
-    await lorikeet(elsewhere, "restore", str(backup), "--force")
+    await _execute(dsn, "CREATE TYPE limits AS (x integer)")
+    assert "pg_restore failed" in await lorikeet.refused(elsewhere, "restore", of_backup)
+    for verb in ("gateway", "migrate"):
+        assert "half restored" in await lorikeet.refused(elsewhere, verb)
+    await lorikeet(elsewhere, "restore", of_backup, "--force")
+
+    (data_dir / "operator.key").write_text("sk-lk-another\n")
+    assert "operator.key exists; --force" in await lorikeet.refused(elsewhere, "restore", of_backup)
+    shutil.copy(backup / "keys/operator.key", data_dir)
+    assert "the database is not empty; --force" in await lorikeet.refused(elsewhere, "restore", of_backup)
+    async with await Database.connect(dsn):
+        assert "stop them first" in await lorikeet.refused(elsewhere, "restore", of_backup, "--force")
+    # The only copy of what was used after the backup, and the journal of a gateway that has lost its database.
+    since = data_dir / "journal/7/000000000001.journal"
+    _write(since, b"since the backup")
+    owner = JournalFolder.try_claim(since.parent)
+    assert owner is not None
+    assert "stop it first" in await lorikeet.refused(elsewhere, "restore", of_backup, "--force")
     refuse_half_restored(data_dir)
+    owner.release()
+    await lorikeet(elsewhere, "restore", of_backup, "--force")
+    assert since.read_bytes() == b"since the backup"
+    of_house = (house.installation.journal_dir / "0/000000000001.journal").read_bytes()
+    assert (data_dir / "journal/8/000000000001.journal").read_bytes() == of_house
 
 
 async def test_an_embedded_database_is_restored_into_a_new_data_folder(
-    house: House, lorikeet: Lorikeet, open_folder: Path, tmp_path: Path
+    backup: Path, lorikeet: Lorikeet, open_folder: Path
 ) -> None:
-    backup = str(tmp_path / "backup")
-    await lorikeet(house.environ, "backup", backup)
     environ = {"LORIKEET_DATA_DIR": str(open_folder / "new house")}
-    taken: dict[str, Any] = json.loads(await lorikeet(environ, "restore", backup, "--json"))
-    assert taken["contents"]["num_ledger_rows"] == 322
-    assert "exists; --force" in await lorikeet.refused(environ, "restore", backup)
+    taken: dict[str, Any] = json.loads(await lorikeet(environ, "restore", str(backup), "--json"))
+    assert taken["contents"]["num_ledger_rows"] >= 322

@@ -11,7 +11,7 @@ import asyncpg
 import httpx
 import pytest
 
-from gateway.db import usage, usage_sums
+from gateway.db import exports, usage, usage_sums
 from gateway.db.pool import Database
 from tests.gateway.admin_server import serve_admin
 from tests.gateway.billing.generator import DAYS, Generated, generate
@@ -48,6 +48,9 @@ async def test_a_month_by_day_project_and_model_comes_fast_from_sums_alone(
     of_the_month = f"Seq Scan on ledger_{made.start:%Y%m}"  # days without a row have no better plan
     plan = await explain(conn, usage._LIST, "proj_7", 20)
     assert of_the_month not in plan, plan
+    month = made.start.date()
+    plan = await explain(conn, exports._LEDGER_ROWS, made.organization_id, None, month, None, None, "usd")
+    assert of_the_month not in plan and "Presorted Key: l.created_at" in plan, plan
 
     async with (
         await Database.connect(dsn) as database,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 from pathlib import Path
@@ -50,13 +51,14 @@ async def test_deliveries_are_set_listed_shown_and_removed(lorikeet: Cli) -> Non
         "delivery", "set", "x", "--kind", "usage", *bucket, "--json", AWS_SECRET_ACCESS_KEY="very secret"
     )
     assert code == 0 and "very secret" not in out
-    daily = ("--schedule", "daily", "--from", "2025-01-05", "--folder", "finance")
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    daily = ("--schedule", "daily", "--from", today, "--folder", "finance")
     assert (await lorikeet("delivery", "set", "y", "--kind", "costs", "--format", "focus", *daily))[0] == 0
     first = (await lorikeet.json("delivery", "list"))[0]["from_period"]
     _, out, _ = await lorikeet("delivery", "list")
     assert [line.split() for line in out.splitlines()[1:]] == [
         ["x", "usage", "csv", "monthly", first, "s3://books/a/b"],
-        ["y", "costs", "focus", "daily", "2025-01-05", "folder", "finance"],
+        ["y", "costs", "focus", "daily", today, "folder", "finance"],
     ]
     assert (await lorikeet.json("delivery", "show", "y"))["runs"] == []
     assert "no delivery named 'z'" in (await lorikeet("delivery", "remove", "z"))[2]

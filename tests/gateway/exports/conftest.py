@@ -17,7 +17,7 @@ SHARED = "exported_books"
 
 @pytest.fixture(scope="session")
 def books_dsn(postgres: str, database_template: str) -> str:
-    """A database that nobody may change."""
+    """A database in which nobody may change these months."""
 
     async def prepare() -> None:
         conn = await asyncpg.connect(postgres)

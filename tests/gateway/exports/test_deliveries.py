@@ -11,10 +11,12 @@ import httpx
 import pytest
 
 from gateway.db import deliveries
-from gateway.db.pool import Database
+from gateway.db.deliveries import DeliveryRow
 from gateway.exports.deliverer import Deliverer, places_below
+from gateway.exports.place import Place
 from tests.gateway.admin_server import AdminServer, serve_admin
-from tests.gateway.exports.ledger import BEFORE, Books, make_books
+from tests.gateway.exports.ledger import BEFORE, Books, write_usage
+from tests.gateway.exports.reading import json_rows
 from tests.gateway.exports.s3_server import ACCESS_KEY, SECRET, S3Server
 
 NOTHING = datetime.timedelta(0)
@@ -33,8 +35,11 @@ def bucket(url: str) -> dict[str, str]:
 
 
 @pytest.fixture
-async def small(database: Database) -> Books:
-    return await make_books(database, num_rows=40)
+async def books(books: Books) -> Books:
+    """Without the deliveries of the test before."""
+    async with books.database.acquire() as conn:
+        await conn.execute("DELETE FROM deliveries")
+    return books
 
 
 def found(folder: Path, pattern: str) -> list[Path]:
@@ -52,11 +57,11 @@ async def runs(server: AdminServer, delivery_id: str) -> list[dict[str, Any]]:
     return found
 
 
-async def test_a_closed_month_is_delivered_once_by_one_of_many_gateways(small: Books, tmp_path: Path) -> None:
-    async with serve_admin(small.database, tmp_path / "server") as server:
+async def test_a_closed_month_is_delivered_once_by_one_of_many_gateways(books: Books, tmp_path: Path) -> None:
+    async with serve_admin(books.database, tmp_path / "server") as server:
         made = (await order(server)).json()
         gateways = [
-            Deliverer(small.database, places_below(tmp_path / str(number), allow_private=False)) for number in range(4)
+            Deliverer(books.database, places_below(tmp_path / str(number), allow_private=False)) for number in range(4)
         ]
         attempts = await asyncio.gather(*(gateway.deliver_due() for gateway in gateways))
         assert sum(attempts) == 1, attempts
@@ -64,33 +69,86 @@ async def test_a_closed_month_is_delivered_once_by_one_of_many_gateways(small: B
         (run,) = await runs(server, made["id"])
         assert (run["period"], run["attempts"], run["due_at"], run["last_error"]) == (BEFORE, 1, None, None)
     files = [path.relative_to(tmp_path).parts[1:] for path in found(tmp_path, "costs*")]
-    below = (small.organization_id, "finance", "monthly")
+    below = (books.organization_id, "finance", "monthly")
     assert files == [(*below, f"costs-{BEFORE}.focus.csv"), (*below, f"costs-{BEFORE}.focus.csv.manifest.json")]
 
 
-async def test_every_day_that_is_over_is_delivered(small: Books, tmp_path: Path) -> None:
+async def test_every_day_that_is_over_is_delivered_and_again_once_late_rows_have_come(
+    books: Books, tmp_path: Path
+) -> None:
+    """A day whose sums stay the same is left alone."""
     today = datetime.datetime.now(datetime.UTC).date()
     since = today - datetime.timedelta(days=3)
-    async with serve_admin(small.database, tmp_path / "server") as server:
-        reply = await order(server, schedule="daily", from_period=since.isoformat())
-        await Deliverer(small.database, places_below(tmp_path / "out", allow_private=False)).deliver_due()
-        days = {run["period"] for run in await runs(server, reply.json()["id"])}
-    assert {(since + datetime.timedelta(days=n)).isoformat() for n in range(2)} <= days
-    assert today.isoformat() not in days
-    assert {path.name[6:16] for path in found(tmp_path, "*.focus.csv")} == days
+    deliverer = Deliverer(books.database, places_below(tmp_path / "out", allow_private=False))
+    async with serve_admin(books.database, tmp_path / "server") as server:
+        daily = {"kind": "usage", "format": "jsonl", "schedule": "daily", "from_period": since.isoformat()}
+        made = (await order(server, **daily)).json()
+        num_days = await deliverer.deliver_due()
+        days = [run["period"] for run in await runs(server, made["id"])]
+        assert {(since + datetime.timedelta(days=n)).isoformat() for n in range(2)} <= set(days)
+        assert today.isoformat() not in days and len(days) == num_days
+        assert [path.name[6:16] for path in found(tmp_path, "*.jsonl")] == sorted(days)
+        late = datetime.datetime.combine(since, datetime.time(5), datetime.UTC)
+        async with books.database.transaction() as conn:
+            await conn.execute("SELECT ensure_ledger_day($1)", since)
+            await write_usage(conn, books, "req_late_today_", late, late + datetime.timedelta(hours=1), 3)
+        assert await deliverer.deliver_due() == 0, "not within the hour"
+        for num_again in (1, 0):
+            async with books.database.acquire() as conn:
+                await conn.execute("UPDATE delivery_runs SET checked_at = now() - interval '61 minutes'")
+            assert await deliverer.deliver_due() == num_again
+        (path,) = found(tmp_path, f"usage-{since}.jsonl")
+        assert [row["request_id"][:15] for row in json_rows(path.read_bytes())] == ["req_late_today_"] * 3
 
 
-async def test_what_fails_is_tried_again_after_growing_pauses_until_it_arrives(small: Books, tmp_path: Path) -> None:
+async def test_a_destination_that_fails_in_any_way_holds_up_nobody_else(
+    books: Books, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The name that no resolver takes was stored before it was checked; the other one fails in a way of its own."""
+    endpoints = {"dots": "https://a..b.example", "long": f"https://{'x' * 64}.example"}
+    places = places_below(tmp_path / "out", allow_private=False)
+
+    async def place(delivery: DeliveryRow) -> Place:
+        if delivery.name == "unforeseen":
+            raise ZeroDivisionError(f"not to be told: {delivery.secret}")
+        return await places(delivery)
+
+    async with serve_admin(books.database, tmp_path / "server") as server:
+        made = {name: (await order(server, name=name, destination=STORE)).json()["id"] for name in endpoints}
+        made |= {"unforeseen": (await order(server, name="unforeseen", destination=STORE)).json()["id"]}
+        made |= {"well": (await order(server, name="well")).json()["id"]}
+        async with books.database.acquire() as conn:
+            for name, endpoint in endpoints.items():
+                await conn.execute(
+                    "UPDATE deliveries SET destination = destination || jsonb_build_object('endpoint', $2::text)"
+                    " WHERE name = $1",
+                    name,
+                    endpoint,
+                )
+        assert await Deliverer(books.database, place).deliver_due() == 4
+        (errors,) = zip(*[await runs(server, each) for each in made.values()], strict=True)
+    assert [run["last_error"] for run in errors] == [
+        "the endpoint's name has no address",
+        "the endpoint's name has no address",
+        "an unexpected failure, which the server's log tells of",
+        None,
+    ]
+    assert len(found(tmp_path, "costs*")) == 2
+    logged = capfd.readouterr()
+    assert "ZeroDivisionError: not to be told: ***" in logged.out + logged.err
+
+
+async def test_what_fails_is_tried_again_after_growing_pauses_until_it_arrives(books: Books, tmp_path: Path) -> None:
     with S3Server() as store:
-        async with serve_admin(small.database, tmp_path) as server:
+        async with serve_admin(books.database, tmp_path) as server:
             made = (await order(server, destination=bucket(store.url))).json()
-            impatient = Deliverer(small.database, places_below(tmp_path, allow_private=True), first_delay=NOTHING)
+            impatient = Deliverer(books.database, places_below(tmp_path, allow_private=True), first_delay=NOTHING)
             store.fail_puts = 3
             assert await impatient.deliver_due() == 4
             assert len(store.objects) == 2 and store.uploads == {}
             (run,) = await runs(server, made["id"])
             assert run["attempts"] == 4
-        async with small.database.acquire() as conn:
+        async with books.database.acquire() as conn:
             pauses = []
             await conn.execute("UPDATE delivery_runs SET delivered_at = NULL, attempts = 0")
             for _ in range(12):
@@ -104,30 +162,31 @@ async def test_what_fails_is_tried_again_after_growing_pauses_until_it_arrives(s
 
 
 async def test_a_secret_goes_in_and_never_comes_out(
-    small: Books, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    books: Books, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with S3Server() as store:
-        async with serve_admin(small.database, tmp_path) as server:
+        async with serve_admin(books.database, tmp_path) as server:
             shown = [await order(server, destination=bucket(store.url))]
             store.fail_puts = 1  # it quotes the secret in its refusal
-            deliverer = Deliverer(small.database, places_below(tmp_path, allow_private=True))
+            deliverer = Deliverer(books.database, places_below(tmp_path, allow_private=True))
             assert await deliverer.deliver_due() == 1
             async with server.client(server.operator_key) as operator:
                 shown += [await operator.get(path) for path in ("/deliveries", f"/deliveries/{shown[0].json()['id']}")]
                 shown.append(await operator.get("/audit_logs"))
                 shown.append(await operator.delete(f"/deliveries/{shown[0].json()['id']}"))
     assert [reply.status_code for reply in shown] == [200] * 5
-    assert "AccessDenied" in shown[2].text and ACCESS_KEY in shown[1].text
+    assert "the store refused the access key" in shown[2].text and ACCESS_KEY in shown[1].text
+    assert "AccessDenied" not in shown[2].text, "what was spoken to, and what it said, is for the operator's log"
     assert not any(SECRET in reply.text for reply in shown)
     logged = capfd.readouterr()
-    assert "delivery_failed" in logged.out + logged.err and SECRET not in logged.out + logged.err
+    assert "AccessDenied" in logged.out + logged.err and SECRET not in logged.out + logged.err
 
 
-async def test_a_store_at_a_private_address_is_refused_unless_that_is_wanted(small: Books, tmp_path: Path) -> None:
+async def test_a_store_at_a_private_address_is_refused_unless_that_is_wanted(books: Books, tmp_path: Path) -> None:
     with S3Server() as store:
-        async with serve_admin(small.database, tmp_path) as server:
+        async with serve_admin(books.database, tmp_path) as server:
             made = (await order(server, destination=bucket(store.url))).json()
-            await Deliverer(small.database, places_below(tmp_path, allow_private=False)).deliver_due()
+            await Deliverer(books.database, places_below(tmp_path, allow_private=False)).deliver_due()
             (run,) = await runs(server, made["id"])
         assert "not a public address" in run["last_error"] and run["delivered_at"] is None
         assert store.objects == {}
@@ -144,18 +203,21 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"destination": STORE | {"secret_access_key": ""}}, "destination.secret_access_key"),
     ({"destination": STORE | {"endpoint": "https://user:pass@s3.example.com"}}, "destination.endpoint"),
     ({"destination": STORE | {"endpoint": "file:///etc/passwd"}}, "destination.endpoint"),
+    ({"destination": STORE | {"endpoint": "https://a..b.example"}}, "destination.endpoint"),
+    ({"destination": STORE | {"endpoint": f"https://{'x' * 64}.example"}}, "destination.endpoint"),
     ({"destination": STORE | {"prefix": "../x"}}, "destination.prefix"),
     ({"destination": STORE | {"region": "the moon"}}, "destination.region"),
     ({"destination": STORE | {"surprise": "x"}}, "destination"),
     ({"format": "stripe"}, "format"),
     ({"kind": "invoice", "format": "csv", "schedule": "daily"}, "schedule"),
     ({"from_period": "soon"}, "from_period"),
+    ({"schedule": "daily", "from_period": "2025-01-01"}, "from_period"),
     ({"name": " x"}, "name"),
 ]
 
 
-async def test_a_wrong_delivery_is_refused_by_its_field(database: Database, tmp_path: Path) -> None:
-    async with serve_admin(database, tmp_path) as server:
+async def test_a_wrong_delivery_is_refused_by_its_field(books: Books, tmp_path: Path) -> None:
+    async with serve_admin(books.database, tmp_path) as server:
         for fields, param in WRONG:
             reply = await order(server, **fields)
             assert reply.status_code == 400, fields
@@ -164,14 +226,16 @@ async def test_a_wrong_delivery_is_refused_by_its_field(database: Database, tmp_
             assert (await operator.get("/deliveries")).json()["data"] == []
 
 
-async def test_setting_a_delivery_again_changes_it_and_keeps_what_was_delivered(small: Books, tmp_path: Path) -> None:
-    deliverer = Deliverer(small.database, places_below(tmp_path / "out", allow_private=False))
-    async with serve_admin(small.database, tmp_path / "server") as server:
+async def test_setting_a_delivery_again_changes_it_and_keeps_what_was_delivered(books: Books, tmp_path: Path) -> None:
+    deliverer = Deliverer(books.database, places_below(tmp_path / "out", allow_private=False))
+    async with serve_admin(books.database, tmp_path / "server") as server:
         first = (await order(server)).json()
         assert await deliverer.deliver_due() == 1
-        second = (await order(server, format="csv")).json()
-        assert (second["id"], second["format"]) == (first["id"], "csv")
+        second = (await order(server, format="csv", from_period=None)).json()
+        assert (second["id"], second["format"], second["from_period"]) == (first["id"], "csv", "2025-01")
         assert await deliverer.deliver_due() == 0
         async with server.client(server.operator_key) as operator:
             events = [row["type"] for row in (await operator.get("/audit_logs")).json()["data"]]
+        third = (await order(server, from_period="2025-03")).json()
+        assert third["from_period"] == "2025-03"
     assert events[:2] == ["delivery.updated", "delivery.created"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import zipfile
 from collections.abc import AsyncIterator
@@ -10,6 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.admin.downloads import DEADLINE_S, Downloads
+from gateway.db.pool import UNAVAILABLE
+from gateway.errors import Overloaded
 from tests.gateway.admin_server import AdminServer, serve_admin
 from tests.gateway.exports.ledger import BEFORE, MONTH, Books
 from tests.gateway.exports.reading import export
@@ -57,13 +61,34 @@ async def test_a_wrong_question_is_refused_by_its_parameter(server: AdminServer)
             assert (reply.status_code, reply.json()["error"]["param"]) == (400, param), query
 
 
-async def test_a_gateway_makes_a_few_at_once(server: AdminServer) -> None:
+async def test_who_reads_slowly_holds_up_nobody_else(server: AdminServer, books: Books) -> None:
     downloads = server.services.downloads
     async with server.client(server.operator_key) as operator:
-        with downloads.one(), downloads.one():
-            reply = await operator.get("/exports", params=QUERY)
+        with downloads.one(books.acme):
+            reply = await operator.get(f"/projects/{books.acme}/exports", params=QUERY)
             assert (reply.status_code, reply.headers["retry-after"]) == (503, "10")
-        assert (await operator.get("/exports", params=QUERY)).status_code == 200
+            assert (await operator.get(f"/projects/{books.globex}/exports", params=QUERY)).status_code == 200
+        assert (await operator.get(f"/projects/{books.acme}/exports", params=QUERY)).status_code == 200
+
+
+def test_a_place_is_free_again_after_the_deadline_whoever_still_reads() -> None:
+    now = 0.0
+    downloads = Downloads(max_running=2, clock=lambda: now)
+    with downloads.one("a"), downloads.one("b"):
+        with pytest.raises(Overloaded, match="as many exports as it may"), downloads.one("c"):
+            pass
+        now = DEADLINE_S
+        with downloads.one("a"):
+            pass
+        with downloads.one("c"), downloads.one("d"):
+            pass
+
+
+async def test_a_snapshot_ends_at_its_deadline_though_nothing_is_asked_of_it(books: Books) -> None:
+    with pytest.raises(UNAVAILABLE):
+        async with books.database.snapshot(deadline_s=0.05) as conn:
+            await asyncio.sleep(0.1)
+            await conn.fetchval("SELECT 1")
 
 
 async def test_a_client_knows_when_the_rest_does_not_come(server: AdminServer, books: Books) -> None:

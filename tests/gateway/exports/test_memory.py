@@ -14,7 +14,7 @@ from gateway.exports.produce import open_export
 from gateway.exports.request import Format, make_request
 from tests.gateway.exports.ledger import MONTH, Books, make_books
 
-FORMATS: tuple[Format, ...] = ("csv", "parquet", "stripe")
+FORMATS: tuple[Format, ...] = ("csv", "parquet")
 MAX_PEAK_BYTES = 128 << 20
 """Mostly the library for Parquet, which is loaded on the way, and a row group: 32,768 rows of 38 columns."""
 

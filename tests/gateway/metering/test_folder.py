@@ -59,6 +59,14 @@ def test_without_a_folder_there_is_no_start(tmp_path: Path) -> None:
         claim_folder(tmp_path / "journal", "database")
 
 
+def test_a_folder_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "0" / "lock").mkdir(parents=True)
+    (tmp_path / "1" / "000000000001.journal").mkdir(parents=True)
+    folder, _ = claim_folder(tmp_path, "database")
+    assert folder.path == tmp_path / "2"
+    folder.release()
+
+
 def test_what_a_predecessor_left_is_found_by_who_claims_its_folder(tmp_path: Path) -> None:
     leave(tmp_path / "0", [BEGUN, opened("a"), ended("b"), opened("c"), Progressed([count("c", 3)])])
     folder, replayed = claim_folder(tmp_path, "database")
@@ -114,6 +122,7 @@ async def test_a_living_gateway_takes_over_what_others_left_and_removes_it_once_
     left = leave(tmp_path / "1", [msgspec.structs.replace(BEGUN, journal_id="gone"), ended("a"), opened("b")])
     owned = leave(tmp_path / "2", [BEGUN, ended("of one that lives")])
     owner = JournalFolder.try_claim(owned)
+    (tmp_path / "0-broken" / "000000000001.journal").mkdir(parents=True)  # comes before the others
     foreign = leave(tmp_path / "3", [msgspec.structs.replace(BEGUN, database_id="another"), ended("foreign")])
     registry, copier = CollectorRegistry(), Copier()
     journal = Journal(folder, BEGUN, max_bytes=1 << 20, on_durable=ignore)

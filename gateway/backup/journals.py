@@ -1,0 +1,89 @@
+"""Journals in a backup: copied while gateways write and take over from each other, and put back beside those that are
+there. Replay tells the ledger nothing twice, so a journal may be there more than once; what is in none is lost.
+
+Knows nothing of what they record.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO
+
+from gateway.backup.files import make_folder, sync_folders, write_durably
+from gateway.backup.manifest import JOURNAL, BackupError
+from gateway.metering.folder import LOCK_NAME, JournalFolder, folders_in
+
+MAX_TRIES = 100
+
+
+def copy_journals(root: Path, backup: Path) -> None:
+    """Every journal under root, living ones included. A root that does not exist has none. Raises BackupError."""
+    for _ in range(MAX_TRIES):
+        with ExitStack() as stack:
+            opened = _open_all(root, stack)
+            if all(path in opened and _is_same(path, opened[path]) for path in _files(root)):
+                for path, file in opened.items():
+                    write_durably(file, make_folder(backup / JOURNAL / path.parent.name) / path.name)
+                return
+    raise BackupError(f"the journals in {root} change faster than they can be copied")
+
+
+def _open_all(root: Path, stack: ExitStack) -> dict[Path, IO[bytes]]:
+    """What is removed after this stays readable.
+
+    A segment goes once a newer one, maybe another journal's, has taken over what it holds. So what went before it could
+    be opened is in a file that was, or in one that was not there yet: then the caller finds that one.
+    """
+    opened: dict[Path, IO[bytes]] = {}
+    for path in _files(root):
+        try:
+            opened[path] = stack.enter_context(path.open("rb"))
+        except FileNotFoundError:
+            continue
+    return opened
+
+
+def _files(root: Path) -> list[Path]:
+    folders = folders_in(root) if root.is_dir() else []
+    return sorted(path for folder in folders for path in folder.iterdir() if path.name != LOCK_NAME)
+
+
+def _is_same(path: Path, file: IO[bytes]) -> bool:
+    """Whether a file that was just listed is the one that is open: in a folder that was emptied, names come again."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def journals_owned(root: Path) -> Iterator[None]:
+    """Own every journal that is there, so that no gateway of this machine writes to one. Raises BackupError and
+    OSError."""
+    with ExitStack() as stack:
+        for path in folders_in(root) if root.is_dir() else []:
+            folder = JournalFolder.try_claim(path)
+            if folder is None:
+                raise BackupError(f"a gateway writes to the journal {path}: stop it first")
+            stack.callback(folder.release)
+        yield
+
+
+def add_journals(backup: Path, root: Path) -> None:
+    """Put a backup's journals into folders of their own.
+
+    Those that are there stay as they are: they may be all that is left of usage since the backup. If they belong to
+    another database, gateways leave them alone.
+    """
+    taken = [int(path.name) for path in root.iterdir() if path.name.isdecimal()] if root.is_dir() else []
+    sources = sorted((backup / JOURNAL).iterdir()) if (backup / JOURNAL).is_dir() else []
+    for number, source in enumerate(sources, max(taken, default=-1) + 1):
+        target = make_folder(root / str(number))
+        for path in sorted(source.iterdir()):
+            with path.open("rb") as file:
+                write_durably(file, target / path.name)
+    if sources:
+        sync_folders(root)

@@ -1,0 +1,46 @@
+"""Why a delivery failed: a class of failure for the organization that it belongs to, details for the operator's log.
+
+Whoever sets a destination chooses what is spoken to, so what it answered is not told to them.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+
+from gateway.db.pool import FAILURES
+from gateway.exports.produce import ExportFailed
+from gateway.exports.request import WrongExport
+from gateway.limits.webhooks import Undeliverable
+
+MAX_DETAIL_CHARACTERS = 500
+
+_IN_WORDS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
+    ((PermissionDeniedError, UnauthenticatedError), "the store refused the access key"),
+    ((socket.gaierror, UnicodeError), "the endpoint's name has no address"),
+    ((BaseError,), "the store could not be reached, or did not answer as S3 does"),
+    ((FileNotFoundError,), "there is no such bucket"),
+    ((TimeoutError, ConnectionError), "it took too long, or a connection was lost"),
+)
+
+
+def in_words(error: Exception) -> str:
+    """One of a few sentences, whatever the error says."""
+    if isinstance(error, (ExportFailed, Undeliverable, WrongExport)):
+        return str(error)  # our own words
+    for kinds, words in _IN_WORDS:
+        if isinstance(error, kinds):
+            return words
+    if isinstance(error, OSError):
+        return f"it could not be written: {error.strerror}"
+    if isinstance(error, FAILURES):
+        return "the database failed"
+    return "an unexpected failure, which the server's log tells of"
+
+
+def in_detail(error: Exception, secret: str | None) -> str:
+    """One line, without a library's own notes below it, and never the secret, whatever a store quotes."""
+    told = " ".join(str(error).partition("\n\n")[0].split())
+    text = f"{type(error).__name__}: {told}"
+    return (text.replace(secret, "***") if secret else text)[:MAX_DETAIL_CHARACTERS]

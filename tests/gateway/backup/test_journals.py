@@ -1,0 +1,111 @@
+"""Journals of gateways at work are copied so that nothing is missing, and put back so that nothing is overwritten."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from gateway.backup.journals import add_journals, copy_journals, journals_owned
+from gateway.backup.manifest import JOURNAL, BackupError
+from gateway.metering.folder import JournalFolder
+
+
+class BusyJournals:
+    """Numbers from 0 on, each written once. A new segment begins with all that still matters, here the last 50; as
+    soon as it is there, older ones go, as in a gateway that takes requests. Each time it is a segment of the other
+    folder, as if another gateway had taken over."""
+
+    def __init__(self, root: Path) -> None:
+        folders = [JournalFolder.try_claim(root / str(number)) for number in range(2)]
+        self._folders = [folder for folder in folders if folder is not None]
+        self._is_stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.written = 0
+        """Numbers below are in the journal, or no longer matter."""
+
+    def __enter__(self) -> BusyJournals:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_stopped.set()
+        self._thread.join()
+        for folder in self._folders:
+            folder.release()
+
+    def _run(self) -> None:
+        while not self._is_stopped.is_set():
+            old = [path for folder in self._folders for path in folder.segments()]
+            self._folders.reverse()
+            segment = self._folders[0].new_segment()
+            for number in range(max(0, self.written - 50), self.written):
+                segment.append(b"%d\n" % number)
+            for path in old:
+                path.unlink()
+            for number in range(self.written, self.written + 20):
+                segment.append(b"%d\n" % number)
+                self.written = number + 1
+            segment.close()
+
+
+def test_journals_are_copied_whole_while_usage_moves_between_segments_and_folders(tmp_path: Path) -> None:
+    with BusyJournals(tmp_path / "journal") as journals:
+        for attempt in range(100):
+            before = journals.written
+            backup = tmp_path / f"backup-{attempt}"
+            copy_journals(tmp_path / "journal", backup)
+            segments = sorted((backup / JOURNAL).glob("*/*"))
+            found = {int(line) for segment in segments for line in segment.read_bytes().split(b"\n")[:-1]}
+            newest = max(found, default=-1)
+            assert newest + 1 >= before, f"attempt {attempt} lost what was there when it began"
+            assert found >= set(range(max(0, newest - 49), newest + 1)), f"attempt {attempt} lost some in between"
+    assert journals.written > 1000
+
+
+def test_there_may_be_no_journal_at_all(tmp_path: Path) -> None:
+    copy_journals(tmp_path / "nowhere", tmp_path / "backup")
+    assert not (tmp_path / "backup").exists()
+    with journals_owned(tmp_path / "nowhere"):
+        add_journals(tmp_path / "backup", tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def write(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+
+
+def contents(root: Path) -> dict[str, str]:
+    files = {path.relative_to(root).as_posix(): path for path in root.rglob("*.journal")}
+    return {name: path.read_text() for name, path in files.items()}
+
+
+def test_journals_are_put_beside_those_that_are_there(tmp_path: Path) -> None:
+    write(tmp_path / "backup/journal/0/000000000001.journal", "of the backup")
+    write(tmp_path / "backup/journal/1/000000000003.journal", "of another gateway")
+    write(tmp_path / "root/0/000000000001.journal", "since then")
+    for _ in range(2):  # again, as where the first try was cut off
+        add_journals(tmp_path / "backup", tmp_path / "root")
+    assert contents(tmp_path / "root") == {
+        "0/000000000001.journal": "since then",
+        "1/000000000001.journal": "of the backup",
+        "2/000000000003.journal": "of another gateway",
+        "3/000000000001.journal": "of the backup",
+        "4/000000000003.journal": "of another gateway",
+    }
+
+
+def test_a_journal_that_a_gateway_writes_to_is_seen(tmp_path: Path) -> None:
+    write(tmp_path / "0/000000000001.journal", "")
+    owner = JournalFolder.try_claim(tmp_path / "1")
+    assert owner is not None
+    with (
+        pytest.raises(BackupError, match="a gateway writes to the journal"),
+        journals_owned(tmp_path),
+    ):
+        pass
+    owner.release()
+    with journals_owned(tmp_path):
+        assert JournalFolder.try_claim(tmp_path / "0") is None
