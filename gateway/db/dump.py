@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsp
 import asyncpg
 import msgspec
 
-from gateway.db.pool import CONNECT_TIMEOUT_S
+from gateway.db.pool import CONNECT_TIMEOUT_S, read_whole_numbers
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -58,6 +58,7 @@ async def snapshot(dsn: str) -> AsyncIterator[Snapshot]:
         dsn, timeout=CONNECT_TIMEOUT_S, server_settings={"application_name": APPLICATION_NAME, "timezone": "UTC"}
     )
     try:
+        await read_whole_numbers(conn)
         async with conn.transaction(isolation="repeatable_read", readonly=True):
             exported = await conn.fetchval("SELECT pg_export_snapshot()")
             yield Snapshot(exported, await read_contents(conn))
@@ -80,7 +81,7 @@ _COUNT = """
            count(*) AS num_ledger_rows,
            coalesce(sum(prompt_tokens), 0)::bigint AS prompt_tokens,
            coalesce(sum(completion_tokens), 0)::bigint AS completion_tokens,
-           coalesce(sum(cost_nanos), 0)::bigint AS cost_nanos,
+           coalesce(sum(cost_nanos), 0) AS cost_nanos,
            (SELECT coalesce(array_agg(DISTINCT v.digest ORDER BY v.digest), '{}')
             FROM adapter_versions v JOIN adapters a ON a.id = v.adapter_id WHERE a.removed_at IS NULL) AS digests
     FROM ledger

@@ -120,7 +120,7 @@ _LEDGER_SUMS = """
            coalesce(sum(prompt_tokens - cached_tokens), 0)::bigint AS input_tokens,
            coalesce(sum(cached_tokens), 0)::bigint AS cached_input_tokens,
            coalesce(sum(completion_tokens), 0)::bigint AS output_tokens,
-           coalesce(sum(cost_nanos), 0)::bigint AS cost_nanos
+           coalesce(sum(cost_nanos), 0) AS cost_nanos
     FROM ledger
     WHERE organization_id = $1 AND period = $3
         AND ($4::timestamptz IS NULL OR created_at >= $4) AND ($5::timestamptz IS NULL OR created_at < $5)

@@ -32,7 +32,7 @@ _SUMS = """
     ORDER BY corrects_period NULLS FIRST, model, adapter_class, service_tier, price_version
 """
 _DRAWN = """
-    SELECT coalesce(sum(d.amount_nanos), 0)::bigint FROM credit_draws d JOIN credit_grants g ON g.id = d.grant_id
+    SELECT coalesce(sum(d.amount_nanos), 0) FROM credit_draws d JOIN credit_grants g ON g.id = d.grant_id
     WHERE g.project_id = $1 AND d.period = $2
 """
 

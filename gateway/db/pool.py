@@ -91,7 +91,7 @@ async def plan_anew(conn: Connection) -> None:
         await conn.execute(_PLAN_ANEW)
 
 
-async def _read_whole_numbers(conn: Connection) -> None:
+async def read_whole_numbers(conn: Connection) -> None:
     """Sums of money are numeric, for one month's may exceed a bigint: ints here, and never a fraction."""
     await conn.set_type_codec("numeric", schema="pg_catalog", encoder=str, decoder=int)
 
@@ -113,7 +113,7 @@ class Database:
             timeout=CONNECT_TIMEOUT_S,
             command_timeout=COMMAND_TIMEOUT_S,
             server_settings={"application_name": "lorikeet", "timezone": "UTC"},
-            init=_read_whole_numbers,
+            init=read_whole_numbers,
         )
         return cls(dsn, pool)
 
@@ -159,7 +159,7 @@ class Database:
         loop = asyncio.get_running_loop()
         deadline = loop.call_later(deadline_s, connection.terminate) if deadline_s is not None else None
         try:
-            await _read_whole_numbers(connection)
+            await read_whole_numbers(connection)
             async with connection.transaction(isolation="repeatable_read", readonly=True):
                 yield connection
         finally:
