@@ -19,11 +19,13 @@ def use_huge_pages() -> None:
 
 
 def num_threads(asked: int) -> int:
-    """0: every processor this process may use. More than there are only get in each other's way."""
+    """0: as many as OMP_NUM_THREADS says, or every processor this process may use. More than there are only get in each
+    other's way."""
     available = len(os.sched_getaffinity(0))
     if asked > available:
         raise SetupError(f"LORIKEET_NUM_THREADS is {asked}, but only {available} processors can be used")
-    return asked or available
+    usual = os.environ.get("OMP_NUM_THREADS", "")
+    return asked or (min(int(usual), available) if usual.isdecimal() and int(usual) else available)
 
 
 def resolve_device(name: str) -> torch.device:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.hardware import SetupError
+from engine.hardware import SetupError, num_threads
 from engine.setup import build_core
 from tests.engine.harness import engine_config
 from tests.engine.models.tiny import save_tiny
@@ -52,3 +52,14 @@ def test_the_process_ends_with_one_line_and_a_code_of_its_own(
     assert ended.returncode == os.EX_CONFIG
     assert says in ended.stderr.splitlines()[-1]
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("usual", "asked", "expected"),
+    [("1", 0, 1), ("", 0, None), ("99999", 0, None), ("0", 0, None), ("2,1", 0, None), ("1", 1, 1)],
+)
+def test_the_usual_number_of_threads_is_kept_to(
+    monkeypatch: pytest.MonkeyPatch, usual: str, asked: int, expected: int | None
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", usual)
+    assert num_threads(asked) == (expected or len(os.sched_getaffinity(0)))

@@ -210,9 +210,11 @@ async def test_without_the_database_known_keys_stay_good_and_others_are_told_to_
     key = new_key()
     await tenant.store(key)
     database = await Database.connect(dsn)
-    authenticator = Authenticator(database)
+    authenticator, told = Authenticator(database), asyncio.Event()
+    authenticator.changes.subscribe(lambda _: told.set())
     await authenticator.start()
     try:
+        await told.wait()  # of what may have changed before it listened
         await authenticator.authenticate(bearer(key))
         await database.close()
         await authenticator.authenticate(bearer(key))
