@@ -83,7 +83,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting: Annotated[
         Positive, Meta(description="Requests that may queue in the engine; one tenant fills at most half.")
     ] = 512
-    num_threads: Annotated[Count, Meta(description="CPU threads of the engine (0: chosen at start).")] = 0
+    num_threads: Annotated[
+        Count,
+        Meta(
+            description="CPU threads of the engine (0: as many as `OMP_NUM_THREADS` says, or as there are processors)."
+        ),
+    ] = 0
     max_adapters: Annotated[Positive, Meta(description="Adapters on the device at once.")] = 32
     max_adapter_rank: Annotated[
         int, Meta(ge=1, le=256, description="Largest rank of an adapter; GPUs are faster with less.")
