@@ -6,9 +6,10 @@ import asyncio
 import importlib.metadata
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import structlog
@@ -48,6 +49,8 @@ from gateway.text.tokenizer import Tokenizer
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
 DATABASE_RETRY_S = 0.5
 ABORTED_FINALS_S = 5.0
 
@@ -78,17 +81,17 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
     metrics = Metrics(CollectorRegistry(), Path(shared) if shared else None)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(await connect_database(dsn))
-        await _warn_about_locks(database)
+        await once_available(lambda: _warn_about_locks(database))
         failures = FailureCap(settings.max_failed_keys)
         authenticator = Authenticator(database, failures)
         resolver = Resolver(database, frozenset({settings.model_name}))
         authenticator.changes.subscribe(resolver.changed)
         prices = PriceCache(PriceLoader(database), FAILURES)
         authenticator.changes.subscribe(prices.changed)
-        await prices.start()
+        await once_available(prices.start)
         stack.push_async_callback(prices.stop)
         limiter = _limiter(database, authenticator, prices)
-        database_id = await _database_id(database)
+        database_id = await once_available(lambda: _database_id(database))
         metering = Metering(
             settings.journal_dir,
             database,
@@ -165,7 +168,7 @@ async def _start(
     and engines know it, then it goes to the ledger."""
     await authenticator.start()
     stack.push_async_callback(authenticator.stop)
-    await limiter.start()
+    await once_available(limiter.start)
     stack.push_async_callback(limiter.stop)
     metering.start()
     stack.push_async_callback(metering.stop)
@@ -220,10 +223,16 @@ def _version() -> str:
 
 
 async def connect_database(dsn: str) -> Database:
-    """Try until the database is there. Raises one of `UNUSABLE`, which trying again would not change."""
+    """Raises as `once_available` does."""
+    return await once_available(lambda: Database.connect(dsn))
+
+
+async def once_available(work: Callable[[], Awaitable[T]]) -> T:
+    """Try until the database is there, which may go again between two steps of a start. work: may be begun anew. Raises
+    one of `UNUSABLE`, which trying again would not change."""
     while True:
         try:
-            return await Database.connect(dsn)
+            return await work()
         except UNUSABLE:
             raise
         except UNAVAILABLE as error:
