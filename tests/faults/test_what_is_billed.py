@@ -226,7 +226,7 @@ def test_at_the_journals_bound_new_requests_are_refused_and_nothing_that_ran_is_
 def test_without_its_folder_what_the_engine_holds_is_billed_and_the_rest_is_counted(site: Site) -> None:
     """One request ends while the database is frozen, and its engine forgets it; the others run on."""
     gateway = site.gateways[0]
-    lengths = (150, 500, 500)
+    lengths = (250, 490, 490)  # the first outlasts two beats of what a gateway tells the database
 
     def lose() -> None:
         first = site.seen[-len(lengths)]
