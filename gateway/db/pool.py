@@ -30,6 +30,7 @@ SNAPSHOT_IDLE_S = 120
 UNAVAILABLE: tuple[type[Exception], ...] = (
     OSError,  # TimeoutError and refused connections are OSErrors
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a connection that was cut amid an answer, and does not know it yet
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,  # shutting down, or the backend was terminated
     asyncpg.TooManyConnectionsError,
@@ -121,7 +122,11 @@ class Database:
     async def acquire(self) -> AsyncIterator[Connection]:
         """Borrow a connection; raises TimeoutError when none is free within `ACQUIRE_TIMEOUT_S`."""
         async with self._pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:
-            yield connection
+            try:
+                yield connection
+            except asyncpg.InternalClientError:
+                connection.terminate()  # nobody knows what it would answer next
+                raise
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
