@@ -1,5 +1,5 @@
-"""The one way in: content that is here, to a version of an adapter that was seen to work. Uploads, fetched sources and the
-watched folder all end here. Knows nothing of HTTP, nor of where the content came from."""
+"""The one way in: content that is here, to a version of an adapter that was seen to work. Uploads, fetched sources and
+the watched folder all end here. Knows nothing of HTTP, nor of where the content came from."""
 
 from __future__ import annotations
 
