@@ -3,6 +3,8 @@
 A folder appears under its digest only when it is whole and durable, so a reader never sees half an adapter, whoever
 dies meanwhile. Names from outside never become paths: the only path part it takes is a digest of 64 hex digits. Many
 processes may share one root. Knows nothing of tenants, names and versions.
+
+`open_store` makes the same of a bucket (`adapters.remote_store`).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import re
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from adapters.digest import canonical_digest
@@ -43,21 +46,43 @@ class AdapterStore:
 
         The copy is what gets checked, so that nobody can change the files in between. Raises AdapterRejected.
         """
-        with tempfile.TemporaryDirectory(prefix=_TEMPORARY_PREFIX, dir=self._root) as temporary:
-            copy = Path(temporary) / "adapter"
+        with self.workspace() as workspace:
+            copy = workspace / "adapter"
             copy.mkdir()
             for name in FILE_NAMES:
-                _copy_durably(folder / name, copy / name)
-            _sync_folder(copy)
+                with open_regular(folder / name) as reader, (copy / name).open("wb") as writer:
+                    shutil.copyfileobj(reader, writer, COPY_BYTES)
             digest = canonical_digest(copy)
-            try:
-                copy.rename(self._root / digest)
-            except OSError as error:
-                # A folder that is not empty is never renamed over: then the same content is already there.
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise
-            _sync_folder(self._root)
+            self.keep(copy, digest)
         return digest
+
+    @contextlib.contextmanager
+    def workspace(self) -> Iterator[Path]:
+        """An empty folder that nobody else reads, on the store's own file system; gone with all that is left in it
+        afterwards. One whose process died is swept an hour after its last new entry."""
+        with tempfile.TemporaryDirectory(prefix=_TEMPORARY_PREFIX, dir=self._root) as folder:
+            yield Path(folder)
+
+    def keep(self, folder: Path, digest: str) -> None:
+        """Take in a folder inside a workspace, that holds exactly the two files of this digest: durable, and then under
+        its digest, without a copy. What the store has already stays as it is."""
+        if _DIGEST.fullmatch(digest) is None:
+            raise ValueError(f"{digest[:100]!r} is not a digest")
+        for name in FILE_NAMES:
+            _sync(folder / name)
+        _sync(folder)
+        try:
+            folder.rename(self._root / digest)
+        except OSError as error:
+            # A folder that is not empty is never renamed over: then the same content is already there.
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        _sync(self._root)
+
+    @contextlib.contextmanager
+    def reading(self, digest: str) -> Iterator[Path]:
+        """The folder of an adapter, to be read only, and only within the context. Raises AdapterMissing."""
+        yield self.path(digest)
 
     def path(self, digest: str) -> Path:
         """The folder of an adapter, to be read only. Raises AdapterMissing."""
@@ -72,12 +97,12 @@ class AdapterStore:
     def remove(self, digest: str) -> None:
         """Delete an adapter; it disappears from the store at once. Raises AdapterMissing."""
         folder = self.path(digest)
-        with tempfile.TemporaryDirectory(prefix=_TEMPORARY_PREFIX, dir=self._root) as temporary:
+        with self.workspace() as workspace:
             try:
-                folder.rename(Path(temporary) / "adapter")
+                folder.rename(workspace / "adapter")
             except FileNotFoundError:
                 raise AdapterMissing(digest) from None
-            _sync_folder(self._root)
+            _sync(self._root)
 
     def digests(self) -> list[str]:
         """Every adapter of the store, sorted."""
@@ -105,16 +130,9 @@ class AdapterStore:
                     shutil.rmtree(path)
 
 
-def _copy_durably(source: Path, target: Path) -> None:
-    with open_regular(source) as reader, target.open("wb") as writer:
-        shutil.copyfileobj(reader, writer, COPY_BYTES)
-        writer.flush()
-        os.fsync(writer.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _sync(path: Path) -> None:
+    """Make a file's content, or the names in a folder, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
