@@ -69,7 +69,10 @@ async def claim_version(conn: Connection, adapter_id: str, version: int, *, mine
     return ToProbe(**row) if row else None
 
 
-_TOUCH = "UPDATE adapter_versions SET claimed_at = now() WHERE adapter_id = $1 AND version = $2 AND claimed_at IS NOT NULL"
+_TOUCH = """
+    UPDATE adapter_versions SET claimed_at = now()
+    WHERE adapter_id = $1 AND version = $2 AND state IN ('inspected', 'probed')
+"""
 
 
 async def touch_claim(conn: Connection, adapter_id: str, version: int) -> None:
@@ -77,12 +80,15 @@ async def touch_claim(conn: Connection, adapter_id: str, version: int) -> None:
     await conn.execute(_TOUCH, adapter_id, version)
 
 
-_RELEASE = "UPDATE adapter_versions SET claimed_at = NULL WHERE adapter_id = $1 AND version = $2"
+_RELEASE = """
+    UPDATE adapter_versions SET claimed_at = NULL, num_probes = num_probes - CASE WHEN $3 THEN 0 ELSE 1 END
+    WHERE adapter_id = $1 AND version = $2
+"""
 
 
-async def release_claim(conn: Connection, adapter_id: str, version: int) -> None:
-    """No engine came to an end with it: somebody's turn again."""
-    await conn.execute(_RELEASE, adapter_id, version)
+async def release_claim(conn: Connection, adapter_id: str, version: int, *, counts: bool) -> None:
+    """The probe came to no end: somebody's turn again. counts: as one of `MAX_PROBES`."""
+    await conn.execute(_RELEASE, adapter_id, version, counts)
 
 
 _LOCK = "SELECT current_version FROM adapters WHERE id = $1 AND removed_at IS NULL FOR UPDATE"
