@@ -21,6 +21,7 @@ from engine.lora.loader import AdapterLoader, HostTier, loading_executor
 from engine.lora.pool import AdapterPool
 from engine.mailbox import Mailbox, Wake
 from engine.model_runner import ModelRunner
+from engine.probes import Probes
 from engine.protocol import EngineLimits
 from engine.sampling.sampler import Sampler
 from engine.scheduling.block_manager import BlockManager
@@ -68,7 +69,8 @@ def build_core(
     limits = EngineLimits(
         device.max_model_len, config.max_num_seqs, config.max_waiting, config.block_size, device.num_blocks
     )
-    return EngineCore(mailbox, scheduler, pool, runner, compilations, statistics), limits
+    probes = Probes(pool, model.vocab_size, device.max_model_len)
+    return EngineCore(mailbox, scheduler, pool, runner, compilations, statistics, probes), limits
 
 
 def build_adapter_pool(

@@ -97,6 +97,11 @@ class AdapterPool:
         slot = self.slots.find(digest)
         return slot is not None and slot.adapter is not None and not slot.closing
 
+    def num_bytes(self, digest: str) -> int:
+        """What it takes of the device's budget; 0 where it is not."""
+        slot = self.slots.find(digest)
+        return 0 if slot is None else slot.num_bytes
+
     def adapter(self, index: int) -> LoadedAdapter:
         adapter = self.slots.at(index).adapter
         assert adapter is not None
