@@ -101,6 +101,7 @@ _READY = """
     WHERE adapter_id = $1 AND version = $2 AND state = 'probed' RETURNING promotion
 """
 
+
 async def set_ready(conn: Connection, adapter_id: str, version: int, probe: str) -> Ready | None:
     """It was seen to work (probe: JSON text), and becomes current if that is wished and nothing else was wished since;
     in the caller's transaction. None where it has ended otherwise."""

@@ -1,5 +1,5 @@
-"""Takes away what nobody needs any more: content of the store that no version refers to, adapters on engines that belong
-to none, bytes of uploads that are over. So what a process that died left behind goes as well.
+"""Takes away what nobody needs any more: content of the store that no version refers to, adapters on engines that
+belong to none, bytes of uploads that are over. So what a process that died left behind goes as well.
 
 Every gateway looks. Content has to be unused for a while as each sees it, and then once more in a transaction in which
 nobody refers to anything new.
@@ -97,6 +97,6 @@ class Collector:
         while True:
             try:
                 await self.collect()
-            except (*FAILURES, OSError) as error:
+            except FAILURES as error:
                 log.warning("content_collected_later", error=repr(error))
             await asyncio.sleep(INTERVAL_S)

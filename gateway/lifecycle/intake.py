@@ -9,7 +9,6 @@ store has the content already, so the time it takes does not tell.
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,6 +27,7 @@ from gateway.db.projects import lock_project
 from gateway.errors import Conflict, GatewayError, InvalidRequest, QuotaExceeded
 from gateway.lifecycle.alive import alive
 from gateway.lifecycle.prober import Prober
+from gateway.lifecycle.workspace import workspace
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -96,16 +96,12 @@ class Intake:
                     return await self._refer(conn, imported, report)
 
     async def _inspect_and_keep(self, content: Path) -> Report:
-        with ExitStack() as stack:
-            workspace = await asyncio.to_thread(stack.enter_context, self._store.workspace())
-            try:
-                into = workspace / "adapter"
-                into.mkdir()
-                report = await inspect(content, into, self._base, self._bounds)
-                await asyncio.to_thread(self._store.keep, into, report.digest)
-                return report
-            finally:
-                await asyncio.to_thread(stack.close)
+        async with workspace(self._store) as folder:
+            into = folder / "adapter"
+            into.mkdir()
+            report = await inspect(content, into, self._base, self._bounds)
+            await asyncio.to_thread(self._store.keep, into, report.digest)
+            return report
 
     async def _refer(self, conn: Connection, imported: ImportRow, report: Report) -> PutVersion:
         author, project_id = imported.author, imported.project_id

@@ -1,5 +1,8 @@
-"""Lets an engine try every version before anybody can ask for it. A version whose upload found no engine, or whose gateway
-died, waits in the database and is probed by whichever gateway claims it."""
+"""Lets an engine try every version before anybody can ask for it.
+
+A version whose upload found no engine, or whose gateway died, waits in the database and is probed by whichever gateway
+claims it.
+"""
 
 from __future__ import annotations
 

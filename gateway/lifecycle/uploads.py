@@ -130,8 +130,8 @@ def _cut(file: BinaryIO, offset: int) -> None:
 
 def _elsewhere() -> Conflict:
     return Conflict(
-        "This gateway does not have what was received: it lies on another machine, or was deleted. Send to that machine's "
-        "gateway, or begin anew.",
+        "This gateway does not have what was received: it lies on another machine, or was deleted. Send to a gateway "
+        "of that machine, or begin anew.",
         param="import_id",
         code="import_elsewhere",
     )
