@@ -24,7 +24,7 @@ _PR_SET_PDEATHSIG = 1
 
 class Limits(msgspec.Struct, frozen=True):
     """cpu_s: of processor time, whole seconds. wall_s: for all of it, which the parent enforces. memory_bytes: beyond
-    what Python takes before it begins to work. file_bytes: the end of the largest file that it may write."""
+    what Python takes before it begins to work. file_bytes: the largest size to which it may write a file."""
 
     cpu_s: int
     wall_s: float
@@ -75,8 +75,9 @@ def confine(limits: Limits) -> None:
     os.dup2(0, 2)  # what it has to say is in its answer, and stderr is its parent's log
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     memory_bytes = pages * resource.getpagesize() + limits.memory_bytes
+    # SIGXCPU tells the parent why; the hard limit kills who ignores it.
+    resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_s, limits.cpu_s + 1))
     for kind, limit in (
-        (resource.RLIMIT_CPU, limits.cpu_s),
         (resource.RLIMIT_AS, memory_bytes),
         (resource.RLIMIT_FSIZE, limits.file_bytes),
         (resource.RLIMIT_NOFILE, 0),

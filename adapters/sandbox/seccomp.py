@@ -14,7 +14,7 @@ import platform
 import struct
 
 # Numbers of (x86-64, AArch64): arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h of Linux.
-_ALLOWED = {
+ALLOWED = {
     "read": (0, 63),
     "write": (1, 64),
     "pread64": (17, 67),
@@ -63,7 +63,7 @@ def program(machine: str) -> bytes:
     if machine not in _MACHINES:
         raise OSError(errno.ENOSYS, f"no system-call filter is written for {machine}")
     column, arch = _MACHINES[machine]
-    numbers = [of[column] for of in _ALLOWED.values()]
+    numbers = [of[column] for of in ALLOWED.values()]
     code = [_instruction(_LOAD_WORD, _ARCH_AT), _instruction(_JUMP_IF_EQUAL, arch, 1, 0)]
     code += [_instruction(_RETURN, _KILL_PROCESS), _instruction(_LOAD_WORD, _NUMBER_AT)]
     # Each comparison jumps over those after it and over the refusal. Calls of x32 have other numbers, and are refused.
