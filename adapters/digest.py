@@ -7,22 +7,27 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from adapters.peft_format import WEIGHTS_NAME, read_adapter
-from adapters.safetensors_header import iter_tensor_bytes
+from adapters.peft_format import WEIGHTS_NAME, AdapterFile, read_adapter
+from adapters.safetensors_header import TensorInfo, iter_tensor_bytes
 
 FORMAT = "lora-adapter-1"
 
 
 def canonical_digest(folder: Path) -> str:
+    """The digest of an adapter's folder. Raises AdapterRejected."""
+    return content_digest(read_adapter(folder), lambda tensor: iter_tensor_bytes(folder / WEIGHTS_NAME, tensor))
+
+
+def content_digest(adapter: AdapterFile, bytes_of: Callable[[TensorInfo], Iterable[bytes | memoryview]]) -> str:
     """SHA-256, as 64 hex digits, over each module (layer, projection, rank, scaling) and its tensors (dtype, shape,
     bytes), modules sorted by layer and projection and lora_A before lora_B.
 
     Every variable-length part is preceded by its length or is canonical JSON on a line of its own, so that no two
-    contents give one input. Raises AdapterRejected.
+    contents give one input. bytes_of: a tensor's bytes, in one or more parts.
     """
-    adapter = read_adapter(folder)
     digest = hashlib.sha256(f"{FORMAT}\n".encode())
     for module in adapter.modules:
         tensors = (module.a, module.b)
@@ -30,6 +35,6 @@ def canonical_digest(folder: Path) -> str:
         head += [[tensor.dtype, tensor.shape, tensor.end - tensor.start] for tensor in tensors]
         digest.update(json.dumps(head, separators=(",", ":")).encode() + b"\n")
         for tensor in tensors:
-            for chunk in iter_tensor_bytes(folder / WEIGHTS_NAME, tensor):
-                digest.update(chunk)
+            for part in bytes_of(tensor):
+                digest.update(part)  # leaves the interpreter to others meanwhile
     return digest.hexdigest()
