@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 MAX_REASONS = 20
+MAX_REASON_CHARS = 500
 
 
 class AdapterRejected(Exception):
     """An adapter that cannot be served. reasons: every mismatch found, each naming its file, option or tensor.
 
-    A hostile file can mismatch a million times: after MAX_REASONS the rest is only counted.
+    A hostile file can mismatch a million times: after MAX_REASONS the rest is only counted. Reasons quote what
+    strangers wrote, for logs and terminals: what doesn't print is escaped, and each reason is bounded.
     """
 
     def __init__(self, reasons: Sequence[str]) -> None:
-        shown = list(reasons[:MAX_REASONS])
+        shown = [_printable(reason[:MAX_REASON_CHARS]) for reason in reasons[:MAX_REASONS]]
         if len(reasons) > MAX_REASONS:
             shown.append(f"and {len(reasons) - MAX_REASONS} more")
         self.reasons = shown
         super().__init__(f"The adapter was refused: {'; '.join(shown)}.")
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 class AdapterDamaged(AdapterRejected):
@@ -26,6 +32,9 @@ class AdapterDamaged(AdapterRejected):
 
     def __init__(self, digest: str, why: str) -> None:
         super().__init__([f"the stored adapter {digest} {why}"])
+
+    def __str__(self) -> str:
+        return self.reasons[0]
 
 
 class StoreFailure(Exception):

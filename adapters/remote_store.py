@@ -16,7 +16,7 @@ import shutil
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import obstore
 from obstore.exceptions import BaseError
@@ -24,7 +24,8 @@ from obstore.store import ObjectStore, S3Store
 
 from adapters.cache import Cache
 from adapters.errors import AdapterDamaged, AdapterMissing, StoreFailure
-from adapters.store import COPY_BYTES, FILE_NAMES, AdapterStore, check_content, is_digest
+from adapters.peft_format import FILE_NAMES
+from adapters.store import COPY_BYTES, AdapterStore, check_content, is_digest
 
 PART_BYTES = 8 << 20
 """Of a multipart upload; S3 takes at least 5 MiB, and 10,000 parts."""
@@ -197,7 +198,7 @@ class _Parts(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: memoryview) -> int:
+    def readinto(self, buffer: Any) -> int:
         if not self._left:
             self._left = next(self._parts, self._left)
         count = min(len(buffer), len(self._left))

@@ -21,11 +21,9 @@ from pathlib import Path
 
 from adapters.digest import canonical_digest
 from adapters.errors import AdapterDamaged, AdapterMissing, AdapterRejected
-from adapters.peft_config import CONFIG_NAME
-from adapters.peft_format import WEIGHTS_NAME
+from adapters.peft_format import FILE_NAMES as FILE_NAMES
 from adapters.safe_file import open_regular
 
-FILE_NAMES = (CONFIG_NAME, WEIGHTS_NAME)
 COPY_BYTES = 1024 * 1024
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")

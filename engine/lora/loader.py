@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adapters.digest import content_digest
+from adapters.digest import ContentDigest
 from adapters.errors import AdapterDamaged, AdapterMissing, AdapterRejected
 from adapters.peft_config import MAX_RANK
 from adapters.peft_format import WEIGHTS_NAME, AdapterFile, check_fit, check_rank, read_description
@@ -134,7 +134,7 @@ class AdapterLoader:
             check_fit(file, self._targets, self._num_layers)
             check_rank(file, self._max_rank)
             content = _read_file(folder / WEIGHTS_NAME)
-            if content_digest(file, lambda tensor: [content.data[tensor.start : tensor.end]]) != digest:
+            if _content_digest(file, content.data) != digest:
                 raise AdapterDamaged(digest, "is not what was stored under its digest")
         return self._lay_out(key, file, content)
 
@@ -187,6 +187,15 @@ def _read_file(path: Path) -> NDArray[np.uint8]:
     with path.open("rb") as file:
         file.readinto(content.data)  # leaves the interpreter to others meanwhile
     return content
+
+
+def _content_digest(file: AdapterFile, content: memoryview) -> str:
+    digest = ContentDigest()
+    for module in file.modules:
+        digest.begin(module)
+        for tensor in (module.a, module.b):
+            digest.update(content[tensor.start : tensor.end])  # leaves the interpreter to others, too
+    return digest.hexdigest()
 
 
 def _tensor(info: TensorInfo, content: NDArray[np.uint8]) -> Tensor:
