@@ -20,17 +20,31 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from adapters.digest import canonical_digest
-from adapters.errors import AdapterMissing, AdapterRejected
-from adapters.peft_config import CONFIG_NAME
-from adapters.peft_format import WEIGHTS_NAME
+from adapters.errors import AdapterDamaged, AdapterMissing, AdapterRejected
+from adapters.peft_format import FILE_NAMES as FILE_NAMES
 from adapters.safe_file import open_regular
 
-FILE_NAMES = (CONFIG_NAME, WEIGHTS_NAME)
 COPY_BYTES = 1024 * 1024
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TEMPORARY_PREFIX = ".temporary-"
 _ABANDONED_AFTER_S = 3600
+
+
+def open_store(place: str | Path, cache_dir: Path, cache_bytes: int) -> AdapterStore:
+    """The store in a folder, or in the bucket of an s3:// URL, of which the folder cache_dir then keeps cache_bytes.
+
+    Raises StoreFailure for any other URL, or if the bucket's settings are wrong.
+    """
+    if "://" not in str(place):
+        return AdapterStore(Path(place))
+    from adapters.remote_store import RemoteStore, open_bucket  # a store in a folder needs no client for buckets
+
+    return RemoteStore(open_bucket(str(place)), cache_dir, cache_bytes)
+
+
+def is_digest(text: str) -> bool:
+    return _DIGEST.fullmatch(text) is not None
 
 
 class AdapterStore:
@@ -66,7 +80,7 @@ class AdapterStore:
     def keep(self, folder: Path, digest: str) -> None:
         """Take in a folder inside a workspace, that holds exactly the two files of this digest: durable, and then under
         its digest, without a copy. What the store has already stays as it is."""
-        if _DIGEST.fullmatch(digest) is None:
+        if not is_digest(digest):
             raise ValueError(f"{digest[:100]!r} is not a digest")
         for name in FILE_NAMES:
             _sync(folder / name)
@@ -92,7 +106,7 @@ class AdapterStore:
 
     def holds(self, digest: str) -> bool:
         """Whether the adapter is in the store now; without a promise of its own, it may be removed at any time."""
-        return _DIGEST.fullmatch(digest) is not None and (self._root / digest).is_dir()
+        return is_digest(digest) and (self._root / digest).is_dir()
 
     def remove(self, digest: str) -> None:
         """Delete an adapter; it disappears from the store at once. Raises AdapterMissing."""
@@ -106,7 +120,7 @@ class AdapterStore:
 
     def digests(self) -> list[str]:
         """Every adapter of the store, sorted."""
-        return sorted(path.name for path in self._root.iterdir() if _DIGEST.fullmatch(path.name))
+        return sorted(path.name for path in self._root.iterdir() if is_digest(path.name))
 
     def size_bytes(self, digest: str) -> int:
         """Bytes of both files. Raises AdapterMissing."""
@@ -117,10 +131,8 @@ class AdapterStore:
             raise AdapterMissing(digest) from None
 
     def verify(self, digest: str) -> None:
-        """Read an adapter again in full. Raises AdapterMissing, or AdapterRejected if it is not what was added."""
-        found = canonical_digest(self.path(digest))
-        if found != digest:
-            raise AdapterRejected([f"the stored adapter {digest} has changed: its content is {found} now"])
+        """Read an adapter again in full. Raises AdapterMissing, or AdapterDamaged if it is not what was added."""
+        check_content(self.path(digest), digest)
 
     def _sweep(self) -> None:
         """Delete what processes that died left behind; another one's work in progress is younger than that."""
@@ -128,6 +140,16 @@ class AdapterStore:
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - path.stat().st_mtime > _ABANDONED_AFTER_S:
                     shutil.rmtree(path)
+
+
+def check_content(folder: Path, digest: str) -> None:
+    """Raises AdapterDamaged unless a folder of the store holds what its digest says."""
+    try:
+        found = canonical_digest(folder)
+    except AdapterRejected as refusal:
+        raise AdapterDamaged(digest, f"can no longer be read: {'; '.join(refusal.reasons)}") from None
+    if found != digest:
+        raise AdapterDamaged(digest, f"has changed: its content is {found} now")
 
 
 def _sync(path: Path) -> None:

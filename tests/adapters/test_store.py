@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from adapters.digest import canonical_digest
-from adapters.errors import AdapterMissing, AdapterRejected
+from adapters.errors import AdapterDamaged, AdapterMissing, AdapterRejected
 from adapters.store import AdapterStore
 from tests.adapters.folders import CONFIG, write_adapter
 
@@ -109,7 +109,7 @@ def test_only_digests_become_paths(name: str, store: AdapterStore, folder: Path)
 
 
 def test_a_missing_adapter_is_named(store: AdapterStore) -> None:
-    with pytest.raises(KeyError, match=f"holds no adapter '{ABSENT}'"):
+    with pytest.raises(AdapterMissing, match=f"the adapter '{ABSENT}' is missing from the store"):
         store.path(ABSENT)
 
 
@@ -119,7 +119,7 @@ def test_verify_finds_a_changed_byte(store: AdapterStore, folder: Path) -> None:
     raw = bytearray(path.read_bytes())
     raw[-4] ^= 1
     path.write_bytes(raw)
-    with pytest.raises(AdapterRejected, match="has changed"):
+    with pytest.raises(AdapterDamaged, match="has changed"):
         store.verify(digest)
 
 
