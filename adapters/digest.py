@@ -9,27 +9,46 @@ import hashlib
 import json
 from pathlib import Path
 
-from adapters.peft_format import WEIGHTS_NAME, read_adapter
+from adapters.peft_format import AdapterModule, check_finite, describe, open_files, tensor_norm
 from adapters.safetensors_header import iter_tensor_bytes
 
 FORMAT = "lora-adapter-1"
 
 
-def canonical_digest(folder: Path) -> str:
-    """SHA-256, as 64 hex digits, over each module (layer, projection, rank, scaling) and its tensors (dtype, shape,
-    bytes), modules sorted by layer and projection and lora_A before lora_B.
+class ContentDigest:
+    """SHA-256 over each module (layer, projection, rank, scaling) and its tensors (dtype, shape, bytes), modules sorted
+    by layer and projection and lora_A before lora_B.
 
     Every variable-length part is preceded by its length or is canonical JSON on a line of its own, so that no two
-    contents give one input. Raises AdapterRejected.
+    contents give one input. Fed by whoever reads the bytes, so that it holds for the very bytes that were read.
     """
-    adapter = read_adapter(folder)
-    digest = hashlib.sha256(f"{FORMAT}\n".encode())
-    for module in adapter.modules:
+
+    def __init__(self) -> None:
+        self._sha256 = hashlib.sha256(f"{FORMAT}\n".encode())
+
+    def begin(self, module: AdapterModule) -> None:
+        """The next module, in the order of `AdapterFile.modules`; `update` with all of its lora_A, then its lora_B."""
         tensors = (module.a, module.b)
         head = [module.layer, module.projection, module.rank, module.scaling]
         head += [[tensor.dtype, tensor.shape, tensor.end - tensor.start] for tensor in tensors]
-        digest.update(json.dumps(head, separators=(",", ":")).encode() + b"\n")
-        for tensor in tensors:
-            for chunk in iter_tensor_bytes(folder / WEIGHTS_NAME, tensor):
-                digest.update(chunk)
+        self._sha256.update(json.dumps(head, separators=(",", ":")).encode() + b"\n")
+
+    def update(self, chunk: bytes | memoryview) -> None:
+        self._sha256.update(chunk)
+
+    def hexdigest(self) -> str:
+        """64 hex digits."""
+        return self._sha256.hexdigest()
+
+
+def canonical_digest(folder: Path) -> str:
+    """The digest of an adapter's folder. Raises AdapterRejected."""
+    digest = ContentDigest()
+    with open_files(folder) as (config, weights):
+        for module in describe(config, weights).modules:
+            digest.begin(module)
+            for tensor in (module.a, module.b):
+                check_finite({tensor.name: tensor_norm(weights, tensor)})
+                for chunk in iter_tensor_bytes(weights, tensor):
+                    digest.update(chunk)
     return digest.hexdigest()

@@ -1,32 +1,49 @@
-"""The two ways in which an adapter fails its caller: its files are refused, or the store does not hold it."""
+"""How an adapter fails its caller: its files are refused, or the store cannot give them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 MAX_REASONS = 20
+MAX_REASON_CHARS = 500
 
 
 class AdapterRejected(Exception):
     """An adapter that cannot be served. reasons: every mismatch found, each naming its file, option or tensor.
 
-    A hostile file can mismatch a million times: after MAX_REASONS the rest is only counted.
+    A hostile file can mismatch a million times: after MAX_REASONS the rest is only counted. Reasons quote what
+    strangers wrote, for logs and terminals: what doesn't print is escaped, and each reason is bounded.
     """
 
     def __init__(self, reasons: Sequence[str]) -> None:
-        shown = list(reasons[:MAX_REASONS])
+        shown = [_printable(reason[:MAX_REASON_CHARS]) for reason in reasons[:MAX_REASONS]]
         if len(reasons) > MAX_REASONS:
             shown.append(f"and {len(reasons) - MAX_REASONS} more")
         self.reasons = shown
         super().__init__(f"The adapter was refused: {'; '.join(shown)}.")
 
 
-class AdapterMissing(KeyError):
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+class AdapterDamaged(AdapterRejected):
+    """What the store holds is not what was added: the store's fault, not that of whoever made the adapter."""
+
+    def __init__(self, digest: str, why: str) -> None:
+        super().__init__([f"the stored adapter {digest} {why}"])
+
+    def __str__(self) -> str:
+        return self.reasons[0]
+
+
+class StoreFailure(Exception):
+    """The store cannot give what it is asked for, whatever it is; the message is for its operator."""
+
+
+class AdapterMissing(StoreFailure):
     """The store holds no adapter of this digest."""
 
     def __init__(self, digest: str) -> None:
-        super().__init__(digest)
+        super().__init__(f"the adapter {digest!r} is missing from the store")
         self.digest = digest
-
-    def __str__(self) -> str:
-        return f"the adapter store holds no adapter {self.digest!r}"

@@ -7,14 +7,13 @@ PEFT's variant of LoRA can't be served as if it were plain LoRA.
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
 from adapters.errors import AdapterRejected
 from adapters.patterns import MAX_MATCH_COST, ModulePatterns, pattern_errors
-from adapters.safe_file import open_regular, read_json_object
+from adapters.safe_file import read_json_object
 
 CONFIG_NAME = "adapter_config.json"
 MAX_CONFIG_BYTES = 1024 * 1024
@@ -120,19 +119,19 @@ class RankAndScaling:
         return rank, alpha / math.sqrt(rank) if self._config.use_rslora else alpha / rank
 
 
-def read_config(path: Path) -> LoraConfig:
+def read_config(file: BinaryIO) -> LoraConfig:
     """Raises AdapterRejected with every option that is wrong or that would be computed wrongly."""
-    with open_regular(path) as file:
-        raw_bytes = file.read(MAX_CONFIG_BYTES + 1)
+    file.seek(0)
+    raw_bytes = file.read(MAX_CONFIG_BYTES + 1)
     if len(raw_bytes) > MAX_CONFIG_BYTES:
-        raise AdapterRejected([f"{path.name} is over {MAX_CONFIG_BYTES} bytes"])
-    raw = read_json_object(raw_bytes, path.name)
-    reasons = [f"{path.name}: {reason}" for reason in _unsupported_options(raw)]
+        raise AdapterRejected([f"{CONFIG_NAME} is over {MAX_CONFIG_BYTES} bytes"])
+    raw = read_json_object(raw_bytes, CONFIG_NAME)
+    reasons = [f"{CONFIG_NAME}: {reason}" for reason in _unsupported_options(raw)]
     try:
         config = msgspec.convert(raw, LoraConfig)
     except msgspec.ValidationError as error:
-        raise AdapterRejected([*reasons, f"{path.name}: {error}"]) from None
-    reasons += [f"{path.name}: {reason}" for reason in _wrong_values(config)]
+        raise AdapterRejected([*reasons, f"{CONFIG_NAME}: {error}"]) from None
+    reasons += [f"{CONFIG_NAME}: {reason}" for reason in _wrong_values(config)]
     if reasons:
         raise AdapterRejected(reasons)
     return config

@@ -6,18 +6,23 @@ are finite, and loads none; knows nothing of devices or of how a model is config
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
-import numpy as np
 
 from adapters.errors import AdapterRejected
 from adapters.peft_config import CONFIG_NAME, RankAndScaling, read_config
+from adapters.safe_file import open_regular
 from adapters.safetensors_header import TensorInfo, iter_tensor_bytes, read_header
+from adapters.values import sum_of_squares
 
 WEIGHTS_NAME = "adapter_model.safetensors"
+FILE_NAMES = (CONFIG_NAME, WEIGHTS_NAME)
 
 _BLOCK_OF_PROJECTION = {
     "q_proj": "self_attn",
@@ -32,8 +37,6 @@ _TENSOR_NAME = re.compile(
     r"base_model\.model\.(model\.layers\.(0|[1-9][0-9]{0,2})\.(self_attn|mlp)\.([a-z]+_proj))"
     r"\.lora_(A|B)(?:\.default)?\.weight"
 )
-# All exponent bits set is an infinity or a NaN: (integer of the element's size, mask) by dtype.
-_EXPONENT = {"F32": ("<u4", 0x7F800000), "F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80)}
 
 ModuleKey = tuple[int, str]
 
@@ -56,22 +59,38 @@ class AdapterFile(msgspec.Struct, frozen=True):
     modules: tuple[AdapterModule, ...]
 
 
+@contextmanager
+def open_files(folder: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+    """Configuration and weights of an adapter's folder, open for reading. Raises AdapterRejected as `open_regular`."""
+    with ExitStack() as stack:
+        config, weights = (stack.enter_context(open_regular(folder / name)) for name in FILE_NAMES)
+        yield config, weights
+
+
 def read_adapter(folder: Path) -> AdapterFile:
     """Read and check both files of an adapter; that it fits a base model is `check_fit`'s to say.
 
     Raises AdapterRejected with all mismatches of the first stage that has any: the configuration, the tensors'
     header, their names and shapes, their values.
     """
-    adapter = read_description(folder)
-    _check_finite(folder / WEIGHTS_NAME, [side for module in adapter.modules for side in (module.a, module.b)])
+    with open_files(folder) as (config, weights):
+        adapter = describe(config, weights)
+        tensors = [side for module in adapter.modules for side in (module.a, module.b)]
+        check_finite({tensor.name: tensor_norm(weights, tensor) for tensor in tensors})
     return adapter
 
 
 def read_description(folder: Path) -> AdapterFile:
     """As `read_adapter`, but the tensors' values are the caller's to check."""
-    config = read_config(folder / CONFIG_NAME)
+    with open_files(folder) as (config, weights):
+        return describe(config, weights)
+
+
+def describe(config_file: BinaryIO, weights_file: BinaryIO) -> AdapterFile:
+    """As `read_description`, of two open files."""
+    config = read_config(config_file)
     ranks = RankAndScaling(config)
-    header = read_header(folder / WEIGHTS_NAME)
+    header = read_header(weights_file, WEIGHTS_NAME)
     pairs, reasons = _pair_tensors(header)
     ranks.check_cost(len(pairs))
     modules = []
@@ -120,12 +139,14 @@ def _pair_errors(pair: Mapping[str, TensorInfo], rank: int) -> list[str]:
     return errors
 
 
-def _check_finite(path: Path, tensors: Iterable[TensorInfo]) -> None:
-    reasons = []
-    for tensor in tensors:
-        integer, mask = _EXPONENT[tensor.dtype]
-        if any(bool(np.any(np.frombuffer(chunk, integer) & mask == mask)) for chunk in iter_tensor_bytes(path, tensor)):
-            reasons.append(f"tensor {tensor.name!r} holds NaN or infinity")
+def tensor_norm(weights: BinaryIO, tensor: TensorInfo) -> float:
+    """The Frobenius norm, in fp64; NaN or infinity if, and only if, one of the tensor's values is that."""
+    return math.sqrt(sum(sum_of_squares(chunk, tensor.dtype) for chunk in iter_tensor_bytes(weights, tensor)))
+
+
+def check_finite(norms: Mapping[str, float]) -> None:
+    """norms: by tensor. Raises AdapterRejected with each tensor that holds a value which is no finite number."""
+    reasons = [f"tensor {name!r} holds NaN or infinity" for name, norm in norms.items() if not math.isfinite(norm)]
     if reasons:
         raise AdapterRejected(reasons)
 

@@ -2,7 +2,8 @@
 
 Layout (https://huggingface.co/docs/safetensors): 8 bytes of little-endian header length, a JSON object of
 {name: {dtype, shape, data_offsets}}, then the tensors' bytes, which must fill the rest of the file exactly: no overlap,
-no gap. Knows nothing of LoRA; of the format's dtypes it takes the floating-point ones that adapters come in.
+no gap. Knows nothing of LoRA; of the format's dtypes it takes the floating-point ones that adapters come in. Works on
+an open file from first to last, so that nobody can put another one under its name in between.
 """
 
 from __future__ import annotations
@@ -10,18 +11,27 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
 from adapters.errors import AdapterRejected
-from adapters.safe_file import open_regular, read_json_object
+from adapters.safe_file import read_json_object
 
 MAX_HEADER_BYTES = 4 * 1024 * 1024
 MAX_DIMENSIONS = 8
 DTYPE_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 CHUNK_BYTES = 4 * 1024 * 1024
+
+# What people send by mistake. A header of 640 bytes begins as a pickle does, so these are looked at in bad files only.
+_OTHER_FORMATS = {
+    b"\x80": "a pickle: only safetensors is read",
+    b"PK\x03\x04": "a zip file, as torch.save writes it: only safetensors is read",
+    b"GGUF": "a GGUF file: only safetensors is read",
+    b"\x93NUMPY": "a NumPy file: only safetensors is read",
+    b"\x89HDF": "an HDF5 file: only safetensors is read",
+    b"version https://git-lfs": "Git LFS's pointer to the file and not the file itself",
+}
 
 
 class TensorInfo(msgspec.Struct, frozen=True):
@@ -34,20 +44,20 @@ class TensorInfo(msgspec.Struct, frozen=True):
     end: int
 
 
-def read_header(path: Path) -> dict[str, TensorInfo]:
+def read_header(file: BinaryIO, name: str) -> dict[str, TensorInfo]:
     """Every tensor of the file by name, in the order of its bytes.
 
     Raises AdapterRejected with all that is wrong: the header's length or JSON, a dtype that adapters don't use, a shape
-    that doesn't match its bytes, bytes outside the file, overlapping or used by no tensor.
+    that doesn't match its bytes, bytes outside the file, overlapping or used by no tensor. `name` is the file's.
     """
-    with open_regular(path) as file:
-        file_bytes = os.fstat(file.fileno()).st_size
-        header_bytes = int.from_bytes(file.read(8), "little")
-        if file_bytes < 8 or 8 + header_bytes > file_bytes:
-            raise AdapterRejected([f"{path.name} is cut short: {file_bytes} bytes do not hold its header"])
-        if header_bytes > MAX_HEADER_BYTES:
-            raise AdapterRejected([f"{path.name}: a header of {header_bytes} bytes is over {MAX_HEADER_BYTES}"])
-        header = read_json_object(file.read(header_bytes), f"{path.name}'s header")
+    file_bytes = os.fstat(file.fileno()).st_size
+    file.seek(0)
+    start = file.read(32)
+    header_bytes = int.from_bytes(start[:8], "little")
+    if file_bytes < 8 or 8 + header_bytes > file_bytes or header_bytes > MAX_HEADER_BYTES:
+        raise AdapterRejected([f"{name} {_length_error(start, header_bytes, file_bytes)}"])
+    file.seek(8)
+    header = read_json_object(file.read(header_bytes), f"{name}'s header")
     header.pop("__metadata__", None)
     reasons: list[str] = []
     tensors = []
@@ -63,6 +73,15 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     if reasons:
         raise AdapterRejected(reasons)
     return {tensor.name: tensor for tensor in tensors}
+
+
+def _length_error(start: bytes, header_bytes: int, file_bytes: int) -> str:
+    for magic, meaning in _OTHER_FORMATS.items():
+        if start.startswith(magic):
+            return f"is {meaning}"
+    if file_bytes < 8 or header_bytes <= MAX_HEADER_BYTES:
+        return f"is cut short: {file_bytes} bytes do not hold its header"
+    return f"has a header of {header_bytes} bytes, over {MAX_HEADER_BYTES}"
 
 
 def _read_entry(name: str, entry: Any, data_start: int) -> TensorInfo | str:
@@ -103,9 +122,12 @@ def _layout_errors(tensors: list[TensorInfo], data_start: int, file_bytes: int) 
         yield f"the last {file_bytes - position} bytes belong to no tensor"
 
 
-def iter_tensor_bytes(path: Path, tensor: TensorInfo) -> Iterator[bytes]:
-    """The tensor's bytes, in chunks that hold whole elements."""
-    with open_regular(path) as file:
-        file.seek(tensor.start)
-        for position in range(tensor.start, tensor.end, CHUNK_BYTES):
-            yield file.read(min(CHUNK_BYTES, tensor.end - position))
+def iter_tensor_bytes(file: BinaryIO, tensor: TensorInfo) -> Iterator[bytes]:
+    """The tensor's bytes, in chunks that hold whole elements. Raises AdapterRejected if the file has become shorter."""
+    for position in range(tensor.start, tensor.end, CHUNK_BYTES):
+        num_bytes = min(CHUNK_BYTES, tensor.end - position)
+        file.seek(position)
+        chunk = file.read(num_bytes)
+        if len(chunk) < num_bytes:
+            raise AdapterRejected([f"tensor {tensor.name!r}: the file became shorter while it was read"])
+        yield chunk

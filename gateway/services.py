@@ -15,6 +15,7 @@ import msgspec
 import structlog
 from prometheus_client import CollectorRegistry
 
+from adapters.inspection import BaseShape, Bounds
 from adapters.store import AdapterStore
 from engine.config import ModelConfig, load_model_config, model_digest
 from gateway.admin.purge import Purger
@@ -29,8 +30,8 @@ from gateway.db.limits import LimitLoader
 from gateway.db.organizations import installation_id
 from gateway.db.pool import FAILURES, UNAVAILABLE, UNUSABLE, Database, lock_table_warning
 from gateway.db.prices import PriceLoader
-from gateway.errors import GatewayError
 from gateway.exports.deliverer import Deliverer, places_below
+from gateway.lifecycle.service import Lifecycle, PoolEngines
 from gateway.limits.clock import DatabaseClock
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
@@ -110,8 +111,11 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         )
         pools = {settings.model_name: Pool(settings.model_name, [backend], created=int(time.time()))}
         reconciler = Reconciler(database, pools, metrics.journal)
-        admin = _admin_services(settings, config, database, authenticator, failures, backend, reconciler)
-        await _start(stack, authenticator, limiter, metering, backend, Purger(admin))
+        lifecycle = _lifecycle(settings, config, database, pools[settings.model_name])
+        admin = _admin_services(settings, database, authenticator, failures, backend, reconciler, lifecycle)
+        await _start(stack, authenticator, limiter, metering, backend, Purger(database))
+        lifecycle.start()
+        stack.push_async_callback(lifecycle.stop)
         webhooks = WebhookSender(database, allow_private=settings.private_webhooks)
         webhooks.start()
         stack.push_async_callback(webhooks.stop)
@@ -180,33 +184,42 @@ async def _start(
     stack.push_async_callback(_drain, backend)
 
 
+def _lifecycle(settings: Settings, config: ModelConfig, database: Database, pool: Pool) -> Lifecycle:
+    return Lifecycle(
+        database,
+        AdapterStore(settings.adapter_store_dir),
+        PoolEngines(pool),
+        base=BaseShape(config.adapter_targets(), config.num_layers),
+        bounds=Bounds(settings.max_adapter_rank, settings.max_adapter_bytes),
+        upload_dir=settings.data_dir / "uploads",
+    )
+
+
 def _admin_services(
     settings: Settings,
-    config: ModelConfig,
     database: Database,
     authenticator: Authenticator,
     failures: FailureCap,
     backend: EngineBackend,
     reconciler: Reconciler,
+    lifecycle: Lifecycle,
 ) -> AdminServices:
     passwords = Passwords()
     return AdminServices(
         database=database,
         logins=Logins(database, passwords, failures),
         passwords=passwords,
-        store=AdapterStore(settings.adapter_store_dir),
+        store=lifecycle.store,
+        lifecycle=lifecycle,
+        sources=settings.allowed_sources,
         authenticator=authenticator,
-        model_config=config,
         model_name=settings.model_name,
         version=_version(),
-        upload_dir=settings.data_dir / "uploads",
         max_adapter_bytes=settings.max_adapter_bytes,
-        max_adapter_rank=settings.max_adapter_rank,
         max_body_bytes=settings.max_body_bytes,
         private_webhooks=settings.private_webhooks,
         health=backend.health,
         reconcile=reconciler.reconcile,
-        on_adapter_removed=lambda digest: _unload(backend, digest),
     )
 
 
@@ -253,11 +266,3 @@ async def _drain(backend: EngineBackend) -> None:
             await backend.drain()
     except TimeoutError:
         log.warning("requests_still_running", num_in_flight=backend.num_in_flight)
-
-
-async def _unload(backend: EngineBackend, digest: str) -> None:
-    try:
-        await backend.unload(digest)
-    except GatewayError as error:
-        # An engine that is away has nothing loaded.
-        log.warning("adapter_not_unloaded", digest=digest, error=error.message)

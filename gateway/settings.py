@@ -198,6 +198,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return _listed(self.cors_origins)
 
     @property
+    def allowed_sources(self) -> AllowedSources:
+        """Raises WrongSource, which `load_settings` turns into BadSetting."""
+        return AllowedSources.parse(self.adapter_sources)
+
+    @property
     def model_cache_dir(self) -> Path:
         """Prepared base models."""
         return self.data_dir / "models"

@@ -22,7 +22,7 @@ from functools import partial
 
 import msgspec
 
-from adapters.errors import AdapterMissing, AdapterRejected
+from adapters.errors import AdapterDamaged, AdapterRejected, StoreFailure
 from engine.lora.layer import LoadedAdapter
 from engine.lora.slots import Slot, Slots
 from engine.protocol import EngineError
@@ -96,6 +96,11 @@ class AdapterPool:
         """It is ready for a new user now."""
         slot = self.slots.find(digest)
         return slot is not None and slot.adapter is not None and not slot.closing
+
+    def num_bytes(self, digest: str) -> int:
+        """What it takes of the device's budget; 0 where it is not."""
+        slot = self.slots.find(digest)
+        return 0 if slot is None else slot.num_bytes
 
     def adapter(self, index: int) -> LoadedAdapter:
         adapter = self.slots.at(index).adapter
@@ -269,7 +274,10 @@ class AdapterPool:
         adapter, error = None, None
         try:
             adapter = produce()
-        except (AdapterRejected, AdapterMissing) as refusal:
+        except (StoreFailure, AdapterDamaged) as failure:
+            log.error("adapter %s could not be loaded: %s", digest, failure)
+            error = EngineError("internal", str(failure))
+        except AdapterRejected as refusal:
             error = EngineError("adapter_rejected", str(refusal))
         except Exception:  # any other fault is this load's alone, too
             log.exception("adapter %s could not be loaded", digest)

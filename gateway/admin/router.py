@@ -9,7 +9,9 @@ from litestar.di import Provide
 from litestar.types import ControllerRouterHandler
 
 from gateway.admin.access import admin_guard, check_routes
-from gateway.admin.adapters import AdapterController
+from gateway.admin.adapter_imports import AdapterImportController
+from gateway.admin.adapter_versions import AdapterVersionController
+from gateway.admin.adapters import AdapterController, verify_adapters
 from gateway.admin.adjustments import AdjustmentController
 from gateway.admin.admin_keys import AdminKeyController
 from gateway.admin.audit_logs import AuditLogController
@@ -53,6 +55,8 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     KeyController,
     KeyStateController,
     AdapterController,
+    AdapterVersionController,
+    AdapterImportController,
     ProjectLimitController,
     OrganizationLimitController,
     RateLimitController,
@@ -79,6 +83,7 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     StripeCustomerController,
     ReconciliationController,
     find_key,
+    verify_adapters,
     status,
 )
 

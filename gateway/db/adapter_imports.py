@@ -75,8 +75,8 @@ async def create_import(
 
 
 _FIND = """
-    SELECT id, project_id, name, source, state, reason, size_bytes, received_bytes, promote, author, adapter_id, version,
-           created_at, updated_at
+    SELECT id, project_id, name, source, state, reason, size_bytes, received_bytes, promote, author, adapter_id,
+           version, created_at, updated_at
     FROM adapter_imports WHERE project_id = $1 AND id = $2
 """
 
@@ -87,8 +87,8 @@ async def find_import(conn: Connection, project_id: str, import_id: str) -> Impo
 
 
 _LIST = """
-    SELECT id, project_id, name, source, state, reason, size_bytes, received_bytes, promote, author, adapter_id, version,
-           created_at, updated_at
+    SELECT id, project_id, name, source, state, reason, size_bytes, received_bytes, promote, author, adapter_id,
+           version, created_at, updated_at
     FROM adapter_imports
     WHERE project_id = $1 AND ($2::text IS NULL OR (created_at, id) <
                                (SELECT created_at, id FROM adapter_imports WHERE project_id = $1 AND id = $2))

@@ -166,9 +166,6 @@ async def next_to_purge(conn: Connection) -> tuple[str, str] | None:
 
 
 _REMOVE_ADAPTERS = "UPDATE adapters SET removed_at = now() WHERE project_id = $1 AND removed_at IS NULL"
-_DIGESTS = """
-    SELECT DISTINCT v.digest FROM adapter_versions v JOIN adapters a ON a.id = v.adapter_id WHERE a.project_id = $1
-"""
 _REMOVE_MEMBERS = "DELETE FROM project_members WHERE project_id = $1"
 _REMOVE_ACCOUNTS = """
     UPDATE service_accounts SET name = '', removed_at = coalesce(removed_at, now()) WHERE project_id = $1
@@ -176,17 +173,24 @@ _REMOVE_ACCOUNTS = """
 _FORGET_KEYS = """
     UPDATE api_keys SET name = '', models = NULL, ip_allow = NULL, owner_user_id = NULL WHERE project_id = $1
 """
+_REMOVE_IMPORTS = "DELETE FROM adapter_imports WHERE project_id = $1"
 _REMOVE_LIMITS = "DELETE FROM limits WHERE project_id = $1"
 _PURGED = "UPDATE projects SET purged_at = now() WHERE id = $1"
 
 
-async def purge_project(conn: Connection, project_id: str) -> list[str]:
-    """Take away what an archived project held, in the caller's transaction; returns the digests of its adapters.
+async def purge_project(conn: Connection, project_id: str) -> None:
+    """Take away what an archived project held, in the caller's transaction.
 
     Kept are the project's row, the ledger, the audit log, and of keys and adapters what the ledger refers to: their
     ids, the adapters' names, versions and digests.
     """
-    digests = [row["digest"] for row in await conn.fetch(_DIGESTS, project_id)]
-    for statement in (_REMOVE_MEMBERS, _REMOVE_ACCOUNTS, _FORGET_KEYS, _REMOVE_ADAPTERS, _REMOVE_LIMITS, _PURGED):
+    for statement in (
+        _REMOVE_MEMBERS,
+        _REMOVE_ACCOUNTS,
+        _FORGET_KEYS,
+        _REMOVE_ADAPTERS,
+        _REMOVE_IMPORTS,
+        _REMOVE_LIMITS,
+        _PURGED,
+    ):
         await conn.execute(statement, project_id)
-    return digests

@@ -16,8 +16,9 @@ import msgspec
 from adapters.demo import DEMO
 from adapters.peft_format import read_adapter
 from adapters.store import AdapterStore
-from gateway.db.adapters import put_adapter, store_shared
+from gateway.db.adapter_versions import put_adapter
 from gateway.db.audit import Author, record
+from gateway.db.contents import store_shared
 from gateway.db.keys import create_key
 from gateway.db.migrate import migrate
 from gateway.db.organizations import ensure_organization

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -83,10 +84,13 @@ def test_a_header_that_is_not_exact_is_refused(case: str, tmp_path: Path) -> Non
     [
         (b"", "is cut short"),
         (b"\x01\x00", "is cut short"),
-        ((2**63).to_bytes(8, "little"), "is cut short"),
+        ((2**63).to_bytes(8, "little"), "has a header of 9223372036854775808 bytes"),
         ((100).to_bytes(8, "little") + b"{}", "is cut short"),
+        (pickle.dumps({"weights": [1.0] * 8}), "is a pickle"),
+        (b"PK\x03\x04" + bytes(100), "is a zip file, as torch.save writes it"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:", "is Git LFS's pointer"),
     ],
-    ids=["empty", "half_a_length", "length_2^63", "length_beyond_the_file"],
+    ids=["empty", "half_a_length", "length_2^63", "length_beyond_the_file", "pickle", "torch", "git_lfs"],
 )
 def test_a_file_that_can_not_hold_its_header_is_refused(raw: bytes, reason: str, tmp_path: Path) -> None:
     write_adapter(tmp_path)
@@ -100,8 +104,8 @@ def test_an_oversized_header_is_refused_unread(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.write((2**40).to_bytes(8, "little"))
         file.truncate(2**40 + 8)
-    with pytest.raises(AdapterRejected, match="a header of 1099511627776 bytes is over"):
-        read_header(path)
+    with path.open("rb") as file, pytest.raises(AdapterRejected, match="has a header of 1099511627776 bytes, over"):
+        read_header(file, path.name)
 
 
 TENSORS: dict[str, tuple[Tensors, str]] = {
@@ -206,3 +210,11 @@ def test_300_mutants_are_refused_or_read_and_never_anything_else(tmp_path: Path)
             assert refusal.reasons
             num_refused += 1
     assert num_refused > 200
+
+
+def test_a_header_whose_length_looks_like_a_pickle_is_read(tmp_path: Path) -> None:
+    """640 bytes: the file begins with 0x80 0x02, as a pickle of protocol 2 does."""
+    header = header_of(good_tensors())
+    padding = 640 - len(safetensors_bytes(header, b"")) + 8
+    read_adapter(write_adapter(tmp_path, padding=padding))
+    assert (tmp_path / WEIGHTS_NAME).read_bytes().startswith(b"\x80\x02")

@@ -104,10 +104,10 @@ def test_the_list_of_reasons_is_bounded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", [".*.*.*x", ".*.*(.|.|.|.|.|.)(.|.|.|.)x", "(.|.)" * 15 + "x"])
 def test_the_most_costly_accepted_patterns_are_matched_in_bounded_time(key: str, tmp_path: Path) -> None:
     tensors: Tensors = {}
-    for layer in range(500):
+    for layer in range(240):
         tensors[tensor_name(layer, "self_attn.q_proj", "A")] = tensor(2, 1)
         tensors[tensor_name(layer, "self_attn.q_proj", "B")] = tensor(1, 2)
     start_s = time.process_time()
     adapter = read_adapter(write_adapter(tmp_path, {**CONFIG, "alpha_pattern": {key: 1}}, tensors))
     assert {module.scaling for module in adapter.modules} == {2.0}
-    assert time.process_time() - start_s < 5.0
+    assert time.process_time() - start_s < 2.0

@@ -17,8 +17,10 @@ from argon2 import PasswordHasher
 from prometheus_client import CollectorRegistry
 from safetensors.numpy import save_file
 
+from adapters.inspection import BaseShape, Bounds
 from adapters.store import AdapterStore
 from engine.config import ModelConfig, RopeParameters
+from engine.protocol import AdapterProbe
 from gateway.admin import AdminServices, admin_routers
 from gateway.api.envelope import Application
 from gateway.api.errors import exception_handlers
@@ -26,6 +28,8 @@ from gateway.backends.base import Health
 from gateway.db.keys import create_key
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
+from gateway.lifecycle.service import Lifecycle
+from gateway.lifecycle.sources import AllowedSources
 from gateway.metering.reconcile import Reconciler
 from gateway.observe import Metrics
 from gateway.principal import Role, Scope
@@ -71,17 +75,40 @@ def write_adapter(folder: Path, *, rank: int = 2, seed: int = 0, in_features: in
     return folder
 
 
+class GoodEngines:
+    """Engines that are there and find every adapter good. resident_keys: what they hold. unloaded: in order."""
+
+    def __init__(self) -> None:
+        self.resident_keys: set[str] = set()
+        self.unloaded: list[str] = []
+
+    def ready(self) -> bool:
+        return True
+
+    async def probe(self, key: str) -> AdapterProbe:
+        self.resident_keys.add(key)
+        return AdapterProbe(load_seconds=0.0, num_bytes=1, num_tokens=1, max_difference=1.0)
+
+    def resident(self) -> frozenset[str]:
+        return frozenset(self.resident_keys)
+
+    async def unload(self, key: str) -> None:
+        self.resident_keys.discard(key)
+        self.unloaded.append(key)
+
+
 class AdminServer:
-    """A running server. removed: the digests it reported as used by nobody any more, in order."""
+    """A running server, in whose background nothing runs: tests collect and probe when they want to."""
 
     def __init__(
-        self, url: str, app: Application, services: AdminServices, operator_key: str, removed: list[str]
+        self, url: str, app: Application, services: AdminServices, operator_key: str, engines: GoodEngines, folder: Path
     ) -> None:
+        self.store_dir = folder / "adapters"
+        self.engines = engines
         self.url = url
         self.app = app
         self.services = services
         self.operator_key = operator_key
-        self.removed = removed
 
     async def admin_key(self, *scopes: Scope, organization: str = "default") -> str:
         """Store an operator's key with these scopes and return it."""
@@ -118,35 +145,39 @@ async def serve_admin(
     max_failed_keys: int = 0,
     trusted_proxies: Sequence[Network] = (),
     store: AdapterStore | None = None,
+    engines: GoodEngines | None = None,
 ) -> AsyncIterator[AdminServer]:
     """Serve on a free port of the loopback until the context is left."""
     # A hash that takes long would take long in every test.
     passwords = Passwords(PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
     failures = FailureCap(max_failed_keys)
-    removed: list[str] = []
-
-    async def on_adapter_removed(digest: str) -> None:
-        assert digest in services.store.digests(), "backends unload before the content goes"
-        removed.append(digest)
-
+    kept = store or AdapterStore(folder / "adapters")
+    engines = engines or GoodEngines()
+    lifecycle = Lifecycle(
+        database,
+        kept,
+        engines,
+        base=BaseShape(TINY_MODEL.adapter_targets(), TINY_MODEL.num_layers),
+        bounds=Bounds(MAX_ADAPTER_RANK, MAX_ADAPTER_BYTES),
+        upload_dir=folder / "uploads",
+        grace_s=0.0,
+    )
     metrics = Metrics(CollectorRegistry())
     services = AdminServices(
         database=database,
-        store=store or AdapterStore(folder / "adapters"),
+        store=kept,
+        lifecycle=lifecycle,
+        sources=AllowedSources.parse("https://models.example.com/"),
         authenticator=Authenticator(database, failures),
         logins=Logins(database, passwords, failures),
         passwords=passwords,
-        model_config=TINY_MODEL,
         model_name="tiny",
         version="0.0.0",
-        upload_dir=folder / "uploads",
         max_adapter_bytes=MAX_ADAPTER_BYTES,
-        max_adapter_rank=MAX_ADAPTER_RANK,
         max_body_bytes=MAX_BODY_BYTES,
         private_webhooks=False,
         health=lambda: Health(ready=False, detail="no engine"),
         reconcile=Reconciler(database, {}, metrics.journal).reconcile,
-        on_adapter_removed=on_adapter_removed,
     )
     key = await _store_admin_key(database, "default", ("admin_read", "admin_write"))
     app = Application(
@@ -165,7 +196,7 @@ async def serve_admin(
     await services.authenticator.start()
     serving = asyncio.create_task(server.serve([listener]))
     try:
-        yield AdminServer(f"http://127.0.0.1:{listener.getsockname()[1]}", app, services, key, removed)
+        yield AdminServer(f"http://127.0.0.1:{listener.getsockname()[1]}", app, services, key, engines, folder)
     finally:
         server.should_exit = True
         await serving

@@ -41,8 +41,7 @@ BEGIN
     END IF;
     IF NEW.state <> OLD.state THEN
         IF (OLD.state, NEW.state) NOT IN (
-            ('inspected', 'probed'), ('inspected', 'rejected'), ('inspected', 'deleted'),
-            ('probed', 'ready'), ('probed', 'rejected'), ('probed', 'deleted'),
+            ('inspected', 'probed'), ('inspected', 'rejected'), ('probed', 'ready'), ('probed', 'rejected'),
             ('ready', 'retired'), ('retired', 'deleted'), ('rejected', 'deleted')) THEN
             RAISE EXCEPTION 'version % of adapter % cannot go from % to %',
                 OLD.version, OLD.adapter_id, OLD.state, NEW.state;

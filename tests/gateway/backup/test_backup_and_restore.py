@@ -19,7 +19,7 @@ from adapters.store import AdapterStore
 from engine.protocol import GenerateRequest, SamplingParams
 from gateway.backup.take import Installation, take_backup
 from gateway.cli import main
-from gateway.db import adapters, dump
+from gateway.db import adapter_versions, dump
 from gateway.db.keys import find_usable_key
 from gateway.db.migrate import migrate
 from gateway.db.pool import Database
@@ -68,7 +68,7 @@ async def _furnish(data_dir: Path, dsn: str) -> House:
         books = await make_books(database, num_rows=200)
         async with database.transaction() as conn:
             for number, digest in enumerate(digests):
-                await adapters.put_adapter(conn, books.acme, f"adapter-{number}", digest=digest, rank=2, size_bytes=9)
+                await adapter_versions.put_adapter(conn, books.acme, f"adapter-{number}", digest=digest, rank=2, size_bytes=9)
             await conn.execute(
                 "INSERT INTO api_keys (id, kind, organization_id, project_id, name, public, sha256, scopes)"
                 " VALUES ('key_x', 'project', $1, $2, 'x', $3, $4, '{inference}')",

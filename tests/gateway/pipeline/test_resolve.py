@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.db.adapters import put_adapter, remove_adapter
+from gateway.db.adapter_versions import put_adapter
+from gateway.db.adapters import remove_adapter
 from gateway.db.changes import Change
 from gateway.db.pool import Database
 from gateway.errors import ModelNotFound

@@ -1,0 +1,44 @@
+"""Where an archive's two files go, and how much they may be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import BinaryIO, Protocol
+
+from adapters.archive.members import refusal
+
+COPY_BYTES = 128 * 1024
+# A bomb is what unpacks to more than this, and to more than MAX_RATIO times its packed bytes: weights never do.
+FREE_BYTES = 16 * 1024 * 1024
+MAX_RATIO = 100
+# What a zip's directory, or a tar's headers between two members, may take.
+MAX_HEADERS_BYTES = 256 * 1024
+
+
+class Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+class Output:
+    """Files by name, open and empty, that take max_bytes together."""
+
+    def __init__(self, files: Mapping[str, BinaryIO], max_bytes: int) -> None:
+        self._files = files
+        self.max_bytes = max_bytes
+        self._left_bytes = max_bytes
+
+    def check_size(self, member: str, num_bytes: int) -> None:
+        """Raises AdapterRejected if a member of so many bytes has no room."""
+        if num_bytes > self._left_bytes:
+            raise refusal(member, f"takes {num_bytes} bytes; unpacked, {self.max_bytes} are allowed")
+
+    def copy(self, source: Readable, file_name: str, member: str, num_bytes: int) -> None:
+        """num_bytes: as the archive says. Raises AdapterRejected if there are fewer; more are not read."""
+        self.check_size(member, num_bytes)
+        self._left_bytes -= num_bytes
+        missing = num_bytes
+        while missing and (chunk := source.read(min(COPY_BYTES, missing))):
+            self._files[file_name].write(chunk)
+            missing -= len(chunk)
+        if missing:
+            raise refusal(member, f"is cut short: {missing} of its {num_bytes} bytes are missing")

@@ -1,0 +1,120 @@
+"""Unpacks tar archives, plain or gzipped, in one pass and within bounds that hold before anything is read."""
+
+from __future__ import annotations
+
+import struct
+import tarfile
+import zlib
+from typing import Any, BinaryIO
+
+from adapters.archive.members import Members, refusal
+from adapters.archive.output import COPY_BYTES, FREE_BYTES, MAX_HEADERS_BYTES, MAX_RATIO, Output
+from adapters.errors import AdapterRejected
+
+# What tar adds to the files: headers and padding of all members, and to the archive's end.
+OVERHEAD_BYTES = 4 * 1024 * 1024
+
+# All that the library raises for damaged archives, and not for faults of ours or of the machine.
+_ERRORS = (tarfile.TarError, ValueError, OverflowError, RecursionError, EOFError, IndexError, struct.error)
+_KINDS = {
+    tarfile.SYMTYPE: "a symbolic link",
+    tarfile.LNKTYPE: "a hard link",
+    tarfile.CHRTYPE: "a device",
+    tarfile.BLKTYPE: "a device",
+    tarfile.FIFOTYPE: "a pipe",
+}
+
+
+class Plain:
+    """The bytes of a tar file, none of them after byte `until`: an extended header may have any length and is read into
+    memory as a whole, so the bound is set before each is read."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._position = 0
+        self.until = COPY_BYTES + MAX_HEADERS_BYTES
+
+    def read(self, size: int) -> bytes:
+        chunk = self._next(size)
+        self._position += len(chunk)
+        if self._position > self.until:
+            raise AdapterRejected([f"it has headers of more than {MAX_HEADERS_BYTES} bytes"])
+        return chunk
+
+    def _next(self, size: int) -> bytes:
+        return self._file.read(size)
+
+
+class Inflated(Plain):
+    """The same of a gzip file (RFC 1952), inflated as far as it is read. max_bytes: of the files in it."""
+
+    def __init__(self, file: BinaryIO, max_bytes: int) -> None:
+        super().__init__(file)
+        self._max_bytes = max_bytes + OVERHEAD_BYTES
+        self._inflate = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # gzip's header and checksum
+        self._packed_bytes = 0
+        self._num_bytes = 0
+
+    def _next(self, size: int) -> bytes:
+        chunk = b""
+        while not chunk and not self._inflate.eof:
+            packed = self._inflate.unconsumed_tail or self._file.read(COPY_BYTES)
+            if not packed:
+                raise AdapterRejected(["its gzip data are cut short"])
+            try:
+                chunk = self._inflate.decompress(packed, size)
+            except zlib.error as error:
+                raise AdapterRejected([f"its gzip data are damaged: {error}"]) from None
+            self._packed_bytes += len(packed) - len(self._inflate.unconsumed_tail)
+        if self._inflate.eof and (self._inflate.unused_data or self._file.read(1)):
+            raise AdapterRejected(["bytes follow its gzip data"])
+        self._num_bytes += len(chunk)
+        self._check_bounds()
+        return chunk
+
+    def _check_bounds(self) -> None:
+        if self._num_bytes > self._max_bytes:
+            raise AdapterRejected([f"unpacked, it has more than {self._max_bytes} bytes"])
+        if self._num_bytes > max(FREE_BYTES, MAX_RATIO * self._packed_bytes):
+            raise AdapterRejected([f"it unpacks to more than {MAX_RATIO} times its size"])
+
+
+def unpack_tar(source: Plain, output: Output) -> list[str]:
+    """Returns the members that were ignored. Raises AdapterRejected."""
+    members = Members()
+    # As a stream, since to seek in gzip data is to inflate them again.
+    stream: Any = source
+    try:
+        with tarfile.open(fileobj=stream, mode="r|", bufsize=COPY_BYTES, errorlevel=2) as archive:
+            while (member := archive.next()) is not None:
+                output.check_size(member.name, member.size)
+                source.until = member.offset_data + member.size + COPY_BYTES + MAX_HEADERS_BYTES
+                _unpack_member(archive, member, members, output)
+            source.until += output.max_bytes
+            _check_end(archive)
+    except _ERRORS as error:
+        raise AdapterRejected([f"the tar archive is damaged: {error}"]) from None
+    members.check_complete()
+    return members.ignored
+
+
+def _unpack_member(archive: tarfile.TarFile, member: tarfile.TarInfo, members: Members, output: Output) -> None:
+    if member.isdir():
+        members.add_folder(member.name)
+        return
+    if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse():
+        raise refusal(member.name, f"is {_KINDS.get(member.type, 'of a kind that is not supported')}, not a file")
+    file_name = members.add_file(member.name)
+    if file_name is not None:
+        content = archive.extractfile(member)
+        assert content is not None, "a regular file has content"
+        output.copy(content, file_name, member.name, member.size)
+
+
+def _check_end(archive: tarfile.TarFile) -> None:
+    """An archive ends with zeros; the library takes a damaged header for the end, too."""
+    stream = archive.fileobj
+    assert stream is not None
+    while rest := stream.read(COPY_BYTES):
+        if any(rest):
+            raise AdapterRejected(["bytes follow the end of the tar archive, or a header in it is damaged"])

@@ -1,0 +1,145 @@
+"""The judge of a stranger's files, in the confined process that `inspection` starts: from open files to a verdict.
+
+Everything is copied first and read from the copy, which nobody else can change. Each weight is read once: for the
+digest, for NaN and infinity, and for the norms.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from typing import BinaryIO
+
+import msgspec
+
+from adapters.archive.output import Output
+from adapters.archive.unpack import unpack
+from adapters.digest import ContentDigest
+from adapters.errors import AdapterRejected
+from adapters.inspection import Acceptance, BaseShape, Bounds, Job, ModuleReport, Rejection, Report, Verdict
+from adapters.peft_format import FILE_NAMES, AdapterFile, check_finite, check_fit, check_rank, describe
+from adapters.safetensors_header import TensorInfo, iter_tensor_bytes
+from adapters.values import sum_of_squares
+
+
+def work(argument: bytes) -> bytes:
+    """From a Job in JSON to a Verdict in MessagePack."""
+    job = msgspec.json.decode(argument, type=Job)
+    verdict: Verdict
+    try:
+        verdict = Acceptance(_inspect(job))
+    except AdapterRejected as refusal:
+        verdict = Rejection(refusal.reasons)
+    return msgspec.msgpack.encode(verdict)
+
+
+def _inspect(job: Job) -> Report:
+    with ExitStack() as stack:
+        sources = [stack.enter_context(os.fdopen(number, "rb")) for number in job.sources]
+        targets = [stack.enter_context(os.fdopen(number, "r+b")) for number in job.targets]
+        ignored = job.ignored + _copy(sources, targets, job.bounds.max_bytes)
+        for target in targets:
+            target.flush()
+        config, weights = targets
+        report = judge(config, weights, job.base, job.bounds)
+    return msgspec.structs.replace(report, ignored=ignored)
+
+
+def _copy(sources: Sequence[BinaryIO], targets: Sequence[BinaryIO], max_bytes: int) -> list[str]:
+    """Fill the targets; returns what an archive holds beside."""
+    named = dict(zip(FILE_NAMES, targets, strict=True))
+    if len(sources) == 1:
+        return unpack(sources[0], named, max_bytes)
+    output = Output(named, max_bytes)
+    for name, source in zip(FILE_NAMES, sources, strict=True):
+        output.copy(source, name, name, os.fstat(source.fileno()).st_size)
+    return []
+
+
+def judge(config: BinaryIO, weights: BinaryIO, base: BaseShape, bounds: Bounds) -> Report:
+    """Raises AdapterRejected with all mismatches of the first stage that has any: see `peft_format.read_adapter`; what
+    doesn't fit the base model or the bounds; values."""
+    adapter = describe(config, weights)
+    _check_fit(adapter, base, bounds)
+    digest = ContentDigest()
+    norms: dict[str, float] = {}
+    for module in adapter.modules:
+        digest.begin(module)
+        for tensor in (module.a, module.b):
+            norms[tensor.name] = _read(weights, tensor, digest)
+    check_finite(norms)
+    _check_effect(adapter, norms)
+    num_elements = sum(math.prod(tensor.shape) for module in adapter.modules for tensor in (module.a, module.b))
+    return Report(
+        digest=digest.hexdigest(),
+        rank=adapter.rank_max,
+        size_bytes=sum(os.fstat(file.fileno()).st_size for file in (config, weights)),
+        num_modules=len(adapter.modules),
+        num_parameters=num_elements,
+        modules=list(_module_reports(adapter, norms)),
+        unadapted=_unadapted(adapter, base),
+    )
+
+
+def _read(weights: BinaryIO, tensor: TensorInfo, digest: ContentDigest) -> float:
+    """The tensor's norm, with all of it added to the digest."""
+    total = 0.0
+    for chunk in iter_tensor_bytes(weights, tensor):
+        digest.update(chunk)
+        total += sum_of_squares(chunk, tensor.dtype)
+    return math.sqrt(total)
+
+
+def _check_fit(adapter: AdapterFile, base: BaseShape, bounds: Bounds) -> None:
+    reasons: list[str] = []
+    try:
+        check_fit(adapter, base.targets, base.num_layers)
+    except AdapterRejected as refusal:
+        reasons += refusal.reasons
+    try:
+        check_rank(adapter, bounds.max_rank)
+    except AdapterRejected as refusal:
+        reasons += refusal.reasons
+    for module in adapter.modules:
+        if not module.scaling > 0:
+            where = f"layer {module.layer} {module.projection}"
+            reasons.append(
+                f"{where}: lora_alpha or alpha_pattern scales it by {module.scaling:g}; it must be above zero"
+            )
+    if reasons:
+        raise AdapterRejected(reasons)
+
+
+def _check_effect(adapter: AdapterFile, norms: dict[str, float]) -> None:
+    """Raises AdapterRejected if the model would answer as if there were no adapter."""
+    if any(norms[module.a.name] and norms[module.b.name] for module in adapter.modules):
+        return
+    sides = {"A": [module.a for module in adapter.modules], "B": [module.b for module in adapter.modules]}
+    zero = [f"lora_{side}" for side, tensors in sides.items() if not any(norms[tensor.name] for tensor in tensors)]
+    what = f"every {' and '.join(zero)}" if zero else "lora_A or lora_B of every module"
+    raise AdapterRejected([f"{what} is zero: it changes nothing"])
+
+
+def _module_reports(adapter: AdapterFile, norms: dict[str, float]) -> Iterable[ModuleReport]:
+    for module in adapter.modules:
+        dtypes = dict.fromkeys((module.a.dtype, module.b.dtype))
+        yield ModuleReport(
+            layer=module.layer,
+            projection=module.projection,
+            rank=module.rank,
+            scaling=module.scaling,
+            dtype="/".join(dtypes),
+            norm_a=norms[module.a.name],
+            norm_b=norms[module.b.name],
+        )
+
+
+def _unadapted(adapter: AdapterFile, base: BaseShape) -> dict[str, list[int]]:
+    adapted = {(module.layer, module.projection) for module in adapter.modules}
+    layers = {
+        projection: [layer for layer in range(base.num_layers) if (layer, projection) not in adapted]
+        for projection in base.targets
+    }
+    return {projection: left for projection, left in layers.items() if left}

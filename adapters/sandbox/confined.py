@@ -1,0 +1,97 @@
+"""The process in which strangers' files are read: `run` starts it, and the kernel holds it to its limits.
+
+It imports what it needs, gives up everything but the files that its parent handed it (no more files, no sockets, no
+processes, bounded memory and processor time), and only then begins to work. Knows nothing of adapters.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+
+from adapters.sandbox import seccomp
+
+NICENESS = 10
+_PR_SET_PDEATHSIG = 1
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """cpu_s: of processor time, whole seconds. wall_s: for all of it, which the parent enforces. memory_bytes: beyond
+    what Python takes before it begins to work. file_bytes: the largest size to which it may write a file."""
+
+    cpu_s: int
+    wall_s: float
+    memory_bytes: int
+    file_bytes: int
+
+
+class Answer(msgspec.Struct, frozen=True, tag=True):
+    """What the work returned."""
+
+    content: bytes
+
+
+class OutOfMemory(msgspec.Struct, frozen=True, tag=True):
+    """The work would have taken more memory than it may."""
+
+
+class Broken(msgspec.Struct, frozen=True, tag=True):
+    """A fault of this program or machine, not of the file: the sandbox is not to be had, or the work has a bug."""
+
+    error: str
+
+
+Reply = Answer | OutOfMemory | Broken
+
+
+def main() -> None:
+    """Arguments: a module with a function `work(argument: bytes) -> bytes`, the limits, and the argument."""
+    module, limits, argument = sys.argv[1:]
+    os.nice(NICENESS)
+    work = importlib.import_module(module).work
+    reply: Reply
+    try:
+        confine(msgspec.json.decode(limits, type=Limits))
+        reply = Answer(work(argument.encode()))
+    except MemoryError:
+        reply = OutOfMemory()
+    except Exception as error:
+        reply = Broken(_describe(error))
+    with os.fdopen(1, "wb") as stdout:
+        stdout.write(msgspec.msgpack.encode(reply))
+
+
+def confine(limits: Limits) -> None:
+    """Holds from here on, and cannot be undone. Raises OSError where the kernel has no way to."""
+    # Kill -9 of the parent leaves nothing behind that still writes.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    os.dup2(0, 2)  # what it has to say is in its answer, and stderr is its parent's log
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    memory_bytes = pages * resource.getpagesize() + limits.memory_bytes
+    # SIGXCPU tells the parent why; the hard limit kills who ignores it.
+    resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_s, limits.cpu_s + 1))
+    for kind, limit in (
+        (resource.RLIMIT_AS, memory_bytes),
+        (resource.RLIMIT_FSIZE, limits.file_bytes),
+        (resource.RLIMIT_NOFILE, 0),
+        (resource.RLIMIT_NPROC, 0),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(kind, (limit, limit))
+    seccomp.install()
+
+
+def _describe(error: Exception) -> str:
+    """The error and where it happened, without the source: that could not be opened any more."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = f" at {Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}" if trace is not None else ""
+    return f"{type(error).__name__}: {str(error)[:500]!r}{where}"

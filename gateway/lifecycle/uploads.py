@@ -1,0 +1,137 @@
+"""Resumable uploads: an archive that comes piece by piece, each where the last one ended.
+
+The bytes of an import lie in one file of the gateways' data folder. What the database says to have been received is on
+disk; what a gateway that died has written beyond that is cut off. Only one request writes at a time, through a lock on
+the file, which the kernel takes back from a process that dies. Knows nothing of what the bytes are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from gateway.db import adapter_imports
+from gateway.db.adapter_imports import ImportRow
+from gateway.db.pool import Database
+from gateway.errors import Conflict, InvalidRequest
+
+SYNC_BYTES = 8 << 20
+SYNC_S = 5.0
+"""After so many bytes, or so long, what has come is made durable and told."""
+
+OFFSET_HEADER = "upload-offset"
+
+
+class Uploads:
+    """folder: made on demand; all gateways of a machine share it."""
+
+    def __init__(self, database: Database, folder: Path) -> None:
+        self._database = database
+        self._folder = folder
+
+    def path(self, imported: ImportRow) -> Path:
+        """Where its bytes lie."""
+        return self._folder / imported.id
+
+    def begin(self, imported: ImportRow) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path(imported).touch(mode=0o600)
+
+    def discard(self, imported: ImportRow) -> None:
+        self.path(imported).unlink(missing_ok=True)
+
+    async def append(self, imported: ImportRow, offset: int, chunks: AsyncIterator[bytes]) -> None:
+        """Add what comes at offset. What came before the chunks end in an error is kept.
+
+        Raises Conflict where another offset is next, where somebody else is writing, or where the import is over, and
+        InvalidRequest beyond the announced size.
+        """
+        with self._locked(imported) as file:
+            known = await self._known(imported)
+            if known is None or known.state != "receiving":
+                raise Conflict("The import takes no more bytes: it is over.", param="import_id")
+            if offset != known.received_bytes:
+                raise Conflict(
+                    f"The next byte is number {known.received_bytes}, not {offset}.",
+                    param=OFFSET_HEADER,
+                    code="wrong_offset",
+                )
+            assert known.size_bytes is not None, "every resumable upload announces its size"
+            _cut(file, offset)
+            await self._write(imported, file, offset, known.size_bytes, chunks)
+
+    async def sweep(self) -> None:
+        """Delete the bytes of imports that are over."""
+        if not self._folder.is_dir():
+            return
+        found = [path.name for path in self._folder.iterdir()]
+        async with self._database.acquire() as conn:
+            needed = await adapter_imports.still_receiving(conn, found)
+        for name in set(found) - needed:
+            (self._folder / name).unlink(missing_ok=True)
+
+    async def _known(self, imported: ImportRow) -> ImportRow | None:
+        async with self._database.acquire() as conn:
+            return await adapter_imports.find_import(conn, imported.project_id, imported.id)
+
+    async def _write(
+        self, imported: ImportRow, file: BinaryIO, offset: int, size_bytes: int, chunks: AsyncIterator[bytes]
+    ) -> None:
+        told, told_s = offset, time.monotonic()
+        try:
+            async for chunk in chunks:
+                if offset + len(chunk) > size_bytes:
+                    raise InvalidRequest(
+                        f"There are more than the {size_bytes} bytes that were announced.", code="too_many_bytes"
+                    )
+                # A slow disk must not hold up the event loop.
+                await asyncio.to_thread(file.write, chunk)
+                offset += len(chunk)
+                if offset - told >= SYNC_BYTES or time.monotonic() - told_s >= SYNC_S:
+                    await self._tell(imported, file, offset)
+                    told, told_s = offset, time.monotonic()
+        finally:
+            if offset > told:
+                await self._tell(imported, file, offset)
+
+    async def _tell(self, imported: ImportRow, file: BinaryIO, received_bytes: int) -> None:
+        await asyncio.to_thread(os.fsync, file.fileno())
+        async with self._database.acquire() as conn:
+            if not await adapter_imports.touch_import(conn, imported.id, received_bytes=received_bytes):
+                raise Conflict("The import takes no more bytes: it is over.", param="import_id")
+
+    @contextmanager
+    def _locked(self, imported: ImportRow) -> Iterator[BinaryIO]:
+        with ExitStack() as stack:
+            try:
+                file = stack.enter_context(self.path(imported).open("r+b", buffering=0))
+            except FileNotFoundError:
+                raise _elsewhere() from None
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Conflict("Another request is sending bytes of this import.", param="import_id") from None
+            yield file
+
+
+def _cut(file: BinaryIO, offset: int) -> None:
+    """Leave what was told. Raises Conflict where that is not here."""
+    if os.fstat(file.fileno()).st_size < offset:
+        raise _elsewhere()
+    file.truncate(offset)
+    file.seek(offset)
+
+
+def _elsewhere() -> Conflict:
+    return Conflict(
+        "This gateway does not have what was received: it lies on another machine, or was deleted. Send to a gateway "
+        "of that machine, or begin anew.",
+        param="import_id",
+        code="import_elsewhere",
+    )
