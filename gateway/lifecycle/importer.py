@@ -7,8 +7,8 @@ coming. Knows nothing of how content comes (`gateway.lifecycle.fetch`), nor of w
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import structlog
@@ -30,9 +30,12 @@ MAX_AT_WORK = 4
 TakeIn = Callable[[ImportRow, Path], Awaitable[object]]
 """`Intake.take_in`: records the import's end itself. Raises GatewayError for what it refuses."""
 
+Workspace = Callable[[], AbstractContextManager[Path]]
+"""`AdapterStore.workspace`: an empty folder, where content waits for its inspection."""
+
 
 class Importer:
-    """One per gateway process; works between `start` and `stop`. folder: where content waits for its inspection.
+    """One per gateway process; works between `start` and `stop`.
 
     What it leaves at `stop`, another gateway begins anew.
     """
@@ -42,14 +45,14 @@ class Importer:
         database: Database,
         fetcher: Fetcher,
         take_in: TakeIn,
-        folder: Path,
+        workspace: Workspace,
         *,
         poll_s: float = POLL_S,
     ) -> None:
         self._database = database
         self._fetcher = fetcher
         self._take_in = take_in
-        self._folder = folder
+        self._workspace = workspace
         self._poll_s = poll_s
         self._at_work: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
@@ -84,9 +87,8 @@ class Importer:
 
     async def _import(self, claimed: ImportRow) -> None:
         try:
-            await asyncio.to_thread(self._folder.mkdir, parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-                content = await self._fetch(claimed, Path(folder))
+            with self._workspace() as folder:
+                content = await self._fetch(claimed, folder)
                 async with self._database.acquire() as conn:
                     uploaded = await set_uploaded(conn, claimed.id)
                 if uploaded is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from adapters.store import AdapterStore
 from gateway.db.adapter_imports import ImportRow, claim_fetch, create_import, end_import, find_import
 from gateway.db.audit import Author
 from gateway.db.organizations import ensure_organization
@@ -46,7 +47,8 @@ class Bench:
     def __init__(self, database: Database, web: Web, folder: Path, project_id: str) -> None:
         self.database = database
         self.web = web
-        self.folder = folder
+        self._folder = folder / "store"
+        self._store = AdapterStore(self._folder)
         self.intake = Intake()
         self._project_id = project_id
 
@@ -54,7 +56,7 @@ class Bench:
     async def importing(self) -> AsyncIterator[None]:
         allowed = AllowedSources.parse(self.web.url("/"))
         fetcher = Fetcher(Downloader(self.web.guard, tls=self.web.tls), allowed, max_bytes=MAX_BYTES, hub=Hub())
-        importer = Importer(self.database, fetcher, self.intake.take_in, self.folder / "uploads", poll_s=0.02)
+        importer = Importer(self.database, fetcher, self.intake.take_in, self._store.workspace, poll_s=0.02)
         importer.start()
         try:
             yield
@@ -82,7 +84,7 @@ class Bench:
                 await asyncio.sleep(0.02)
 
     def files(self) -> list[Path]:
-        return list((self.folder / "uploads").iterdir())
+        return list(self._folder.iterdir())
 
 
 async def soon(holds: Callable[[], bool]) -> None:
