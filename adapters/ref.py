@@ -1,12 +1,53 @@
-"""What an adapter may be called by its owner. What it is, its digest says (`adapters.digest`)."""
+"""Who an adapter belongs to, what its owner calls it, and the key by which engines know its content.
+
+What the content is, its digest says (`adapters.digest`).
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
 
+import msgspec
+
 MAX_NAME_CHARS = 64
+DIGEST_CHARS = 64
+# 64 bits tell the tenants of one digest apart; whoever wants to collide needs the other's id, and gains its own bytes.
+TENANT_CHARS = 16
 
 _NAME = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{MAX_NAME_CHARS - 1}}}")
+_KEY = re.compile(rf"([0-9a-f]{{{DIGEST_CHARS}}})(?:\.[0-9a-f]{{{TENANT_CHARS}}})?")
+
+
+class AdapterRef(msgspec.Struct, frozen=True):
+    """One version of a tenant's adapter. tenant: the id of the project that owns it; digest: of the version's content."""
+
+    tenant: str
+    name: str
+    version: int
+    digest: str
+
+    @property
+    def key(self) -> str:
+        """The content as engines know it."""
+        return content_key(self.tenant, self.digest)
+
+
+def content_key(tenant: str, digest: str) -> str:
+    """`<digest>.<tenant's hash>`: the same bytes of two tenants are two things on a device, so that the time to load
+    them tells neither what the other has; of one tenant they are one thing under all its names."""
+    return f"{digest}.{hashlib.sha256(tenant.encode()).hexdigest()[:TENANT_CHARS]}"
+
+
+def digest_of(key: str) -> str:
+    """The digest in a content key, by which the store knows the content; a digest alone is a key, too.
+
+    Raises ValueError for anything else: a key comes from another process, and its digest becomes a path.
+    """
+    match = _KEY.fullmatch(key)
+    if match is None:
+        raise ValueError(f"{key[:100]!r} is not the key of an adapter's content")
+    return match[1]
 
 
 def check_adapter_name(name: str) -> None:
