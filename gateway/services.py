@@ -84,7 +84,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         await once_available(lambda: _warn_about_locks(database))
         failures = FailureCap(settings.max_failed_keys)
         authenticator = Authenticator(database, failures)
-        resolver = Resolver(database, frozenset({settings.model_name}))
+        resolver = Resolver(database, settings.model_name)
         authenticator.changes.subscribe(resolver.changed)
         prices = PriceCache(PriceLoader(database), FAILURES)
         authenticator.changes.subscribe(prices.changed)
