@@ -31,6 +31,7 @@ from gateway.db.pool import FAILURES, UNAVAILABLE, UNUSABLE, Database, lock_tabl
 from gateway.db.prices import PriceLoader
 from gateway.errors import GatewayError
 from gateway.exports.deliverer import Deliverer, places_below
+from gateway.lifecycle.residency import Residency
 from gateway.limits.clock import DatabaseClock
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
@@ -112,6 +113,10 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         reconciler = Reconciler(database, pools, metrics.journal)
         admin = _admin_services(settings, config, database, authenticator, failures, backend, reconciler)
         await _start(stack, authenticator, limiter, metering, backend, Purger(admin))
+        residency = Residency(database, [backend])
+        authenticator.changes.subscribe(residency.changed)
+        residency.start()
+        stack.push_async_callback(residency.stop)
         webhooks = WebhookSender(database, allow_private=settings.private_webhooks)
         webhooks.start()
         stack.push_async_callback(webhooks.stop)
