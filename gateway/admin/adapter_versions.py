@@ -15,7 +15,7 @@ from gateway.admin.adapter_wire import (
     DeletedAdapterVersion,
     version_fields,
 )
-from gateway.admin.adapters import aliased, locked_adapter, make_current, no_such_adapter
+from gateway.admin.adapters import locked_adapter, make_current, no_such_adapter
 from gateway.admin.common import author
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
 from gateway.admin.projects import active_project, existing_project
@@ -47,7 +47,7 @@ class AdapterVersionController(Controller):
         before = _cursor(name, query.after) if query.after else None
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
-            adapter = await adapters.find_owned(conn, project_id, name)
+            adapter = await adapters.find_adapter(conn, project_id, name)
             if adapter is None:
                 raise no_such_adapter(name)
             rows = await adapter_versions.list_versions(conn, adapter.id, before=before, limit=query.limit + 1)
@@ -64,7 +64,7 @@ class AdapterVersionController(Controller):
     ) -> AdapterVersionDetail:
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
-            adapter = await adapters.find_owned(conn, project_id, name)
+            adapter = await adapters.find_adapter(conn, project_id, name)
             if adapter is None:
                 raise no_such_adapter(name)
             row = await _existing(conn, adapter, version)
@@ -110,7 +110,7 @@ class AdapterVersionController(Controller):
             if before.current:
                 raise Conflict(f"Version {before.version} of '{name}' is current: promote another one first.")
             if aliases := await adapters.aliases_of(conn, adapter.id, before.version):
-                raise aliased(aliases)
+                raise _aliased(before, aliases)
             if not await adapter_versions.move_version(conn, adapter.id, before.version, "ready", "retired"):
                 raise Conflict(f"Version {before.version} of '{name}' is {before.state}, not ready.")
             after = AdapterVersion(**version_fields(await _existing(conn, adapter, version), services.model_name))
@@ -143,13 +143,18 @@ class AdapterVersionController(Controller):
         return DeletedAdapterVersion(shown.id)
 
 
-async def _existing(conn: Connection, adapter: adapters.OwnedAdapter, version: str) -> VersionRow:
+async def _existing(conn: Connection, adapter: adapters.AdapterRow, version: str) -> VersionRow:
     """Raises NotFound."""
     number = _number(version)
     row = await adapter_versions.find_version(conn, adapter.id, number) if number is not None else None
     if row is None:
         raise NotFound(f"The adapter '{adapter.name}' has no version '{version}'.", param="version")
     return row
+
+
+def _aliased(row: VersionRow, names: list[str]) -> Conflict:
+    shown = ", ".join(f"'{name}'" for name in names[:10])
+    return Conflict(f"Aliases point at version {row.version} of '{row.name}' ({shown}): move or remove them first.")
 
 
 def _number(text: str) -> int | None:

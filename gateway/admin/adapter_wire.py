@@ -9,7 +9,7 @@ import msgspec
 from gateway.admin.common import seconds
 from gateway.db.adapter_imports import ImportRow, ImportState
 from gateway.db.adapter_versions import VersionRow, VersionState
-from gateway.db.adapters import OwnedAdapter
+from gateway.db.adapters import AdapterRow
 
 
 class Adapter(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ class DeletedAdapterVersion(msgspec.Struct, frozen=True):
     object: Literal["organization.project.adapter.version.deleted"] = "organization.project.adapter.version.deleted"
 
 
-def adapter_fields(row: OwnedAdapter, model_name: str) -> dict[str, Any]:
+def adapter_fields(row: AdapterRow, model_name: str) -> dict[str, Any]:
     """model_name: public id of the base model."""
     return {
         "id": row.id,

@@ -57,7 +57,7 @@ class AdapterController(Controller):
             await existing_project(conn, caller.organization_id, project_id)
             if query.after and not await adapters.adapter_existed(conn, project_id, query.after):
                 raise unknown_cursor(query.after)
-            rows = await adapters.list_owned(conn, project_id, after=query.after, limit=query.limit + 1)
+            rows = await adapters.list_adapters(conn, project_id, after=query.after, limit=query.limit + 1)
         return page([Adapter(**adapter_fields(row, services.model_name)) for row in rows], query.limit)
 
     # The handler counts the bytes itself: an adapter is larger than any other body may be.
@@ -101,7 +101,7 @@ class AdapterController(Controller):
     ) -> Adapter:
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
-            row = await adapters.find_owned(conn, project_id, name)
+            row = await adapters.find_adapter(conn, project_id, name)
         if row is None:
             raise no_such_adapter(name)
         return Adapter(**adapter_fields(row, services.model_name))
@@ -132,8 +132,6 @@ class AdapterController(Controller):
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             before = await locked_adapter(conn, project_id, name)
-            if aliases := await adapters.aliases_of(conn, before.id):
-                raise aliased(aliases)
             await adapters.remove_adapter(conn, project_id, name)
             shown = Adapter(**adapter_fields(before, services.model_name))
             await audit.record(conn, author(caller), "adapter.deleted", before.id, project_id=project_id, before=shown)
@@ -177,7 +175,7 @@ async def _fetch_later(
 async def put_answer(services: AdminServices, project_id: str, name: str, taken: Taken) -> PutAdapter:
     """What an upload is answered with. Raises NotFound for an adapter that was removed meanwhile."""
     async with services.database.acquire() as conn:
-        row = await adapters.find_owned(conn, project_id, name)
+        row = await adapters.find_adapter(conn, project_id, name)
     if row is None:
         raise no_such_adapter(name)
     return PutAdapter(
@@ -189,7 +187,7 @@ async def put_answer(services: AdminServices, project_id: str, name: str, taken:
 
 
 async def make_current(
-    conn: Connection, services: AdminServices, caller: Caller, before: adapters.OwnedAdapter, version: int, event: str
+    conn: Connection, services: AdminServices, caller: Caller, before: adapters.AdapterRow, version: int, event: str
 ) -> Adapter:
     """Of a locked adapter, at the caller's wish. Raises Conflict for a version that is not ready."""
     found = await find_version(conn, before.id, version)
@@ -208,9 +206,9 @@ async def make_current(
     return after
 
 
-async def locked_adapter(conn: Connection, project_id: str, name: str) -> adapters.OwnedAdapter:
+async def locked_adapter(conn: Connection, project_id: str, name: str) -> adapters.AdapterRow:
     """Nobody else changes it until the transaction ends. Raises NotFound."""
-    row = await adapters.lock_owned(conn, project_id, name)
+    row = await adapters.lock_adapter(conn, project_id, name)
     if row is None:
         raise no_such_adapter(name)
     return row
@@ -226,8 +224,3 @@ def checked_name(name: str) -> None:
 
 def no_such_adapter(name: str) -> NotFound:
     return NotFound(f"The project has no adapter named '{name}'.", param="name")
-
-
-def aliased(names: list[str]) -> Conflict:
-    shown = ", ".join(f"'{name}'" for name in names[:10])
-    return Conflict(f"Aliases point at it ({shown}): move or remove them first.", param="name")

@@ -10,10 +10,12 @@ from litestar.types import ControllerRouterHandler
 
 from gateway.admin.access import admin_guard, check_routes
 from gateway.admin.adapter_imports import AdapterImportController
+from gateway.admin.adapter_settings import AdapterSettingsController
 from gateway.admin.adapter_versions import AdapterVersionController
 from gateway.admin.adapters import AdapterController, verify_adapters
 from gateway.admin.adjustments import AdjustmentController
 from gateway.admin.admin_keys import AdminKeyController
+from gateway.admin.aliases import AliasController
 from gateway.admin.audit_logs import AuditLogController
 from gateway.admin.costs import CostController
 from gateway.admin.credits import CreditController
@@ -34,6 +36,7 @@ from gateway.admin.rate_limits import RateLimitController
 from gateway.admin.reconciliation import ReconciliationController
 from gateway.admin.service_accounts import ServiceAccountController
 from gateway.admin.services import AdminServices
+from gateway.admin.shares import ShareController
 from gateway.admin.spend_alerts import OrganizationSpendAlertController, ProjectSpendAlertController
 from gateway.admin.spend_limits import OrganizationSpendLimitController, ProjectSpendLimitController
 from gateway.admin.status import status
@@ -57,6 +60,9 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     AdapterController,
     AdapterVersionController,
     AdapterImportController,
+    AdapterSettingsController,
+    ShareController,
+    AliasController,
     ProjectLimitController,
     OrganizationLimitController,
     RateLimitController,

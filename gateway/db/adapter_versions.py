@@ -3,7 +3,7 @@
     inspected -> probed -> ready -> retired -> deleted, and from the first two also -> rejected (reason) -> deleted
 
 A version's content never changes, and its number is never used again; the schema holds both, and that only a ready one
-is current. Every change is made under the lock of the adapter's row (`adapters.lock_owned`, `adapters.ensure_adapter`).
+is current. Every change is made under the lock of the adapter's row (`lock_adapter`, `ensure_adapter`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Adapters of a project: their names, and which version is current. Versions have a module of their own."""
+"""Adapters of a project: their names, and which version is current. Versions have a module of their own, and requests
+find theirs through `routes`."""
 
 from __future__ import annotations
 
@@ -16,19 +17,6 @@ if TYPE_CHECKING:
 
 
 class AdapterRow(msgspec.Struct, frozen=True):
-    """An adapter that answers, at its current version. created_at is that of the adapter, not of the version."""
-
-    id: str
-    project_id: str
-    name: str
-    version: int
-    digest: str
-    rank: int
-    size_bytes: int
-    created_at: datetime.datetime
-
-
-class OwnedAdapter(msgspec.Struct, frozen=True):
     """An adapter as its owner sees it: version, digest, rank and size_bytes are None while none was ever current.
 
     defaults: of requests that do not say otherwise, by field.
@@ -48,31 +36,6 @@ class OwnedAdapter(msgspec.Struct, frozen=True):
 
 
 _FIND = """
-    SELECT a.id, a.project_id, a.name, v.version, v.digest, v.rank, v.size_bytes, a.created_at
-    FROM adapters a JOIN adapter_versions v ON v.adapter_id = a.id AND v.version = a.current_version
-    WHERE a.project_id = $1 AND a.name = $2 AND a.removed_at IS NULL
-"""
-
-
-async def find_adapter(conn: Connection, project_id: str, name: str) -> AdapterRow | None:
-    """None also where no version of it was ever current."""
-    row = await conn.fetchrow(_FIND, project_id, name)
-    return AdapterRow(**row) if row else None
-
-
-_LIST = """
-    SELECT a.id, a.project_id, a.name, v.version, v.digest, v.rank, v.size_bytes, a.created_at
-    FROM adapters a JOIN adapter_versions v ON v.adapter_id = a.id AND v.version = a.current_version
-    WHERE a.project_id = $1 AND a.removed_at IS NULL ORDER BY a.created_at, a.id
-"""
-
-
-async def list_adapters(conn: Connection, project_id: str) -> list[AdapterRow]:
-    """All that answer, oldest first."""
-    return [AdapterRow(**row) for row in await conn.fetch(_LIST, project_id)]
-
-
-_FIND_OWNED = """
     SELECT a.id, a.project_id, a.name, v.version, v.digest, v.rank, v.size_bytes, a.previous_version, a.pinned,
            a.defaults, a.created_at
     FROM adapters a LEFT JOIN adapter_versions v ON v.adapter_id = a.id AND v.version = a.current_version
@@ -80,22 +43,22 @@ _FIND_OWNED = """
 """
 
 
-async def find_owned(conn: Connection, project_id: str, name: str) -> OwnedAdapter | None:
-    row = await conn.fetchrow(_FIND_OWNED, project_id, name)
-    return _owned(row) if row else None
+async def find_adapter(conn: Connection, project_id: str, name: str) -> AdapterRow | None:
+    row = await conn.fetchrow(_FIND, project_id, name)
+    return _adapter(row) if row else None
 
 
 _LOCK = "SELECT id FROM adapters WHERE project_id = $1 AND name = $2 AND removed_at IS NULL FOR UPDATE"
 
 
-async def lock_owned(conn: Connection, project_id: str, name: str) -> OwnedAdapter | None:
-    """As `find_owned`; nobody else changes it or its versions until the transaction ends."""
+async def lock_adapter(conn: Connection, project_id: str, name: str) -> AdapterRow | None:
+    """As `find_adapter`; nobody else changes it or its versions until the transaction ends."""
     if await conn.fetchval(_LOCK, project_id, name) is None:
         return None
-    return await find_owned(conn, project_id, name)
+    return await find_adapter(conn, project_id, name)
 
 
-_LIST_OWNED = """
+_LIST = """
     SELECT a.id, a.project_id, a.name, v.version, v.digest, v.rank, v.size_bytes, a.previous_version, a.pinned,
            a.defaults, a.created_at
     FROM adapters a LEFT JOIN adapter_versions v ON v.adapter_id = a.id AND v.version = a.current_version
@@ -106,9 +69,11 @@ _LIST_OWNED = """
 """
 
 
-async def list_owned(conn: Connection, project_id: str, *, after: str | None, limit: int) -> list[OwnedAdapter]:
-    """Oldest first, those that follow the adapter with id `after`."""
-    return [_owned(row) for row in await conn.fetch(_LIST_OWNED, project_id, after, limit)]
+async def list_adapters(
+    conn: Connection, project_id: str, *, after: str | None = None, limit: int | None = None
+) -> list[AdapterRow]:
+    """Oldest first, those that follow the adapter with id `after`; all of them without a limit."""
+    return [_adapter(row) for row in await conn.fetch(_LIST, project_id, after, limit)]
 
 
 # A removed adapter still has its place in the order, so a page that began before it was removed goes on.
@@ -128,13 +93,13 @@ _ENSURE = """
 """
 
 
-async def ensure_adapter(conn: Connection, project_id: str, name: str) -> tuple[OwnedAdapter, bool]:
+async def ensure_adapter(conn: Connection, project_id: str, name: str) -> tuple[AdapterRow, bool]:
     """The adapter of this name, locked until the transaction ends, and whether it is new."""
-    if (known := await lock_owned(conn, project_id, name)) is not None:
+    if (known := await lock_adapter(conn, project_id, name)) is not None:
         return known, False  # without a change that would be announced
     made_id = new_id("adpt")
     adapter_id = await conn.fetchval(_ENSURE, made_id, project_id, name)
-    adapter = await find_owned(conn, project_id, name)
+    adapter = await find_adapter(conn, project_id, name)
     assert adapter is not None
     return adapter, adapter_id == made_id
 
@@ -167,11 +132,11 @@ async def confirm_current(conn: Connection, adapter_id: str) -> None:
     await conn.execute(_CONFIRM, adapter_id)
 
 
-_ALIASES = "SELECT name FROM model_aliases WHERE adapter_id = $1 AND ($2::int IS NULL OR version = $2) ORDER BY name"
+_ALIASES = "SELECT name FROM model_aliases WHERE adapter_id = $1 AND version = $2 ORDER BY name"
 
 
-async def aliases_of(conn: Connection, adapter_id: str, version: int | None = None) -> list[str]:
-    """Names of the aliases that point at the adapter, or at this version of it."""
+async def aliases_of(conn: Connection, adapter_id: str, version: int) -> list[str]:
+    """Names of the aliases that point at this version of the adapter."""
     return [row["name"] for row in await conn.fetch(_ALIASES, adapter_id, version)]
 
 
@@ -191,7 +156,7 @@ async def remove_adapter(conn: Connection, project_id: str, name: str) -> bool:
         return True
 
 
-def _owned(row: asyncpg.Record) -> OwnedAdapter:
+def _adapter(row: asyncpg.Record) -> AdapterRow:
     fields: dict[str, Any] = dict(row)
     defaults = msgspec.json.decode(fields.pop("defaults"))
-    return OwnedAdapter(defaults=defaults, **fields)
+    return AdapterRow(defaults=defaults, **fields)

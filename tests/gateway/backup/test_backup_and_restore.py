@@ -68,7 +68,9 @@ async def _furnish(data_dir: Path, dsn: str) -> House:
         books = await make_books(database, num_rows=200)
         async with database.transaction() as conn:
             for number, digest in enumerate(digests):
-                await adapter_versions.put_adapter(conn, books.acme, f"adapter-{number}", digest=digest, rank=2, size_bytes=9)
+                await adapter_versions.put_adapter(
+                    conn, books.acme, f"adapter-{number}", digest=digest, rank=2, size_bytes=9
+                )
             await conn.execute(
                 "INSERT INTO api_keys (id, kind, organization_id, project_id, name, public, sha256, scopes)"
                 " VALUES ('key_x', 'project', $1, $2, 'x', $3, $4, '{inference}')",

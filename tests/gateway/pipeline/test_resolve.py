@@ -16,12 +16,12 @@ from tests.gateway.live import make_tenant
 async def test_each_tenant_reaches_the_base_and_its_own(database: Database, dsn: str):
     acme = await make_tenant(dsn, "acme", "pirate", "1")
     globex = await make_tenant(dsn, "globex", "poet", "2")
-    resolver = Resolver(database, frozenset({"tiny"}))
+    resolver = Resolver(database, "tiny")
     for tenant in (acme, globex):
         assert (await resolver.resolve(tenant.project_id, "tiny")).adapter is None
         found = await resolver.resolve(tenant.project_id, f"tiny:{tenant.adapter}")
         assert found.adapter is not None
-        assert found.adapter.digest == tenant.digest
+        assert found.adapter.ref.digest == tenant.digest
         assert found.model == f"tiny:{tenant.adapter}"
     for model in ("tiny:poet", "tiny:none", "tiny:", "other", "other:pirate", "tiny:pirate:x", "tiny:a\0", ""):
         with pytest.raises(ModelNotFound) as missed:
@@ -32,7 +32,7 @@ async def test_each_tenant_reaches_the_base_and_its_own(database: Database, dsn:
 
 async def test_what_was_found_is_remembered_until_a_change_is_told(database: Database, dsn: str):
     acme = await make_tenant(dsn, "acme", "pirate", "1")
-    resolver = Resolver(database, frozenset({"tiny"}))
+    resolver = Resolver(database, "tiny")
     old = await resolver.resolve(acme.project_id, "tiny:pirate")
     async with database.acquire() as conn:
         await put_adapter(conn, acme.project_id, "pirate", digest="b" * 64, rank=8, size_bytes=1)
@@ -42,7 +42,7 @@ async def test_what_was_found_is_remembered_until_a_change_is_told(database: Dat
     resolver.changed(Change(2, "adapters", "adpt", acme.project_id))
     new = await resolver.resolve(acme.project_id, "tiny:pirate")
     assert new.adapter is not None
-    assert (new.adapter.version, new.adapter.digest) == (2, "b" * 64)
+    assert (new.adapter.ref.version, new.adapter.ref.digest) == (2, "b" * 64)
     async with database.acquire() as conn:
         await remove_adapter(conn, acme.project_id, "pirate")
     resolver.changed(None)
