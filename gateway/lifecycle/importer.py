@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import structlog
 
+from adapters.store import AdapterStore
 from gateway.db.adapter_imports import ImportRow, claim_fetch, end_import, set_uploaded, touch_import
 from gateway.db.pool import FAILURES, Database
 from gateway.errors import GatewayError
 from gateway.lifecycle.download import FetchFailed, Received
 from gateway.lifecycle.fetch import Fetcher
+from gateway.lifecycle.workspace import workspace
 
 log = structlog.get_logger(__name__)
 
-POLL_S = 1.0
+POLL_S = 0.5
 TOUCH_S = 1.0
 """Between two signs of life; the database misses them after 20 s."""
 
@@ -29,9 +30,6 @@ MAX_AT_WORK = 4
 
 TakeIn = Callable[[ImportRow, Path], Awaitable[object]]
 """`Intake.take_in`: records the import's end itself. Raises GatewayError for what it refuses."""
-
-Workspace = Callable[[], AbstractContextManager[Path]]
-"""`AdapterStore.workspace`: an empty folder, where content waits for its inspection."""
 
 
 class Importer:
@@ -45,14 +43,14 @@ class Importer:
         database: Database,
         fetcher: Fetcher,
         take_in: TakeIn,
-        workspace: Workspace,
+        store: AdapterStore,
         *,
         poll_s: float = POLL_S,
     ) -> None:
         self._database = database
         self._fetcher = fetcher
         self._take_in = take_in
-        self._workspace = workspace
+        self._store = store
         self._poll_s = poll_s
         self._at_work: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
@@ -87,7 +85,7 @@ class Importer:
 
     async def _import(self, claimed: ImportRow) -> None:
         try:
-            with self._workspace() as folder:
+            async with workspace(self._store) as folder:
                 content = await self._fetch(claimed, folder)
                 async with self._database.acquire() as conn:
                     uploaded = await set_uploaded(conn, claimed.id)

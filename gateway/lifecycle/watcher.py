@@ -12,23 +12,24 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from adapters.ref import check_adapter_name
+from adapters.store import AdapterStore
 from gateway.db.adapter_imports import ImportRow, create_import, end_import
 from gateway.db.audit import Author
 from gateway.db.pool import FAILURES, Database
 from gateway.db.watched import Tenant, find_tenants, note_taken, taken_fingerprint, try_become_watcher
 from gateway.errors import GatewayError
 from gateway.lifecycle.watched_files import Look, look, read
+from gateway.lifecycle.workspace import workspace
 
 log = structlog.get_logger(__name__)
 
-POLL_S = 5.0
+POLL_S = 2.0
 RETRY_S = 30.0
 """Before an adapter is tried again that could not be taken in, though nothing is wrong with it."""
 
@@ -37,9 +38,6 @@ MAX_TOLD = 1000
 
 TakeIn = Callable[[ImportRow, Path], Awaitable[object]]
 """`Intake.take_in`: records the import's end itself. Raises GatewayError for what it refuses."""
-
-Workspace = Callable[[], AbstractContextManager[Path]]
-"""`AdapterStore.workspace`: an empty folder, where content waits for its inspection."""
 
 
 class Watcher:
@@ -50,7 +48,7 @@ class Watcher:
         database: Database,
         folder: Path,
         take_in: TakeIn,
-        workspace: Workspace,
+        store: AdapterStore,
         *,
         max_bytes: int,
         poll_s: float = POLL_S,
@@ -59,7 +57,7 @@ class Watcher:
         self._database = database
         self._folder = folder
         self._take_in = take_in
-        self._workspace = workspace
+        self._store = store
         self._max_bytes = max_bytes
         self._poll_s = poll_s
         self._retry_s = retry_s
@@ -138,7 +136,7 @@ class Watcher:
         if seen.problem:
             await self._refuse(tenant, seen, seen.problem)
         else:
-            with self._workspace() as folder:
+            async with workspace(self._store) as folder:
                 # These bytes are what counts: the files may have changed since.
                 fingerprint = await self._read(seen, folder)
                 if fingerprint is None:

@@ -60,15 +60,17 @@ TINY_MODEL = ModelConfig(
 )
 
 
-def write_adapter(folder: Path, *, rank: int = 2, seed: int = 0, in_features: int = 8) -> Path:
-    """An adapter on the query projections of `TINY_MODEL`; other in_features do not fit it."""
+def write_adapter(
+    folder: Path, *, rank: int = 2, seed: int = 0, in_features: int = 8, out_features: int = 8, num_layers: int = 2
+) -> Path:
+    """An adapter on the query projections, of `TINY_MODEL` unless said otherwise."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(seed)
     tensors = {}
-    for layer in range(TINY_MODEL.num_layers):
+    for layer in range(num_layers):
         prefix = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
         tensors[f"{prefix}.lora_A.weight"] = random.standard_normal((rank, in_features), dtype=np.float32)
-        tensors[f"{prefix}.lora_B.weight"] = random.standard_normal((8, rank), dtype=np.float32)
+        tensors[f"{prefix}.lora_B.weight"] = random.standard_normal((out_features, rank), dtype=np.float32)
     save_file(tensors, folder / "adapter_model.safetensors")
     config = {"peft_type": "LORA", "r": rank, "lora_alpha": 4, "target_modules": ["q_proj"], "bias": "none"}
     (folder / "adapter_config.json").write_bytes(msgspec.json.encode(config))

@@ -56,7 +56,7 @@ class Bench:
     async def importing(self) -> AsyncIterator[None]:
         allowed = AllowedSources.parse(self.web.url("/"))
         fetcher = Fetcher(Downloader(self.web.guard, tls=self.web.tls), allowed, max_bytes=MAX_BYTES, hub=Hub())
-        importer = Importer(self.database, fetcher, self.intake.take_in, self._store.workspace, poll_s=0.02)
+        importer = Importer(self.database, fetcher, self.intake.take_in, self._store, poll_s=0.02)
         importer.start()
         try:
             yield

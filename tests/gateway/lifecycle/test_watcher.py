@@ -57,7 +57,7 @@ class Bench:
             self.database,
             self.folder,
             self.intake.take_in,
-            self._store.workspace,
+            self._store,
             max_bytes=MAX_BYTES,
             poll_s=0.02,
             retry_s=0.05,

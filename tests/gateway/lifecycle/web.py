@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
@@ -67,10 +68,12 @@ class Web:
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[Web]:
-    web = Web(trustme.CA())
+async def serving(ca: trustme.CA | None = None, listener: socket.socket | None = None) -> AsyncIterator[Web]:
+    """On a port of its own unless a listener is given, with certificates of an authority of its own unless one is."""
+    web = Web(ca or trustme.CA())
+    listener = listener or socket.create_server((PUBLIC, 0))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    web.ca.issue_cert("models.test", "cdn.test", "hub.test", "rebinds.test").configure_cert(context)
+    web.ca.issue_cert("models.test", "cdn.test", "hub.test", "rebinds.test", PUBLIC).configure_cert(context)
     tasks: set[asyncio.Task[None]] = set()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -81,7 +84,7 @@ async def serving() -> AsyncIterator[Web]:
         with suppress(asyncio.CancelledError):  # which the streams' own callback does not expect
             await web.handle(reader, writer)
 
-    server = await asyncio.start_server(accept, PUBLIC, 0, ssl=context)
+    server = await asyncio.start_server(accept, sock=listener, ssl=context)
     web.port = server.sockets[0].getsockname()[1]
     try:
         yield web
