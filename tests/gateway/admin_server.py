@@ -117,7 +117,8 @@ class AdminServer:
     def client(self, key: str | None = None) -> httpx.AsyncClient:
         """For the admin API, with this key as its bearer."""
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        return httpx.AsyncClient(base_url=f"{self.url}/v1/organization", headers=headers)
+        # An upload is inspected by a process of its own, and many of them one after another.
+        return httpx.AsyncClient(base_url=f"{self.url}/v1/organization", headers=headers, timeout=60.0)
 
     async def user(self, email: str, role: Role | None, key: str | None = None) -> dict[str, Any]:
         """A user with `PASSWORD`, made by the operator or with another key."""
