@@ -28,6 +28,7 @@ from gateway.backends.base import Health
 from gateway.db.keys import create_key
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
+from gateway.errors import GatewayError
 from gateway.lifecycle.service import Lifecycle
 from gateway.lifecycle.sources import AllowedSources
 from gateway.metering.reconcile import Reconciler
@@ -60,15 +61,23 @@ TINY_MODEL = ModelConfig(
 )
 
 
-def write_adapter(folder: Path, *, rank: int = 2, seed: int = 0, in_features: int = 8) -> Path:
-    """An adapter on the query projections of `TINY_MODEL`; other in_features do not fit it."""
+def write_adapter(
+    folder: Path,
+    *,
+    rank: int = 2,
+    seed: int = 0,
+    in_features: int = 8,
+    out_features: int = 8,
+    num_layers: int = TINY_MODEL.num_layers,
+) -> Path:
+    """An adapter on the query projections of `TINY_MODEL`, or of a model of another shape."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(seed)
     tensors = {}
-    for layer in range(TINY_MODEL.num_layers):
+    for layer in range(num_layers):
         prefix = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
         tensors[f"{prefix}.lora_A.weight"] = random.standard_normal((rank, in_features), dtype=np.float32)
-        tensors[f"{prefix}.lora_B.weight"] = random.standard_normal((8, rank), dtype=np.float32)
+        tensors[f"{prefix}.lora_B.weight"] = random.standard_normal((out_features, rank), dtype=np.float32)
     save_file(tensors, folder / "adapter_model.safetensors")
     config = {"peft_type": "LORA", "r": rank, "lora_alpha": 4, "target_modules": ["q_proj"], "bias": "none"}
     (folder / "adapter_config.json").write_bytes(msgspec.json.encode(config))
@@ -76,16 +85,28 @@ def write_adapter(folder: Path, *, rank: int = 2, seed: int = 0, in_features: in
 
 
 class GoodEngines:
-    """Engines that are there and find every adapter good. resident_keys: what they hold. unloaded: in order."""
+    """Engines that find every adapter good while they are there.
+
+    answers: of the next probes, in order: an error to raise, or None for a good one; then all are good. dies: an error
+    takes the engines with it. resident_keys: what they hold. probed, unloaded: keys, in order.
+    """
 
     def __init__(self) -> None:
+        self.is_ready = True
+        self.dies = False
+        self.answers: list[GatewayError | None] = []
         self.resident_keys: set[str] = set()
+        self.probed: list[str] = []
         self.unloaded: list[str] = []
 
     def ready(self) -> bool:
-        return True
+        return self.is_ready
 
     async def probe(self, key: str) -> AdapterProbe:
+        self.probed.append(key)
+        if self.answers and (error := self.answers.pop(0)) is not None:
+            self.is_ready = not self.dies
+            raise error
         self.resident_keys.add(key)
         return AdapterProbe(load_seconds=0.0, num_bytes=1, num_tokens=1, max_difference=1.0)
 

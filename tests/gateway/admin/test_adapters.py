@@ -11,6 +11,7 @@ import httpx
 from adapters.store import AdapterStore
 from gateway.db.pool import Database
 from gateway.lifecycle.intake import MAX_INSPECTIONS
+from tests.gateway.admin.adapter_uploads import CONFIG, WEIGHTS, error_of, upload
 from tests.gateway.admin_server import (
     MAX_ADAPTER_BYTES,
     MAX_ADAPTER_RANK,
@@ -19,22 +20,10 @@ from tests.gateway.admin_server import (
     write_adapter,
 )
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-
-
-async def upload(operator: httpx.AsyncClient, project: str, name: str, folder: Path) -> httpx.Response:
-    files = {file_name: (folder / file_name).read_bytes() for file_name in (CONFIG, WEIGHTS)}
-    return await operator.post(f"{project}/adapters", data={"name": name}, files=files)
-
 
 async def collected(server: AdminServer) -> list[str]:
     """Digests that nobody needs any more, and that are gone now."""
     return await server.services.lifecycle.collector.collect()
-
-
-def error_of(reply: httpx.Response) -> tuple[int, str | None, str | None]:
-    error = reply.json()["error"]
-    return reply.status_code, error["param"], error["code"]
 
 
 async def test_content_makes_versions_and_the_same_content_none(
