@@ -96,7 +96,8 @@ async def list_versions(conn: Connection, adapter_id: str, *, before: int | None
 
 
 _SAME = """
-    SELECT v.version, v.state, v.promotion FROM adapter_versions v JOIN adapters a ON a.id = v.adapter_id
+    SELECT v.version, v.state, v.state <> 'ready' AND v.promotion IS NOT DISTINCT FROM a.last_promotion AS is_wished
+    FROM adapter_versions v JOIN adapters a ON a.id = v.adapter_id
     WHERE a.id = $1 AND v.digest = $2 AND v.state IN ('inspected', 'probed', 'ready')
     ORDER BY v.version IS NOT DISTINCT FROM a.current_version DESC, v.state = 'ready' DESC, v.version DESC LIMIT 1
 """
@@ -120,8 +121,9 @@ async def put_version(
     """
     adapter, is_new_adapter = await ensure_adapter(conn, project_id, name)
     same = await conn.fetchrow(_SAME, adapter.id, content.digest)
-    if same is not None and (not promoted or same["version"] == adapter.version):
-        if promoted:
+    is_current = same is not None and same["version"] == adapter.version
+    if same is not None and (not promoted or is_current or same["is_wished"]):
+        if promoted and is_current:
             await confirm_current(conn, adapter.id)
         return PutVersion(adapter.id, same["version"], same["state"], False, False, False)
     promotion = await next_promotion(conn, adapter.id) if promoted else None

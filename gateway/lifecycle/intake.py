@@ -149,7 +149,9 @@ async def _record(conn: Connection, imported: ImportRow, put: PutVersion, report
     """What changes nothing records nothing."""
     shown: dict[str, Any] = {"name": imported.name, "version": put.version, "digest": report.digest}
     shown |= {"source": imported.source, "promote": imported.promote, "import_id": imported.id}
-    event = "adapter_version.created" if put.is_new else "adapter.promoted"
+    event = "adapter.promoted" if put.state == "ready" else "adapter_version.updated"
+    if put.is_new:
+        event = "adapter_version.created"
     for name in ("adapter.created",) * put.is_new_adapter + (event,) * put.changed:
         after = {"name": imported.name} if name == "adapter.created" else shown
         await audit.record(conn, imported.author, name, put.adapter_id, project_id=imported.project_id, after=after)

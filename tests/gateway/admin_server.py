@@ -28,6 +28,7 @@ from gateway.backends.base import Health
 from gateway.db.keys import create_key
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
+from gateway.errors import GatewayError
 from gateway.lifecycle.service import Lifecycle
 from gateway.lifecycle.sources import AllowedSources
 from gateway.metering.reconcile import Reconciler
@@ -61,9 +62,15 @@ TINY_MODEL = ModelConfig(
 
 
 def write_adapter(
-    folder: Path, *, rank: int = 2, seed: int = 0, in_features: int = 8, out_features: int = 8, num_layers: int = 2
+    folder: Path,
+    *,
+    rank: int = 2,
+    seed: int = 0,
+    in_features: int = 8,
+    out_features: int = 8,
+    num_layers: int = TINY_MODEL.num_layers,
 ) -> Path:
-    """An adapter on the query projections, of `TINY_MODEL` unless said otherwise."""
+    """An adapter on the query projections of `TINY_MODEL`, or of a model of another shape."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(seed)
     tensors = {}
@@ -78,16 +85,28 @@ def write_adapter(
 
 
 class GoodEngines:
-    """Engines that are there and find every adapter good. resident_keys: what they hold. unloaded: in order."""
+    """Engines that find every adapter good while they are there.
+
+    answers: of the next probes, in order: an error to raise, or None for a good one; then all are good. dies: an error
+    takes the engines with it. resident_keys: what they hold. probed, unloaded: keys, in order.
+    """
 
     def __init__(self) -> None:
+        self.is_ready = True
+        self.dies = False
+        self.answers: list[GatewayError | None] = []
         self.resident_keys: set[str] = set()
+        self.probed: list[str] = []
         self.unloaded: list[str] = []
 
     def ready(self) -> bool:
-        return True
+        return self.is_ready
 
     async def probe(self, key: str) -> AdapterProbe:
+        self.probed.append(key)
+        if self.answers and (error := self.answers.pop(0)) is not None:
+            self.is_ready = not self.dies
+            raise error
         self.resident_keys.add(key)
         return AdapterProbe(load_seconds=0.0, num_bytes=1, num_tokens=1, max_difference=1.0)
 
@@ -119,7 +138,8 @@ class AdminServer:
     def client(self, key: str | None = None) -> httpx.AsyncClient:
         """For the admin API, with this key as its bearer."""
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        return httpx.AsyncClient(base_url=f"{self.url}/v1/organization", headers=headers)
+        # An upload is inspected by a process of its own, and many of them one after another.
+        return httpx.AsyncClient(base_url=f"{self.url}/v1/organization", headers=headers, timeout=60.0)
 
     async def user(self, email: str, role: Role | None, key: str | None = None) -> dict[str, Any]:
         """A user with `PASSWORD`, made by the operator or with another key."""
