@@ -12,7 +12,8 @@ DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: serve test check bench bench-gateway bench-kernels bench-gpu long-kernels long-numerics long-scheduler \
-	long-grammar long-tenancy long-limits long-conservation long-usage long-exports install clean
+	long-grammar long-tenancy long-limits long-conservation long-adapter-kills long-usage long-exports install \
+	clean
 
 # `exec`: Ctrl-C reaches Lorikeet itself rather than a shell around it. Make only waits for it to drain.
 serve: $(VENV)/.installed
@@ -73,6 +74,10 @@ long-limits: $(VENV)/.installed-dev
 # 1,000 faults at random moments of a streaming load, 20 on each site: half an hour. FIRST_SEED goes on from a site.
 long-conservation: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/test_conservation.py
+
+# A gateway killed at 200 moments of uploads, promotions and removals of adapters. FIRST_SEED goes on from one.
+long-adapter-kills: $(VENV)/.installed-dev
+	$(BIN)/pytest --full -s tests/faults/test_adapter_kills.py
 
 # Ten million events of one month: usage by day, project and model within a tenth of a second, by plans that never read the
 # ledger from end to end. Ten minutes and 10 GB.
