@@ -204,7 +204,7 @@ class AdapterSite:
 
 
 async def interrupted(site: AdapterSite, seed: int, span_s: float) -> None:
-    """Kill the gateway at a moment that the seed chooses, of an upload, a promotion and a removal, and start it again."""
+    """Kill the gateway amid an upload, a promotion and a removal, when the seed says, and start it again."""
     chance = random.Random(seed)
     name = chance.choice(["grown", f"a{seed}"])
     work = [site.promote(1 + seed % 2), chance.choice([site.upload, site.upload_in_pieces])(name)]
