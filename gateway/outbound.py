@@ -14,6 +14,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+import certifi
 import httpx
 
 LookUp = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -72,9 +73,17 @@ class Guard:
 def new_client(timeout: httpx.Timeout | float, tls: ssl.SSLContext | None = None) -> httpx.AsyncClient:
     """For `send_to`. No proxy of the environment, no redirect to where nobody checked the address, and no connection is
     kept: one that proved to be a host's would be used for another host at the same address. tls: None for the
-    authorities that the machine trusts."""
+    authorities that this machine trusts."""
     limits = httpx.Limits(max_keepalive_connections=0)
-    return httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False, verify=tls or True)
+    return httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False, verify=tls or trusted_authorities())
+
+
+def trusted_authorities() -> ssl.SSLContext:
+    """Those of the system, or of SSL_CERT_FILE where that is set, and those that come with httpx: a small container has
+    no others, a company's own are nowhere else."""
+    context = ssl.create_default_context()
+    context.load_verify_locations(certifi.where())
+    return context
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from adapters.inspection import BaseShape, Bounds
-from adapters.store import AdapterStore
+from adapters.store import open_store
 from engine.config import ModelConfig, load_model_config, model_digest
 from gateway.admin.purge import Purger
 from gateway.admin.services import AdminServices
@@ -31,8 +31,12 @@ from gateway.db.organizations import installation_id
 from gateway.db.pool import FAILURES, UNAVAILABLE, UNUSABLE, Database, lock_table_warning
 from gateway.db.prices import PriceLoader
 from gateway.exports.deliverer import Deliverer, places_below
+from gateway.lifecycle.download import Downloader
+from gateway.lifecycle.fetch import Fetcher, Hub
+from gateway.lifecycle.importer import Importer
 from gateway.lifecycle.residency import Residency
 from gateway.lifecycle.service import Lifecycle, PoolEngines
+from gateway.lifecycle.watcher import Watcher
 from gateway.limits.clock import DatabaseClock
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
@@ -40,6 +44,7 @@ from gateway.limits.webhooks import WebhookSender
 from gateway.metering.reconcile import Reconciler
 from gateway.metering.service import Metering
 from gateway.observe import SHARED_METRICS_DIR, Metrics
+from gateway.outbound import Guard
 from gateway.pipeline import Pipeline
 from gateway.routing.resolve import Resolver
 from gateway.settings import Settings
@@ -74,8 +79,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> AsyncIterator[Services]:
     """Services that are started on entry and, on leaving, stopped: requests first, then the ledger, then the database.
 
-    Waits for the database; the engine may come later, and go and come again. Raises one of `UNUSABLE`, and
-    JournalUnusable.
+    Waits for the database; the engine may come later, and go and come again. Raises one of `UNUSABLE`, JournalUnusable
+    and StoreFailure.
     """
     config = load_model_config(model_dir)
     tokenizer = Tokenizer.from_folder(model_dir)
@@ -117,6 +122,14 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         await _start(stack, authenticator, limiter, metering, backend, Purger(database))
         lifecycle.start()
         stack.push_async_callback(lifecycle.stop)
+        importer = _importer(settings, database, lifecycle)
+        importer.start()
+        stack.push_async_callback(importer.stop)
+        if settings.adapter_folder is not None:
+            take_in, store = lifecycle.intake.take_in, lifecycle.store
+            watcher = Watcher(database, settings.adapter_folder, take_in, store, max_bytes=settings.max_adapter_bytes)
+            watcher.start()
+            stack.push_async_callback(watcher.stop)
         residency = Residency(database, [backend])
         authenticator.changes.subscribe(residency.changed)
         residency.start()
@@ -192,12 +205,19 @@ async def _start(
 def _lifecycle(settings: Settings, config: ModelConfig, database: Database, pool: Pool) -> Lifecycle:
     return Lifecycle(
         database,
-        AdapterStore(settings.adapter_store_dir),
+        open_store(settings.adapter_store, settings.adapter_cache_dir, settings.adapter_cache_bytes),
         PoolEngines(pool),
         base=BaseShape(config.adapter_targets(), config.num_layers),
         bounds=Bounds(settings.max_adapter_rank, settings.max_adapter_bytes),
         upload_dir=settings.data_dir / "uploads",
     )
+
+
+def _importer(settings: Settings, database: Database, lifecycle: Lifecycle) -> Importer:
+    downloader = Downloader(Guard.of(allow_private=settings.private_webhooks))
+    sources, hub = settings.allowed_sources, Hub.of(os.environ)
+    fetcher = Fetcher(downloader, sources, max_bytes=settings.max_adapter_bytes, hub=hub)
+    return Importer(database, fetcher, lifecycle.intake.take_in, lifecycle.store)
 
 
 def _admin_services(

@@ -208,11 +208,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.data_dir / "models"
 
     @property
-    def adapter_store_dir(self) -> Path:
-        """Root of the content-addressed adapter store, where that is a folder."""
-        return Path(self.adapter_store)
-
-    @property
     def has_remote_store(self) -> bool:
         """Whether adapters are kept in a bucket."""
         return self.adapter_store.startswith("s3://")
@@ -348,7 +343,7 @@ def _check_origins(settings: Settings) -> None:
 
 def _check_adapter_places(settings: Settings) -> None:
     try:
-        AllowedSources.parse(settings.adapter_sources)
+        _ = settings.allowed_sources
     except WrongSource as error:
         raise BadSetting(f"LORIKEET_ADAPTER_SOURCES={settings.adapter_sources!r}: {error}") from None
     if "://" not in settings.adapter_store:

@@ -16,7 +16,6 @@ from pathlib import Path
 import msgspec
 
 from adapters.errors import AdapterRejected
-from adapters.store import AdapterStore
 from gateway.backup.journals import add_journals, journals_owned
 from gateway.backup.manifest import ADAPTERS, DATABASE, KEYS, BackupError, BackupManifest, verify
 from gateway.backup.take import Installation
@@ -116,7 +115,7 @@ async def _wait_until_unused(dsn: str) -> None:
 
 
 def _restore_adapters(folder: Path, manifest: BackupManifest, installation: Installation) -> None:
-    store = AdapterStore(installation.store_dir)
+    store = installation.store
     for digest in manifest.digests:
         try:
             found = store.add(folder / ADAPTERS / digest)

@@ -116,7 +116,9 @@ class Uploads:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise Conflict("Another request is sending bytes of this import.", param="import_id") from None
+                raise Conflict(
+                    "Another request is sending bytes of this import.", param="import_id", code="import_busy"
+                ) from None
             yield file
 
 

@@ -119,7 +119,7 @@ class WebhookSender:
         return None
 
     async def _send(self, client: httpx.AsyncClient, delivery: Delivery) -> None:
-        """Of the answer only the status is read. Raises Undeliverable, NotPublic and what httpx and the resolver raise."""
+        """Of the answer only the status is read. Raises Undeliverable, NotPublic, and as httpx and the resolver do."""
         url = httpx.URL(delivery.url)
         headers = {
             "content-type": "application/json",

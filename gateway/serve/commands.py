@@ -35,7 +35,7 @@ def engine_command(settings: Settings, model_dir: Path) -> list[str]:
         "--num-draft-tokens": str(settings.num_draft_tokens),
     }
     if settings.has_remote_store:
-        flags["--adapter-cache"] = str(settings.adapter_cache_dir)
+        flags["--adapter-cache-dir"] = str(settings.adapter_cache_dir)
         flags["--adapter-cache-bytes"] = str(settings.adapter_cache_bytes)
     if settings.kv_cache_bytes is not None:
         flags["--kv-cache-bytes"] = str(settings.kv_cache_bytes)

@@ -85,7 +85,7 @@ async def _furnish(data_dir: Path, dsn: str) -> House:
     _write(data_dir / "operator.key", b"sk-lk-operator\n")
     installation = Installation(
         data_dir=data_dir,
-        store_dir=data_dir / "adapters",
+        store=AdapterStore(data_dir / "adapters"),
         journal_dir=data_dir / "journal",
         key_files=(data_dir / "operator.key",),
     )
