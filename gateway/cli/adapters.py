@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from gateway.cli import merge
 from gateway.cli.errors import CommandFailed
 from gateway.cli.output import add_json_flag, print_json, print_table, utc
 
@@ -45,6 +46,7 @@ def register(verbs: Verbs) -> None:
     remove.add_argument("name", metavar="NAME", help="the adapter")
     add_json_flag(remove)
     remove.set_defaults(run=_remove)
+    merge.register(actions)
 
 
 def _add(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
