@@ -346,17 +346,21 @@ class EngineBackend:
                 self._link.send(abort)
 
     async def _take_credit(self) -> None:
-        if self._draining:
-            raise _not_ready("draining")
-        if not self._connected:
-            raise _not_ready(self._link.detail)
+        self._check_ready()
         try:
             await self._credits.take(CREDIT_WAIT_S)
         except TimeoutError:
             raise _not_ready("every place in the engine's queue is taken") from None
-        if not self._connected:
+        try:
+            self._check_ready()  # still
+        except Overloaded:
             self._credits.give()
-            raise _not_ready(self._link.detail)
+            raise
+
+    def _check_ready(self) -> None:
+        """Raises Overloaded where no engine takes new requests."""
+        if not self.health().ready:
+            raise _not_ready(self.health().detail)
 
     async def _command_adapter(self, command: LoadAdapter | UnloadAdapter) -> AdapterStatus:
         waiter: asyncio.Future[AdapterStatus] = asyncio.get_running_loop().create_future()

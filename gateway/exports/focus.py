@@ -184,7 +184,7 @@ def _resource(row: ChargeRow, names: FocusNames) -> dict[str, Any]:
     }
 
 
-def _costs(nanos: int) -> dict[str, Decimal]:
+def _costs(nanos: int) -> dict[str, Any]:
     """Of a charge that has no unit price: all four are the same."""
     cost = _EXACT.multiply(nanos, _NANO)
     return {
@@ -196,7 +196,7 @@ def _costs(nanos: int) -> dict[str, Decimal]:
     }
 
 
-def _day(date: datetime.date) -> dict[str, str]:
+def _day(date: datetime.date) -> dict[str, Any]:
     return {"charge_period_start": _time(date), "charge_period_end": _time(date + datetime.timedelta(days=1))}
 
 
