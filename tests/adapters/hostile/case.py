@@ -52,3 +52,7 @@ def file_of(content: bytes | Callable[[], bytes], name: str = "archive") -> Call
         return path
 
     return build
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())

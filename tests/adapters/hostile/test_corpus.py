@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from adapters.errors import AdapterRejected
 from adapters.inspection import inspect
 from tests.adapters.hostile import configs, folders, tars, weights, zips
-from tests.adapters.hostile.case import BASE, BOUNDS, Case
+from tests.adapters.hostile.case import BASE, BOUNDS, Case, names_in
 from tests.adapters.hostile.forks import Forks
 
 MAX_CPU_S = 1.0
@@ -27,19 +26,11 @@ CORPUS: dict[str, Case] = {
 }
 
 
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    forks = Forks()
-    yield forks
-    forks.close()
-
-
 @pytest.mark.parametrize("name", CORPUS)
-async def test_refused(name: str, forks: Forks, tmp_path: Path) -> None:
+async def test_refused(name: str, forks: Forks, tmp_path: Path, into: Path) -> None:
     case = CORPUS[name]
-    source, into = tmp_path / "source", tmp_path / "into"
+    source = tmp_path / "source"
     source.mkdir()
-    into.mkdir()
     path = case.build(source)
     forks.cpu_s = 0.0
     with pytest.raises(AdapterRejected) as refusal:
@@ -47,4 +38,4 @@ async def test_refused(name: str, forks: Forks, tmp_path: Path) -> None:
     assert case.reason in " | ".join(refusal.value.reasons)
     assert all(reason.isprintable() for reason in refusal.value.reasons)
     assert forks.cpu_s < MAX_CPU_S
-    assert list(into.iterdir()) == []
+    assert names_in(into) == []
