@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import stat
@@ -22,7 +21,7 @@ from adapters.archive.tar import OVERHEAD_BYTES
 from adapters.errors import AdapterRejected
 from adapters.peft_format import FILE_NAMES
 from adapters.sandbox.confined import Limits
-from adapters.sandbox.run import LimitExceeded, run_confined
+from adapters.sandbox.run import LimitExceeded, Run, run_confined
 
 MEMORY_BYTES = 256 * 1024 * 1024
 # Processor time for the smallest adapter, and what is read at least in a second more: several passes over the bytes.
@@ -100,54 +99,49 @@ class Job(msgspec.Struct, frozen=True):
     bounds: Bounds
 
 
-async def inspect(path: Path, into: Path, base: BaseShape, bounds: Bounds) -> Report:
+async def inspect(path: Path, into: Path, base: BaseShape, bounds: Bounds, run: Run = run_confined) -> Report:
     """Judge a folder with PEFT's two files, or an archive of them (tar, tar.gz or zip, told by content).
 
     into: an empty folder that nobody else writes to; it then holds exactly the two files, copied before they were
-    judged. They are not synced. After any error it is empty again.
+    judged. They are not synced. After any error it is as it was. run: how the confined process is started.
 
     Raises AdapterRejected, SandboxBroken if no inspection is possible, and OSError if `into` cannot be written.
     """
-    with ExitStack() as files:
-        job = await asyncio.to_thread(_open_all, path, into, base, bounds, files)
-        try:
-            verdict = await _judge(job, bounds)
-            if isinstance(verdict, Rejection):
-                raise AdapterRejected(verdict.reasons)
-        except BaseException:
-            for name in FILE_NAMES:
-                (into / name).unlink(missing_ok=True)
-            raise
+    with ExitStack() as files, ExitStack() as undo:
+        job = _open_all(path, into, base, bounds, files, undo)
+        verdict = await _judge(job, bounds, run)
+        if isinstance(verdict, Rejection):
+            raise AdapterRejected(verdict.reasons)
+        undo.pop_all()
     return verdict.report
 
 
-async def _judge(job: Job, bounds: Bounds) -> Verdict:
+async def _judge(job: Job, bounds: Bounds, run: Run) -> Verdict:
     cpu_s = BASE_CPU_S + bounds.max_bytes // BYTES_PER_CPU_S
     limits = Limits(cpu_s, cpu_s + EXTRA_WALL_S, MEMORY_BYTES, bounds.max_bytes)
     try:
-        answer = await run_confined(
-            "adapters.inspector", msgspec.json.encode(job), (*job.sources, *job.targets), limits
-        )
+        answer = await run("adapters.inspector", msgspec.json.encode(job), (*job.sources, *job.targets), limits)
     except LimitExceeded as error:
         raise AdapterRejected([f"its inspection was broken off: {error}"]) from None
     verdict: Verdict = msgspec.msgpack.decode(answer, type=Verdict)
     return verdict
 
 
-def _open_all(path: Path, into: Path, base: BaseShape, bounds: Bounds, files: ExitStack) -> Job:
-    """Opens what the inspector reads and writes; `files` closes it."""
+def _open_all(path: Path, into: Path, base: BaseShape, bounds: Bounds, files: ExitStack, undo: ExitStack) -> Job:
+    """Opens what the inspector reads and writes; `files` closes it, and `undo` removes what was made."""
+    ignored: list[str] = []
     if path.is_dir():
         sources, ignored = _open_folder(path, files)
     else:
-        sources, ignored = [_open_source(path, path.name, files)], []
+        sources = [_open_source(path, path.name, files)]
         num_bytes = os.fstat(sources[0]).st_size
         if num_bytes > bounds.max_bytes + OVERHEAD_BYTES:
             raise AdapterRejected([f"the archive has {num_bytes} bytes; {bounds.max_bytes} are allowed"])
     targets = []
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    for name in FILE_NAMES:
-        targets.append(os.open(into / name, flags, mode=0o600))
+    for target in (into / name for name in FILE_NAMES):
+        targets.append(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode=0o600))
         files.callback(os.close, targets[-1])
+        undo.callback(target.unlink, missing_ok=True)
     return Job(sources, targets, ignored, base, bounds)
 
 
