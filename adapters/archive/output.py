@@ -29,7 +29,7 @@ class Output:
 
     def check_size(self, member: str, num_bytes: int) -> None:
         """Raises AdapterRejected if a member of so many bytes has no room."""
-        if num_bytes > self._left_bytes:
+        if not 0 <= num_bytes <= self._left_bytes:
             raise refusal(member, f"takes {num_bytes} bytes; unpacked, {self.max_bytes} are allowed")
 
     def copy(self, source: Readable, file_name: str, member: str, num_bytes: int) -> None:

@@ -19,7 +19,7 @@ import msgspec
 
 from adapters.sandbox import seccomp
 
-# The streams that run beside it come first, but whoever uploads waits for it: a third of a busy processor.
+# The streams that run beside it come first, but whoever uploads waits for it: a quarter of a busy processor.
 NICENESS = 5
 _PR_SET_PDEATHSIG = 1
 
