@@ -8,19 +8,30 @@ from pathlib import Path
 from engine.config import load_model_config, model_digest
 from engine.fake import BLOCK_SIZE, FakeCore
 from engine.mailbox import Command, Mailbox
-from engine.protocol import EngineLimits, GenerateRequest
+from engine.protocol import EngineError, EngineLimits, Final, GenerateRequest, StepOutputs, Usage
 from engine.server import EngineServer
 
 
 class _TappedMailbox(Mailbox):
+    """Between the engine's threads: keeps what goes through, and answers for the engine what it refuses."""
+
     def __init__(self) -> None:
         super().__init__()
         self.taken: list[Command] = []
+        self.missing: set[str] = set()
 
     def take_commands(self, timeout_s: float) -> list[Command]:
         commands = super().take_commands(timeout_s)
         self.taken += commands
-        return commands
+        return [command for command in commands if not self._refuses(command)]
+
+    def _refuses(self, command: Command) -> bool:
+        if not isinstance(command, GenerateRequest) or command.adapter not in self.missing:
+            return False
+        error = EngineError("adapter_rejected", f"adapter {command.adapter} is missing")
+        usage = Usage(prompt_tokens=0, completion_tokens=0)
+        self.post(StepOutputs(finals=[Final(command.request_id, "error", usage, error)]))
+        return True
 
 
 class RecordingEngine:
@@ -47,6 +58,10 @@ class RecordingEngine:
             each for each in self.commands if isinstance(each, GenerateRequest) and each.request_id == request_id
         ]
         return found
+
+    def lose(self, key: str) -> None:
+        """From now on the adapter of this content key cannot be loaded."""
+        self._mailbox.missing.add(key)
 
     def stop(self) -> None:
         self._server.drain()

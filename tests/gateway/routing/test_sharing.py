@@ -103,6 +103,22 @@ async def test_a_promoted_version_holds_for_borrowers_too(city: City, shared: li
             pass
 
 
+async def test_why_it_cannot_be_loaded_is_the_owners_to_know(city: City, shared: list[Tenant]) -> None:
+    owner, borrower, _ = shared
+    await owner.put("pirate", 999)
+    key = content_key(owner.project_id, digest_of_version(999))
+    city.engine.lose(key)
+    owners, borrowers = await owner.client(), await borrower.client()
+    assert key in (await until(owners, "tiny:pirate", 400)).text
+    told = [
+        await until(borrowers, "tiny:pirate", 400),
+        await borrowers.post("/v1/embeddings", json={"model": "tiny:pirate", "input": "a"}),
+    ]
+    for reply in told:
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "model")
+        assert owner.project_id not in reply.text and key[:8] not in reply.text
+
+
 @pytest.mark.parametrize("how", ["unshared", "removed", "archived"])
 async def test_it_ends_as_if_it_had_never_been(operator: httpx.AsyncClient, shared: list[Tenant], how: str) -> None:
     owner, borrower, _ = shared
