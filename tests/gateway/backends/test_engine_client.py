@@ -21,6 +21,7 @@ from engine.protocol import (
     EngineStats,
     Final,
     GenerateRequest,
+    Goodbye,
     Heartbeat,
     LoadAdapter,
     Refused,
@@ -62,9 +63,8 @@ def sink() -> ListSink:
     return ListSink()
 
 
-@pytest.fixture
-async def backend(endpoint: str, model_dir: Path, sink: ListSink) -> AsyncIterator[EngineBackend]:
-    backend = EngineBackend(
+def make_backend(endpoint: str, model_dir: Path, sink: ListSink) -> EngineBackend:
+    return EngineBackend(
         endpoint,
         database_id="database",
         model_digest="digest",
@@ -73,6 +73,11 @@ async def backend(endpoint: str, model_dir: Path, sink: ListSink) -> AsyncIterat
         sink=sink,
         give_up_s=0.05,
     )
+
+
+@pytest.fixture
+async def backend(endpoint: str, model_dir: Path, sink: ListSink) -> AsyncIterator[EngineBackend]:
+    backend = make_backend(endpoint, model_dir, sink)
     backend.start()
     yield backend
     await backend.stop()
@@ -113,6 +118,21 @@ async def test_deltas_then_the_final_and_its_usage_once(engine, backend, sink):
     assert sink.engine_ids == ["engine"]
     await backend.acknowledge([("req_1", 0)])
     assert (await engine.expect(AckUsage)).keys == [("req_1", 0)]
+
+
+class DyingSink(ListSink):
+    def dispatched(self, request: GenerateRequest, engine_id: str) -> None:
+        raise MemoryError
+
+
+async def test_what_could_not_be_recorded_reaches_no_engine(engine, endpoint, model_dir):
+    backend = make_backend(endpoint, model_dir, DyingSink())
+    backend.start()
+    await ready(backend, engine)
+    with pytest.raises(MemoryError):
+        await read(backend, request())
+    await backend.stop()
+    await engine.expect(Goodbye)  # and no Submit before it
 
 
 async def test_without_an_engine_requests_are_refused_and_may_be_repeated(backend):
