@@ -16,15 +16,15 @@ class AdapterRejected(Exception):
     """
 
     def __init__(self, reasons: Sequence[str]) -> None:
-        shown = [_printable(reason[:MAX_REASON_CHARS]) for reason in reasons[:MAX_REASONS]]
-        if len(reasons) > MAX_REASONS:
-            shown.append(f"and {len(reasons) - MAX_REASONS} more")
+        shown = [_printable(reason[:MAX_REASON_CHARS]) for reason in reasons[: MAX_REASONS + 1]]
+        if len(reasons) > MAX_REASONS + 1:  # one more than that may be the count of a refusal that is passed on
+            shown[MAX_REASONS] = f"and {len(reasons) - MAX_REASONS} more"
         self.reasons = shown
         super().__init__(f"The adapter was refused: {'; '.join(shown)}.")
 
 
 def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 class AdapterDamaged(AdapterRejected):

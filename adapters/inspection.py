@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import stat
@@ -21,8 +20,11 @@ from adapters.archive.members import MAX_MEMBERS, Members
 from adapters.archive.tar import OVERHEAD_BYTES
 from adapters.errors import AdapterRejected
 from adapters.peft_format import FILE_NAMES
+from adapters.report import BaseShape, Bounds, Job, ModuleReport, Rejection, Report, Verdict
 from adapters.sandbox.confined import Limits
-from adapters.sandbox.run import LimitExceeded, run_confined
+from adapters.sandbox.run import LimitExceeded, Run, run_confined
+
+__all__ = ["BaseShape", "Bounds", "ModuleReport", "Report", "inspect"]
 
 MEMORY_BYTES = 256 * 1024 * 1024
 # Processor time for the smallest adapter, and what is read at least in a second more: several passes over the bytes.
@@ -32,122 +34,49 @@ BYTES_PER_CPU_S = 16 * 1024 * 1024
 EXTRA_WALL_S = 30.0
 
 
-class BaseShape(msgspec.Struct, frozen=True):
-    """What an adapter must fit. targets: {projection: (in_features, out_features)}, the same in each of num_layers."""
-
-    targets: dict[str, tuple[int, int]]
-    num_layers: int
-
-
-class Bounds(msgspec.Struct, frozen=True):
-    """What an adapter may be. max_bytes: of its two files together, unpacked."""
-
-    max_rank: int
-    max_bytes: int
-
-
-class ModuleReport(msgspec.Struct, frozen=True):
-    """One adapted linear. dtype: F32, F16 or BF16, as "A/B" where the two differ. norm_a, norm_b: Frobenius norms of
-    lora_A and lora_B, computed in fp64."""
-
-    layer: int
-    projection: str
-    rank: int
-    scaling: float
-    dtype: str
-    norm_a: float
-    norm_b: float
-
-
-class Report(msgspec.Struct, frozen=True):
-    """What was found of an adapter that fits.
-
-    rank: the largest of any module. size_bytes: of both files. unadapted: what it leaves as it is, as {projection:
-    layers}. ignored: members of the archive, or files beside it in its folder, that are no part of an adapter.
-    """
-
-    digest: str
-    rank: int
-    size_bytes: int
-    num_modules: int
-    num_parameters: int
-    modules: list[ModuleReport]
-    unadapted: dict[str, list[int]]
-    ignored: list[str] = []
-
-
-class Rejection(msgspec.Struct, frozen=True, tag=True):
-    """The reasons of an AdapterRejected, from one process to another."""
-
-    reasons: list[str]
-
-
-class Acceptance(msgspec.Struct, frozen=True, tag=True):
-    report: Report
-
-
-Verdict = Acceptance | Rejection
-
-
-class Job(msgspec.Struct, frozen=True):
-    """Descriptors of open files: `sources` is one archive or the two files in the order of FILE_NAMES, `targets` are
-    two empty ones. ignored: files of the folder that the sources are from."""
-
-    sources: list[int]
-    targets: list[int]
-    ignored: list[str]
-    base: BaseShape
-    bounds: Bounds
-
-
-async def inspect(path: Path, into: Path, base: BaseShape, bounds: Bounds) -> Report:
+async def inspect(path: Path, into: Path, base: BaseShape, bounds: Bounds, run: Run = run_confined) -> Report:
     """Judge a folder with PEFT's two files, or an archive of them (tar, tar.gz or zip, told by content).
 
     into: an empty folder that nobody else writes to; it then holds exactly the two files, copied before they were
-    judged. They are not synced. After any error it is empty again.
+    judged. They are not synced. After any error it is as it was. run: how the confined process is started.
 
     Raises AdapterRejected, SandboxBroken if no inspection is possible, and OSError if `into` cannot be written.
     """
-    with ExitStack() as files:
-        job = await asyncio.to_thread(_open_all, path, into, base, bounds, files)
-        try:
-            verdict = await _judge(job, bounds)
-            if isinstance(verdict, Rejection):
-                raise AdapterRejected(verdict.reasons)
-        except BaseException:
-            for name in FILE_NAMES:
-                (into / name).unlink(missing_ok=True)
-            raise
+    with ExitStack() as files, ExitStack() as undo:
+        job = _open_all(path, into, base, bounds, files, undo)
+        verdict = await _judge(job, bounds, run)
+        if isinstance(verdict, Rejection):
+            raise AdapterRejected(verdict.reasons)
+        undo.pop_all()
     return verdict.report
 
 
-async def _judge(job: Job, bounds: Bounds) -> Verdict:
+async def _judge(job: Job, bounds: Bounds, run: Run) -> Verdict:
     cpu_s = BASE_CPU_S + bounds.max_bytes // BYTES_PER_CPU_S
     limits = Limits(cpu_s, cpu_s + EXTRA_WALL_S, MEMORY_BYTES, bounds.max_bytes)
     try:
-        answer = await run_confined(
-            "adapters.inspector", msgspec.json.encode(job), (*job.sources, *job.targets), limits
-        )
+        answer = await run("adapters.inspector", msgspec.json.encode(job), (*job.sources, *job.targets), limits)
     except LimitExceeded as error:
         raise AdapterRejected([f"its inspection was broken off: {error}"]) from None
     verdict: Verdict = msgspec.msgpack.decode(answer, type=Verdict)
     return verdict
 
 
-def _open_all(path: Path, into: Path, base: BaseShape, bounds: Bounds, files: ExitStack) -> Job:
-    """Opens what the inspector reads and writes; `files` closes it."""
+def _open_all(path: Path, into: Path, base: BaseShape, bounds: Bounds, files: ExitStack, undo: ExitStack) -> Job:
+    """Opens what the inspector reads and writes; `files` closes it, and `undo` removes what was made."""
+    ignored: list[str] = []
     if path.is_dir():
         sources, ignored = _open_folder(path, files)
     else:
-        sources, ignored = [_open_source(path, path.name, files)], []
+        sources = [_open_source(path, path.name, files)]
         num_bytes = os.fstat(sources[0]).st_size
         if num_bytes > bounds.max_bytes + OVERHEAD_BYTES:
             raise AdapterRejected([f"the archive has {num_bytes} bytes; {bounds.max_bytes} are allowed"])
     targets = []
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    for name in FILE_NAMES:
-        targets.append(os.open(into / name, flags, mode=0o600))
+    for target in (into / name for name in FILE_NAMES):
+        targets.append(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode=0o600))
         files.callback(os.close, targets[-1])
+        undo.callback(target.unlink, missing_ok=True)
     return Job(sources, targets, ignored, base, bounds)
 
 

@@ -58,15 +58,17 @@ def read_header(file: BinaryIO, name: str) -> dict[str, TensorInfo]:
         raise AdapterRejected([f"{name} {_length_error(start, header_bytes, file_bytes)}"])
     file.seek(8)
     header = read_json_object(file.read(header_bytes), f"{name}'s header")
-    header.pop("__metadata__", None)
     reasons: list[str] = []
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        reasons.append(f"{name}: __metadata__ must map names to texts")
     tensors = []
-    for name, entry in header.items():
-        found = _read_entry(name, entry, 8 + header_bytes)
+    for tensor_name, entry in header.items():
+        found = _read_entry(tensor_name, entry, 8 + header_bytes)
         if isinstance(found, TensorInfo):
             tensors.append(found)
         else:
-            reasons.append(f"tensor {name[:200]!r}: {found}")
+            reasons.append(f"tensor {tensor_name[:200]!r}: {found}")
     if not reasons:
         tensors.sort(key=lambda tensor: (tensor.start, tensor.end))
         reasons = list(_layout_errors(tensors, 8 + header_bytes, file_bytes))

@@ -87,9 +87,9 @@ class EngineCore:
         self._post_stats(idle=True)
         self._mailbox.post(Drained())
 
-    def preload(self, digest: str) -> None:
+    def preload(self, key: str) -> None:
         """Before `run`: wait until an adapter is resident."""
-        self._adapters.preload(digest)
+        self._adapters.preload(key)
 
     def _attend(self, timeout_s: float = 0.0) -> None:
         """To commands, loaded adapters and compiled grammars: between two steps, or while a device computes one. A
@@ -108,9 +108,9 @@ class EngineCore:
                 self._abort(command)
             case LoadAdapter():
                 self._load(command)
-            case UnloadAdapter(digest):
-                self._wanted.discard(digest)
-                self._mailbox.post(AdapterStatus(digest, not self._adapters.unload(digest)))
+            case UnloadAdapter(key):
+                self._wanted.discard(key)
+                self._mailbox.post(AdapterStatus(key, not self._adapters.unload(key)))
             case Drain():
                 self._draining = True
             case Wake():
@@ -148,9 +148,9 @@ class EngineCore:
             return
         self._post(StepOutputs(finals=[final]))
         self._compilations.withdraw(group)
-        digest = group.request.adapter
-        if digest and not self._is_awaited(digest):
-            self._adapters.withdraw(digest)
+        key = group.request.adapter
+        if key and not self._is_awaited(key):
+            self._adapters.withdraw(key)
 
     def _fail(self, request_ids: Many[str], error: EngineError) -> None:
         """Each id may be named more than once, for more than one choice."""
@@ -171,23 +171,23 @@ class EngineCore:
     def _take_arrivals(self) -> None:
         for arrival in self._adapters.arrivals():
             self._go_on_probing(arrival)
-            waiting = self._scheduler.waiting_for(arrival.digest)
+            waiting = self._scheduler.waiting_for(arrival.key)
             if arrival.num_bytes and waiting:
                 waiting[0].adapter_load_bytes = arrival.num_bytes
             if arrival.error is not None and waiting:
                 self._fail([sequence.request_id for sequence in waiting], arrival.error)
             elif not waiting:
-                self._adapters.withdraw(arrival.digest)
-            if arrival.digest in self._wanted:
-                self._wanted.discard(arrival.digest)
+                self._adapters.withdraw(arrival.key)
+            if arrival.key in self._wanted:
+                self._wanted.discard(arrival.key)
                 error = arrival.error
-                status = AdapterStatus(arrival.digest, True)
+                status = AdapterStatus(arrival.key, True)
                 if error is not None:
-                    status = AdapterStatus(arrival.digest, False, error.message, error.code)
+                    status = AdapterStatus(arrival.key, False, error.message, error.code)
                 self._mailbox.post(status)
 
     def _go_on_probing(self, arrival: Arrival) -> None:
-        key = arrival.digest
+        key = arrival.key
         if not self._probes.is_loading(key):
             return
         if self._adapters.is_resident(key):

@@ -193,10 +193,13 @@ class Pipeline:
 
     async def embed(self, prepared: Prepared) -> tuple[bytes, Usage]:
         """The embedding of one prepared text, fp32 little-endian and of unit length. Raises as `run` does."""
-        async with aclosing(prepared.pool.pick().generate(prepared.request)) as items:
-            async for item in items:
-                if isinstance(item, Final) and item.embedding is not None:
-                    return item.embedding, item.usage
+        try:
+            async with aclosing(prepared.pool.pick().generate(prepared.request)) as items:
+                async for item in items:
+                    if isinstance(item, Final) and item.embedding is not None:
+                        return item.embedding, item.usage
+        except InvalidRequest as error:
+            raise _naming(error, prepared) from None
         raise BackendFailed("The engine gave no embedding.")
 
     def _tag(self, principal: Principal, route: Route, request: TextRequest | EmbeddingRequest) -> MeterTag:
@@ -256,7 +259,11 @@ def _end(choices: list[Choice], final: Final) -> list[Piece]:
 
 
 def _naming(error: InvalidRequest, prepared: Prepared) -> InvalidRequest:
-    """The engine's refusal, with the client's name of what was refused: all but the grammar was checked here."""
+    """The engine's refusal, with the client's name of what was refused: all but the grammar and the adapter was checked
+    here. Why a shared adapter cannot be loaded is its owner's to know."""
+    adapter = prepared.route.adapter
+    if error.param == "model" and adapter is not None and adapter.is_shared:
+        return InvalidRequest("The adapter cannot be loaded.", param=error.param, code=error.code)
     return InvalidRequest(error.message, param=error.param or prepared.grammar_field, code=error.code)
 
 

@@ -42,6 +42,8 @@ class Members:
         """Which of FILE_NAMES this member is, or None if it is to be ignored. Raises AdapterRejected."""
         self._count()
         path = _path(name)
+        if not path.name:
+            raise refusal(name, "has no name")
         if path in self._seen:
             raise refusal(name, "occurs twice")
         self._seen.add(path)

@@ -59,7 +59,7 @@ def unpack_zip(file: BinaryIO, output: Output) -> list[str]:
 def _unpack_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, members: Members, output: Output) -> None:
     name = member.orig_filename  # `filename` ends at the first NUL
     _check_kind(name, member)
-    if member.is_dir():
+    if name.endswith("/"):
         members.add_folder(name)
         return
     file_name = members.add_file(name)

@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -26,6 +27,12 @@ _START = f"import sys; sys.path.insert(0, {str(_ROOT)!r}); from adapters.sandbox
 # None of the parent's secrets. One thread: the filter of system calls is for one, and each takes memory.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "LC_ALL": "C.UTF-8"}
 _INHERITED = ("LD_LIBRARY_PATH",)  # where a Python outside of the system's folders finds its own libraries
+
+
+class Run(Protocol):
+    """How work is run: see `run_confined`."""
+
+    async def __call__(self, module: str, argument: bytes, descriptors: Sequence[int], limits: Limits) -> bytes: ...
 
 
 class LimitExceeded(Exception):
@@ -62,7 +69,7 @@ async def run_confined(module: str, argument: bytes, descriptors: Sequence[int],
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
-    return _content(reply, status, limits)
+    return content_of(reply, status, limits)
 
 
 async def _read_bounded(stream: asyncio.StreamReader) -> bytes:
@@ -74,9 +81,15 @@ async def _read_bounded(stream: asyncio.StreamReader) -> bytes:
     return bytes(reply)
 
 
-def _content(reply: bytes, status: int, limits: Limits) -> bytes:
+def content_of(reply: bytes, status: int, limits: Limits) -> bytes:
+    """What the work returned, from what the process wrote and its exit status (negative: the signal that ended it).
+
+    Raises LimitExceeded or SandboxBroken.
+    """
     if status == -signal.SIGXCPU:
         raise LimitExceeded(f"it took more than {limits.cpu_s} s of processor time")
+    if status == -signal.SIGKILL:  # the machine's memory, or somebody: a limit of ours would have said so
+        raise SandboxBroken("the confined process was killed from outside")
     if status < 0:
         raise LimitExceeded(f"it was ended by {signal.Signals(-status).name}")
     try:

@@ -59,7 +59,7 @@ def _step_aside() -> None:
 
 
 class HostTier:
-    """Adapters by digest within max_bytes; what is used stays longest. One that is larger is not kept at all.
+    """Adapters by content key within max_bytes; what is used stays longest. One that is larger is not kept at all.
 
     pinned: its memory is; then an adapter takes the power of two at or above its bytes, in which PyTorch pins memory.
     Belongs to the loading thread, but for its two counters, which any thread may read."""
@@ -71,17 +71,17 @@ class HostTier:
         self.num_bytes = 0
         self.num_hits = 0
 
-    def get(self, digest: str) -> LoadedAdapter | None:
-        adapter = self._kept.get(digest)
+    def get(self, key: str) -> LoadedAdapter | None:
+        adapter = self._kept.get(key)
         if adapter is not None:
-            self._kept.move_to_end(digest)
+            self._kept.move_to_end(key)
             self.num_hits += 1
         return adapter
 
     def put(self, adapter: LoadedAdapter) -> None:
-        if adapter.digest in self._kept or self._taken(adapter) > self._max_bytes:
+        if adapter.key in self._kept or self._taken(adapter) > self._max_bytes:
             return
-        self._kept[adapter.digest] = adapter
+        self._kept[adapter.key] = adapter
         self.num_bytes += self._taken(adapter)
         while self.num_bytes > self._max_bytes:
             self.num_bytes -= self._taken(self._kept.popitem(last=False)[1])

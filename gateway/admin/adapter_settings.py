@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -79,19 +80,13 @@ class AdapterSettingsController(Controller):
                 msgspec.structs.replace(row.defaults, **_given(wanted.defaults)),
                 row.pinned if wanted.pinned is UNSET else wanted.pinned,
             )
-            before, after = _wire(row, name), _wire(changed, name)
-            if after != before:
+            if changed != row:
                 await adapter_settings.set_settings(conn, changed)
+                before, after, event = _recorded(row, name), _recorded(changed, name), "adapter.set"
                 await audit.record(
-                    conn,
-                    author(caller),
-                    "adapter.set",
-                    row.adapter_id,
-                    project_id=project_id,
-                    before=before,
-                    after=after,
+                    conn, author(caller), event, row.adapter_id, project_id=project_id, before=before, after=after
                 )
-        return after
+        return _wire(changed, name)
 
 
 def _check(wanted: SetAdapter, caller: Actor) -> None:
@@ -104,6 +99,17 @@ def _check(wanted: SetAdapter, caller: Actor) -> None:
 
 def _given(wanted: SetDefaults) -> dict[str, Any]:
     return {name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not UNSET}
+
+
+def _recorded(row: adapter_settings.SettingsRow, name: str) -> AdapterSettings:
+    """For the audit log, which outlasts the project's content: which system prompt it was, and not the text."""
+    shown, text = _wire(row, name), row.defaults.system_prompt
+    if text is None:
+        return shown
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return msgspec.structs.replace(
+        shown, defaults=msgspec.structs.replace(row.defaults, system_prompt=f"sha256:{digest}")
+    )
 
 
 def _wire(row: adapter_settings.SettingsRow, name: str) -> AdapterSettings:

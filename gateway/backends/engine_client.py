@@ -178,13 +178,12 @@ class EngineBackend:
         await self._take_credit()
         engine_id = self._engine_id
         stream = _Stream(request, engine_id, asyncio.get_running_loop().time(), [0] * request.n)
+        self._streams[request.request_id] = stream
+        self._sink.dispatched(request, engine_id)  # before any engine can work on it, whoever dies in between
         try:
             self._link.send(Submit(request))
         except EngineGone as gone:
-            self._credits.give()
-            raise _not_ready(str(gone)) from None
-        self._streams[request.request_id] = stream
-        self._sink.dispatched(request, engine_id)
+            self._lose(stream, str(gone))
         try:
             while not isinstance(item := await stream.take(), Final):
                 yield item
@@ -267,14 +266,7 @@ class EngineBackend:
         self._resident = frozenset()
         for stream in list(self._streams.values()):
             if stream.final_s is None:
-                stream.lost = True
-                seen = sum(stream.counts)
-                num_prompt_tokens = len(stream.request.prompt_token_ids) if seen else 0
-                usage = Usage(prompt_tokens=num_prompt_tokens, completion_tokens=seen)
-                error = EngineError("internal", reason)
-                if seen == 0:  # nothing of the answer exists yet: it may be asked for again
-                    error = EngineError("queue_full", reason, retry_after_s=RETRY_AFTER_S)
-                self._end(Final(stream.request.request_id, "error", usage, error))
+                self._lose(stream, reason)
         self._adapter_calls.lost(_not_ready(reason))
 
     # one request
@@ -292,6 +284,17 @@ class EngineBackend:
             stream.wake()
         request = stream.request
         return Count(request.request_id, request.attempt, len(request.prompt_token_ids), stream.num_kept_tokens)
+
+    def _lose(self, stream: _Stream, reason: str) -> None:
+        """Its engine is gone, and it ends with what this gateway saw of it."""
+        stream.lost = True
+        seen = sum(stream.counts)
+        num_prompt_tokens = len(stream.request.prompt_token_ids) if seen else 0
+        usage = Usage(prompt_tokens=num_prompt_tokens, completion_tokens=seen)
+        error = EngineError("internal", reason)
+        if seen == 0:  # nothing of the answer exists yet: it may be asked for again
+            error = EngineError("queue_full", reason, retry_after_s=RETRY_AFTER_S)
+        self._end(Final(stream.request.request_id, "error", usage, error))
 
     def _end(self, final: Final) -> None:
         stream = self._streams.get(final.request_id)
@@ -344,14 +347,21 @@ class EngineBackend:
                 self._link.send(abort)
 
     async def _take_credit(self) -> None:
-        if self._draining:
-            raise _not_ready("draining")
-        if not self._connected:
-            raise _not_ready(self._link.detail)
+        self._check_ready()
         try:
             await self._credits.take(CREDIT_WAIT_S)
         except TimeoutError:
             raise _not_ready("every place in the engine's queue is taken") from None
+        try:
+            self._check_ready()  # still
+        except Overloaded:
+            self._credits.give()
+            raise
+
+    def _check_ready(self) -> None:
+        """Raises Overloaded where no engine takes new requests."""
+        if not self.health().ready:
+            raise _not_ready(self.health().detail)
 
     async def _ask_about_adapter(self, command: LoadAdapter | UnloadAdapter) -> AdapterStatus:
         try:

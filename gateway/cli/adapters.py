@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gateway.cli import adapter_add, adapter_imports, adapter_settings, adapter_shares, adapter_versions
+from gateway.cli import adapter_add, adapter_imports, adapter_settings, adapter_shares, adapter_versions, merge
 from gateway.cli.adapter_path import adapter_path, add_adapter, add_tenant, split_version
 from gateway.cli.errors import EXIT_FAILED, EXIT_OK
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
@@ -62,7 +62,7 @@ def register(verbs: Verbs) -> None:
     verify.set_defaults(run=_verify)
     for parser in (listing, show, remove, verify):
         add_json_flag(parser)
-    for room in (adapter_versions, adapter_settings, adapter_shares, adapter_imports):
+    for room in (adapter_versions, adapter_settings, adapter_shares, adapter_imports, merge):
         room.register(actions)
 
 

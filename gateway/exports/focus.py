@@ -80,25 +80,28 @@ def _usage(row: ChargeRow, names: FocusNames) -> FocusRow:
     contracted_price = _EXACT.multiply(list_price, 1 - (row.discount_basis_points or 0) * Decimal("1e-4"))
     base = row.model.partition(":")[0]
     sku = f"{base}/{row.adapter_class}/{row.service_tier}/{row.line_item}"
-    billed = decimal_text(row.cost_nanos * _NANO)
+    billed = _EXACT.multiply(row.cost_nanos, _NANO)
     return FocusRow(
         **_common(row.project_id, names, row.currency),
         **_day(row.date),
         **_resource(row, names),
         billed_cost=billed,
         effective_cost=billed,
-        list_cost=decimal_text(_EXACT.multiply(list_price, quantity)),
-        contracted_cost=decimal_text(_EXACT.multiply(contracted_price, quantity)),
-        list_unit_price=decimal_text(list_price),
-        contracted_unit_price=decimal_text(contracted_price),
+        list_cost=_EXACT.multiply(list_price, quantity),
+        contracted_cost=_EXACT.multiply(contracted_price, quantity),
+        list_unit_price=list_price,
+        contracted_unit_price=contracted_price,
+        pricing_currency_list_unit_price=list_price,
+        pricing_currency_contracted_unit_price=contracted_price,
+        pricing_currency_effective_cost=billed,
         charge_category="Usage",
         charge_class="Correction" if row.corrects_period else None,
         charge_description=f"{meter} of {row.model}",
         charge_frequency="Usage-Based",
-        consumed_quantity=decimal_text(Decimal(row.num_tokens)),
+        consumed_quantity=Decimal(row.num_tokens),
         consumed_unit="Tokens",
         pricing_category="Standard",
-        pricing_quantity=decimal_text(quantity),
+        pricing_quantity=quantity,
         pricing_unit=PRICING_UNIT,
         sku_id=sku,
         sku_meter=meter,
@@ -157,6 +160,7 @@ def _common(project_id: str, names: FocusNames, currency: str) -> dict[str, Any]
         "billing_currency": currency.upper(),
         "billing_period_start": start,
         "billing_period_end": end,
+        "pricing_currency": currency.upper(),
         "invoice_id": names.invoices.get(project_id),
         "invoice_issuer_name": PROVIDER,
         "provider_name": PROVIDER,
@@ -180,13 +184,19 @@ def _resource(row: ChargeRow, names: FocusNames) -> dict[str, Any]:
     }
 
 
-def _costs(nanos: int) -> dict[str, str]:
+def _costs(nanos: int) -> dict[str, Any]:
     """Of a charge that has no unit price: all four are the same."""
-    cost = decimal_text(nanos * _NANO)
-    return {"billed_cost": cost, "effective_cost": cost, "list_cost": cost, "contracted_cost": cost}
+    cost = _EXACT.multiply(nanos, _NANO)
+    return {
+        "billed_cost": cost,
+        "effective_cost": cost,
+        "list_cost": cost,
+        "contracted_cost": cost,
+        "pricing_currency_effective_cost": cost,
+    }
 
 
-def _day(date: datetime.date) -> dict[str, str]:
+def _day(date: datetime.date) -> dict[str, Any]:
     return {"charge_period_start": _time(date), "charge_period_end": _time(date + datetime.timedelta(days=1))}
 
 
@@ -202,9 +212,3 @@ def _time(date: datetime.date) -> str:
 def _json(pairs: Mapping[str, str | int | None]) -> str:
     """Without those that have no value, in the order of the keys."""
     return msgspec.json.encode({key: value for key, value in sorted(pairs.items()) if value is not None}).decode()
-
-
-def decimal_text(value: Decimal) -> str:
-    """Exactly, without an exponent and without zeros at the end."""
-    text = f"{value:f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text

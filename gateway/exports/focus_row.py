@@ -1,8 +1,10 @@
 """The columns of FOCUS 1.2 (FinOps Open Cost and Usage Specification, https://focus.finops.org), in the order of their
-names. Decimals, dates and JSON are text in the formats that it prescribes; None is null.
+names. Dates and JSON are text in the formats that it prescribes; None is null.
 """
 
 from __future__ import annotations
+
+from decimal import Decimal
 
 import msgspec
 
@@ -10,11 +12,11 @@ SPEC_VERSION = "1.2"
 
 
 class FocusRow(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
-    """One charge. What this product has no notion of (regions, commitments, capacity reservations, prices in another
-    currency than the bill's) is null in every row."""
+    """One charge. What this product has no notion of (regions, commitments, capacity reservations) is null in every
+    row; prices are in the bill's currency."""
 
     availability_zone: str | None = None
-    billed_cost: str
+    billed_cost: Decimal
     billing_account_id: str
     billing_account_name: str
     billing_account_type: str
@@ -32,25 +34,25 @@ class FocusRow(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
     commitment_discount_category: str | None = None
     commitment_discount_id: str | None = None
     commitment_discount_name: str | None = None
-    commitment_discount_quantity: str | None = None
+    commitment_discount_quantity: Decimal | None = None
     commitment_discount_status: str | None = None
     commitment_discount_type: str | None = None
     commitment_discount_unit: str | None = None
-    consumed_quantity: str | None = None
+    consumed_quantity: Decimal | None = None
     consumed_unit: str | None = None
-    contracted_cost: str
-    contracted_unit_price: str | None = None
-    effective_cost: str
+    contracted_cost: Decimal
+    contracted_unit_price: Decimal | None = None
+    effective_cost: Decimal
     invoice_id: str | None
     invoice_issuer_name: str
-    list_cost: str
-    list_unit_price: str | None = None
+    list_cost: Decimal
+    list_unit_price: Decimal | None = None
     pricing_category: str | None = None
     pricing_currency: str | None = None
-    pricing_currency_contracted_unit_price: str | None = None
-    pricing_currency_effective_cost: str | None = None
-    pricing_currency_list_unit_price: str | None = None
-    pricing_quantity: str | None = None
+    pricing_currency_contracted_unit_price: Decimal | None = None
+    pricing_currency_effective_cost: Decimal | None = None
+    pricing_currency_list_unit_price: Decimal | None = None
+    pricing_quantity: Decimal | None = None
     pricing_unit: str | None = None
     provider_name: str
     publisher_name: str

@@ -5,16 +5,18 @@ from __future__ import annotations
 import datetime
 import types
 import typing
+from decimal import Decimal
 from typing import Literal
 
 import msgspec
 
-ColumnType = Literal["text", "integer", "number", "boolean", "time", "date"]
+ColumnType = Literal["text", "integer", "number", "decimal", "boolean", "time", "date"]
 
 _TYPES: dict[object, ColumnType] = {
     str: "text",
     int: "integer",
     float: "number",
+    Decimal: "decimal",
     bool: "boolean",
     datetime.datetime: "time",
     datetime.date: "date",

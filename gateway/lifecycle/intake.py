@@ -9,6 +9,7 @@ store has the content already, so the time it takes does not tell.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,6 +33,9 @@ from gateway.lifecycle.workspace import workspace
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
+Inspect = Callable[[Path, Path, BaseShape, Bounds], Awaitable[Report]]
+"""`adapters.inspection.inspect`."""
+
 MAX_INSPECTIONS = 2
 """At once, in each gateway: they read, hash and sync files."""
 
@@ -50,13 +54,21 @@ class Intake:
     """base, bounds: what content has to fit."""
 
     def __init__(
-        self, database: Database, store: AdapterStore, prober: Prober, *, base: BaseShape, bounds: Bounds
+        self,
+        database: Database,
+        store: AdapterStore,
+        prober: Prober,
+        *,
+        base: BaseShape,
+        bounds: Bounds,
+        inspect: Inspect = inspect,
     ) -> None:
         self._database = database
         self._store = store
         self._prober = prober
         self._base = base
         self._bounds = bounds
+        self._inspect = inspect
         self._slots = asyncio.Semaphore(MAX_INSPECTIONS)
 
     async def take_in(self, imported: ImportRow, content: Path) -> Taken:
@@ -99,7 +111,7 @@ class Intake:
         async with workspace(self._store) as folder:
             into = folder / "adapter"
             into.mkdir()
-            report = await inspect(content, into, self._base, self._bounds)
+            report = await self._inspect(content, into, self._base, self._bounds)
             await asyncio.to_thread(self._store.keep, into, report.digest)
             return report
 

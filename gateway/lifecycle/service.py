@@ -8,13 +8,13 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from adapters.inspection import BaseShape, Bounds
+from adapters.inspection import BaseShape, Bounds, inspect
 from adapters.store import AdapterStore
 from gateway.backends.pool import Pool
 from gateway.db.pool import Database
 from gateway.errors import GatewayError
 from gateway.lifecycle.collector import GRACE_S, Collector
-from gateway.lifecycle.intake import Intake
+from gateway.lifecycle.intake import Inspect, Intake
 from gateway.lifecycle.prober import Prober
 from gateway.lifecycle.uploads import Uploads
 
@@ -74,13 +74,14 @@ class Lifecycle:
         base: BaseShape,
         bounds: Bounds,
         upload_dir: Path,
+        inspect: Inspect = inspect,
         grace_s: float = GRACE_S,
     ) -> None:
         self.store = store
         self.bounds = bounds
         self.uploads = Uploads(database, upload_dir)
         self.prober = Prober(database, engines.ready, engines.probe)
-        self.intake = Intake(database, store, self.prober, base=base, bounds=bounds)
+        self.intake = Intake(database, store, self.prober, base=base, bounds=bounds, inspect=inspect)
         self.collector = Collector(
             database, store, self.uploads, resident=engines.resident, unload=engines.unload, grace_s=grace_s
         )

@@ -31,7 +31,7 @@ def test_a_probe_is_answered_and_nobodys_request() -> None:
     (status,) = statuses(events)
     assert status.probed and status.error is None and status.resident
     assert status.probe is not None
-    assert (status.probe.num_tokens, status.probe.num_bytes) == (NUM_TOKENS - NUM_COMPLETION_TOKENS + 4, 1)
+    assert (status.probe.num_tokens, status.probe.num_bytes) == (NUM_TOKENS, 1)
     assert status.probe.max_difference > 0
     assert set(collect(events)) == {"r"}
     assert text(events) == expected_choice(request(max_tokens=30), seed=5).shown
@@ -114,7 +114,7 @@ def test_what_changes_nothing_or_overflows_is_refused_beside_others(tenants: Ten
 
 
 def test_the_prompt_of_a_probe_fits_any_model() -> None:
-    assert probe_prompt(50_000, 4096)[:3] == [0, 2083, 4166]
+    assert probe_prompt(50_000, 4096)[:3] == [0, 6250, 12500]
     for vocab_size, max_model_len in ((1, 5), (3, 64), (50_000, 5)):
         prompt = probe_prompt(vocab_size, max_model_len)
         assert prompt and len(prompt) + NUM_COMPLETION_TOKENS <= max_model_len

@@ -17,7 +17,7 @@ from argon2 import PasswordHasher
 from prometheus_client import CollectorRegistry
 from safetensors.numpy import save_file
 
-from adapters.inspection import BaseShape, Bounds
+from adapters.inspection import BaseShape, Bounds, inspect
 from adapters.store import AdapterStore
 from engine.config import ModelConfig, RopeParameters
 from engine.protocol import AdapterProbe
@@ -29,6 +29,7 @@ from gateway.db.keys import create_key
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
 from gateway.errors import GatewayError
+from gateway.lifecycle.intake import Inspect
 from gateway.lifecycle.service import Lifecycle
 from gateway.lifecycle.sources import AllowedSources
 from gateway.metering.reconcile import Reconciler
@@ -168,6 +169,7 @@ async def serve_admin(
     trusted_proxies: Sequence[Network] = (),
     store: AdapterStore | None = None,
     engines: GoodEngines | None = None,
+    inspect: Inspect = inspect,
 ) -> AsyncIterator[AdminServer]:
     """Serve on a free port of the loopback until the context is left."""
     # A hash that takes long would take long in every test.
@@ -182,6 +184,7 @@ async def serve_admin(
         base=BaseShape(TINY_MODEL.adapter_targets(), TINY_MODEL.num_layers),
         bounds=Bounds(MAX_ADAPTER_RANK, MAX_ADAPTER_BYTES),
         upload_dir=folder / "uploads",
+        inspect=inspect,
         grace_s=0.0,
     )
     metrics = Metrics(CollectorRegistry())

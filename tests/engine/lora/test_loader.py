@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from obstore.store import MemoryStore
 from safetensors.torch import save_file
 
 from adapters.errors import AdapterDamaged, AdapterMissing, AdapterRejected
 from adapters.ref import content_key
+from adapters.remote_store import RemoteStore
 from adapters.store import AdapterStore
 from engine.config import ModelConfig, RopeParameters
 from engine.lora.layer import LoadedAdapter
@@ -105,6 +107,24 @@ def test_the_same_content_of_two_tenants_is_two_things(files: Files) -> None:
     assert len({adapter.weights.data_ptr() for adapter in (one, other, plain)}) == 3
     assert loader.load(content_key("a", digest)) is one
     assert torch.equal(one.weights, other.weights)
+
+
+def test_an_adapter_in_a_bucket_is_loaded_through_the_cache(files: Files, tmp_path: Path) -> None:
+    bucket = MemoryStore()
+    digest = files.add(4)
+    there = RemoteStore(bucket, tmp_path / "gateway", 1 << 20)
+    assert there.add(files.store.path(digest)) == digest
+    here = RemoteStore(bucket, tmp_path / "engine", 1 << 20)
+    loader = AdapterLoader(here, MODEL, torch.float32, host=HostTier(0))
+    assert torch.equal(loader.load(digest).weights, files.loader().load(digest).weights)
+    weights = here.path(digest) / "adapter_model.safetensors"
+    raw = weights.read_bytes()
+    weights.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+    with pytest.raises(AdapterDamaged):
+        loader.load(digest)
+    loader.load(digest)  # from the bucket again
+    there.remove(digest)
+    here.path(digest)  # what is cached stays
 
 
 @pytest.mark.parametrize("file", ["adapter_model.safetensors", "adapter_config.json"])

@@ -98,7 +98,7 @@ def test_an_adapter_in_use_leaves_with_its_last_user_and_takes_no_new_one(make: 
     assert pool.unload("a") is False
     assert pool.acquire("a") is None
     pool.release(slot)
-    assert pool.arrivals()[0].digest == "a"  # asked for again above
+    assert pool.arrivals()[0].key == "a"  # asked for again above
     pool.check_integrity(num_users=0)
 
 

@@ -15,12 +15,14 @@ from engine.protocol import (
     HEARTBEATS_MISSED,
     Abort,
     AckUsage,
+    AdapterProbe,
     AdapterStatus,
     Delta,
     EngineError,
     EngineStats,
     Final,
     GenerateRequest,
+    Goodbye,
     Heartbeat,
     LoadAdapter,
     Refused,
@@ -62,9 +64,8 @@ def sink() -> ListSink:
     return ListSink()
 
 
-@pytest.fixture
-async def backend(endpoint: str, model_dir: Path, sink: ListSink) -> AsyncIterator[EngineBackend]:
-    backend = EngineBackend(
+def make_backend(endpoint: str, model_dir: Path, sink: ListSink) -> EngineBackend:
+    return EngineBackend(
         endpoint,
         database_id="database",
         model_digest="digest",
@@ -73,6 +74,11 @@ async def backend(endpoint: str, model_dir: Path, sink: ListSink) -> AsyncIterat
         sink=sink,
         give_up_s=0.05,
     )
+
+
+@pytest.fixture
+async def backend(endpoint: str, model_dir: Path, sink: ListSink) -> AsyncIterator[EngineBackend]:
+    backend = make_backend(endpoint, model_dir, sink)
     backend.start()
     yield backend
     await backend.stop()
@@ -113,6 +119,21 @@ async def test_deltas_then_the_final_and_its_usage_once(engine, backend, sink):
     assert sink.engine_ids == ["engine"]
     await backend.acknowledge([("req_1", 0)])
     assert (await engine.expect(AckUsage)).keys == [("req_1", 0)]
+
+
+class DyingSink(ListSink):
+    def dispatched(self, request: GenerateRequest, engine_id: str) -> None:
+        raise MemoryError
+
+
+async def test_what_could_not_be_recorded_reaches_no_engine(engine, endpoint, model_dir):
+    backend = make_backend(endpoint, model_dir, DyingSink())
+    backend.start()
+    await ready(backend, engine)
+    with pytest.raises(MemoryError):
+        await read(backend, request())
+    await backend.stop()
+    await engine.expect(Goodbye)  # and no Submit before it
 
 
 async def test_without_an_engine_requests_are_refused_and_may_be_repeated(backend):
@@ -349,3 +370,50 @@ async def test_drain_waits_for_what_runs_and_takes_nothing_new(engine, backend):
     assert not draining.done()
     await engine.send(StepOutputs([], [final()]))
     await asyncio.gather(reading, draining)
+
+
+async def test_who_asks_for_a_probe_meanwhile_shares_it_and_a_load_answers_no_probe(engine, backend):
+    await ready(backend, engine)
+    probing = [asyncio.create_task(backend.probe("d1")) for _ in range(3)]
+    asked = await engine.expect(LoadAdapter)
+    assert (asked.digest, asked.pin, asked.probe) == ("d1", False, True)
+    loading = asyncio.create_task(backend.load("d1"))
+    assert not (await engine.expect(LoadAdapter)).probe, "the three were one question"
+    await engine.send(AdapterStatus("d1", True))
+    await loading
+    assert not any(task.done() for task in probing)
+    outcome = AdapterProbe(0.5, 1024, 28, 0.25)
+    await engine.send(AdapterStatus("d1", True, probed=True, probe=outcome))
+    assert await asyncio.gather(*probing) == [outcome] * 3
+
+
+@pytest.mark.parametrize(
+    ("code", "raised"),
+    [("adapter_rejected", InvalidRequest), ("queue_full", Overloaded), ("internal", BackendFailed)],
+)
+async def test_a_probe_that_fails_says_whose_fault_it_is(code, raised, engine, backend):
+    await ready(backend, engine)
+    probing = asyncio.create_task(backend.probe("d1"))
+    await engine.expect(LoadAdapter)
+    await engine.send(AdapterStatus("d1", True, "it changes nothing", code, probed=True))
+    with pytest.raises(raised, match="it changes nothing"):
+        await probing
+
+
+async def test_a_probe_ends_with_its_engine_and_another_may_follow(engine, backend):
+    await ready(backend, engine)
+    probing = asyncio.create_task(backend.probe("d1"))
+    await engine.expect(LoadAdapter)
+    await engine.send(Refused("restarting"))
+    with pytest.raises(Overloaded):
+        await probing
+    await ready(backend, engine)
+    probing = asyncio.create_task(backend.probe("d1"))
+    await engine.expect(LoadAdapter)
+    await engine.send(AdapterStatus("d1", True, probed=True, probe=AdapterProbe(0.5, 1024, 28, 0.25)))
+    assert (await probing).num_bytes == 1024
+
+
+async def test_a_probe_without_an_engine_may_be_asked_for_again(backend):
+    with pytest.raises(Overloaded):
+        await backend.probe("d1")

@@ -173,6 +173,11 @@ def _together(row: Row) -> Iterator[str]:
     costs = {_number(row, name) for name in ("BilledCost", "EffectiveCost", "ListCost", "ContractedCost")}
     if category in ("Credit", "Adjustment") and len(costs) > 1:
         yield "costs: different in a charge without a unit price"
+    for name in ("EffectiveCost", "ListUnitPrice", "ContractedUnitPrice"):  # priced and billed in one currency
+        if row[f"PricingCurrency{name}"] != row[name]:
+            yield f"PricingCurrency{name}: not {name}"
+    if row["PricingCurrency"] != row["BillingCurrency"]:
+        yield "PricingCurrency: not BillingCurrency"
     if category == "Purchase" and row["ChargeFrequency"] == "Usage-Based":
         yield "ChargeFrequency: Usage-Based in a purchase"
     for start, end in (("BillingPeriodStart", "BillingPeriodEnd"), ("ChargePeriodStart", "ChargePeriodEnd")):

@@ -13,12 +13,12 @@ from gateway.db.pool import Database
 from gateway.db.rollups import roll_up_all
 from tests.gateway.exports.focus_rules import COLUMNS, Row, violations
 from tests.gateway.exports.ledger import BEFORE, FORMULA, MONTH, Books, make_books
-from tests.gateway.exports.reading import csv_rows, export
+from tests.gateway.exports.reading import csv_rows, export, focus_rows
 
 
 async def charges(books: Books, month: str = MONTH) -> list[Row]:
     content, _ = await export(books, "costs", "focus", month)
-    return csv_rows(content)
+    return focus_rows(content)
 
 
 @pytest.mark.parametrize("month", [MONTH, BEFORE])
@@ -88,7 +88,8 @@ GOOD: Row = {
     "ChargePeriodStart": "2025-10-02T00:00:00Z", "ConsumedQuantity": "2000000", "ConsumedUnit": "Tokens",
     "ContractedCost": "0.3", "ContractedUnitPrice": "0.15", "EffectiveCost": "0.3", "InvoiceIssuerName": "x",
     "ListCost": "0.4", "ListUnitPrice": "0.2", "PricingCategory": "Standard", "PricingQuantity": "2",
-    "PricingUnit": "1000000 Tokens", "ProviderName": "x", "PublisherName": "x",
+    "PricingCurrency": "USD", "PricingCurrencyContractedUnitPrice": "0.15", "PricingCurrencyEffectiveCost": "0.3",
+    "PricingCurrencyListUnitPrice": "0.2", "PricingUnit": "1000000 Tokens", "ProviderName": "x", "PublisherName": "x",
     "ServiceCategory": "AI and Machine Learning", "ServiceName": "x", "ServiceSubcategory": "Generative AI",
     "SkuId": "s", "SkuPriceId": "p", "SubAccountId": "a", "SubAccountName": "A", "SubAccountType": "Project",
 }  # fmt: skip
@@ -113,6 +114,8 @@ def test_the_check_takes_a_good_row() -> None:
         {"ChargeCategory": "Tax"},
         {"ChargeCategory": "Credit"},
         {"ChargeCategory": "Purchase", "ConsumedQuantity": None, "ConsumedUnit": None},
+        {"PricingCurrency": "EUR"},
+        {"PricingCurrencyEffectiveCost": None},
         {"ConsumedUnit": None},
         {"ConsumedQuantity": None, "ConsumedUnit": None},
         {"PricingUnit": None},

@@ -1,0 +1,26 @@
+"""What tests of inspections share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.adapters.hostile.forks import Forks
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    """Starts confined processes in a hundredth of the time that Python takes to start."""
+    forks = Forks()
+    yield forks
+    forks.close()
+
+
+@pytest.fixture
+def into(tmp_path: Path) -> Path:
+    """An empty folder for an inspection to fill."""
+    path = tmp_path / "into"
+    path.mkdir()
+    return path

@@ -1,0 +1,1 @@
+"""Files that strangers might send, and how to send many of them."""

@@ -1,0 +1,88 @@
+"""A damaged adapter is refused with a reason, or it is a good one whose digest tells exactly what it computes.
+
+300 mutants in CI, 50,000 with --full; FIRST_SEED goes on from one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from safetensors import deserialize
+
+from adapters.errors import AdapterRejected
+from adapters.inspection import inspect
+from adapters.peft_config import CONFIG_NAME
+from adapters.peft_format import FILE_NAMES, WEIGHTS_NAME
+from tests.adapters.hostile.case import BASE, BOUNDS, names_in
+from tests.adapters.hostile.forks import Forks
+from tests.adapters.hostile.mutants import make
+from tests.adapters.memory import peak_bytes
+
+NUM_MUTANTS, NUM_MUTANTS_FULL = 300, 50_000
+MAX_CPU_S = 1.0
+PARENT_MAY_GROW_BYTES = 64 << 20
+
+Content = tuple[Any, ...]
+
+
+async def test_mutants(forks: Forks, tmp_path: Path, full: bool) -> None:
+    first = int(os.environ.get("FIRST_SEED", "0"))
+    contents: dict[str, Content] = {}
+    digests: dict[Content, str] = {}
+    num_accepted = num_refused = 0
+    before_bytes = peak_bytes(reset=True)
+    for seed in range(first, NUM_MUTANTS_FULL if full else first + NUM_MUTANTS):
+        source, into = fresh(tmp_path / "source"), fresh(tmp_path / "into")
+        path = make(seed, source)
+        try:
+            report = await inspect(path, into, BASE, BOUNDS, forks)
+        except AdapterRejected as refusal:
+            assert all(reason and reason.isprintable() for reason in refusal.reasons), seed
+            assert names_in(into) == [], seed
+            num_refused += 1
+        else:
+            assert names_in(into) == sorted(FILE_NAMES), seed
+            content = computed(into)
+            assert contents.setdefault(report.digest, content) == content, f"seed {seed}: one digest, two contents"
+            assert digests.setdefault(content, report.digest) == report.digest, f"seed {seed}: two digests, one content"
+            num_accepted += 1
+        assert forks.cpu_s < MAX_CPU_S, seed
+        assert names_in(tmp_path) == ["into", "source"], seed
+        if full and seed % 1000 == 999:
+            print(f"seed {seed}: {num_accepted} accepted as {len(digests)} contents, {num_refused} refused")
+    assert peak_bytes() - before_bytes < PARENT_MAY_GROW_BYTES
+    assert num_accepted > 0.1 * num_refused > 0
+
+
+def fresh(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
+
+
+def computed(folder: Path) -> Content:
+    """Modules with their scaling and bytes, as the library that defines the format reads them."""
+    config = json.loads((folder / CONFIG_NAME).read_text())
+    tensors = {
+        name.replace(".default.weight", ".weight"): (entry["dtype"], tuple(entry["shape"]), bytes(entry["data"]))
+        for name, entry in deserialize((folder / WEIGHTS_NAME).read_bytes())
+    }
+    modules = []
+    for name in sorted(tensors):
+        module, _, side = name.removesuffix(".weight").rpartition(".")
+        if side == "lora_A":
+            rank = tensors[name][1][0]
+            alpha = pattern_value(config.get("alpha_pattern") or {}, module, config["lora_alpha"])
+            scaling = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+            modules.append((module, scaling, tensors[name], tensors[f"{module}.lora_B.weight"]))
+    return tuple(modules)
+
+
+def pattern_value(patterns: dict[str, float], module: str, default: float) -> float:
+    """For the plain names that mutants hold."""
+    return next((value for key, value in patterns.items() if f".{module}".endswith(f".{key}")), default)
