@@ -12,7 +12,7 @@ DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: serve test check bench bench-gateway bench-kernels bench-gpu long-kernels long-numerics long-scheduler \
-	long-grammar long-tenancy long-limits long-conservation long-usage long-exports install clean
+	long-grammar long-tenancy long-limits long-conservation long-usage long-exports long-hostile install clean
 
 # `exec`: Ctrl-C reaches Lorikeet itself rather than a shell around it. Make only waits for it to drain.
 serve: $(VENV)/.installed
@@ -82,6 +82,11 @@ long-usage: $(VENV)/.installed-dev
 # Ten million events exported, with the memory and the time that takes: half an hour and 20 GB of disk.
 long-exports: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/exports/test_memory.py
+
+# 50,000 damaged adapters and archives, each refused or known by what it computes: ten minutes. FIRST_SEED goes on from
+# one.
+long-hostile: $(VENV)/.installed-dev
+	$(BIN)/pytest --full -s tests/adapters/hostile
 
 # The Triton kernels over every size, and all of them compiled for an H100; on a machine with a GPU, on it.
 long-kernels: $(VENV)/.installed-dev

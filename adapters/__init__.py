@@ -1,1 +1,2 @@
-"""What an adapter is: identity, the PEFT file format, and a content-addressed store. No torch, HTTP or SQL."""
+"""What an adapter is: identity, the PEFT file format, inspection of strangers' files, and a content-addressed store.
+No torch, HTTP or SQL."""

@@ -20,8 +20,11 @@ from adapters.archive.members import MAX_MEMBERS, Members
 from adapters.archive.tar import OVERHEAD_BYTES
 from adapters.errors import AdapterRejected
 from adapters.peft_format import FILE_NAMES
+from adapters.report import BaseShape, Bounds, Job, ModuleReport, Rejection, Report, Verdict
 from adapters.sandbox.confined import Limits
 from adapters.sandbox.run import LimitExceeded, Run, run_confined
+
+__all__ = ["BaseShape", "Bounds", "ModuleReport", "Report", "inspect"]
 
 MEMORY_BYTES = 256 * 1024 * 1024
 # Processor time for the smallest adapter, and what is read at least in a second more: several passes over the bytes.
@@ -29,74 +32,6 @@ BASE_CPU_S = 5
 BYTES_PER_CPU_S = 16 * 1024 * 1024
 # Time beside it for starting, for the disk and for others: the process is nice.
 EXTRA_WALL_S = 30.0
-
-
-class BaseShape(msgspec.Struct, frozen=True):
-    """What an adapter must fit. targets: {projection: (in_features, out_features)}, the same in each of num_layers."""
-
-    targets: dict[str, tuple[int, int]]
-    num_layers: int
-
-
-class Bounds(msgspec.Struct, frozen=True):
-    """What an adapter may be. max_bytes: of its two files together, unpacked."""
-
-    max_rank: int
-    max_bytes: int
-
-
-class ModuleReport(msgspec.Struct, frozen=True):
-    """One adapted linear. dtype: F32, F16 or BF16, as "A/B" where the two differ. norm_a, norm_b: Frobenius norms of
-    lora_A and lora_B, computed in fp64."""
-
-    layer: int
-    projection: str
-    rank: int
-    scaling: float
-    dtype: str
-    norm_a: float
-    norm_b: float
-
-
-class Report(msgspec.Struct, frozen=True):
-    """What was found of an adapter that fits.
-
-    rank: the largest of any module. size_bytes: of both files. unadapted: what it leaves as it is, as {projection:
-    layers}. ignored: members of the archive, or files beside it in its folder, that are no part of an adapter.
-    """
-
-    digest: str
-    rank: int
-    size_bytes: int
-    num_modules: int
-    num_parameters: int
-    modules: list[ModuleReport]
-    unadapted: dict[str, list[int]]
-    ignored: list[str] = []
-
-
-class Rejection(msgspec.Struct, frozen=True, tag=True):
-    """The reasons of an AdapterRejected, from one process to another."""
-
-    reasons: list[str]
-
-
-class Acceptance(msgspec.Struct, frozen=True, tag=True):
-    report: Report
-
-
-Verdict = Acceptance | Rejection
-
-
-class Job(msgspec.Struct, frozen=True):
-    """Descriptors of open files: `sources` is one archive or the two files in the order of FILE_NAMES, `targets` are
-    two empty ones. ignored: files of the folder that the sources are from."""
-
-    sources: list[int]
-    targets: list[int]
-    ignored: list[str]
-    base: BaseShape
-    bounds: Bounds
 
 
 async def inspect(path: Path, into: Path, base: BaseShape, bounds: Bounds, run: Run = run_confined) -> Report:

@@ -1,7 +1,7 @@
 """The judge of a stranger's files, in the confined process that `inspection` starts: from open files to a verdict.
 
 Everything is copied first and read from the copy, which nobody else can change. Each weight is read once: for the
-digest, for NaN and infinity, and for the norms.
+digest, for NaN and infinity, and for the norms. Imports as little as it can: that is most of an inspection's time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from adapters.archive.output import Output
 from adapters.archive.unpack import unpack
 from adapters.digest import ContentDigest
 from adapters.errors import AdapterRejected
-from adapters.inspection import Acceptance, BaseShape, Bounds, Job, ModuleReport, Rejection, Report, Verdict
 from adapters.peft_format import FILE_NAMES, AdapterFile, check_finite, check_fit, check_rank, describe
+from adapters.report import Acceptance, BaseShape, Bounds, Job, ModuleReport, Rejection, Report, Verdict
 from adapters.safetensors_header import TensorInfo, iter_tensor_bytes
 from adapters.values import sum_of_squares
 

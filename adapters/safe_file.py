@@ -36,6 +36,8 @@ def read_json_object(raw: bytes, what: str) -> dict[str, Any]:
     try:
         # Decoded here, since from bytes the library would also take UTF-16 and UTF-32.
         value = json.loads(raw.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
+        if b"\\u" in raw:  # an escape may be half a character, which no UTF-8 can hold
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         detail = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise AdapterRejected([f"{what} is not valid JSON: {detail}"]) from None

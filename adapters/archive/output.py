@@ -11,7 +11,7 @@ COPY_BYTES = 128 * 1024
 # A bomb is what unpacks to more than this, and to more than MAX_RATIO times its packed bytes: weights never do.
 FREE_BYTES = 16 * 1024 * 1024
 MAX_RATIO = 100
-# What a zip's directory, or a tar's headers between two members, may take.
+# What a zip's directory, or a tar's headers between two members and zeros after the last, may take.
 MAX_HEADERS_BYTES = 256 * 1024
 
 
@@ -29,7 +29,7 @@ class Output:
 
     def check_size(self, member: str, num_bytes: int) -> None:
         """Raises AdapterRejected if a member of so many bytes has no room."""
-        if num_bytes > self._left_bytes:
+        if not 0 <= num_bytes <= self._left_bytes:
             raise refusal(member, f"takes {num_bytes} bytes; unpacked, {self.max_bytes} are allowed")
 
     def copy(self, source: Readable, file_name: str, member: str, num_bytes: int) -> None:

@@ -38,7 +38,7 @@ class Plain:
         chunk = self._next(size)
         self._position += len(chunk)
         if self._position > self.until:
-            raise AdapterRejected([f"it has headers of more than {MAX_HEADERS_BYTES} bytes"])
+            raise AdapterRejected([f"more than {MAX_HEADERS_BYTES} bytes of headers or padding lie in one place"])
         return chunk
 
     def _next(self, size: int) -> bytes:
@@ -90,7 +90,6 @@ def unpack_tar(source: Plain, output: Output) -> list[str]:
                 output.check_size(member.name, member.size)
                 source.until = member.offset_data + member.size + COPY_BYTES + MAX_HEADERS_BYTES
                 _unpack_member(archive, member, members, output)
-            source.until += output.max_bytes
             _check_end(archive)
     except _ERRORS as error:
         raise AdapterRejected([f"the tar archive is damaged: {error}"]) from None

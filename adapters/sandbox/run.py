@@ -88,6 +88,8 @@ def content_of(reply: bytes, status: int, limits: Limits) -> bytes:
     """
     if status == -signal.SIGXCPU:
         raise LimitExceeded(f"it took more than {limits.cpu_s} s of processor time")
+    if status == -signal.SIGKILL:  # the machine's memory, or somebody: a limit of ours would have said so
+        raise SandboxBroken("the confined process was killed from outside")
     if status < 0:
         raise LimitExceeded(f"it was ended by {signal.Signals(-status).name}")
     try:

@@ -27,6 +27,7 @@ from adapters.sandbox.run import LimitExceeded
 from tests.adapters.folders import CONFIG, HIDDEN, Tensors, good_tensors, tensor, tensor_name, write_adapter
 from tests.adapters.hostile.case import BASE, BOUNDS, good_files, names_in
 from tests.adapters.hostile.forks import Forks
+from tests.adapters.memory import peak_bytes
 
 MIB = 1 << 20
 PARENT_MAY_GROW_BYTES = 8 * MIB
@@ -177,7 +178,7 @@ async def test_an_inspection_that_exceeds_its_limits_is_a_refusal_that_says_so(t
 
 
 async def test_the_parent_does_not_grow_with_the_file(tmp_path: Path, into: Path) -> None:
-    """64 MiB of weights, mostly holes, and a gigabyte that claims to be an archive."""
+    """64 MiB of weights, mostly holes."""
     size, rank = 128 * 1024, 64
     source = tmp_path / "adapter"
     source.mkdir()
@@ -201,14 +202,6 @@ async def test_the_parent_does_not_grow_with_the_file(tmp_path: Path, into: Path
     report = await inspect(source, into, BaseShape({"q_proj": (size, size)}, 1), Bounds(rank, 100 * MIB))
     assert report.num_parameters == 2 * size * rank
     assert peak_bytes() - before < PARENT_MAY_GROW_BYTES
-
-
-def peak_bytes(reset: bool = False) -> int:
-    """The largest resident size of this process since the last reset."""
-    if reset:
-        Path("/proc/self/clear_refs").write_text("5")
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 async def test_files_that_change_while_they_are_read_are_never_half_taken(

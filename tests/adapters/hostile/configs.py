@@ -61,6 +61,7 @@ CASES: dict[str, Case] = {
     "a list": raw(b"[]", "is not a JSON object"),
     "a pickle": raw(b"\x80\x04\x95" + bytes(100), "is not valid JSON"),
     "not utf-8": raw(b'{"r": "\xff"}', "is not valid JSON"),
+    "half a character": options("is not valid JSON: 'utf-8' codec", base_model_name_or_path="\ud800"),
     "utf-16": raw(config_bytes().decode().encode("utf-16"), "is not valid JSON"),
     "a key twice": raw(b'{"r": 2, "r": 4}', "the key 'r' occurs twice"),
     "a key twice, escaped": raw(b'{"r": 2, "\\u0072": 4}', "the key 'r' occurs twice"),

@@ -3,7 +3,6 @@ start is shared. Each fork has its own limits and filter, as a process of `run_c
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import socket
@@ -20,7 +19,6 @@ from adapters.sandbox.run import MAX_REPLY_BYTES, content_of
 
 MAX_DESCRIPTORS = 8
 _ROOT = Path(__file__).parents[3]
-_FAR = 100  # above all descriptors of the forking process
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -81,6 +79,7 @@ def serve(number: int) -> None:
             return
         child = os.fork()
         if child == 0:
+            connection.close()
             _work(msgspec.msgpack.decode(message, type=Order), descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -91,10 +90,14 @@ def serve(number: int) -> None:
 
 def _work(order: Order, descriptors: Sequence[int]) -> None:
     signal.alarm(int(order.limits.wall_s))
-    far = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, _FAR) for descriptor in descriptors]
-    for descriptor, number in zip(far, order.numbers, strict=True):
-        os.dup2(descriptor, number)
-    os.closerange(_FAR, _FAR + 2 * MAX_DESCRIPTORS)
+    # By way of numbers that neither has, since the sent ones may be what others of them are to become.
+    free = max(*order.numbers, *descriptors) + 1
+    for at, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, free + at)
+        os.close(descriptor)
+    for at, number in enumerate(order.numbers):
+        os.dup2(free + at, number)
+        os.close(free + at)
     try:
         answer(inspector.work, order.argument, order.limits)
     finally:

@@ -1,4 +1,7 @@
-"""Every hand-made hostile file is refused within a second, with what is wrong as the reason, and leaves nothing."""
+"""Every hand-made hostile file is refused within a second, with what is wrong as the reason, and leaves nothing.
+
+Nobody but the confined process reads it: its parent does not grow.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,10 @@ from adapters.inspection import inspect
 from tests.adapters.hostile import configs, folders, tars, weights, zips
 from tests.adapters.hostile.case import BASE, BOUNDS, Case, names_in
 from tests.adapters.hostile.forks import Forks
+from tests.adapters.memory import peak_bytes
 
 MAX_CPU_S = 1.0
+PARENT_MAY_GROW_BYTES = 8 << 20
 CORPUS: dict[str, Case] = {
     f"{kind}: {name}": case
     for kind, cases in {
@@ -33,9 +38,11 @@ async def test_refused(name: str, forks: Forks, tmp_path: Path, into: Path) -> N
     source.mkdir()
     path = case.build(source)
     forks.cpu_s = 0.0
+    before_bytes = peak_bytes(reset=True)
     with pytest.raises(AdapterRejected) as refusal:
         await inspect(path, into, BASE, BOUNDS, forks)
     assert case.reason in " | ".join(refusal.value.reasons)
     assert all(reason.isprintable() for reason in refusal.value.reasons)
     assert forks.cpu_s < MAX_CPU_S
+    assert peak_bytes() - before_bytes < PARENT_MAY_GROW_BYTES
     assert names_in(into) == []

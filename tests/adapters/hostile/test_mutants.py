@@ -21,9 +21,11 @@ from adapters.peft_format import FILE_NAMES, WEIGHTS_NAME
 from tests.adapters.hostile.case import BASE, BOUNDS, names_in
 from tests.adapters.hostile.forks import Forks
 from tests.adapters.hostile.mutants import make
+from tests.adapters.memory import peak_bytes
 
 NUM_MUTANTS, NUM_MUTANTS_FULL = 300, 50_000
 MAX_CPU_S = 1.0
+PARENT_MAY_GROW_BYTES = 64 << 20
 
 Content = tuple[Any, ...]
 
@@ -33,6 +35,7 @@ async def test_mutants(forks: Forks, tmp_path: Path, full: bool) -> None:
     contents: dict[str, Content] = {}
     digests: dict[Content, str] = {}
     num_accepted = num_refused = 0
+    before_bytes = peak_bytes(reset=True)
     for seed in range(first, NUM_MUTANTS_FULL if full else first + NUM_MUTANTS):
         source, into = fresh(tmp_path / "source"), fresh(tmp_path / "into")
         path = make(seed, source)
@@ -52,6 +55,7 @@ async def test_mutants(forks: Forks, tmp_path: Path, full: bool) -> None:
         assert names_in(tmp_path) == ["into", "source"], seed
         if full and seed % 1000 == 999:
             print(f"seed {seed}: {num_accepted} accepted as {len(digests)} contents, {num_refused} refused")
+    assert peak_bytes() - before_bytes < PARENT_MAY_GROW_BYTES
     assert num_accepted > 0.1 * num_refused > 0
 
 

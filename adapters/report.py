@@ -1,0 +1,73 @@
+"""What an inspection is told and what it finds: data that `inspection` and `inspector`, its confined half, exchange."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class BaseShape(msgspec.Struct, frozen=True):
+    """What an adapter must fit. targets: {projection: (in_features, out_features)}, the same in each of num_layers."""
+
+    targets: dict[str, tuple[int, int]]
+    num_layers: int
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """What an adapter may be. max_bytes: of its two files together, unpacked."""
+
+    max_rank: int
+    max_bytes: int
+
+
+class ModuleReport(msgspec.Struct, frozen=True):
+    """One adapted linear. dtype: F32, F16 or BF16, as "A/B" where the two differ. norm_a, norm_b: Frobenius norms of
+    lora_A and lora_B, computed in fp64."""
+
+    layer: int
+    projection: str
+    rank: int
+    scaling: float
+    dtype: str
+    norm_a: float
+    norm_b: float
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What was found of an adapter that fits.
+
+    rank: the largest of any module. size_bytes: of both files. unadapted: what it leaves as it is, as {projection:
+    layers}. ignored: members of the archive, or files beside it in its folder, that are no part of an adapter.
+    """
+
+    digest: str
+    rank: int
+    size_bytes: int
+    num_modules: int
+    num_parameters: int
+    modules: list[ModuleReport]
+    unadapted: dict[str, list[int]]
+    ignored: list[str] = []
+
+
+class Rejection(msgspec.Struct, frozen=True, tag=True):
+    """The reasons of an AdapterRejected, from one process to another."""
+
+    reasons: list[str]
+
+
+class Acceptance(msgspec.Struct, frozen=True, tag=True):
+    report: Report
+
+
+Verdict = Acceptance | Rejection
+
+
+class Job(msgspec.Struct, frozen=True):
+    """Descriptors of open files: `sources` is one archive or the two files in the order of FILE_NAMES, `targets` are
+    two empty ones. ignored: files of the folder that the sources are from."""
+
+    sources: list[int]
+    targets: list[int]
+    ignored: list[str]
+    base: BaseShape
+    bounds: Bounds
