@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from adapters.errors import AdapterRejected
+from adapters.errors import AdapterRejected, StoreFailure
 from adapters.inspection import BaseShape, Bounds, Report, inspect
 from adapters.store import AdapterStore
 from gateway.db import adapter_imports, audit
@@ -76,7 +76,7 @@ class Intake:
         whatever that is. content: a folder with PEFT's two files, or an archive; the caller deletes it.
 
         Raises InvalidRequest (code adapter_rejected, every reason) for what is refused, QuotaExceeded, Conflict for a
-        project that is archived or an import that is over.
+        project that is archived or an import that is over, StoreFailure.
         """
         try:
             async with alive(lambda: self._touch(imported)):
@@ -84,6 +84,9 @@ class Intake:
         except AdapterRejected as error:
             await self._end(imported, "rejected", str(error))
             raise _rejected(str(error)) from None
+        except StoreFailure:
+            await self._end(imported, "failed", "the adapter store does not answer as it should")
+            raise
         except GatewayError as error:
             await self._end(imported, "rejected" if isinstance(error, QuotaExceeded) else "failed", error.message)
             raise
