@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection
 
 import structlog
 
-from adapters.errors import AdapterMissing
+from adapters.errors import AdapterMissing, StoreFailure
 from adapters.ref import content_key, digest_of
 from adapters.store import AdapterStore
 from gateway.db.adapter_imports import expire_imports
@@ -97,6 +97,6 @@ class Collector:
         while True:
             try:
                 await self.collect()
-            except FAILURES as error:
+            except (*FAILURES, StoreFailure) as error:
                 log.warning("content_collected_later", error=repr(error))
             await asyncio.sleep(INTERVAL_S)
