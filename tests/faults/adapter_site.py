@@ -41,6 +41,15 @@ class Promised(msgspec.Struct):
     gone: list[str] = []
 
 
+class Left(msgspec.Struct):
+    """What the kills left to be done: probes that a dead gateway had begun, imports that nobody worked on, contents
+    that nobody referred to."""
+
+    num_claims: int
+    num_imports: int
+    num_contents: int
+
+
 class AdapterSite:
     """Usable between `start` and `close`. Its engine is the fake one, which answers by the digest alone."""
 
@@ -119,10 +128,10 @@ class AdapterSite:
         for name in listed.keys() & touched:
             await self._check_servable(name, listed[name]["version"])
 
-    async def settle(self) -> None:
+    async def settle(self) -> Left:
         """After the last kill: everything that was interrupted comes to its end; time is moved, not waited for."""
-        await self._execute("UPDATE adapter_versions SET claimed_at = NULL WHERE claimed_at IS NOT NULL")
-        await self._execute(
+        num_claimed = await self._execute("UPDATE adapter_versions SET claimed_at = NULL WHERE claimed_at IS NOT NULL")
+        num_imports = await self._execute(
             "UPDATE adapter_imports SET updated_at = now() - interval '2 days' WHERE state IN ('receiving', 'uploaded')"
         )
         async with asyncio.timeout(WAIT_S):
@@ -138,7 +147,7 @@ class AdapterSite:
         async with await Database.connect(self._dsn, max_size=2) as database:
             uploads = Uploads(database, uploads_dir)
             collector = Collector(database, store, uploads, resident=frozenset, unload=_nothing, grace_s=0.0)
-            await collector.collect()
+            num_orphans = len(await collector.collect())
         assert list(uploads_dir.glob("*")) == []
         assert await self._fetch("SELECT DISTINCT state FROM adapter_imports") <= {"done", "failed", "rejected"}
         found = await self._verify()
@@ -149,6 +158,7 @@ class AdapterSite:
         )
         assert set(store.digests()) == referenced
         await self.check(Promised(), await self.names())
+        return Left(num_claimed, num_imports, num_orphans)
 
     async def names(self) -> list[str]:
         return [adapter["name"] for adapter in await self._list("adapters")]
@@ -190,10 +200,11 @@ class AdapterSite:
         folder = self._folder / "made" / str(self._num_made)
         return write_adapter(folder, seed=self._num_made, in_features=32, out_features=32, num_layers=1)
 
-    async def _execute(self, sql: str) -> None:
+    async def _execute(self, sql: str) -> int:
+        """How many rows it changed."""
         conn = await asyncpg.connect(self._dsn)
         try:
-            await conn.execute(sql)
+            return int((await conn.execute(sql)).rpartition(" ")[2])
         finally:
             await conn.close()
 
