@@ -136,7 +136,7 @@ class AdapterController(Controller):
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             before = await locked_adapter(conn, project_id, name)
             await adapters.remove_adapter(conn, project_id, name)
-            shown = Adapter(**adapter_fields(before, services.model_name))
+            shown = audited(before)
             await audit.record(conn, author(caller), "adapter.deleted", before.id, project_id=project_id, before=shown)
         return DeletedAdapter(name)
 
@@ -213,10 +213,27 @@ async def make_current(
     promotion = await adapters.next_promotion(conn, before.id)
     await wish(conn, before.id, version, promotion)
     await adapters.promote(conn, before.id, version, promotion)
-    now = await locked_adapter(conn, before.project_id, before.name)
-    shown, after = (Adapter(**adapter_fields(row, services.model_name)) for row in (before, now))
-    await audit.record(conn, author(caller), event, before.id, project_id=before.project_id, before=shown, after=after)
-    return after
+    after = await locked_adapter(conn, before.project_id, before.name)
+    await audit.record(
+        conn,
+        author(caller),
+        event,
+        before.id,
+        project_id=before.project_id,
+        before=audited(before),
+        after=audited(after),
+    )
+    return Adapter(**adapter_fields(after, services.model_name))
+
+
+def audited(row: adapters.AdapterRow) -> dict[str, Any]:
+    """For the audit log: which version is current, and not what is set, which may hold a system prompt."""
+    return {
+        "name": row.name,
+        "version": row.version,
+        "previous_version": row.previous_version,
+        "digest": row.digest,
+    }
 
 
 async def locked_adapter(conn: Connection, project_id: str, name: str) -> adapters.AdapterRow:

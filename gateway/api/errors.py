@@ -11,7 +11,6 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from litestar.types import ExceptionHandlersMap
 
-from adapters.errors import StoreFailure
 from gateway.api.disconnect import ClientGone
 from gateway.api.envelope import call_of
 from gateway.db.pool import CONFLICTS, UNAVAILABLE
@@ -52,7 +51,6 @@ def exception_handlers() -> ExceptionHandlersMap:
         GatewayError: _gateway_error,
         HTTPException: _http_exception,
         Exception: _unexpected,
-        StoreFailure: _store_unavailable,
         **dict.fromkeys(CONFLICTS, _conflict),
         # A broken file is an OSError too, and no reason to try again: only its kinds that mean an absent peer are.
         **{
@@ -87,11 +85,6 @@ def _http_exception(request: Request[Any, Any, Any], error: HTTPException) -> Re
 def _database_unavailable(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     log.warning("database_unavailable", request_id=call_of(request.scope).request_id, error=repr(error))
     return _gateway_error(request, Overloaded("The database does not answer at the moment.", retry_after_s=1.0))
-
-
-def _store_unavailable(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    log.warning("adapter_store_failed", request_id=call_of(request.scope).request_id, error=repr(error))
-    return _gateway_error(request, Overloaded("The adapter store does not answer at the moment.", retry_after_s=1.0))
 
 
 def _conflict(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import structlog
 
-from adapters.errors import StoreFailure
 from adapters.store import AdapterStore
 from gateway.db.adapter_imports import ImportRow, claim_fetch, end_import, set_uploaded, touch_import
 from gateway.db.pool import FAILURES, Database
@@ -30,7 +29,7 @@ TOUCH_S = 1.0
 MAX_AT_WORK = 4
 
 TakeIn = Callable[[ImportRow, Path], Awaitable[object]]
-"""`Intake.take_in`: records the import's end itself. Raises GatewayError for what it refuses, and StoreFailure."""
+"""`Intake.take_in`: records the import's end itself. Raises GatewayError for what it refuses."""
 
 
 class Importer:
@@ -94,8 +93,8 @@ class Importer:
                     await self._take_in(uploaded, content)
         except FetchFailed as error:
             await self._fail(claimed, str(error))
-        except (GatewayError, StoreFailure) as error:  # the intake has recorded it
-            log.info("import_refused", id=claimed.id, source=claimed.source, error=str(error))
+        except GatewayError as error:
+            log.info("import_refused", id=claimed.id, source=claimed.source, error=error.message)
         except FAILURES as error:  # of the disk, too: its signs of life stop, and it is claimed again
             log.warning("import_interrupted", id=claimed.id, source=claimed.source, error=repr(error))
         except Exception:

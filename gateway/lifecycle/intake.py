@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+import structlog
 
 from adapters.errors import AdapterRejected, StoreFailure
 from adapters.inspection import BaseShape, Bounds, Report, inspect
+from adapters.sandbox.run import SandboxBroken
 from adapters.store import AdapterStore
 from gateway.db import adapter_imports, audit
 from gateway.db.adapter_imports import ImportRow
@@ -25,7 +27,7 @@ from gateway.db.contents import store_shared
 from gateway.db.limits import exceeded_storage
 from gateway.db.pool import Database
 from gateway.db.projects import lock_project
-from gateway.errors import Conflict, GatewayError, InvalidRequest, QuotaExceeded
+from gateway.errors import Conflict, GatewayError, InvalidRequest, Overloaded, QuotaExceeded
 from gateway.lifecycle.alive import alive
 from gateway.lifecycle.prober import Prober
 from gateway.lifecycle.workspace import workspace
@@ -36,8 +38,13 @@ if TYPE_CHECKING:
 Inspect = Callable[[Path, Path, BaseShape, Bounds], Awaitable[Report]]
 """`adapters.inspection.inspect`."""
 
+UNAVAILABLE = "Adapters cannot be inspected or stored at the moment."
+RETRY_AFTER_S = 10.0
+
 MAX_INSPECTIONS = 2
 """At once, in each gateway: they read, hash and sync files."""
+
+log = structlog.get_logger(__name__)
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -76,7 +83,7 @@ class Intake:
         whatever that is. content: a folder with PEFT's two files, or an archive; the caller deletes it.
 
         Raises InvalidRequest (code adapter_rejected, every reason) for what is refused, QuotaExceeded, Conflict for a
-        project that is archived or an import that is over, StoreFailure.
+        project that is archived or an import that is over, Overloaded while the store is away.
         """
         try:
             async with alive(lambda: self._touch(imported)):
@@ -84,9 +91,10 @@ class Intake:
         except AdapterRejected as error:
             await self._end(imported, "rejected", str(error))
             raise _rejected(str(error)) from None
-        except StoreFailure:
-            await self._end(imported, "failed", "the adapter store does not answer as it should")
-            raise
+        except (StoreFailure, SandboxBroken) as error:
+            log.error("adapter_not_taken_in", import_id=imported.id, error=str(error))
+            await self._end(imported, "failed", UNAVAILABLE)
+            raise Overloaded(UNAVAILABLE, retry_after_s=RETRY_AFTER_S) from None
         except GatewayError as error:
             await self._end(imported, "rejected" if isinstance(error, QuotaExceeded) else "failed", error.message)
             raise

@@ -7,10 +7,13 @@ from typing import Literal
 
 import msgspec
 
-from adapters.errors import AdapterMissing, AdapterRejected
+from adapters.errors import AdapterMissing, AdapterRejected, StoreFailure
 from adapters.store import AdapterStore
 from gateway.db.contents import Reference, owners, references
 from gateway.db.pool import Database
+from gateway.errors import Overloaded
+
+RETRY_AFTER_S = 10.0
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -35,7 +38,17 @@ class Verification(msgspec.Struct, frozen=True):
 
 
 async def verify(database: Database, store: AdapterStore, organization_id: str) -> Verification:
-    """Read everything that the organization's versions refer to; takes as long as that does."""
+    """Read everything that the organization's versions refer to; takes as long as that does.
+
+    Raises Overloaded while the store is away.
+    """
+    try:
+        return await _verify(database, store, organization_id)
+    except StoreFailure as error:
+        raise Overloaded(f"The adapter store does not answer: {error}.", retry_after_s=RETRY_AFTER_S) from None
+
+
+async def _verify(database: Database, store: AdapterStore, organization_id: str) -> Verification:
     stored = await asyncio.to_thread(store.digests)  # before the tables: what is referred to since then is no orphan
     async with database.acquire() as conn:
         known = await owners(conn, stored)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,15 @@ class Promised(msgspec.Struct):
     ready: list[tuple[str, int]] = []
     current: int | None = None
     gone: list[str] = []
+
+
+class Left(msgspec.Struct):
+    """What the kills left to be done: probes that a dead gateway had begun, imports that nobody worked on, contents
+    that nobody referred to."""
+
+    num_claims: int
+    num_imports: int
+    num_contents: int
 
 
 class AdapterSite:
@@ -106,8 +116,8 @@ class AdapterSite:
 
     # what must hold
 
-    async def check(self, promised: Promised) -> None:
-        """Of a gateway that has just started again."""
+    async def check(self, promised: Promised, touched: Collection[str]) -> None:
+        """Of a gateway that has just started again. touched: names of the adapters that were worked on."""
         found = await self._verify()
         assert (found["missing"], found["damaged"]) == ([], [])
         listed = {adapter["name"]: adapter for adapter in await self._list("adapters")}
@@ -115,13 +125,13 @@ class AdapterSite:
         assert promised.current in (None, listed[STEADY]["version"])
         for name, version in promised.ready:
             assert (await self._version(name, version))["state"] == "ready"
-        for name, adapter in listed.items():
-            await self._check_servable(name, adapter["version"])
+        for name in listed.keys() & touched:
+            await self._check_servable(name, listed[name]["version"])
 
-    async def settle(self) -> None:
-        """Everything that was interrupted comes to its end; time is moved, not waited for."""
-        await self._execute("UPDATE adapter_versions SET claimed_at = NULL WHERE claimed_at IS NOT NULL")
-        await self._execute(
+    async def settle(self) -> Left:
+        """After the last kill: everything that was interrupted comes to its end; time is moved, not waited for."""
+        num_claimed = await self._execute("UPDATE adapter_versions SET claimed_at = NULL WHERE claimed_at IS NOT NULL")
+        num_imports = await self._execute(
             "UPDATE adapter_imports SET updated_at = now() - interval '2 days' WHERE state IN ('receiving', 'uploaded')"
         )
         async with asyncio.timeout(WAIT_S):
@@ -133,11 +143,11 @@ class AdapterSite:
                 if states <= {"ready", "rejected"}:
                     break
                 await asyncio.sleep(0.1)
-        store, uploads_dir = AdapterStore(self.settings.adapter_store_dir), self.settings.data_dir / "uploads"
+        store, uploads_dir = AdapterStore(Path(self.settings.adapter_store)), self.settings.data_dir / "uploads"
         async with await Database.connect(self._dsn, max_size=2) as database:
             uploads = Uploads(database, uploads_dir)
             collector = Collector(database, store, uploads, resident=frozenset, unload=_nothing, grace_s=0.0)
-            await collector.collect()
+            num_orphans = len(await collector.collect())
         assert list(uploads_dir.glob("*")) == []
         assert await self._fetch("SELECT DISTINCT state FROM adapter_imports") <= {"done", "failed", "rejected"}
         found = await self._verify()
@@ -147,6 +157,8 @@ class AdapterSite:
             " ON a.id = v.adapter_id WHERE a.removed_at IS NULL AND v.state = 'ready'"
         )
         assert set(store.digests()) == referenced
+        await self.check(Promised(), await self.names())
+        return Left(num_claimed, num_imports, num_orphans)
 
     async def names(self) -> list[str]:
         return [adapter["name"] for adapter in await self._list("adapters")]
@@ -188,10 +200,11 @@ class AdapterSite:
         folder = self._folder / "made" / str(self._num_made)
         return write_adapter(folder, seed=self._num_made, in_features=32, out_features=32, num_layers=1)
 
-    async def _execute(self, sql: str) -> None:
+    async def _execute(self, sql: str) -> int:
+        """How many rows it changed."""
         conn = await asyncpg.connect(self._dsn)
         try:
-            await conn.execute(sql)
+            return int((await conn.execute(sql)).rpartition(" ")[2])
         finally:
             await conn.close()
 
@@ -218,7 +231,7 @@ async def interrupted(site: AdapterSite, seed: int, span_s: float) -> None:
         if outcome is not None and not isinstance(outcome, httpx.TransportError):
             raise outcome
     await site.restart()
-    await site.check(site.promised)
+    await site.check(site.promised, {STEADY, name})
 
 
 def _client(port: int, key: str) -> httpx.AsyncClient:

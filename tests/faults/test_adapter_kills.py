@@ -21,18 +21,20 @@ def first_seed() -> int:
 
 
 async def test_a_killed_gateway_leaves_no_half_adapter(dsn: str, tmp_path: Path, first_seed: int, full: bool) -> None:
-    site = AdapterSite(tmp_path, dsn)
+    site, num_kills = AdapterSite(tmp_path, dsn), NUM_KILLS_FULL if full else NUM_KILLS
     try:
         await site.start()
         start_s = time.monotonic()
         await site.upload("timed")
         span_s = 1.2 * (time.monotonic() - start_s)
-        for seed in range(first_seed, first_seed + (NUM_KILLS_FULL if full else NUM_KILLS)):
+        for seed in range(first_seed, first_seed + num_kills):
             try:
                 await interrupted(site, seed, span_s)
             except BaseException as error:
                 error.add_note(f"FIRST_SEED={seed}")
                 raise
-        await site.settle()
+        left = await site.settle()
+        print(f"left by {num_kills} kills: {left}")
+        assert not full or min(left.num_imports, left.num_contents) > 0, "kills meet every step of an upload"
     finally:
         await site.close()
