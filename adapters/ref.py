@@ -12,7 +12,7 @@ import msgspec
 
 MAX_NAME_CHARS = 64
 DIGEST_CHARS = 64
-# 64 bits tell the tenants of one digest apart; whoever wants to collide needs the other's id, and gains its own bytes.
+# 64 bits are enough: projects' ids are the gateway's own, so nobody can search for two that collide.
 TENANT_CHARS = 16
 
 _NAME = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{MAX_NAME_CHARS - 1}}}")
@@ -20,7 +20,7 @@ _KEY = re.compile(rf"([0-9a-f]{{{DIGEST_CHARS}}})(?:\.[0-9a-f]{{{TENANT_CHARS}}}
 
 
 class AdapterRef(msgspec.Struct, frozen=True):
-    """One version of a tenant's adapter. tenant: the id of the project that owns it; digest: of the version's content."""
+    """One version of a tenant's adapter. tenant: id of the project that owns it; digest: of the version's content."""
 
     tenant: str
     name: str
