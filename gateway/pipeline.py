@@ -22,6 +22,7 @@ from gateway.metering.meter import Meter
 from gateway.metering.tag import MeterTag, encode_tag
 from gateway.principal import Principal
 from gateway.requests import Conversation, EmbeddingRequest, Prompt, TextRequest
+from gateway.routing.defaults import with_defaults
 from gateway.routing.resolve import Resolver, Route
 from gateway.text.tokenizer import Tokenizer
 
@@ -35,6 +36,7 @@ class Prepared(msgspec.Struct, frozen=True):
     the engine understands."""
 
     pool: Pool
+    route: Route
     request: GenerateRequest
     tag: MeterTag
     stop: tuple[str, ...] = ()
@@ -88,10 +90,15 @@ class Pipeline:
         """The tokenizer of the model that a request goes to."""
         return self._tokenizers[prepared.pool.name]
 
-    async def prepare(self, principal: Principal, request: TextRequest) -> Prepared:
-        """Raises InvalidRequest, ModelNotFound and Overloaded; nothing was asked of an engine then."""
-        route = await self._resolver.resolve(principal.project_id, request.model, principal.models)
-        pool = self._pools[route.base]
+    async def route(self, principal: Principal, model: str) -> Route:
+        """Where all prompts of one HTTP request go, whatever changes meanwhile. Raises ModelNotFound and Overloaded."""
+        return await self._resolver.resolve(principal.project_id, model, principal.models)
+
+    async def prepare(self, principal: Principal, route: Route, request: TextRequest) -> Prepared:
+        """Raises InvalidRequest and Overloaded; nothing was asked of an engine then."""
+        pool, adapter = self._pools[route.base], route.adapter
+        if adapter is not None:
+            request = with_defaults(request, adapter.defaults)
         prompt = await _tokenize(pool.any, request.prompt, request.names.prompt)
         capabilities, sampling = pool.any.capabilities, request.sampling
         check_ids("stop_token_ids", sampling.stop_token_ids, capabilities.vocab_size)
@@ -107,16 +114,15 @@ class Pipeline:
             prompt_token_ids=prompt.token_ids,
             sampling=msgspec.structs.replace(sampling, max_tokens=max_tokens),
             tenant=principal.project_id,
-            adapter=route.adapter.digest if route.adapter else "",
+            adapter=adapter.key if adapter else "",
             n=request.n,
             weight=request.weight,
         )
-        return Prepared(pool, generate, tag, request.stop, request.names.grammar)
+        return Prepared(pool, route, generate, tag, request.stop, request.names.grammar)
 
-    async def prepare_embedding(self, principal: Principal, request: EmbeddingRequest) -> Prepared:
+    async def prepare_embedding(self, principal: Principal, route: Route, request: EmbeddingRequest) -> Prepared:
         """Raises as `prepare` does."""
-        route = await self._resolver.resolve(principal.project_id, request.model, principal.models)
-        pool = self._pools[route.base]
+        pool, adapter = self._pools[route.base], route.adapter
         prompt = await _tokenize(pool.any, request.prompt, request.names.prompt)
         capabilities = pool.any.capabilities
         if prompt.num_tokens > capabilities.max_model_len:
@@ -130,10 +136,10 @@ class Pipeline:
             prompt_token_ids=prompt.token_ids,
             sampling=SamplingParams(max_tokens=0),
             tenant=principal.project_id,
-            adapter=route.adapter.digest if route.adapter else "",
+            adapter=adapter.key if adapter else "",
             pooling=request.pooling,
         )
-        return Prepared(pool, generate, tag)
+        return Prepared(pool, route, generate, tag)
 
     async def admit(self, principal: Principal, prepared: Sequence[Prepared]) -> Admitted:
         """Reserve what the prompts of one request may use at most; completions may have to be shorter for it.
@@ -187,10 +193,13 @@ class Pipeline:
 
     async def embed(self, prepared: Prepared) -> tuple[bytes, Usage]:
         """The embedding of one prepared text, fp32 little-endian and of unit length. Raises as `run` does."""
-        async with aclosing(prepared.pool.pick().generate(prepared.request)) as items:
-            async for item in items:
-                if isinstance(item, Final) and item.embedding is not None:
-                    return item.embedding, item.usage
+        try:
+            async with aclosing(prepared.pool.pick().generate(prepared.request)) as items:
+                async for item in items:
+                    if isinstance(item, Final) and item.embedding is not None:
+                        return item.embedding, item.usage
+        except InvalidRequest as error:
+            raise _naming(error, prepared) from None
         raise BackendFailed("The engine gave no embedding.")
 
     def _tag(self, principal: Principal, route: Route, request: TextRequest | EmbeddingRequest) -> MeterTag:
@@ -205,8 +214,9 @@ class Pipeline:
             endpoint=request.endpoint,
             model=route.model,
             adapter_id=adapter.id if adapter else None,
-            adapter_version=adapter.version if adapter else None,
-            adapter_digest=adapter.digest if adapter else None,
+            adapter_version=adapter.ref.version if adapter else None,
+            # The owner's to know; of a version there is but one.
+            adapter_digest=adapter.ref.digest if adapter and not adapter.is_shared else None,
             created_at_ns=0,
             stream=request.stream,
             service_tier=request.service_tier,
@@ -249,7 +259,11 @@ def _end(choices: list[Choice], final: Final) -> list[Piece]:
 
 
 def _naming(error: InvalidRequest, prepared: Prepared) -> InvalidRequest:
-    """The engine's refusal, with the client's name of what was refused: all but the grammar was checked here."""
+    """The engine's refusal, with the client's name of what was refused: all but the grammar and the adapter was checked
+    here. Why a shared adapter cannot be loaded is its owner's to know."""
+    adapter = prepared.route.adapter
+    if error.param == "model" and adapter is not None and adapter.is_shared:
+        return InvalidRequest("The adapter cannot be loaded.", param=error.param, code=error.code)
     return InvalidRequest(error.message, param=error.param or prepared.grammar_field, code=error.code)
 
 

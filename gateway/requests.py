@@ -1,6 +1,7 @@
 """What a client asks the pipeline for, once its body is understood: no field's name and no bound of the API is here.
 
-A request still names its model and holds text; `Pipeline.prepare` turns it into one the engine understands.
+A request still holds text, and leaves open what its client did not say; `Pipeline.prepare` turns it into one the engine
+understands.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class FieldNames(msgspec.Struct, frozen=True):
 class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Completions of one prompt, n of them.
 
+    given: the fields of sampling that the client gave a value; an adapter may have its own for the others.
     max_tokens None: as many as usual_max_tokens, or as the gateway's default, where there is room; 0: the prompt alone;
     that of sampling is not looked at.
     stop: strings that end the text. weight: as in `GenerateRequest`. service_tier: what it is priced as.
@@ -44,11 +46,11 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     request_id: str
     endpoint: str
-    model: str
     prompt: Prompt
     names: FieldNames
     stream: bool
     sampling: SamplingParams
+    given: frozenset[str] = frozenset()
     max_tokens: int | None = None
     usual_max_tokens: int | None = None
     n: int = 1
@@ -62,7 +64,6 @@ class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     request_id: str
     endpoint: str
-    model: str
     prompt: str | list[int]
     names: FieldNames
     pooling: Literal["last", "mean"]

@@ -31,6 +31,7 @@ from gateway.db.pool import FAILURES, UNAVAILABLE, UNUSABLE, Database, lock_tabl
 from gateway.db.prices import PriceLoader
 from gateway.errors import GatewayError
 from gateway.exports.deliverer import Deliverer, places_below
+from gateway.lifecycle.residency import Residency
 from gateway.limits.clock import DatabaseClock
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
@@ -84,7 +85,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         await once_available(lambda: _warn_about_locks(database))
         failures = FailureCap(settings.max_failed_keys)
         authenticator = Authenticator(database, failures)
-        resolver = Resolver(database, frozenset({settings.model_name}))
+        resolver = Resolver(database, settings.model_name)
         authenticator.changes.subscribe(resolver.changed)
         prices = PriceCache(PriceLoader(database), FAILURES)
         authenticator.changes.subscribe(prices.changed)
@@ -112,6 +113,10 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         reconciler = Reconciler(database, pools, metrics.journal)
         admin = _admin_services(settings, config, database, authenticator, failures, backend, reconciler)
         await _start(stack, authenticator, limiter, metering, backend, Purger(admin))
+        residency = Residency(database, [backend])
+        authenticator.changes.subscribe(residency.changed)
+        residency.start()
+        stack.push_async_callback(residency.stop)
         webhooks = WebhookSender(database, allow_private=settings.private_webhooks)
         webhooks.start()
         stack.push_async_callback(webhooks.stop)

@@ -18,7 +18,7 @@ from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
 from gateway.admin.projects import active_project, existing_project
 from gateway.admin.services import Caller, Services
 from gateway.db import audit, limits
-from gateway.db.adapters import list_adapters
+from gateway.db.routes import list_routes
 from gateway.errors import NotFound
 from gateway.limits.limit import ALERT_PERCENTS, Limit, Unit, Window
 
@@ -115,7 +115,7 @@ async def _change(conn: Connection, wanted: UpdateRateLimit, organization_id: st
 
 async def _rate_limits(conn: Connection, base_model: str, organization_id: str, project_id: str) -> list[RateLimit]:
     """One for each model that the project can call."""
-    names = [None, *(adapter.name for adapter in await list_adapters(conn, project_id))]
+    names = [None, *dict.fromkeys(row.name for row in await list_routes(conn, project_id))]
     known = [each.limit for each in await limits.list_limits(conn, organization_id, project_id)]
     models = [base_model if name is None else f"{base_model}:{name}" for name in names]
     return [_shown(model, known) for model in models]

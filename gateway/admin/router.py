@@ -9,9 +9,11 @@ from litestar.di import Provide
 from litestar.types import ControllerRouterHandler
 
 from gateway.admin.access import admin_guard, check_routes
+from gateway.admin.adapter_settings import AdapterSettingsController
 from gateway.admin.adapters import AdapterController
 from gateway.admin.adjustments import AdjustmentController
 from gateway.admin.admin_keys import AdminKeyController
+from gateway.admin.aliases import AliasController
 from gateway.admin.audit_logs import AuditLogController
 from gateway.admin.costs import CostController
 from gateway.admin.credits import CreditController
@@ -32,6 +34,7 @@ from gateway.admin.rate_limits import RateLimitController
 from gateway.admin.reconciliation import ReconciliationController
 from gateway.admin.service_accounts import ServiceAccountController
 from gateway.admin.services import AdminServices
+from gateway.admin.shares import ShareController
 from gateway.admin.spend_alerts import OrganizationSpendAlertController, ProjectSpendAlertController
 from gateway.admin.spend_limits import OrganizationSpendLimitController, ProjectSpendLimitController
 from gateway.admin.status import status
@@ -53,6 +56,9 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     KeyController,
     KeyStateController,
     AdapterController,
+    AdapterSettingsController,
+    ShareController,
+    AliasController,
     ProjectLimitController,
     OrganizationLimitController,
     RateLimitController,

@@ -1,4 +1,5 @@
-"""Admits the prompts of one HTTP request: its reply tells where the caller's limits stand, and its end frees them."""
+"""Admits the prompts of one HTTP request: its reply tells which adapter it is from and where the caller's limits stand,
+its end frees them."""
 
 from __future__ import annotations
 
@@ -11,12 +12,17 @@ from gateway.api.envelope import call_of
 from gateway.pipeline import Pipeline, Prepared
 from gateway.principal import Principal
 
+ADAPTER_HEADER = "x-lorikeet-adapter"
+"""`<name>@<version>` of the adapter that a reply comes from; none where that is the base."""
+
 
 async def admit(
     pipeline: Pipeline, request: Request[Any, Any, Any], caller: Principal, prepared: Sequence[Prepared]
 ) -> Sequence[Prepared]:
-    """What may run, in order. Raises LimitReached and Overloaded."""
+    """What may run, in order; all of it goes one way. Raises LimitReached and Overloaded."""
     admitted = await pipeline.admit(caller, prepared)
-    call = call_of(request.scope)
+    call, adapter = call_of(request.scope), prepared[0].route.adapter
     call.headers, call.on_end = admitted.headers, admitted.close
+    if adapter is not None:
+        call.headers = (*call.headers, (ADAPTER_HEADER, adapter.label))
     return admitted.prepared

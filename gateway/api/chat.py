@@ -29,7 +29,7 @@ from gateway.api.fields import decode, refuse_unsupported
 from gateway.api.grammar import requested_grammar
 from gateway.api.logprobs import TokenBytes, chat_logprobs
 from gateway.api.messages import template_messages
-from gateway.api.options import include_usage, sampling_params, stop_strings
+from gateway.api.options import given_options, include_usage, sampling_params, stop_strings
 from gateway.api.replies import Answer, collect, json_response, reply_id
 from gateway.api.shape import shape
 from gateway.api.sse import open_stream
@@ -53,7 +53,8 @@ def chat_completions(pipeline: Pipeline) -> HTTPRouteHandler:
         wire = decode(_DECODER, await request.body())
         call.model = wire.model
         with_usage, tier = include_usage(wire), _tier(wire)
-        good = await pipeline.prepare(caller, _text_request(wire, call.request_id, tier))
+        asked = _text_request(wire, call.request_id, tier)
+        good = await pipeline.prepare(caller, await pipeline.route(caller, wire.model), asked)
         (prepared,) = await admit(pipeline, request, caller, [good])
         items, to_bytes = pipeline.run(prepared), pipeline.tokenizer(prepared).token_bytes
         common: dict[str, Any] = {
@@ -97,7 +98,6 @@ def _text_request(wire: ChatCompletionRequest, request_id: str, tier: ServedTier
     return TextRequest(
         request_id=request_id,
         endpoint=ENDPOINT,
-        model=wire.model,
         prompt=Conversation(template_messages(wire.messages)),
         names=FieldNames(
             prompt="messages",
@@ -108,6 +108,7 @@ def _text_request(wire: ChatCompletionRequest, request_id: str, tier: ServedTier
         sampling=sampling_params(
             wire, num_logprobs=(wire.top_logprobs or 0) if wire.logprobs else None, grammar=grammar
         ),
+        given=given_options(wire),
         max_tokens=wire.max_completion_tokens if is_modern else wire.max_tokens,
         n=wire.n or 1,
         stop=stop_strings(wire),

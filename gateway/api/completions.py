@@ -29,7 +29,7 @@ from gateway.api.fields import decode, refuse_unsupported
 from gateway.api.grammar import requested_grammar
 from gateway.api.logprobs import TokenBytes, text_logprobs
 from gateway.api.merge import all_of, merged
-from gateway.api.options import include_usage, sampling_params, stop_strings
+from gateway.api.options import given_options, include_usage, sampling_params, stop_strings
 from gateway.api.prompts import prompts
 from gateway.api.replies import Answer, Collected, collect, json_response, reply_id, row_id
 from gateway.api.shape import shape
@@ -52,10 +52,12 @@ def completions(pipeline: Pipeline) -> HTTPRouteHandler:
         call.model = wire.model
         with_usage = include_usage(wire)
         _check(wire)
-        good = [
-            await pipeline.prepare(caller, _text_request(wire, prompt, row_id(call.request_id, index)))
+        asked = [
+            _text_request(wire, prompt, row_id(call.request_id, index))
             for index, prompt in enumerate(prompts(wire.prompt, "prompt", MAX_PROMPTS))
         ]
+        route = await pipeline.route(caller, wire.model)
+        good = [await pipeline.prepare(caller, route, each) for each in asked]
         prepared = await admit(pipeline, request, caller, good)
         echoes = [_echo(pipeline, wire, each, index) for index, each in enumerate(prepared)]
         to_bytes = None if wire.logprobs is None else pipeline.tokenizer(prepared[0]).token_bytes
@@ -99,7 +101,6 @@ def _text_request(wire: CompletionRequest, prompt: str | list[int], request_id: 
     return TextRequest(
         request_id=request_id,
         endpoint=ENDPOINT,
-        model=wire.model,
         prompt=prompt,
         names=FieldNames(prompt="prompt", n="best_of" if chooses else "n", grammar=grammar_field),
         stream=bool(wire.stream),
@@ -109,6 +110,7 @@ def _text_request(wire: CompletionRequest, prompt: str | list[int], request_id: 
             num_prompt_logprobs=num_prompt_logprobs,
             grammar=grammar,
         ),
+        given=given_options(wire),
         max_tokens=wire.max_tokens,
         usual_max_tokens=DEFAULT_MAX_TOKENS,
         n=num_candidates,

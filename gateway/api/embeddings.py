@@ -37,18 +37,19 @@ def embeddings(pipeline: Pipeline) -> HTTPRouteHandler:
         call = call_of(request.scope)
         wire = decode(_DECODER, await request.body())
         call.model = wire.model
+        inputs = prompts(wire.input, "input", MAX_INPUTS)
+        route = await pipeline.route(caller, wire.model)
         good = []
-        for index, prompt in enumerate(prompts(wire.input, "input", MAX_INPUTS)):
+        for index, prompt in enumerate(inputs):
             asked = EmbeddingRequest(
                 request_id=row_id(call.request_id, index),
                 endpoint=ENDPOINT,
-                model=wire.model,
                 prompt=prompt,
                 names=FieldNames(prompt="input"),
                 pooling=wire.pooling or "mean",
                 dimensions=wire.dimensions,
             )
-            good.append(await pipeline.prepare_embedding(caller, asked))
+            good.append(await pipeline.prepare_embedding(caller, route, asked))
             await asyncio.sleep(0)  # the streams of others go on while thousands of inputs are tokenized
         prepared = await admit(pipeline, request, caller, good)
         results = await unless_gone(request.receive, all_of([pipeline.embed(each) for each in prepared]))

@@ -20,7 +20,10 @@ from gateway.routing.resolve import Resolver, Route
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """root and parent, as vLLM shows them: the base model that an adapter stands on. created: Unix time in seconds."""
+    """root and parent, as vLLM shows them: the base model, and what this one stands on, which of an alias is a version.
+
+    created: Unix time in seconds. owned_by: a project, "lorikeet", or "shared" for what another project shares with it.
+    """
 
     id: str
     object: Literal["model"] = "model"
@@ -52,12 +55,18 @@ def models(resolver: Resolver, pools: Mapping[str, Pool]) -> list[HTTPRouteHandl
 
 
 def _model(route: Route, pool: Pool) -> Model:
-    adapter = route.adapter
+    adapter, parent = route.adapter, None
+    owner, created = "lorikeet", pool.created
+    if adapter is not None:
+        is_alias = ":" not in route.id
+        parent = f"{route.base}:{adapter.label}" if is_alias else route.base
+        owner = "shared" if adapter.is_shared else adapter.ref.tenant
+        created = int(adapter.created_at.timestamp())
     return Model(
-        id=route.model,
-        created=int(adapter.created_at.timestamp()) if adapter else pool.created,
-        owned_by=adapter.project_id if adapter else "lorikeet",
+        id=route.id,
+        created=created,
+        owned_by=owner,
         root=route.base,
-        parent=route.base if adapter else None,
+        parent=parent,
         max_model_len=pool.any.capabilities.max_model_len,
     )

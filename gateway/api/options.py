@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.protocol import Grammar, SamplingParams
 from gateway.api.common_wire import CommonFields
 from gateway.errors import InvalidRequest
+from gateway.routing.defaults import SAMPLING
 
 
 def sampling_params(
@@ -33,6 +34,11 @@ def sampling_params(
         num_prompt_logprobs=num_prompt_logprobs,
         grammar=grammar,
     )
+
+
+def given_options(request: CommonFields) -> frozenset[str]:
+    """What of `sampling_params` the client chose itself; a zero is a choice, null is none."""
+    return frozenset(name for name in SAMPLING if getattr(request, name) is not None)
 
 
 def stop_strings(request: CommonFields) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from gateway.cli import (
     adapters,
     admin_keys,
+    aliases,
     audit,
     backup,
     credits,
@@ -79,6 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
         limits,
         webhooks,
         adapters,
+        aliases,
         service_accounts,
         users,
         members,

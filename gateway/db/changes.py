@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One row that changed. table: "api_keys", "adapters" or "limits"; project_id is None for what belongs to the
+    """One row that changed. table: such as "api_keys" or "adapters"; project_id is None for what belongs to the
     organization."""
 
     version: int

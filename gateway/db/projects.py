@@ -165,7 +165,9 @@ async def next_to_purge(conn: Connection) -> tuple[str, str] | None:
     return (row["organization_id"], row["id"]) if row else None
 
 
-_REMOVE_ADAPTERS = "UPDATE adapters SET removed_at = now() WHERE project_id = $1 AND removed_at IS NULL"
+_REMOVE_ADAPTERS = """
+    UPDATE adapters SET removed_at = coalesce(removed_at, now()), defaults = '{}', pinned = false WHERE project_id = $1
+"""
 _DIGESTS = """
     SELECT DISTINCT v.digest FROM adapter_versions v JOIN adapters a ON a.id = v.adapter_id WHERE a.project_id = $1
 """
@@ -175,6 +177,11 @@ _REMOVE_ACCOUNTS = """
 """
 _FORGET_KEYS = """
     UPDATE api_keys SET name = '', models = NULL, ip_allow = NULL, owner_user_id = NULL WHERE project_id = $1
+"""
+_REMOVE_ALIASES = "DELETE FROM model_aliases WHERE project_id = $1"
+_REMOVE_SHARES = """
+    DELETE FROM adapter_shares s USING adapters a
+    WHERE a.id = s.adapter_id AND (s.project_id = $1 OR a.project_id = $1)
 """
 _REMOVE_LIMITS = "DELETE FROM limits WHERE project_id = $1"
 _PURGED = "UPDATE projects SET purged_at = now() WHERE id = $1"
@@ -187,6 +194,15 @@ async def purge_project(conn: Connection, project_id: str) -> list[str]:
     ids, the adapters' names, versions and digests.
     """
     digests = [row["digest"] for row in await conn.fetch(_DIGESTS, project_id)]
-    for statement in (_REMOVE_MEMBERS, _REMOVE_ACCOUNTS, _FORGET_KEYS, _REMOVE_ADAPTERS, _REMOVE_LIMITS, _PURGED):
+    for statement in (
+        _REMOVE_MEMBERS,
+        _REMOVE_ACCOUNTS,
+        _FORGET_KEYS,
+        _REMOVE_ADAPTERS,
+        _REMOVE_ALIASES,
+        _REMOVE_SHARES,
+        _REMOVE_LIMITS,
+        _PURGED,
+    ):
         await conn.execute(statement, project_id)
     return digests

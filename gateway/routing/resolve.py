@@ -1,88 +1,153 @@
-"""Model strings to routes: `<base>` or `<base>:<adapter>`, within what one tenant may use.
+"""Model strings to routes, within what one tenant may use, remembered until something of it changes.
 
 An adapter that belongs to somebody else is looked up, and missed, exactly like one that does not exist.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
+import datetime
+from collections.abc import Collection
 
 import msgspec
 
-from gateway.db.adapters import AdapterRow, find_adapter, list_adapters
+from adapters.ref import AdapterRef
 from gateway.db.changes import Change
 from gateway.db.pool import UNAVAILABLE, Database
+from gateway.db.routes import RouteRow, find_alias_target, find_current, find_version, list_routes
 from gateway.errors import ModelNotFound, Overloaded
+from gateway.routing.defaults import Defaults
+from gateway.routing.model_string import Wanted, read_model
 
 RETRY_AFTER_S = 1.0
 
+_DEFAULTS = msgspec.json.Decoder(Defaults)
 
-class Route(msgspec.Struct, frozen=True):
-    """Where a request goes: the pool of a base model, and the adapter to apply there."""
 
-    base: str
-    adapter: AdapterRow | None
+class RoutedAdapter(msgspec.Struct, frozen=True):
+    """One version of an adapter. id: the adapter's. key: of its content, as engines know it. is_shared: another project
+    of the organization owns it. created_at: of the name it was asked for by."""
+
+    id: str
+    ref: AdapterRef
+    key: str
+    defaults: Defaults
+    created_at: datetime.datetime
+    is_shared: bool
 
     @property
-    def model(self) -> str:
-        """The id clients use."""
-        return self.base if self.adapter is None else f"{self.base}:{self.adapter.name}"
+    def label(self) -> str:
+        """What a reply says that it came from."""
+        return f"{self.ref.name}@{self.ref.version}"
+
+
+class Route(msgspec.Struct, frozen=True):
+    """Where a request goes: the pool of a base model, and the adapter to apply there.
+
+    id: what it was asked for by. model: what limits, prices, allow-lists and the ledger know it by, `<base>` or
+    `<base>:<adapter>`, whatever the version.
+    """
+
+    id: str
+    model: str
+    base: str
+    adapter: RoutedAdapter | None = None
+
+    def is_in(self, allowed: Collection[str] | None) -> bool:
+        """Whether these models include it; None is all."""
+        return allowed is None or self.model in allowed or self.id in allowed
 
 
 class Resolver:
-    """Remembers adapters it has found until the change feed says that they changed; pass it `changed` to subscribe."""
+    """Remembers the routes it has found until the change feed says that they changed; pass it `changed` to subscribe.
 
-    def __init__(self, database: Database, bases: frozenset[str]) -> None:
+    base: the public id of the model that all adapters are for.
+    """
+
+    def __init__(self, database: Database, base: str) -> None:
         self._database = database
-        self._bases = bases
-        self._found: dict[tuple[str, str], AdapterRow] = {}
+        self._base = Route(base, base, base)
+        self._found: dict[str, dict[str, Route]] = {}  # by project and model string
+        self._borrowers: dict[str, set[str]] = {}  # projects for which something of an owner's was found
         self._generation = 0  # an answer asked for under an older one may be stale and is not remembered
 
-    async def resolve(self, project_id: str, model: str, allowed: Container[str] | None = None) -> Route:
+    async def resolve(self, project_id: str, model: str, allowed: Collection[str] | None = None) -> Route:
         """Raises ModelNotFound, and Overloaded when the database cannot be asked. allowed: models, None for all."""
-        base, colon, name = model.partition(":")
-        if base not in self._bases or (colon and not name) or (allowed is not None and model not in allowed):
+        if model == self._base.model:
+            route: Route | None = self._base
+        else:
+            found = self._found.get(project_id)
+            route = (found.get(model) if found else None) or await self._find(project_id, model)
+        if route is None or not route.is_in(allowed):
             raise ModelNotFound(model)
-        if not colon:
-            return Route(base, None)
-        adapter = self._found.get((project_id, name)) or await self._find(project_id, name)
-        if adapter is None:
-            raise ModelNotFound(model)
-        return Route(base, adapter)
+        return route
 
-    async def list_routes(self, project_id: str, allowed: Container[str] | None = None) -> list[Route]:
-        """Everything this tenant may use: each base, then each of its adapters on it, oldest first.
+    async def list_routes(self, project_id: str, allowed: Collection[str] | None = None) -> list[Route]:
+        """Everything this tenant may use: the base, its adapters and those shared with it, and its aliases; versions
+        that `allowed` names come last.
 
         allowed: as in `resolve`.
         """
         try:
             async with self._database.acquire() as conn:
-                adapters = await list_adapters(conn, project_id)
+                rows = await list_routes(conn, project_id)
         except UNAVAILABLE:
             raise _unavailable() from None
-        routes = [Route(base, adapter) for base in sorted(self._bases) for adapter in (None, *adapters)]
-        return [route for route in routes if allowed is None or route.model in allowed]
+        base = self._base.model
+        routes = [self._base, *(_route(base, row.alias or f"{base}:{row.name}", row) for row in rows)]
+        versions = [await self._find(project_id, model) for model in sorted(allowed or ()) if "@" in model]
+        return [route for route in (*routes, *versions) if route is not None and route.is_in(allowed)]
 
     def changed(self, change: Change | None) -> None:
         """Forget what a change may have made stale; None: everything."""
         if change is None:
             self._found.clear()
-        elif change.table == "adapters":
-            self._found = {key: row for key, row in self._found.items() if key[0] != change.project_id}
+            self._borrowers.clear()
+        elif change.table in ("adapters", "model_aliases", "adapter_shares"):
+            self._forget(change.project_id)
+        elif change.table == "projects":  # what an archived one shared
+            self._forget(change.id)
         self._generation += 1
 
-    async def _find(self, project_id: str, name: str) -> AdapterRow | None:
-        generation = self._generation
-        if "\0" in name:  # PostgreSQL's text cannot hold it
+    def _forget(self, project_id: str | None) -> None:
+        """What a project calls, and what those call that call its adapters."""
+        if project_id is not None:
+            for each in (project_id, *self._borrowers.pop(project_id, ())):
+                self._found.pop(each, None)
+
+    def _remember(self, project_id: str, route: Route) -> None:
+        self._found.setdefault(project_id, {})[route.id] = route
+        if route.adapter is not None and route.adapter.is_shared:
+            self._borrowers.setdefault(route.adapter.ref.tenant, set()).add(project_id)
+
+    async def _find(self, project_id: str, model: str) -> Route | None:
+        wanted = read_model(model, self._base.model)
+        if wanted is None:
             return None
+        generation = self._generation
+        row = await self._look_up(project_id, wanted)
+        if row is None:
+            return None
+        route = _route(self._base.model, model, row)
+        if generation == self._generation:
+            self._remember(project_id, route)
+        return route
+
+    async def _look_up(self, project_id: str, wanted: Wanted) -> RouteRow | None:
         try:
             async with self._database.acquire() as conn:
-                adapter = await find_adapter(conn, project_id, name)
+                if wanted.is_alias:
+                    return await find_alias_target(conn, project_id, wanted.name)
+                if wanted.version is not None:
+                    return await find_version(conn, project_id, wanted.name, wanted.version)
+                return await find_current(conn, project_id, wanted.name)
         except UNAVAILABLE:
             raise _unavailable() from None
-        if adapter is not None and generation == self._generation:
-            self._found[project_id, name] = adapter
-        return adapter
+
+
+def _route(base: str, model: str, row: RouteRow) -> Route:
+    ref = AdapterRef(row.project_id, row.name, row.version, row.digest)
+    adapter = RoutedAdapter(row.adapter_id, ref, ref.key, _DEFAULTS.decode(row.defaults), row.created_at, row.is_shared)
+    return Route(model, f"{base}:{row.name}", base, adapter)
 
 
 def _unavailable() -> Overloaded:

@@ -10,8 +10,10 @@ from litestar import Litestar
 from litestar.handlers import HTTPRouteHandler
 
 from gateway.admin.access import Access
+from gateway.admin.adapter_settings import SetAdapter
 from gateway.admin.adjustments import Adjust
 from gateway.admin.admin_keys import CreateAdminKey
+from gateway.admin.aliases import CreateAlias, MoveAlias
 from gateway.admin.credits import GrantCredit, SetBilling
 from gateway.admin.deliveries import SetDelivery
 from gateway.admin.key_states import RotateKey
@@ -25,6 +27,7 @@ from gateway.admin.projects import ArchiveProject, CreateProject, ModifyProject
 from gateway.admin.rate_limits import UpdateRateLimit
 from gateway.admin.reconciliation import WriteOff
 from gateway.admin.service_accounts import CreateServiceAccount
+from gateway.admin.shares import ShareAdapter
 from gateway.admin.spend_alerts import SetSpendAlert
 from gateway.admin.spend_limits import UpdateSpendLimit
 from gateway.admin.stripe_customers import SetStripeCustomer
@@ -32,6 +35,10 @@ from gateway.admin.users import CreateUser, ModifyUser, ResetUser
 from gateway.admin.webhooks import CreateWebhook
 
 GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
+    SetAdapter: {"defaults": {"temperature": 0.5, "system_prompt": None}, "pinned": False},
+    MoveAlias: {"adapter": "pirate", "version": 1},
+    CreateAlias: {"name": "support-bot", "adapter": "pirate", "version": 1},
+    ShareAdapter: {"project_id": "proj_x"},
     AddMember: {"user_id": "user_x", "role": "viewer"},
     Adjust: {
         "direction": "refund",

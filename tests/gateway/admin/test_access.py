@@ -145,6 +145,8 @@ MEANT = {
     ("projects", "service_accounts"): "keys",
     ("projects", "api_keys"): "keys",
     ("projects", "adapters"): "adapters",
+    ("projects", "adapters", "shares"): "organization",
+    ("projects", "aliases"): "adapters",
     ("projects", "limits"): "limits",
     ("projects", "rate_limits"): "limits",
     ("projects", "spend_limit"): "limits",
@@ -175,7 +177,7 @@ MEANT = {
     ("audit_logs",): "audit",
 }
 """What a path is about, without ids and actions."""
-MEANT_TO_CHANGE = {("projects", "limits"): "key_limits"}
+MEANT_TO_CHANGE = {("projects", "limits"): "key_limits", ("projects", "adapters", "shares"): "projects"}
 """Where that differs; limits of the project itself are a matter of the body."""
 ACTIONS = {"close", "suspend", "resume", "archive", "rotate", "reset", "verify", "write_off"}
 
@@ -255,6 +257,10 @@ class Foreign(msgspec.Struct, frozen=True):
     delivery_id: str
     rate_limit_id: str = "rl-tiny:pirate"
     name: str = "pirate"
+
+    @property
+    def other_project_id(self) -> str:
+        return self.project_id
 
 
 @pytest.fixture

@@ -1,0 +1,84 @@
+"""`lorikeet alias`: a tenant's own names of models."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from gateway.cli.errors import CommandFailed
+from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+
+if TYPE_CHECKING:
+    from gateway.cli.output import Verbs
+
+
+def register(verbs: Verbs) -> None:
+    alias = verbs.add_parser(
+        "alias",
+        help="set, list and remove aliases",
+        description="Names of models that a tenant moves from version to version of its adapters.",
+    )
+    actions = alias.add_subparsers(metavar="ACTION", required=True)
+    setting = actions.add_parser(
+        "set",
+        help="make an alias, or move it",
+        description="Point an alias at a version, whether it is new or not: in force on every gateway within a second.",
+    )
+    setting.add_argument("name", metavar="NAME", help="the model id that clients use")
+    setting.add_argument("version", metavar="ADAPTER@VERSION", help="such as support@3")
+    setting.set_defaults(run=_set)
+    listing = actions.add_parser("list", help="list aliases", description="List a tenant's aliases, oldest first.")
+    listing.set_defaults(run=_list)
+    remove = actions.add_parser("remove", help="remove an alias", description="Remove an alias; its version stays.")
+    remove.add_argument("name", metavar="NAME", help="the alias")
+    remove.set_defaults(run=_remove)
+    for parser in (setting, listing, remove):
+        parser.add_argument("--tenant", required=True, metavar="NAME", help="the tenant it belongs to")
+        add_json_flag(parser)
+
+
+def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient, Refused
+
+    target = _target(arguments.version)
+    with AdminClient.of(environ) as client:
+        path = f"{client.tenant_path(arguments.tenant)}/aliases"
+        try:
+            alias = client.post(f"{path}/{quote(arguments.name, safe='')}", json=target)
+        except Refused as refusal:
+            if refusal.code != "not_found":
+                raise
+            alias = client.post(path, json={"name": arguments.name} | target)
+    return print_result(arguments, alias, f"{alias['name']} is now {alias['adapter']}@{alias['version']}")
+
+
+def _target(text: str) -> dict[str, str | int]:
+    adapter, _, version = text.rpartition("@")
+    if not (adapter and version.isascii() and version.isdecimal()):
+        raise CommandFailed(f"'{text}' names no version: give an adapter and a number, such as support@3")
+    return {"adapter": adapter, "version": int(version)}
+
+
+def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        aliases = client.get_all(f"{client.tenant_path(arguments.tenant)}/aliases")
+    if arguments.json:
+        print_json(aliases)
+        return 0
+    rows = [(a["name"], a["adapter"], a["version"], utc(a["created_at"]), utc(a["moved_at"])) for a in aliases]
+    print_table(("NAME", "ADAPTER", "VERSION", "CREATED", "MOVED"), rows)
+    return 0
+
+
+def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        path = client.tenant_path(arguments.tenant)
+        client.delete(f"{path}/aliases/{quote(arguments.name, safe='')}")
+    shown = {"name": arguments.name, "removed": True}
+    return print_result(arguments, shown, f"alias {arguments.name} of {arguments.tenant} is removed")

@@ -1,0 +1,108 @@
+"""Aliases: a project's own names of models, each of which points at one version of one of its adapters.
+
+An alias whose adapter was removed is not there any more, and its name is free.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from gateway.db.ids import new_id
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+
+class AliasRow(msgspec.Struct, frozen=True):
+    """adapter: its name. moved_at: when it last came to point where it points."""
+
+    id: str
+    name: str
+    target_kind: Literal["version"]
+    adapter: str
+    version: int
+    created_at: datetime.datetime
+    moved_at: datetime.datetime
+
+
+_HAS_ADAPTER = "SELECT EXISTS (SELECT FROM adapters WHERE project_id = $1 AND name = $2 AND removed_at IS NULL)"
+
+
+async def has_adapter(conn: Connection, project_id: str, name: str) -> bool:
+    return bool(await conn.fetchval(_HAS_ADAPTER, project_id, name))
+
+
+# The version's row is locked, so that it stays ready as long as the caller's transaction lasts.
+_TARGET = """
+    SELECT a.id FROM adapters a JOIN adapter_versions v ON v.adapter_id = a.id
+    WHERE a.project_id = $1 AND a.name = $2 AND a.removed_at IS NULL AND v.version = $3 AND v.state = 'ready'
+    FOR SHARE OF v
+"""
+
+
+async def find_target(conn: Connection, project_id: str, adapter: str, version: int) -> str | None:
+    """The id of the project's adapter, where this version of it can be served."""
+    adapter_id: str | None = await conn.fetchval(_TARGET, project_id, adapter, version)
+    return adapter_id
+
+
+_FIND = """
+    SELECT m.id, m.name, m.target_kind, a.name AS adapter, m.version, m.created_at, m.moved_at
+    FROM model_aliases m JOIN adapters a ON a.id = m.adapter_id
+    WHERE m.project_id = $1 AND m.name = $2 AND a.removed_at IS NULL
+"""
+
+
+async def find_alias(conn: Connection, project_id: str, name: str) -> AliasRow | None:
+    row = await conn.fetchrow(_FIND, project_id, name)
+    return AliasRow(**row) if row else None
+
+
+_LIST = """
+    SELECT m.id, m.name, m.target_kind, a.name AS adapter, m.version, m.created_at, m.moved_at
+    FROM model_aliases m JOIN adapters a ON a.id = m.adapter_id
+    WHERE m.project_id = $1 AND a.removed_at IS NULL
+    ORDER BY m.created_at, m.id
+"""
+
+
+async def list_aliases(conn: Connection, project_id: str) -> list[AliasRow]:
+    """Oldest first."""
+    return [AliasRow(**row) for row in await conn.fetch(_LIST, project_id)]
+
+
+_FREE_NAME = """
+    DELETE FROM model_aliases m USING adapters a
+    WHERE m.project_id = $1 AND m.name = $2 AND a.id = m.adapter_id AND a.removed_at IS NOT NULL
+"""
+_CREATE = """
+    INSERT INTO model_aliases (id, project_id, name, target_kind, adapter_id, version)
+    VALUES ($1, $2, $3, 'version', $4, $5)
+    ON CONFLICT (project_id, name) DO NOTHING RETURNING id
+"""
+
+
+async def create_alias(conn: Connection, project_id: str, name: str, adapter_id: str, version: int) -> bool:
+    """False if the project has an alias of this name."""
+    await conn.execute(_FREE_NAME, project_id, name)
+    return await conn.fetchval(_CREATE, new_id("alias"), project_id, name, adapter_id, version) is not None
+
+
+_MOVE = """
+    UPDATE model_aliases SET target_kind = 'version', adapter_id = $3, version = $4, moved_at = now()
+    WHERE project_id = $1 AND name = $2
+"""
+
+
+async def move_alias(conn: Connection, project_id: str, name: str, adapter_id: str, version: int) -> None:
+    await conn.execute(_MOVE, project_id, name, adapter_id, version)
+
+
+_REMOVE = "DELETE FROM model_aliases WHERE project_id = $1 AND name = $2"
+
+
+async def remove_alias(conn: Connection, project_id: str, name: str) -> None:
+    await conn.execute(_REMOVE, project_id, name)

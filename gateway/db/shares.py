@@ -1,0 +1,75 @@
+"""Which projects may call an adapter of another one of their organization, under its name.
+
+What was shared of an adapter that was removed, or by a project that was archived, is not there any more, and its name
+is free for another.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gateway.db.ids import new_id
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+
+class ShareRow(msgspec.Struct, frozen=True):
+    """project_id: of whom it is shared with."""
+
+    id: str
+    project_id: str
+    created_at: datetime.datetime
+
+
+_ADAPTER = "SELECT id FROM adapters WHERE project_id = $1 AND name = $2 AND removed_at IS NULL"
+
+
+async def find_own_adapter(conn: Connection, project_id: str, name: str) -> str | None:
+    """The id of the project's adapter of this name."""
+    adapter_id: str | None = await conn.fetchval(_ADAPTER, project_id, name)
+    return adapter_id
+
+
+_FIND = "SELECT id, project_id, created_at FROM adapter_shares WHERE adapter_id = $1 AND project_id = $2"
+
+
+async def find_share(conn: Connection, adapter_id: str, project_id: str) -> ShareRow | None:
+    row = await conn.fetchrow(_FIND, adapter_id, project_id)
+    return ShareRow(**row) if row else None
+
+
+_LIST = "SELECT id, project_id, created_at FROM adapter_shares WHERE adapter_id = $1 ORDER BY created_at, id"
+
+
+async def list_shares(conn: Connection, adapter_id: str) -> list[ShareRow]:
+    """Oldest first."""
+    return [ShareRow(**row) for row in await conn.fetch(_LIST, adapter_id)]
+
+
+_FREE_NAME = """
+    DELETE FROM adapter_shares s USING adapters a, projects p
+    WHERE s.project_id = $1 AND s.name = $2 AND a.id = s.adapter_id AND p.id = a.project_id
+      AND (a.removed_at IS NOT NULL OR p.archived_at IS NOT NULL)
+"""
+_CREATE = """
+    INSERT INTO adapter_shares (id, adapter_id, project_id, name) VALUES ($1, $2, $3, $4)
+    ON CONFLICT DO NOTHING RETURNING id, project_id, created_at
+"""
+
+
+async def create_share(conn: Connection, adapter_id: str, name: str, project_id: str) -> ShareRow | None:
+    """None if another adapter of this name is shared with the project, or this one is already."""
+    await conn.execute(_FREE_NAME, project_id, name)
+    row = await conn.fetchrow(_CREATE, new_id("share"), adapter_id, project_id, name)
+    return ShareRow(**row) if row else None
+
+
+_REMOVE = "DELETE FROM adapter_shares WHERE adapter_id = $1 AND project_id = $2"
+
+
+async def remove_share(conn: Connection, adapter_id: str, project_id: str) -> None:
+    await conn.execute(_REMOVE, adapter_id, project_id)

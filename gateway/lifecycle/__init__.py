@@ -1,0 +1,1 @@
+"""From content that comes from outside to a version of an adapter that answers, and away again."""

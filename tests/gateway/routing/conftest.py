@@ -1,0 +1,135 @@
+"""Two gateways over one engine that records what it is asked, for all tests of routing; each has tenants of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import asyncpg
+import httpx
+import msgspec
+import pytest
+
+from gateway.db.adapters import put_adapter
+from gateway.db.pool import LISTENER_NAME
+from gateway.settings import Settings
+from tests.conftest import with_database
+from tests.gateway.live import BASE, LiveGateway, make_operator_key
+from tests.gateway.model_folder import make_model_folder
+from tests.gateway.routing.recording_engine import RecordingEngine
+
+_CUT = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = $1 AND datname = $2"
+
+
+def digest_of_version(number: int) -> str:
+    """Of content with which the fake engine rotates its answers by this number."""
+    return f"{number:08x}".ljust(64, "a")
+
+
+class City(msgspec.Struct, frozen=True):
+    gateways: list[LiveGateway]
+    engine: RecordingEngine
+    operator_key: str
+    dsn: str
+
+    async def fetch(self, sql: str, *values: Any) -> list[asyncpg.Record]:
+        conn = await asyncpg.connect(self.dsn)
+        try:
+            return await conn.fetch(sql, *values)
+        finally:
+            await conn.close()
+
+    async def cut_notifications(self) -> None:
+        await self.fetch(_CUT, LISTENER_NAME, urlsplit(self.dsn).path[1:])
+
+    async def put(self, project_id: str, adapter: str, *versions: int) -> None:
+        """Versions 1, 2, ... of an adapter, the last of them current."""
+        conn = await asyncpg.connect(self.dsn)
+        try:
+            for number in versions:
+                digest = digest_of_version(number)
+                await put_adapter(conn, project_id, adapter, digest=digest, rank=8, size_bytes=1)
+        finally:
+            await conn.close()
+
+
+@pytest.fixture(scope="session")
+def city(postgres: str, database_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[City]:
+    folder: Path = tmp_path_factory.mktemp("city")
+    model_dir = make_model_folder(folder / "model")
+    dsn = with_database(postgres, "city")
+
+    async def prepare() -> str:
+        conn = await asyncpg.connect(postgres)
+        try:
+            await conn.execute(f"CREATE DATABASE city TEMPLATE {database_template}")
+        finally:
+            await conn.close()
+        return await make_operator_key(dsn)
+
+    operator_key = asyncio.run(prepare())
+    settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE, max_failed_keys=0)
+    (folder / "run").mkdir()
+    engine = RecordingEngine(settings.engine_endpoint, model_dir, tokens_per_s=500)
+    gateways = [LiveGateway(settings, model_dir, dsn) for _ in range(2)]
+    try:
+        for gateway in gateways:
+            gateway.start()
+        yield City(gateways, engine, operator_key, dsn)
+    finally:
+        for gateway in gateways:
+            gateway.stop()
+        engine.stop()
+
+
+@pytest.fixture
+async def operator(city: City) -> AsyncIterator[httpx.AsyncClient]:
+    """For the admin API of the first gateway."""
+    headers = {"authorization": f"Bearer {city.operator_key}"}
+    async with httpx.AsyncClient(base_url=f"{city.gateways[0].url}/v1/organization", headers=headers) as client:
+        yield client
+
+
+_NUMBERS = itertools.count(1)
+
+
+class Tenant:
+    """A project of the test's own. path: of it in the admin API."""
+
+    def __init__(self, city: City, operator: httpx.AsyncClient, project_id: str) -> None:
+        self.city = city
+        self.project_id = project_id
+        self.path = f"/projects/{project_id}"
+        self._operator = operator
+        self._clients: list[httpx.AsyncClient] = []
+
+    async def client(self, gateway: int = 0, **key: Any) -> httpx.AsyncClient:
+        """With a new key, made of these fields."""
+        made = await self._operator.post(f"{self.path}/api_keys", json={"scopes": ["inference"]} | key)
+        headers = {"authorization": f"Bearer {made.json()['value']}"}
+        client = httpx.AsyncClient(base_url=self.city.gateways[gateway].url, headers=headers)
+        self._clients.append(client)
+        return client
+
+    async def put(self, adapter: str, *versions: int) -> None:
+        await self.city.put(self.project_id, adapter, *versions)
+
+    async def close(self) -> None:
+        for client in self._clients:
+            await client.aclose()
+
+
+@pytest.fixture
+async def tenants(city: City, operator: httpx.AsyncClient) -> AsyncIterator[list[Tenant]]:
+    """Three of them."""
+    made = []
+    for _ in range(3):
+        reply = await operator.post("/projects", json={"name": f"tenant {next(_NUMBERS)}"})
+        made.append(Tenant(city, operator, reply.json()["id"]))
+    yield made
+    for tenant in made:
+        await tenant.close()

@@ -1,0 +1,71 @@
+"""The fake engine in threads of this process, with everything that gateways asked of it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from engine.config import load_model_config, model_digest
+from engine.fake import BLOCK_SIZE, FakeCore
+from engine.mailbox import Command, Mailbox
+from engine.protocol import EngineError, EngineLimits, Final, GenerateRequest, StepOutputs, Usage
+from engine.server import EngineServer
+
+
+class _TappedMailbox(Mailbox):
+    """Between the engine's threads: keeps what goes through, and answers for the engine what it refuses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: list[Command] = []
+        self.missing: set[str] = set()
+
+    def take_commands(self, timeout_s: float) -> list[Command]:
+        commands = super().take_commands(timeout_s)
+        self.taken += commands
+        return [command for command in commands if not self._refuses(command)]
+
+    def _refuses(self, command: Command) -> bool:
+        if not isinstance(command, GenerateRequest) or command.adapter not in self.missing:
+            return False
+        error = EngineError("adapter_rejected", f"adapter {command.adapter} is missing")
+        usage = Usage(prompt_tokens=0, completion_tokens=0)
+        self.post(StepOutputs(finals=[Final(command.request_id, "error", usage, error)]))
+        return True
+
+
+class RecordingEngine:
+    """Serves from its making until `stop`."""
+
+    def __init__(self, endpoint: str, model_dir: Path, *, tokens_per_s: float) -> None:
+        config = load_model_config(model_dir)
+        self._mailbox = _TappedMailbox()
+        limits = EngineLimits(config.max_position, 64, 512, block_size=BLOCK_SIZE, num_blocks=4096)
+        self._server = EngineServer(endpoint, model_digest(model_dir), limits, self._mailbox)
+        core = FakeCore(self._mailbox, tokens_per_s, vocab_size=config.vocab_size, hidden_size=config.hidden_size)
+        self._threads = [threading.Thread(target=target, daemon=True) for target in (core.run, self._server.run)]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def commands(self) -> list[Command]:
+        """In the order in which they came."""
+        return list(self._mailbox.taken)
+
+    def request(self, request_id: str) -> GenerateRequest:
+        """The one of this id, which has been answered."""
+        (found,) = [
+            each for each in self.commands if isinstance(each, GenerateRequest) and each.request_id == request_id
+        ]
+        return found
+
+    def lose(self, key: str) -> None:
+        """From now on the adapter of this content key cannot be loaded."""
+        self._mailbox.missing.add(key)
+
+    def stop(self) -> None:
+        self._server.drain()
+        for thread in self._threads:
+            thread.join(timeout=10)
+            assert not thread.is_alive()
+        self._mailbox.close()

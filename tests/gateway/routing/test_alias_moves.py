@@ -1,0 +1,124 @@
+"""An alias moved under 16 streams over two gateways: none fails, none mixes versions, both follow within a second."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+import httpx
+import msgspec
+
+from engine.fake import fake_token
+from engine.protocol import GenerateRequest, SamplingParams
+from tests.gateway.routing.conftest import City, Tenant, digest_of_version
+
+NUM_STREAMS = 16
+NUM_PROMPTS = 3
+NUM_TOKENS = 20
+WITHIN_S = 1.0
+PROMPT = list(range(65, 85))
+"""Ids of single letters, as many as there are tokens: every rotation of them is another text."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """versions: which each of the choices came from."""
+
+    gateway: int
+    started_s: float
+    ended_s: float
+    status: int
+    adapter: str
+    versions: tuple[int, ...]
+
+
+class Traffic:
+    """Streams one after another, over both gateways, until `end` is set."""
+
+    def __init__(self, texts: dict[str, int]) -> None:
+        self.answers: list[Answer] = []
+        self.end = asyncio.Event()
+        self._texts = texts
+        self._answered = asyncio.Condition()
+
+    async def run(self, client: httpx.AsyncClient, gateway: int) -> None:
+        while not self.end.is_set():
+            answer = await self._ask(client, gateway)
+            async with self._answered:
+                self.answers.append(answer)
+                self._answered.notify_all()
+
+    async def _ask(self, client: httpx.AsyncClient, gateway: int) -> Answer:
+        body = {"model": "support-bot", "prompt": [PROMPT] * NUM_PROMPTS, "max_tokens": NUM_TOKENS, "stream": True}
+        started_s, choices = time.monotonic(), [""] * NUM_PROMPTS
+        async with client.stream("POST", "/v1/completions", json=body) as reply:
+            lines = [line.removeprefix("data: ") async for line in reply.aiter_lines() if line]
+        assert lines[-1] == "[DONE]", lines
+        for line in lines[:-1]:
+            for choice in json.loads(line)["choices"]:
+                choices[choice["index"]] += choice["text"]
+        versions = tuple(self._texts[text] for text in choices)
+        adapter = reply.headers["x-lorikeet-adapter"]
+        return Answer(gateway, started_s, time.monotonic(), reply.status_code, adapter, versions)
+
+    async def until_both_have(self, version: int) -> None:
+        """Until each gateway has answered from this version."""
+        async with self._answered:
+            await self._answered.wait_for(
+                lambda: {answer.gateway for answer in self.answers if version in answer.versions} == {0, 1}
+            )
+
+
+async def texts_of_versions(client: httpx.AsyncClient, versions: range) -> dict[str, int]:
+    """What each version answers, as the fake engine is known to."""
+    texts = {}
+    for version in versions:
+        asked = GenerateRequest("", PROMPT, SamplingParams(NUM_TOKENS), "", adapter=digest_of_version(version))
+        ids = [fake_token(asked, position) for position in range(NUM_TOKENS)]
+        body = {"model": "tiny", "prompt": ids, "max_tokens": NUM_TOKENS}
+        texts[(await client.post("/v1/completions", json=body)).json()["choices"][0]["text"]] = version
+    assert len(texts) == len(versions)
+    return texts
+
+
+async def test_an_alias_moved_under_streams(city: City, operator: httpx.AsyncClient, tenants: list[Tenant]) -> None:
+    tenant, versions = tenants[0], range(1, 6)
+    await tenant.put("bot", *versions)
+    path = f"{tenant.path}/aliases"
+    made = await operator.post(path, json={"name": "support-bot", "adapter": "bot", "version": 1})
+    assert made.status_code == 200, made.text
+    clients = [await tenant.client(gateway) for gateway in range(2)]
+    traffic = Traffic(await texts_of_versions(clients[0], versions))
+    moved_s = {1: time.monotonic()}
+    async with asyncio.TaskGroup() as group:
+        for number in range(NUM_STREAMS):
+            group.create_task(traffic.run(clients[number % 2], number % 2))
+        await traffic.until_both_have(1)
+        for version in versions[1:]:
+            if version % 2:  # nobody tells them
+                await city.cut_notifications()
+            reply = await operator.post(f"{path}/support-bot", json={"adapter": "bot", "version": version})
+            assert reply.status_code == 200, reply.text
+            moved_s[version] = time.monotonic()
+            async with asyncio.timeout(WITHIN_S + 2):
+                await traffic.until_both_have(version)
+        traffic.end.set()
+
+    for answer in traffic.answers:
+        assert answer.status == 200
+        assert len(set(answer.versions)) == 1, answer
+        assert answer.adapter == f"bot@{answer.versions[0]}"
+        # The oldest version it may be of: that to which the alias was moved a second before it began.
+        assert answer.versions[0] >= max(
+            version for version, at_s in moved_s.items() if version == 1 or at_s + WITHIN_S <= answer.started_s
+        ), answer
+    for version in versions[1:]:
+        for gateway in range(2):
+            first_s = min(
+                answer.started_s
+                for answer in traffic.answers
+                if answer.gateway == gateway and answer.versions[0] == version
+            )
+            assert first_s - moved_s[version] < WITHIN_S
+        under_way = [answer for answer in traffic.answers if answer.started_s < moved_s[version] < answer.ended_s]
+        assert any(answer.versions[0] < version for answer in under_way), "some finish on what they began with"

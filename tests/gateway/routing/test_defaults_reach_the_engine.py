@@ -1,0 +1,123 @@
+"""What the engine is asked for is the request's own word first, the adapter's next, the API's last."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from engine.protocol import GenerateRequest, SamplingParams
+from tests.gateway.routing.conftest import City, Tenant
+
+DEFAULTS: dict[str, Any] = {
+    "temperature": 0.25,
+    "top_p": 0.5,
+    "top_k": 7,
+    "min_p": 0.125,
+    "presence_penalty": 0.5,
+    "frequency_penalty": -0.5,
+    "repetition_penalty": 1.25,
+    "max_tokens": 9,
+    "system_prompt": "be kind",
+}
+SAMPLING = [name for name in DEFAULTS if name not in ("max_tokens", "system_prompt")]
+OFF: dict[str, Any] = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "repetition_penalty": 1.0,
+}
+"""What the API does without a word: a request that says so means it."""
+MESSAGES = [{"role": "user", "content": "hello there"}]
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+
+class Asking:
+    """A tenant whose adapter has all of the defaults."""
+
+    def __init__(self, city: City, client: httpx.AsyncClient) -> None:
+        self._city = city
+        self._client = client
+
+    async def __call__(self, path: str, model: str = "tiny:pirate", **fields: Any) -> GenerateRequest:
+        """What the engine got."""
+        prompt: dict[str, Any] = {"messages": MESSAGES} if path == CHAT else {"prompt": "hello there"}
+        reply = await self._client.post(path, json={"model": model} | prompt | fields)
+        assert reply.status_code == 200, reply.text
+        return self._city.engine.request(reply.headers["x-request-id"])
+
+
+@pytest.fixture
+async def asking(city: City, operator: httpx.AsyncClient, tenants: list[Tenant]) -> Asking:
+    tenant = tenants[0]
+    await tenant.put("pirate", 1)
+    reply = await operator.post(f"{tenant.path}/adapters/pirate", json={"defaults": DEFAULTS})
+    assert reply.status_code == 200, reply.text
+    return Asking(city, await tenant.client())
+
+
+def chosen(request: GenerateRequest) -> dict[str, Any]:
+    return {name: getattr(request.sampling, name) for name in SAMPLING}
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+async def test_what_is_left_open_is_the_adapters(asking: Asking, path: str) -> None:
+    for fields in ({}, dict.fromkeys(SAMPLING), {"max_tokens": None}):
+        request = await asking(path, **fields)
+        assert chosen(request) == {name: DEFAULTS[name] for name in SAMPLING}
+        assert request.sampling.max_tokens == 9
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+async def test_an_explicit_value_wins_even_where_it_says_what_the_api_does_anyway(asking: Asking, path: str) -> None:
+    plain = SamplingParams(max_tokens=0)
+    assert chosen(await asking(path, **OFF)) == {name: getattr(plain, name) for name in SAMPLING}
+    for name in SAMPLING:
+        expected = {each: DEFAULTS[each] for each in SAMPLING} | {name: OFF[name]}
+        assert chosen(await asking(path, **{name: OFF[name]})) == expected
+    assert (await asking(path, temperature=0)).sampling.temperature == 0
+    assert (await asking(path, max_tokens=2)).sampling.max_tokens == 2
+
+
+async def test_both_of_chats_names_for_the_length_win(asking: Asking) -> None:
+    assert (await asking(CHAT, max_completion_tokens=3)).sampling.max_tokens == 3
+    assert (await asking(CHAT, min_tokens=11)).sampling.max_tokens == 11, "as with any usual number"
+
+
+async def test_the_system_prompt_is_for_chats_without_one(asking: Asking) -> None:
+    """Counted in tokens, as the template renders them."""
+    with_ours = await asking(CHAT, messages=[{"role": "system", "content": "be kind"}, *MESSAGES])
+    assert (await asking(CHAT)).prompt_token_ids == with_ours.prompt_token_ids
+    for role in ("system", "developer"):
+        theirs = [{"role": role, "content": "be brief"}, *MESSAGES]
+        on_base = await asking(CHAT, model="tiny", messages=theirs, max_tokens=1)
+        assert (await asking(CHAT, messages=theirs)).prompt_token_ids == on_base.prompt_token_ids
+    on_base = await asking(COMPLETIONS, model="tiny")
+    assert (await asking(COMPLETIONS)).prompt_token_ids == on_base.prompt_token_ids
+
+
+async def test_the_base_has_none(asking: Asking) -> None:
+    assert chosen(await asking(CHAT, model="tiny", max_tokens=1)) == {
+        name: getattr(SamplingParams(max_tokens=0), name) for name in SAMPLING
+    }
+
+
+async def test_cleared_defaults_are_gone_on_both_gateways_within_a_second(
+    city: City, operator: httpx.AsyncClient, tenants: list[Tenant], asking: Asking
+) -> None:
+    tenant, plain = tenants[0], SamplingParams(max_tokens=0)
+    both = [asking, Asking(city, await tenant.client(1))]
+    for each in both:
+        assert (await each(CHAT, max_tokens=1)).sampling.temperature == 0.25
+    await city.cut_notifications()
+    body = {"defaults": dict.fromkeys([*SAMPLING, "max_tokens", "system_prompt"])}
+    assert (await operator.post(f"{tenant.path}/adapters/pirate", json=body)).json()["defaults"] == {}
+    async with asyncio.timeout(1.0):
+        for each in both:
+            while (await each(CHAT, max_tokens=1)).sampling.temperature != plain.temperature:
+                pass

@@ -1,0 +1,35 @@
+"""What a model string asks for, and what none can ask for."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.routing.model_string import Wanted, read_model
+
+BASE = "Org/Tiny-1"
+
+
+@pytest.mark.parametrize(
+    ("model", "wanted"),
+    [
+        (f"{BASE}:pirate", Wanted("pirate")),
+        (f"{BASE}:pirate@3", Wanted("pirate", 3)),
+        (f"{BASE}:a.b-c_d@999999999", Wanted("a.b-c_d", 999_999_999)),
+        ("support-bot", Wanted("support-bot", is_alias=True)),
+        ("3", Wanted("3", is_alias=True)),
+    ],
+)
+def test_good_ones(model: str, wanted: Wanted) -> None:
+    assert read_model(model, BASE) == wanted
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *("", ":", f"{BASE}:", f"{BASE}:@3", "other:pirate", "org/tiny-1:pirate", f"{BASE}:Pirate", f"{BASE}:a:b"),
+        *(f"{BASE}:pirate@{number}" for number in ("", "0", "03", "-1", "1e3", "٣", "1 ", "1@2", "9" * 10, "x")),
+        *("support-bot@3", "Support", "a\0", "-a", "a" * 65, f"{BASE}@3", "a/b", f"{BASE}:a\n"),
+    ],
+)
+def test_what_can_be_nothings_name(model: str) -> None:
+    assert read_model(model, BASE) is None

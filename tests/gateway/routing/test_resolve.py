@@ -1,0 +1,141 @@
+"""A model string leads a tenant to its own adapters only, and a change is noticed at once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from gateway.db import aliases, shares
+from gateway.db.adapters import put_adapter, remove_adapter
+from gateway.db.changes import Change
+from gateway.db.pool import Database
+from gateway.errors import ModelNotFound
+from gateway.routing.resolve import Resolver
+from tests.gateway.live import Tenant, make_tenant
+
+
+@pytest.fixture
+async def acme(dsn: str) -> Tenant:
+    return await make_tenant(dsn, "acme", "pirate", "1")
+
+
+@pytest.fixture
+async def globex(dsn: str) -> Tenant:
+    return await make_tenant(dsn, "globex", "poet", "2")
+
+
+async def label(resolver: Resolver, tenant: Tenant, model: str) -> str | None:
+    """Of the adapter that it leads to; None for nothing."""
+    try:
+        route = await resolver.resolve(tenant.project_id, model)
+    except ModelNotFound:
+        return None
+    assert route.adapter is not None
+    return route.adapter.label
+
+
+async def put(database: Database, tenant: Tenant, name: str, digest: str) -> None:
+    async with database.acquire() as conn:
+        await put_adapter(conn, tenant.project_id, name, digest=digest, rank=8, size_bytes=1)
+
+
+async def share(database: Database, owner: Tenant, name: str, borrower: Tenant) -> None:
+    async with database.acquire() as conn:
+        adapter_id = await shares.find_own_adapter(conn, owner.project_id, name)
+        assert adapter_id is not None
+        assert await shares.create_share(conn, adapter_id, name, borrower.project_id) is not None
+
+
+async def alias(database: Database, tenant: Tenant, name: str, adapter: str, version: int) -> None:
+    async with database.acquire() as conn:
+        adapter_id = await aliases.find_target(conn, tenant.project_id, adapter, version)
+        assert adapter_id is not None
+        assert await aliases.create_alias(conn, tenant.project_id, name, adapter_id, version)
+
+
+async def test_each_tenant_reaches_the_base_and_its_own(database: Database, acme: Tenant, globex: Tenant) -> None:
+    resolver = Resolver(database, "tiny")
+    for tenant in (acme, globex):
+        assert (await resolver.resolve(tenant.project_id, "tiny")).adapter is None
+        found = await resolver.resolve(tenant.project_id, f"tiny:{tenant.adapter}")
+        assert found.adapter is not None
+        assert (found.adapter.ref.tenant, found.adapter.ref.digest) == (tenant.project_id, tenant.digest)
+        assert found.adapter.key == found.adapter.ref.key
+        assert found.model == found.id == f"tiny:{tenant.adapter}"
+    for model in ("tiny:poet", "tiny:none", "tiny:", "other", "other:pirate", "tiny:pirate:x", "tiny:a\0", ""):
+        with pytest.raises(ModelNotFound) as missed:
+            await resolver.resolve(acme.project_id, model)
+        assert missed.value.message == f"The model `{model}` does not exist or you do not have access to it."
+    assert [route.model for route in await resolver.list_routes(acme.project_id)] == ["tiny", "tiny:pirate"]
+
+
+async def test_whatever_it_is_called_limits_and_bills_know_the_adapter(database: Database, acme: Tenant) -> None:
+    await put(database, acme, "pirate", "b" * 64)
+    await alias(database, acme, "bot", "pirate", 1)
+    resolver = Resolver(database, "tiny")
+    for model, version in (("tiny:pirate", 2), ("tiny:pirate@1", 1), ("tiny:pirate@2", 2), ("bot", 1)):
+        route = await resolver.resolve(acme.project_id, model)
+        assert route.adapter is not None
+        assert (route.id, route.model, route.adapter.ref.version) == (model, "tiny:pirate", version)
+
+
+async def test_what_was_found_is_remembered_until_a_change_is_told(database: Database, acme: Tenant) -> None:
+    resolver = Resolver(database, "tiny")
+    assert await label(resolver, acme, "tiny:pirate") == "pirate@1"
+    await put(database, acme, "pirate", "b" * 64)
+    assert await label(resolver, acme, "tiny:pirate") == "pirate@1"
+    resolver.changed(Change(1, "api_keys", "key", acme.project_id))
+    resolver.changed(Change(2, "adapters", "adpt", "proj_other"))
+    assert await label(resolver, acme, "tiny:pirate") == "pirate@1"
+    resolver.changed(Change(3, "adapters", "adpt", acme.project_id))
+    assert await label(resolver, acme, "tiny:pirate") == "pirate@2"
+    async with database.acquire() as conn:
+        await remove_adapter(conn, acme.project_id, "pirate")
+    resolver.changed(None)
+    assert await label(resolver, acme, "tiny:pirate") is None
+
+
+async def test_a_moved_alias_and_an_ended_share_are_forgotten(database: Database, acme: Tenant, globex: Tenant) -> None:
+    await put(database, acme, "pirate", "b" * 64)
+    await alias(database, acme, "bot", "pirate", 1)
+    await share(database, acme, "pirate", globex)
+    resolver = Resolver(database, "tiny")
+    assert await label(resolver, acme, "bot") == "pirate@1"
+    assert await label(resolver, globex, "tiny:pirate") == "pirate@2"
+    async with database.acquire() as conn:
+        adapter_id = await aliases.find_target(conn, acme.project_id, "pirate", 2)
+        assert adapter_id is not None
+        await aliases.move_alias(conn, acme.project_id, "bot", adapter_id, 2)
+        await shares.remove_share(conn, adapter_id, globex.project_id)
+    resolver.changed(Change(1, "model_aliases", "alias", acme.project_id))
+    assert await label(resolver, acme, "bot") == "pirate@2"
+    resolver.changed(Change(2, "adapter_shares", "share", globex.project_id))
+    assert await label(resolver, globex, "tiny:pirate") is None
+
+
+async def test_a_change_of_the_owners_is_one_of_the_borrowers(database: Database, acme: Tenant, globex: Tenant) -> None:
+    await share(database, acme, "pirate", globex)
+    resolver = Resolver(database, "tiny")
+    assert await label(resolver, globex, "tiny:pirate") == "pirate@1"
+    await put(database, acme, "pirate", "b" * 64)
+    resolver.changed(Change(1, "adapters", "adpt", acme.project_id))
+    assert await label(resolver, globex, "tiny:pirate") == "pirate@2"
+
+
+async def test_an_answer_that_a_change_overtook_is_not_remembered(database: Database, acme: Tenant) -> None:
+    class Overtaken:
+        """A database in which something changes whenever it is read."""
+
+        @asynccontextmanager
+        async def acquire(self) -> AsyncIterator[Any]:
+            async with database.acquire() as conn:
+                yield conn
+                resolver.changed(Change(1, "adapters", "adpt", "proj_other"))
+
+    resolver = Resolver(Overtaken(), "tiny")  # type: ignore[arg-type]
+    assert await label(resolver, acme, "tiny:pirate") == "pirate@1"
+    await put(database, acme, "pirate", "b" * 64)
+    assert await label(resolver, acme, "tiny:pirate") == "pirate@2"

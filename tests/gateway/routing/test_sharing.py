@@ -1,0 +1,136 @@
+"""A shared adapter answers under its name. Limits, fairness, cache and bill are the caller's; the owner never shows."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from adapters.ref import content_key
+from tests.gateway.routing.conftest import City, Tenant, digest_of_version
+from tests.gateway.routing.test_names_over_http import ask, served
+
+_ROW = """
+    SELECT l.project_id, l.model, l.adapter_version, l.adapter_digest, l.adapter_class, a.project_id AS owner
+    FROM ledger l JOIN adapters a ON a.id = l.adapter_id WHERE l.request_id = $1
+"""
+
+
+async def until(client: httpx.AsyncClient, model: str, status: int) -> httpx.Response:
+    """The first reply of this status: a change holds within a second."""
+    async with asyncio.timeout(1.0):
+        while (reply := await ask(client, model)).status_code != status:
+            pass
+    return reply
+
+
+@pytest.fixture
+async def shared(operator: httpx.AsyncClient, tenants: list[Tenant]) -> list[Tenant]:
+    """[owner, borrower, stranger]; the owner's pirate has two versions."""
+    owner, borrower, _ = tenants
+    await owner.put("pirate", 1, 2)
+    body = {"project_id": borrower.project_id}
+    reply = await operator.post(f"{owner.path}/adapters/pirate/shares", json=body)
+    assert reply.status_code == 200, reply.text
+    return tenants
+
+
+async def test_it_is_called_by_its_name_and_nothing_else_of_the_owner_shows(shared: list[Tenant]) -> None:
+    owner, borrower, stranger = shared
+    client = await borrower.client()
+    assert await served(client, "tiny:pirate") == "pirate@2"
+    listed = (await client.get("/v1/models")).json()["data"]
+    assert [(model["id"], model["owned_by"], model["parent"]) for model in listed] == [
+        ("tiny", "lorikeet", None),
+        ("tiny:pirate", "shared", "tiny"),
+    ]
+    assert owner.project_id not in str(listed)
+    assert (await ask(client, "tiny:pirate@2")).status_code == 404, "numbers are the owner's"
+    assert (await ask(await stranger.client(), "tiny:pirate")).status_code == 404
+
+
+async def test_the_engine_and_the_ledger_know_who_asked(
+    city: City, operator: httpx.AsyncClient, shared: list[Tenant]
+) -> None:
+    owner, borrower, _ = shared
+    await operator.post(f"{owner.path}/adapters/pirate/price_class", json={"price_class": "large"})
+    reply = await ask(await borrower.client(), "tiny:pirate")
+    request = city.engine.request(reply.headers["x-request-id"])
+    assert request.tenant == borrower.project_id, "fairness and cached prefixes"
+    assert request.adapter == content_key(owner.project_id, digest_of_version(2)), "one thing on the device"
+    rows: list[Any] = []
+    async with asyncio.timeout(5):
+        while not rows:
+            rows = await city.fetch(_ROW, reply.headers["x-request-id"])
+            await asyncio.sleep(0.02)
+    (row,) = rows
+    assert (row["project_id"], row["owner"]) == (borrower.project_id, owner.project_id)
+    assert (row["model"], row["adapter_version"], row["adapter_digest"]) == ("tiny:pirate", 2, None)
+    assert row["adapter_class"] == "large", "the owner's class"
+
+
+async def test_the_callers_limits_count(operator: httpx.AsyncClient, shared: list[Tenant]) -> None:
+    owner, borrower, _ = shared
+    limit = {"unit": "requests", "window": "day", "max": 1, "model": "tiny:pirate"}
+    await operator.post(f"{borrower.path}/limits", json=limit)
+    client = await borrower.client()
+    await until(client, "tiny:pirate", 429)
+    assert await served(await owner.client(), "tiny:pirate") == "pirate@2"
+
+
+async def test_ones_own_adapter_of_the_name_wins_once_it_has_a_version(city: City, shared: list[Tenant]) -> None:
+    borrower = shared[1]
+    client = await borrower.client()
+    assert await served(client, "tiny:pirate") == "pirate@2"
+    await borrower.put("pirate", 7)
+    async with asyncio.timeout(1.0):
+        while await served(client, "tiny:pirate") != "pirate@1":
+            pass
+    models = (await client.get("/v1/models")).json()["data"]
+    assert [(model["id"], model["owned_by"]) for model in models][1:] == [("tiny:pirate", borrower.project_id)]
+
+
+async def test_a_promoted_version_holds_for_borrowers_too(city: City, shared: list[Tenant]) -> None:
+    owner, borrower, _ = shared
+    clients = [await borrower.client(gateway) for gateway in range(2)]
+    assert [await served(client, "tiny:pirate") for client in clients] == ["pirate@2"] * 2
+    await city.cut_notifications()
+    await owner.put("pirate", 3)
+    async with asyncio.timeout(1.0):
+        while [await served(client, "tiny:pirate") for client in clients] != ["pirate@3"] * 2:
+            pass
+
+
+async def test_why_it_cannot_be_loaded_is_the_owners_to_know(city: City, shared: list[Tenant]) -> None:
+    owner, borrower, _ = shared
+    await owner.put("pirate", 999)
+    key = content_key(owner.project_id, digest_of_version(999))
+    city.engine.lose(key)
+    owners, borrowers = await owner.client(), await borrower.client()
+    assert key in (await until(owners, "tiny:pirate", 400)).text
+    told = [
+        await until(borrowers, "tiny:pirate", 400),
+        await borrowers.post("/v1/embeddings", json={"model": "tiny:pirate", "input": "a"}),
+    ]
+    for reply in told:
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "model")
+        assert owner.project_id not in reply.text and key[:8] not in reply.text
+
+
+@pytest.mark.parametrize("how", ["unshared", "removed", "archived"])
+async def test_it_ends_as_if_it_had_never_been(operator: httpx.AsyncClient, shared: list[Tenant], how: str) -> None:
+    owner, borrower, _ = shared
+    client = await borrower.client()
+    assert await served(client, "tiny:pirate") == "pirate@2"
+    if how == "unshared":
+        await operator.delete(f"{owner.path}/adapters/pirate/shares/{borrower.project_id}")
+    elif how == "removed":
+        await operator.delete(f"{owner.path}/adapters/pirate")
+    else:
+        await operator.post(f"{owner.path}/archive", json={})
+    ended = await until(client, "tiny:pirate", 404)
+    never = await ask(client, "tiny:nobody")
+    assert ended.text.replace("pirate", "nobody") == never.text
+    assert [model["id"] for model in (await client.get("/v1/models")).json()["data"]] == ["tiny"]
