@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.cli.client import AdminClient
     from gateway.cli.output import Verbs
 
-POLL_S = 0.5
+POLL_S = 0.25
 PROBE_S = 10.0
 """How long to wait for an engine to have tried what was fetched."""
 

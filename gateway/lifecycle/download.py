@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx
 
-from gateway.outbound import Guard, NotPublic, new_client, send_to
+from gateway.outbound import Guard, NotPublic, new_client, send_to, trusted_authorities
 
 MAX_REDIRECTS = 3
 IDLE_S = 30.0
@@ -60,7 +60,7 @@ class Downloader:
 
     def __init__(self, guard: Guard, *, tls: ssl.SSLContext | None = None, idle_s: float = IDLE_S) -> None:
         self._guard = guard
-        self._tls = tls
+        self._tls = tls or trusted_authorities()
         self._idle_s = idle_s
 
     async def download(
@@ -104,7 +104,7 @@ class Downloader:
         self, client: httpx.AsyncClient, url: httpx.URL, may_go: MayGo, headers: Mapping[str, str]
     ) -> AsyncIterator[httpx.Response]:
         if url.scheme != "https" or not url.host or url.userinfo:
-            raise FetchFailed("it redirects to what is not an https URL without a user name")
+            raise FetchFailed("it leads to what is not an https URL without a user name")
         if not may_go(url):
             raise FetchFailed(f"it redirects to {url.host}, to a place that is not among the sources that are allowed")
         try:

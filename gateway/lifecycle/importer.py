@@ -26,6 +26,7 @@ POLL_S = 0.5
 TOUCH_S = 1.0
 """Between two signs of life; the database misses them after 20 s."""
 
+STOP_S = 10.0
 MAX_AT_WORK = 4
 
 TakeIn = Callable[[ImportRow, Path], Awaitable[object]]
@@ -35,7 +36,7 @@ TakeIn = Callable[[ImportRow, Path], Awaitable[object]]
 class Importer:
     """One per gateway process; works between `start` and `stop`.
 
-    What it leaves at `stop`, another gateway begins anew.
+    What has not come at `stop`, another gateway fetches anew.
     """
 
     def __init__(
@@ -53,12 +54,21 @@ class Importer:
         self._store = store
         self._poll_s = poll_s
         self._at_work: set[asyncio.Task[None]] = set()
+        self._taking_in: set[str] = set()  # ids of imports whose content is here
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
+        """What is being taken in may come to its end, since nobody else has its content."""
+        if self._task is not None:
+            self._task.cancel()
+        taking_in = {task for task in self._at_work if task.get_name() in self._taking_in}
+        for task in self._at_work - taking_in:
+            task.cancel()
+        if taking_in:
+            await asyncio.wait(taking_in, timeout=STOP_S)
         tasks = [*self._at_work, *([self._task] if self._task else [])]
         for task in tasks:
             task.cancel()
@@ -79,7 +89,7 @@ class Importer:
                 claimed = await claim_fetch(conn)
             if claimed is None:
                 return
-            task = asyncio.create_task(self._import(claimed))
+            task = asyncio.create_task(self._import(claimed), name=claimed.id)
             self._at_work.add(task)
             task.add_done_callback(self._at_work.discard)
 
@@ -90,6 +100,7 @@ class Importer:
                 async with self._database.acquire() as conn:
                     uploaded = await set_uploaded(conn, claimed.id)
                 if uploaded is not None:
+                    self._taking_in.add(claimed.id)
                     await self._take_in(uploaded, content)
         except FetchFailed as error:
             await self._fail(claimed, str(error))
@@ -100,6 +111,8 @@ class Importer:
         except Exception:
             log.exception("import_failed", id=claimed.id, source=claimed.source)
             await self._fail(claimed, "an unexpected failure, which the server's log tells of")
+        finally:
+            self._taking_in.discard(claimed.id)
 
     async def _fetch(self, claimed: ImportRow, folder: Path) -> Path:
         """Raises FetchFailed, also where the import was canceled meanwhile."""

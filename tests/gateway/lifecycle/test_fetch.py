@@ -105,12 +105,12 @@ HOSTILE: dict[str, tuple[Body, str]] = {
     "has nothing": (answer(404, b"secret words"), "answered 404"),
     "redirects nowhere": (bytes_as_they_are(b"HTTP/1.1 302 X\r\ncontent-length: 0\r\n\r\n"), "redirects to nowhere"),
     "loops": (redirect("/adapters/x"), "it redirects more than 3 times"),
-    "goes to HTTP": (redirect("http://models.test/adapters/x"), "it redirects to what is not an https URL"),
-    "goes to a file": (redirect("file:///etc/passwd"), "it redirects to what is not an https URL"),
+    "goes to HTTP": (redirect("http://models.test/adapters/x"), "it leads to what is not an https URL"),
+    "goes to a file": (redirect("file:///etc/passwd"), "it leads to what is not an https URL"),
     "goes elsewhere": (redirect("https://cdn.test/x"), "to a place that is not among the sources that are allowed"),
     "climbs": (redirect("/adapters/../x"), "to a place that is not among the sources that are allowed"),
     "climbs in disguise": (redirect("/adapters/%2e%2e/x"), "to a place that is not among the sources that are allowed"),
-    "has a user name": (redirect("https://me:pw@models.test/adapters/x"), "it redirects to what is not an https URL"),
+    "has a user name": (redirect("https://me:pw@models.test/adapters/x"), "it leads to what is not an https URL"),
     "goes to no URL": (redirect("https://[::1/x"), LOST),
 }
 

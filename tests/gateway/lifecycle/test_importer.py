@@ -29,13 +29,18 @@ SLOW = bytes_as_they_are(
 
 
 class Intake:
-    """Takes what comes, or refuses it. taken: the import's state and its content."""
+    """Takes what comes once it may, or refuses it. taken: the import's state and its content."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[str, bytes]] = []
         self.refuses = False
+        self.num_begun = 0
+        self.may_end = asyncio.Event()
+        self.may_end.set()
 
     async def take_in(self, imported: ImportRow, content: Path) -> None:
+        self.num_begun += 1
+        await self.may_end.wait()
         self.taken.append((imported.state, await asyncio.to_thread(content.read_bytes)))
         if self.refuses:
             raise InvalidRequest("It is refused.", param="source", code="adapter_rejected")
@@ -168,6 +173,16 @@ async def test_a_gateway_that_stops_leaves_its_import_to_others(bench: Bench) ->
         await bench.until(import_id, lambda row: row.received_bytes > 0)
     row = await bench.until(import_id, lambda row: True)
     assert (row.state, bench.files()) == ("fetching", [])
+
+
+async def test_what_is_here_is_taken_in_before_a_gateway_stops(bench: Bench) -> None:
+    bench.web.pages["/a.tar"] = answer(200, b"content")
+    bench.intake.may_end.clear()
+    async with bench.importing():
+        await bench.ask(bench.web.url("/a.tar"))
+        await soon(lambda: bench.intake.num_begun == 1)
+        asyncio.get_running_loop().call_later(0.2, bench.intake.may_end.set)
+    assert bench.intake.taken == [("uploaded", b"content")]
 
 
 async def test_what_the_intake_refuses_ends_nothing_else(bench: Bench) -> None:
