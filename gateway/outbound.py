@@ -65,7 +65,7 @@ class Guard:
             raise NotPublic("the URL is not one of http or https")
         port = url.port or (443 if url.scheme == "https" else 80)
         addresses = await self._look_up(url.raw_host.decode(), port)
-        if not all(self._is_allowed(address) for address in addresses):
+        if not addresses or not all(map(self._is_allowed, addresses)):
             raise NotPublic(f"{url.host} is at what is not a public address")  # which one is not theirs to know
         return addresses[0]
 

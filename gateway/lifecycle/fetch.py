@@ -6,21 +6,20 @@ Of the hub and of a bucket come PEFT's two files, of a web server one archive. W
 from __future__ import annotations
 
 import asyncio
-import datetime
 import re
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import httpx
 import msgspec
 import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
-from obstore.store import S3Store
 
+from adapters.errors import StoreFailure
+from adapters.remote_store import open_bucket
 from adapters.store import FILE_NAMES
-from gateway.lifecycle.download import IDLE_S, Downloader, FetchFailed, Received, write_chunks
+from gateway.lifecycle.download import Downloader, FetchFailed, Received, write_chunks
 from gateway.lifecycle.sources import AllowedSources, Source, WrongSource
 
 TOTAL_S = 1800.0
@@ -46,7 +45,7 @@ class Hub(msgspec.Struct, frozen=True):
 
 
 class Fetcher:
-    """bucket_config: what the environment (AWS_ACCESS_KEY_ID, AWS_REGION, AWS_ENDPOINT_URL, ...) does not say."""
+    """max_bytes: of all files of one source together. total_s: see `TOTAL_S`."""
 
     def __init__(
         self,
@@ -56,14 +55,12 @@ class Fetcher:
         max_bytes: int,
         hub: Hub,
         total_s: float = TOTAL_S,
-        bucket_config: Mapping[str, str] | None = None,
     ) -> None:
         self._downloader = downloader
         self._allowed = allowed
         self._max_bytes = max_bytes
         self._hub = hub
         self._total_s = total_s
-        self._bucket_config = dict(bucket_config or {})
 
     def begin(self) -> Received:
         return Received(self._max_bytes)
@@ -110,23 +107,17 @@ class Fetcher:
 
     async def _from_bucket(self, source: Source, folder: Path, received: Received) -> None:
         """From the operator's own store, with the operator's credentials."""
-        options: Any = {
-            "connect_timeout": datetime.timedelta(seconds=IDLE_S),
-            "read_timeout": datetime.timedelta(seconds=IDLE_S),
-            "timeout": datetime.timedelta(seconds=self._total_s),
-        }
-        config: Any = self._bucket_config
         try:
-            store = S3Store(source.host, prefix=source.path or None, config=config, client_options=options)
+            bucket = open_bucket(f"s3://{source.host}/{source.path}")
             for name in FILE_NAMES:
-                found = await obstore.get_async(store, name)
+                found = await obstore.get_async(bucket, name)
                 received.expect(found.meta["size"])
                 await write_chunks(_chunks(found), folder / name, received)
         except FileNotFoundError:
             raise FetchFailed(f"{name} is not there") from None
         except (PermissionDeniedError, UnauthenticatedError):
             raise FetchFailed("the store refused the server's access key") from None
-        except BaseError as error:
+        except (BaseError, StoreFailure) as error:
             raise FetchFailed("the store could not be reached, or did not answer as S3 does") from error
 
 

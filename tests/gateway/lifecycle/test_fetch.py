@@ -176,30 +176,19 @@ async def test_a_fetch_that_is_canceled_closes_its_connection(web: Web, tmp_path
     assert task.cancelled()
 
 
-async def test_a_folder_of_a_bucket_comes_with_the_operators_credentials(web: Web, tmp_path: Path) -> None:
+async def test_a_folder_of_a_bucket_comes_with_the_operators_credentials(
+    web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with S3Server() as s3:
-        config = {
-            "access_key_id": ACCESS_KEY,
-            "secret_access_key": "x",
-            "region": "us-east-1",
-            "endpoint": s3.url,
-            "allow_http": "true",
-        }
-
-        def of(access_key: str) -> Fetcher:
-            return Fetcher(
-                Downloader(web.guard),
-                AllowedSources.parse("s3://bucket/adapters"),
-                max_bytes=MAX_BYTES,
-                hub=Hub(),
-                bucket_config=config | {"access_key_id": access_key},
-            )
-
+        for name, value in (("SECRET_ACCESS_KEY", "x"), ("REGION", "us-east-1"), ("ENDPOINT_URL", s3.url)):
+            monkeypatch.setenv(f"AWS_{name}", value)
         s3.objects["bucket/adapters/a/adapter_config.json"] = b"{}"
         s3.objects["bucket/adapters/a/adapter_model.safetensors"] = b"weights"
         s3.objects["bucket/adapters/half/adapter_config.json"] = b"{}"
         s3.objects["bucket/adapters/large/adapter_config.json"] = bytes(MAX_BYTES + 1)
-        files, received = await fetched(of(ACCESS_KEY), "s3://bucket/adapters/a/", tmp_path / "a")
+        of_bucket = fetcher(web, allowed="s3://bucket/adapters")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+        files, received = await fetched(of_bucket, "s3://bucket/adapters/a/", tmp_path / "a")
         assert files == {"adapter_config.json": b"{}", "adapter_model.safetensors": b"weights"}
         assert received.num_bytes == 9
         for folder, access_key, reason in (
@@ -207,5 +196,6 @@ async def test_a_folder_of_a_bucket_comes_with_the_operators_credentials(web: We
             ("large", ACCESS_KEY, TOO_LARGE),
             ("a", "AKIAWRONG", "the store refused the server's access key"),
         ):
+            monkeypatch.setenv("AWS_ACCESS_KEY_ID", access_key)
             into = tmp_path / f"{folder}-{access_key}"
-            assert await refused(of(access_key), f"s3://bucket/adapters/{folder}", into) == reason
+            assert await refused(of_bucket, f"s3://bucket/adapters/{folder}", into) == reason
