@@ -109,8 +109,7 @@ class EngineCore:
             case LoadAdapter():
                 self._load(command)
             case UnloadAdapter(key):
-                self._wanted.discard(key)
-                self._mailbox.post(AdapterStatus(key, not self._adapters.unload(key)))
+                self._unload(key)
             case Drain():
                 self._draining = True
             case Wake():
@@ -126,6 +125,13 @@ class EngineCore:
             self._mailbox.post(AdapterStatus(key, True))
         else:
             self._wanted.add(key)
+
+    def _unload(self, key: str) -> None:
+        self._wanted.discard(key)
+        self._mailbox.post(AdapterStatus(key, not self._adapters.unload(key)))
+        if self._probes.is_loading(key):
+            error = EngineError("queue_full", "the adapter was unloaded before it was probed")
+            self._mailbox.post(self._probes.fail(key, error))
 
     def _add(self, request: GenerateRequest) -> None:
         sampling = request.sampling
@@ -170,6 +176,8 @@ class EngineCore:
 
     def _take_arrivals(self) -> None:
         for arrival in self._adapters.arrivals():
+            if arrival.error is None and not self._adapters.is_resident(arrival.key):
+                continue  # unloaded meanwhile: whoever has asked since then waits for another load
             self._go_on_probing(arrival)
             waiting = self._scheduler.waiting_for(arrival.key)
             if arrival.num_bytes and waiting:
@@ -187,15 +195,13 @@ class EngineCore:
                 self._mailbox.post(status)
 
     def _go_on_probing(self, arrival: Arrival) -> None:
-        key = arrival.key
-        if not self._probes.is_loading(key):
+        if not self._probes.is_loading(arrival.key):
             return
-        if self._adapters.is_resident(key):
-            for request in self._probes.loaded(key):
-                self._add(request)
-        else:
-            error = arrival.error or EngineError("queue_full", "the adapter was unloaded before it was probed")
-            self._mailbox.post(self._probes.fail(key, error))
+        if arrival.error is not None:
+            self._mailbox.post(self._probes.fail(arrival.key, arrival.error))
+            return
+        for request in self._probes.loaded(arrival.key):
+            self._add(request)
 
     def _step(self) -> bool:
         """False when there was nothing to compute."""

@@ -66,7 +66,8 @@ class Resolver:
     def __init__(self, database: Database, base: str) -> None:
         self._database = database
         self._base = Route(base, base, base)
-        self._found: dict[tuple[str, str], Route] = {}
+        self._found: dict[str, dict[str, Route]] = {}  # by project and model string
+        self._borrowers: dict[str, set[str]] = {}  # projects for which something of an owner's was found
         self._generation = 0  # an answer asked for under an older one may be stale and is not remembered
 
     async def resolve(self, project_id: str, model: str, allowed: Collection[str] | None = None) -> Route:
@@ -74,7 +75,8 @@ class Resolver:
         if model == self._base.model:
             route: Route | None = self._base
         else:
-            route = self._found.get((project_id, model)) or await self._find(project_id, model)
+            found = self._found.get(project_id)
+            route = (found.get(model) if found else None) or await self._find(project_id, model)
         if route is None or not route.is_in(allowed):
             raise ModelNotFound(model)
         return route
@@ -99,6 +101,7 @@ class Resolver:
         """Forget what a change may have made stale; None: everything."""
         if change is None:
             self._found.clear()
+            self._borrowers.clear()
         elif change.table in ("adapters", "model_aliases", "adapter_shares"):
             self._forget(change.project_id)
         elif change.table == "projects":  # what an archived one shared
@@ -106,12 +109,15 @@ class Resolver:
         self._generation += 1
 
     def _forget(self, project_id: str | None) -> None:
-        """What a project calls, and what others call of its adapters."""
-        self._found = {
-            asked: route
-            for asked, route in self._found.items()
-            if asked[0] != project_id and (route.adapter is None or route.adapter.ref.tenant != project_id)
-        }
+        """What a project calls, and what those call that call its adapters."""
+        if project_id is not None:
+            for each in (project_id, *self._borrowers.pop(project_id, ())):
+                self._found.pop(each, None)
+
+    def _remember(self, project_id: str, route: Route) -> None:
+        self._found.setdefault(project_id, {})[route.id] = route
+        if route.adapter is not None and route.adapter.is_shared:
+            self._borrowers.setdefault(route.adapter.ref.tenant, set()).add(project_id)
 
     async def _find(self, project_id: str, model: str) -> Route | None:
         wanted = read_model(model, self._base.model)
@@ -123,7 +129,7 @@ class Resolver:
             return None
         route = _route(self._base.model, model, row)
         if generation == self._generation:
-            self._found[project_id, model] = route
+            self._remember(project_id, route)
         return route
 
     async def _look_up(self, project_id: str, wanted: Wanted) -> RouteRow | None:

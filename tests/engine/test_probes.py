@@ -58,9 +58,19 @@ def test_loading_and_probing_at_once_is_answered_for_each() -> None:
 
 def test_an_adapter_that_is_unloaded_meanwhile_may_be_probed_again() -> None:
     events, _ = run_core(request(max_tokens=30), later={2: [PROBE, UnloadAdapter("a"), PROBE]})
-    unloaded, probed = statuses(events)
-    assert (unloaded.probed, probed.probed) == (False, True)
-    assert probed.error is None or probed.code == "queue_full"
+    unloaded, given_up, probed = statuses(events)
+    assert not unloaded.probed
+    assert (given_up.probed, given_up.code) == (True, "queue_full")
+    assert probed.probe is not None
+
+
+def test_a_probe_in_line_for_a_slot_is_given_up_when_its_adapter_is_unloaded() -> None:
+    """Both slots are taken by what runs, so that the load has not begun."""
+    crowd = [request(name, adapter=name, max_tokens=30) for name in ("b", "c")]
+    events, _ = run_core(*crowd, later={4: [PROBE], 5: [UnloadAdapter("a")], 6: [PROBE]})
+    _, given_up, probed = statuses(events)
+    assert (given_up.probed, given_up.code) == (True, "queue_full")
+    assert probed.probe is not None
 
 
 def test_a_request_that_leaves_takes_no_load_from_a_probe() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
 import pytest
 
 from gateway.db import aliases, shares
@@ -122,14 +126,16 @@ async def test_a_change_of_the_owners_is_one_of_the_borrowers(database: Database
 
 
 async def test_an_answer_that_a_change_overtook_is_not_remembered(database: Database, acme: Tenant) -> None:
-    class Overtaken(Database):
-        """Whatever is read of it changes as soon as it was read."""
+    class Overtaken:
+        """A database in which something changes whenever it is read."""
 
-        def acquire(self):  # type: ignore[no-untyped-def]
-            resolver.changed(Change(1, "adapters", "adpt", "proj_other"))
-            return database.acquire()
+        @asynccontextmanager
+        async def acquire(self) -> AsyncIterator[Any]:
+            async with database.acquire() as conn:
+                yield conn
+                resolver.changed(Change(1, "adapters", "adpt", "proj_other"))
 
-    resolver = Resolver(Overtaken.__new__(Overtaken), "tiny")
+    resolver = Resolver(Overtaken(), "tiny")  # type: ignore[arg-type]
     assert await label(resolver, acme, "tiny:pirate") == "pirate@1"
     await put(database, acme, "pirate", "b" * 64)
     assert await label(resolver, acme, "tiny:pirate") == "pirate@2"
