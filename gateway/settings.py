@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from gateway.lifecycle.sources import AllowedSources, WrongSource
+from gateway.lifecycle.sources import AllowedSources, WrongSource, parse_place
 
 PREFIX = "LORIKEET_"
 DEMO_MODEL_NAME = "smollm2-135m-instruct"
@@ -172,7 +172,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "data_dir", self.data_dir.expanduser().absolute())
         if self.adapter_folder is not None:
             msgspec.structs.force_setattr(self, "adapter_folder", self.adapter_folder.expanduser().absolute())
-        if not self.has_remote_store:
+        if "://" not in self.adapter_store:
             folder = (
                 Path(self.adapter_store).expanduser().absolute() if self.adapter_store else self.data_dir / "adapters"
             )
@@ -346,15 +346,15 @@ def _check_adapter_places(settings: Settings) -> None:
         _ = settings.allowed_sources
     except WrongSource as error:
         raise BadSetting(f"LORIKEET_ADAPTER_SOURCES={settings.adapter_sources!r}: {error}") from None
-    if "://" not in settings.adapter_store:
-        return
-    try:
-        AllowedSources.parse(settings.adapter_store)
-        is_bucket = settings.has_remote_store
-    except WrongSource:
-        is_bucket = False
-    if not is_bucket:
-        raise BadSetting(f"LORIKEET_ADAPTER_STORE={settings.adapter_store!r}: Expected a folder, or s3://BUCKET/PREFIX")
+    if "://" in settings.adapter_store:
+        try:
+            is_bucket = parse_place(settings.adapter_store).scheme == "s3"
+        except WrongSource:
+            is_bucket = False
+        if not is_bucket:
+            raise BadSetting(
+                f"LORIKEET_ADAPTER_STORE={settings.adapter_store!r}: Expected a folder, or s3://BUCKET/PREFIX"
+            )
 
 
 def _check_database_url(url: str) -> None:

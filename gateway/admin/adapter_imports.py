@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from gateway.admin.access import LIST_QUERY, Nothing, needs, read_body
 from gateway.admin.adapter_wire import AdapterImport, PutAdapter, import_wire
-from gateway.admin.adapters import checked_name, put_answer
+from gateway.admin.adapters import check_room, checked_name, put_answer
 from gateway.admin.common import author
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
 from gateway.admin.projects import active_project, existing_project
@@ -26,9 +26,6 @@ from gateway.lifecycle.uploads import OFFSET_HEADER
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
-
-MAX_RECEIVING = 16
-"""Resumable uploads of one project at a time: each takes room on a gateway's disk."""
 
 MAX_OFFSET_DIGITS = 16
 
@@ -68,11 +65,7 @@ class AdapterImportController(Controller):
             raise wrong_value("size_bytes", f"an adapter may have at most {services.max_adapter_bytes} bytes")
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
-            if await adapter_imports.num_receiving(conn, project_id) >= MAX_RECEIVING:
-                raise Conflict(
-                    f"{MAX_RECEIVING} uploads of the project are under way: complete or cancel one first.",
-                    code="too_many_imports",
-                )
+            await check_room(conn, project_id)
             row = await adapter_imports.create_import(
                 conn,
                 project_id,

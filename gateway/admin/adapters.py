@@ -36,6 +36,9 @@ from gateway.lifecycle.workspace import workspace
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
+MAX_UNDER_WAY = 16
+"""Imports of one project whose bytes have not all come: each takes room on a gateway's disk."""
+
 
 class AddFromSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """source: an address that the operator allows. promote: whether the version becomes current once it is ready."""
@@ -158,6 +161,7 @@ async def _fetch_later(
         ) from None
     async with services.database.transaction() as conn:
         await active_project(conn, caller.organization_id, project_id)
+        await check_room(conn, project_id)
         row = await adapter_imports.create_import(
             conn,
             project_id,
@@ -170,6 +174,15 @@ async def _fetch_later(
         shown = import_wire(row)
         await audit.record(conn, author(caller), "adapter_import.created", row.id, project_id=project_id, after=shown)
     return shown
+
+
+async def check_room(conn: Connection, project_id: str) -> None:
+    """Raises Conflict where as many imports are under way as may be."""
+    if await adapter_imports.num_under_way(conn, project_id) >= MAX_UNDER_WAY:
+        raise Conflict(
+            f"{MAX_UNDER_WAY} imports of the project are under way: complete or cancel one first.",
+            code="too_many_imports",
+        )
 
 
 async def put_answer(services: AdminServices, project_id: str, name: str, taken: Taken) -> PutAdapter:

@@ -23,8 +23,9 @@ PROBE_S = 10.0
 """How long to wait for an engine to have tried what was fetched."""
 
 _DESCRIPTION = """\
-Add an adapter, or a new version of it. WHAT is one of
+Add an adapter, or a new version of it.
 
+WHAT is one of
   PATH                          a folder that peft's save_pretrained wrote, or a .tar, .tar.gz or .zip of it
   hf://ORGANIZATION/REPO[@REV]  a repository of the Hugging Face hub; REV is a branch, a tag or a commit
   s3://BUCKET/PREFIX            a folder with PEFT's two files, read with the server's credentials

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 ImportState = Literal["receiving", "fetching", "uploaded", "done", "rejected", "failed"]
 AT_WORK: tuple[ImportState, ...] = ("receiving", "fetching", "uploaded")
 
+MAX_FETCHED = 2
+"""Of one project at a time, about: slow sources of one are not to hold up the others'."""
+
 MAX_CLAIMS = 3
 """How many gateways may begin to fetch one content: where all of them died, it may be the reason."""
 
@@ -101,18 +104,22 @@ async def list_imports(conn: Connection, project_id: str, *, after: str | None, 
     return [_import(row) for row in await conn.fetch(_LIST, project_id, after, limit)]
 
 
-_COUNT_RECEIVING = "SELECT count(*) FROM adapter_imports WHERE project_id = $1 AND state = 'receiving'"
+_COUNT = "SELECT count(*) FROM adapter_imports WHERE project_id = $1 AND state IN ('receiving', 'fetching')"
 
 
-async def num_receiving(conn: Connection, project_id: str) -> int:
-    return int(await conn.fetchval(_COUNT_RECEIVING, project_id))
+async def num_under_way(conn: Connection, project_id: str) -> int:
+    """Whose bytes have not all come."""
+    return int(await conn.fetchval(_COUNT, project_id))
 
 
 _CLAIM = """
     UPDATE adapter_imports SET num_claims = num_claims + 1, received_bytes = 0, updated_at = now()
-    WHERE id = (SELECT id FROM adapter_imports
+    WHERE id = (SELECT id FROM adapter_imports waiting
                 WHERE state = 'fetching' AND num_claims < $1
                   AND (num_claims = 0 OR updated_at < now() - interval '20 seconds')
+                  AND (SELECT count(*) FROM adapter_imports fetched
+                       WHERE fetched.project_id = waiting.project_id AND fetched.state = 'fetching'
+                         AND fetched.num_claims > 0 AND fetched.updated_at >= now() - interval '20 seconds') < $2
                 ORDER BY created_at LIMIT 1 FOR UPDATE SKIP LOCKED)
     RETURNING id, project_id, name, source, state, reason, size_bytes, received_bytes, promote, author, adapter_id,
               version, created_at, updated_at
@@ -120,9 +127,10 @@ _CLAIM = """
 
 
 async def claim_fetch(conn: Connection) -> ImportRow | None:
-    """The oldest import that waits to be fetched, or whose gateway has been silent for 20 s. It is the caller's now,
-    who fetches it from the start and calls `touch_import` every few seconds."""
-    row = await conn.fetchrow(_CLAIM, MAX_CLAIMS)
+    """The oldest import that waits to be fetched, or whose gateway has been silent for 20 s; of a project of which
+    `MAX_FETCHED` are being fetched, none. It is the caller's now, who fetches it from the start and calls
+    `touch_import` every few seconds."""
+    row = await conn.fetchrow(_CLAIM, MAX_CLAIMS, MAX_FETCHED)
     return _import(row) if row else None
 
 

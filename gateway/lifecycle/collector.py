@@ -25,6 +25,9 @@ GRACE_S = 60.0
 
 log = structlog.get_logger(__name__)
 
+AWAY: tuple[type[Exception], ...] = (*FAILURES, StoreFailure)
+"""What ends one look, and not the looking."""
+
 
 class Collector:
     """Works between `start` and `stop`.
@@ -97,6 +100,6 @@ class Collector:
         while True:
             try:
                 await self.collect()
-            except (*FAILURES, StoreFailure) as error:
+            except AWAY as error:
                 log.warning("content_collected_later", error=repr(error))
             await asyncio.sleep(INTERVAL_S)

@@ -68,7 +68,7 @@ class Fetcher:
     def begin(self) -> Received:
         return Received(self._max_bytes)
 
-    async def fetch(self, text: str, folder: Path, received: Received) -> Path:
+    async def bring(self, text: str, folder: Path, received: Received) -> Path:
         """Bring the source's content into an empty folder. Returns the path of the archive, or the folder itself where
         it holds the two files. Raises FetchFailed, also for a source that is not allowed, and OSError of the folder."""
         try:

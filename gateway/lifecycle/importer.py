@@ -104,7 +104,7 @@ class Importer:
     async def _fetch(self, claimed: ImportRow, folder: Path) -> Path:
         """Raises FetchFailed, also where the import was canceled meanwhile."""
         received = self._fetcher.begin()
-        fetching = asyncio.create_task(self._fetcher.fetch(claimed.source, folder, received))
+        fetching = asyncio.create_task(self._fetcher.bring(claimed.source, folder, received))
         try:
             while not (await asyncio.wait([fetching], timeout=TOUCH_S))[0]:
                 await self._touch(claimed, received)

@@ -71,7 +71,7 @@ class AllowedSources:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Places between commas. Raises WrongSource."""
-        return cls(tuple(_parse(part.strip(), is_place=True) for part in text.split(",") if part.strip()))
+        return cls(tuple(parse_place(part.strip()) for part in text.split(",") if part.strip()))
 
     def admit(self, text: str) -> Source:
         """Raises WrongSource for what is no source, or none of these."""
@@ -91,6 +91,11 @@ class AllowedSources:
 
     def holds(self, source: Source) -> bool:
         return any(place.holds(source) for place in self._places)
+
+
+def parse_place(text: str) -> Source:
+    """One place, which stands for all below it. Raises WrongSource."""
+    return _parse(text, is_place=True)
 
 
 def _parse(text: str, *, is_place: bool) -> Source:

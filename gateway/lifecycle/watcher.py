@@ -23,7 +23,7 @@ from gateway.db.adapter_imports import ImportRow, create_import, end_import
 from gateway.db.audit import Author
 from gateway.db.pool import FAILURES, Database
 from gateway.db.watched import Tenant, find_tenants, note_taken, taken_fingerprint, try_become_watcher
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, Overloaded
 from gateway.lifecycle.watched_files import Look, look, read
 from gateway.lifecycle.workspace import workspace
 
@@ -37,7 +37,8 @@ SOURCE = "folder"
 MAX_TOLD = 1000
 
 TakeIn = Callable[[ImportRow, Path], Awaitable[object]]
-"""`Intake.take_in`: records the import's end itself. Raises GatewayError for what it refuses."""
+"""`Intake.take_in`: records the import's end itself. Raises Overloaded where it cannot work now, other GatewayErrors
+for what it refuses."""
 
 
 class Watcher:
@@ -153,6 +154,8 @@ class Watcher:
         imported = await self._create(tenant, seen)
         try:
             await self._take_in(imported, folder)
+        except Overloaded:
+            raise  # it is no fault of the files
         except GatewayError as error:
             log.warning("watched_folder_refused", folder=f"{seen.tenant}/{seen.name}", error=error.message)
         else:

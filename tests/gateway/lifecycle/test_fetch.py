@@ -43,7 +43,7 @@ def fetcher(
 async def fetched(fetcher: Fetcher, source: str, folder: Path) -> tuple[dict[str, bytes], Received]:
     """Files by name, and what was counted."""
     received = fetcher.begin()
-    path = await fetcher.fetch(source, new(folder), received)
+    path = await fetcher.bring(source, new(folder), received)
     return content(path), received
 
 

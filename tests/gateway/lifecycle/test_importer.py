@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from adapters.store import AdapterStore
-from gateway.db.adapter_imports import ImportRow, claim_fetch, create_import, end_import, find_import
+from gateway.db.adapter_imports import MAX_FETCHED, ImportRow, claim_fetch, create_import, end_import, find_import
 from gateway.db.audit import Author
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
@@ -18,7 +18,7 @@ from gateway.db.projects import create_project
 from gateway.errors import InvalidRequest
 from gateway.lifecycle.download import Downloader
 from gateway.lifecycle.fetch import Fetcher, Hub
-from gateway.lifecycle.importer import Importer
+from gateway.lifecycle.importer import MAX_AT_WORK, Importer
 from gateway.lifecycle.sources import AllowedSources
 from tests.gateway.lifecycle.web import Web, answer, bytes_as_they_are, serving
 
@@ -63,21 +63,29 @@ class Bench:
         finally:
             await importer.stop()
 
-    async def ask(self, source: str) -> str:
+    async def ask(self, source: str, project_id: str | None = None) -> str:
         async with self.database.acquire() as conn:
             author = Author(
                 organization_id="org", kind="api_key", id="key", email=None, address="1.1.1.1", request_id="req"
             )
             made = await create_import(
-                conn, self._project_id, name="a", source=source, state="fetching", promote=True, author=author
+                conn,
+                project_id or self._project_id,
+                name="a",
+                source=source,
+                state="fetching",
+                promote=True,
+                author=author,
             )
         return made.id
 
-    async def until(self, import_id: str, holds: Callable[[ImportRow], bool]) -> ImportRow:
+    async def until(
+        self, import_id: str, holds: Callable[[ImportRow], bool], project_id: str | None = None
+    ) -> ImportRow:
         async with asyncio.timeout(10):
             while True:
                 async with self.database.acquire() as conn:
-                    row = await find_import(conn, self._project_id, import_id)
+                    row = await find_import(conn, project_id or self._project_id, import_id)
                 assert row is not None
                 if holds(row):
                     return row
@@ -169,3 +177,20 @@ async def test_what_the_intake_refuses_ends_nothing_else(bench: Bench) -> None:
         await bench.until(await bench.ask(bench.web.url("/a.tar")), lambda row: row.state == "uploaded")
         await bench.until(await bench.ask(bench.web.url("/a.tar")), lambda row: row.state == "uploaded")
         await soon(lambda: len(bench.intake.taken) == 2)
+
+
+async def test_slow_sources_of_one_tenant_hold_up_nobody_else(bench: Bench) -> None:
+    bench.web.pages["/slow"] = SLOW
+    bench.web.pages["/a.tar"] = answer(200, b"content")
+    async with bench.database.acquire() as conn:
+        organization = await ensure_organization(conn, "default")
+        other = await create_project(conn, organization.id, "globex")
+        assert other is not None
+    slow = [await bench.ask(bench.web.url("/slow")) for _ in range(2 * MAX_AT_WORK)]
+    async with bench.importing():
+        await bench.until(slow[0], lambda row: row.received_bytes > 0)
+        quick = await bench.ask(bench.web.url("/a.tar"), other.id)
+        await bench.until(quick, lambda row: row.state == "uploaded", other.id)
+        async with bench.database.acquire() as conn:
+            begun = await conn.fetchval("SELECT count(*) FROM adapter_imports WHERE num_claims > 0 AND id <> $1", quick)
+        assert begun == MAX_FETCHED

@@ -15,7 +15,7 @@ from gateway.db.adapter_imports import ImportRow, end_import, list_imports
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
 from gateway.db.projects import create_project
-from gateway.errors import InvalidRequest
+from gateway.errors import InvalidRequest, Overloaded
 from gateway.lifecycle.watched_files import Look, look, read
 from gateway.lifecycle.watcher import Watcher
 
@@ -24,13 +24,17 @@ MAX_BYTES = 1000
 
 
 class Intake:
-    """Takes what comes, or refuses what says "bad". taken: name and weights."""
+    """Takes what comes, or refuses what says "bad". taken: name and weights. num_away: how often it cannot work yet."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self.taken: list[tuple[str, bytes]] = []
+        self.num_away = 0
 
     async def take_in(self, imported: ImportRow, content: Path) -> None:
+        if self.num_away > 0:
+            self.num_away -= 1
+            raise Overloaded("The store is away.")
         weights = await asyncio.to_thread((content / WEIGHTS).read_bytes)
         self.taken.append((imported.name, weights))
         if weights == b"bad":
@@ -166,6 +170,13 @@ async def test_a_tenant_that_comes_later_gets_its_adapter(bench: Bench) -> None:
         assert bench.intake.taken == []
         async with bench.database.acquire() as conn:
             await create_project(conn, (await ensure_organization(conn, "default")).id, "initech")
+        await bench.until_taken(("pirate", b"one"))
+
+
+async def test_what_cannot_be_taken_in_now_is_taken_in_later(bench: Bench) -> None:
+    bench.put("acme/pirate", b"one")
+    bench.intake.num_away = 2
+    async with bench.watching():
         await bench.until_taken(("pirate", b"one"))
 
 
