@@ -76,7 +76,6 @@ class AdapterImportController(Controller):
                 author=author(caller),
                 size_bytes=wanted.size_bytes,
             )
-            services.lifecycle.uploads.begin(row)
             shown = import_wire(row)
             event = "adapter_import.created"
             await audit.record(conn, author(caller), event, row.id, project_id=project_id, after=shown)
@@ -136,11 +135,14 @@ class AdapterImportController(Controller):
             row = await _existing(conn, project_id, import_id)
             if row.state == "receiving" and row.received_bytes != row.size_bytes:
                 raise Conflict(f"{row.received_bytes} of {row.size_bytes} bytes have come.", code="upload_incomplete")
-            mine = await adapter_imports.set_uploaded(conn, import_id) if row.state == "receiving" else None
+            mine = None
+            if row.state == "receiving":
+                services.lifecycle.uploads.whole(row)
+                mine = await adapter_imports.set_uploaded(conn, import_id)
         if mine is None:
             return await _answer_again(services, row)
         try:
-            taken = await services.lifecycle.intake.take_in(mine, services.lifecycle.uploads.path(mine))
+            taken = await services.lifecycle.intake.take_in(mine, services.lifecycle.uploads.whole(mine))
         finally:
             services.lifecycle.uploads.discard(mine)
         return await put_answer(services, project_id, mine.name, taken)

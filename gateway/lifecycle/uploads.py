@@ -12,7 +12,7 @@ import fcntl
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -35,16 +35,15 @@ class Uploads:
         self._database = database
         self._folder = folder
 
-    def path(self, imported: ImportRow) -> Path:
-        """Where its bytes lie."""
-        return self._folder / imported.id
-
-    def begin(self, imported: ImportRow) -> None:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.path(imported).touch(mode=0o600)
+    def whole(self, imported: ImportRow) -> Path:
+        """The file of an import whose bytes have all come. Raises Conflict where it is not here."""
+        path = self._path(imported)
+        if not path.is_file() or path.stat().st_size != imported.size_bytes:
+            raise _elsewhere()
+        return path
 
     def discard(self, imported: ImportRow) -> None:
-        self.path(imported).unlink(missing_ok=True)
+        self._path(imported).unlink(missing_ok=True)
 
     async def append(self, imported: ImportRow, offset: int, chunks: AsyncIterator[bytes]) -> None:
         """Add what comes at offset. What came before the chunks end in an error is kept.
@@ -52,10 +51,12 @@ class Uploads:
         Raises Conflict where another offset is next, where somebody else is writing, or where the import is over, and
         InvalidRequest beyond the announced size.
         """
+        if imported.state != "receiving":
+            raise _over()
         with self._locked(imported) as file:
             known = await self._known(imported)
             if known is None or known.state != "receiving":
-                raise Conflict("The import takes no more bytes: it is over.", param="import_id")
+                raise _over()
             if offset != known.received_bytes:
                 raise Conflict(
                     f"The next byte is number {known.received_bytes}, not {offset}.",
@@ -104,15 +105,21 @@ class Uploads:
         await asyncio.to_thread(os.fsync, file.fileno())
         async with self._database.acquire() as conn:
             if not await adapter_imports.touch_import(conn, imported.id, received_bytes=received_bytes):
-                raise Conflict("The import takes no more bytes: it is over.", param="import_id")
+                raise _over()
+
+    def _path(self, imported: ImportRow) -> Path:
+        return self._folder / imported.id
 
     @contextmanager
     def _locked(self, imported: ImportRow) -> Iterator[BinaryIO]:
-        with ExitStack() as stack:
-            try:
-                file = stack.enter_context(self.path(imported).open("r+b", buffering=0))
-            except FileNotFoundError:
-                raise _elsewhere() from None
+        """The file, which the first request of an import makes."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CLOEXEC | (0 if imported.received_bytes else os.O_CREAT)
+        try:
+            descriptor = os.open(self._path(imported), flags, 0o600)
+        except FileNotFoundError:
+            raise _elsewhere() from None
+        with os.fdopen(descriptor, "r+b", buffering=0) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -128,6 +135,10 @@ def _cut(file: BinaryIO, offset: int) -> None:
         raise _elsewhere()
     file.truncate(offset)
     file.seek(offset)
+
+
+def _over() -> Conflict:
+    return Conflict("The import takes no more bytes: it is over.", param="import_id")
 
 
 def _elsewhere() -> Conflict:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ STEADY = "steady"
 """The adapter whose two versions are promoted in turns."""
 
 WAIT_S = 60.0
+AFTER_CONTENT_S = 0.1
+"""Within which an upload whose content was kept is referred to, probed and promoted."""
 
 
 class Promised(msgspec.Struct):
@@ -160,6 +162,10 @@ class AdapterSite:
         await self.check(Promised(), await self.names())
         return Left(num_claimed, num_imports, num_orphans)
 
+    def num_contents(self) -> int:
+        """Of the store."""
+        return sum(not path.name.startswith(".") for path in Path(self.settings.adapter_store).glob("*"))
+
     async def names(self) -> list[str]:
         return [adapter["name"] for adapter in await self._list("adapters")]
 
@@ -223,15 +229,27 @@ async def interrupted(site: AdapterSite, seed: int, span_s: float) -> None:
     work = [site.promote(1 + seed % 2), chance.choice([site.upload, site.upload_in_pieces])(name)]
     if removable := [each for each in await site.names() if each not in (STEADY, name)]:
         work.append(site.delete(chance.choice(removable)))
-    site.promised = Promised()
+    site.promised, num_before = Promised(), site.num_contents()
     tasks = [asyncio.create_task(each) for each in work]
-    await asyncio.sleep(chance.uniform(0.0, span_s))
+    if chance.random() < 0.5:
+        await asyncio.sleep(chance.uniform(0.0, span_s))
+    else:  # what follows the inspection is short beside it
+        await _until(lambda: site.num_contents() > num_before or all(task.done() for task in tasks))
+        await asyncio.sleep(chance.uniform(0.0, AFTER_CONTENT_S))
     await asyncio.to_thread(site.gateway.kill)
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
         if outcome is not None and not isinstance(outcome, httpx.TransportError):
             raise outcome
     await site.restart()
     await site.check(site.promised, {STEADY, name})
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            if condition():
+                break
+            await asyncio.sleep(0.001)
 
 
 def _client(port: int, key: str) -> httpx.AsyncClient:

@@ -56,11 +56,24 @@ async def test_an_upload_goes_on_where_it_stopped(
     assert list((server.store_dir.parent / "uploads").iterdir()) == []
 
 
+async def test_bytes_that_lie_on_another_machine_are_not_gone_on_with(
+    server: AdminServer, operator: httpx.AsyncClient, acme: str, archive: bytes
+) -> None:
+    path = await begin(operator, acme, len(archive))
+    await send(operator, path, 0, archive)
+    (partial,) = (server.store_dir.parent / "uploads").iterdir()
+    partial.rename(tmp := partial.with_name("elsewhere"))
+    for reply in (await send(operator, path, len(archive), b""), await operator.post(f"{path}/complete")):
+        assert error_of(reply) == (409, "import_id", "import_elsewhere")
+    tmp.rename(partial)
+    assert (await operator.post(f"{path}/complete")).status_code == 200
+
+
 async def test_a_connection_that_breaks_loses_nothing_that_came(
     server: AdminServer, operator: httpx.AsyncClient, acme: str, archive: bytes
 ) -> None:
     path = await begin(operator, acme, len(archive))
-    (partial,) = (server.store_dir.parent / "uploads").iterdir()
+    partial = server.store_dir.parent / "uploads" / path.rpartition("/")[2]
     port, host = operator.base_url.port, operator.base_url.host
     _, writer = await asyncio.open_connection(host, port)
     head = f"PATCH /v1/organization{path} HTTP/1.1\r\nhost: x\r\nupload-offset: 0\r\ncontent-length: {len(archive)}\r\n"
@@ -68,7 +81,7 @@ async def test_a_connection_that_breaks_loses_nothing_that_came(
     await writer.drain()
     async with asyncio.timeout(30.0):
         while True:
-            if partial.stat().st_size == 2000:  # the server has read them
+            if partial.exists() and partial.stat().st_size == 2000:  # the server has read them
                 break
             await asyncio.sleep(0.01)
         writer.close()
@@ -90,7 +103,7 @@ async def test_wrong_bytes_are_refused(operator: httpx.AsyncClient, acme: str, s
     assert error_of(refused) == (400, "file", "adapter_rejected")
     assert error_of(await operator.post(f"{path}/complete")) == (400, "file", "adapter_rejected")
     assert (await state_of(operator, path))[0] == "rejected"
-    assert error_of(await send(operator, path, 10, b"")) == (409, "import_id", "import_elsewhere")
+    assert error_of(await send(operator, path, 10, b"")) == (409, "import_id", "conflict")
     large = {"name": "pirate", "size_bytes": MAX_ADAPTER_BYTES + 1}
     assert error_of(await operator.post(f"{acme}/adapter_imports", json=large))[1] == "size_bytes"
     assert (await operator.get(f"{acme}/adapters")).json()["data"] == []
@@ -138,6 +151,8 @@ async def test_imports_that_nobody_works_on_end(
 ) -> None:
     """Time is moved, not waited for."""
     paths = [await begin(operator, acme, len(archive)) for _ in range(3)]
+    for path in paths:
+        await send(operator, path, 0, archive[:1])
     ids = [path.rpartition("/")[2] for path in paths]
     async with server.services.database.acquire() as conn:
         await conn.execute("UPDATE adapter_imports SET updated_at = now() - interval '25 hours' WHERE id = $1", ids[0])
