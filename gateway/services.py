@@ -122,14 +122,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         await _start(stack, authenticator, limiter, metering, backend, Purger(database))
         lifecycle.start()
         stack.push_async_callback(lifecycle.stop)
-        importer = _importer(settings, database, lifecycle)
-        importer.start()
-        stack.push_async_callback(importer.stop)
-        if settings.adapter_folder is not None:
-            take_in, store = lifecycle.intake.take_in, lifecycle.store
-            watcher = Watcher(database, settings.adapter_folder, take_in, store, max_bytes=settings.max_adapter_bytes)
-            watcher.start()
-            stack.push_async_callback(watcher.stop)
+        _start_ways_in(stack, settings, database, lifecycle)
         residency = Residency(database, [backend])
         authenticator.changes.subscribe(residency.changed)
         residency.start()
@@ -213,11 +206,18 @@ def _lifecycle(settings: Settings, config: ModelConfig, database: Database, pool
     )
 
 
-def _importer(settings: Settings, database: Database, lifecycle: Lifecycle) -> Importer:
+def _start_ways_in(stack: AsyncExitStack, settings: Settings, database: Database, lifecycle: Lifecycle) -> None:
+    """What brings adapters in without a request: sources and the watched folder. The stack stops them."""
+    take_in, store, max_bytes = lifecycle.intake.take_in, lifecycle.store, settings.max_adapter_bytes
     downloader = Downloader(Guard.of(allow_private=settings.private_webhooks))
-    sources, hub = settings.allowed_sources, Hub.of(os.environ)
-    fetcher = Fetcher(downloader, sources, max_bytes=settings.max_adapter_bytes, hub=hub)
-    return Importer(database, fetcher, lifecycle.intake.take_in, lifecycle.store)
+    fetcher = Fetcher(downloader, settings.allowed_sources, max_bytes=max_bytes, hub=Hub.of(os.environ))
+    importer = Importer(database, fetcher, take_in, store)
+    importer.start()
+    stack.push_async_callback(importer.stop)
+    if settings.adapter_folder is not None:
+        watcher = Watcher(database, settings.adapter_folder, take_in, store, max_bytes=max_bytes)
+        watcher.start()
+        stack.push_async_callback(watcher.stop)
 
 
 def _admin_services(
