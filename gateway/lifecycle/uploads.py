@@ -11,8 +11,8 @@ import asyncio
 import fcntl
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,6 +24,12 @@ from gateway.errors import Conflict, InvalidRequest
 SYNC_BYTES = 8 << 20
 SYNC_S = 5.0
 """After so many bytes, or so long, what has come is made durable and told."""
+
+IDLE_S = 30.0
+"""Without a byte: a client that is gone may not have said so, and the next one waits for the lock."""
+
+LOCK_WAIT_S = 1.0
+"""A request whose connection broke just now is still telling what came."""
 
 OFFSET_HEADER = "upload-offset"
 
@@ -53,7 +59,7 @@ class Uploads:
         """
         if imported.state != "receiving":
             raise _over()
-        with self._locked(imported) as file:
+        async with self._locked(imported) as file:
             known = await self._known(imported)
             if known is None or known.state != "receiving":
                 raise _over()
@@ -86,7 +92,7 @@ class Uploads:
     ) -> None:
         told, told_s = offset, time.monotonic()
         try:
-            async for chunk in chunks:
+            async for chunk in _while_they_come(chunks):
                 if offset + len(chunk) > size_bytes:
                     raise InvalidRequest(
                         f"There are more than the {size_bytes} bytes that were announced.", code="too_many_bytes"
@@ -110,8 +116,8 @@ class Uploads:
     def _path(self, imported: ImportRow) -> Path:
         return self._folder / imported.id
 
-    @contextmanager
-    def _locked(self, imported: ImportRow) -> Iterator[BinaryIO]:
+    @asynccontextmanager
+    async def _locked(self, imported: ImportRow) -> AsyncIterator[BinaryIO]:
         """The file, which the first request of an import makes."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CLOEXEC | (0 if imported.received_bytes else os.O_CREAT)
@@ -120,13 +126,37 @@ class Uploads:
         except FileNotFoundError:
             raise _elsewhere() from None
         with os.fdopen(descriptor, "r+b", buffering=0) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            await _lock(file)
+            yield file
+
+
+async def _lock(file: BinaryIO) -> None:
+    """The kernel has no way to wait for it with a bound. Raises Conflict."""
+    deadline_s = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline_s:
                 raise Conflict(
                     "Another request is sending bytes of this import.", param="import_id", code="import_busy"
                 ) from None
-            yield file
+            await asyncio.sleep(LOCK_WAIT_S / 20)
+        else:
+            return
+
+
+async def _while_they_come(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Raises InvalidRequest where none comes for `IDLE_S`."""
+    while True:
+        try:
+            async with asyncio.timeout(IDLE_S):
+                chunk = await anext(chunks, None)
+        except TimeoutError:
+            raise InvalidRequest(f"No byte came for {IDLE_S:.0f} seconds.", code="upload_stalled") from None
+        if chunk is None:
+            return
+        yield chunk
 
 
 def _cut(file: BinaryIO, offset: int) -> None:

@@ -13,7 +13,7 @@ from adapters.ref import content_key
 from engine.protocol import LoadAdapter, UnloadAdapter
 from gateway.backends.base import Health
 from gateway.db.adapter_settings import SettingsRow, find_settings, set_settings
-from gateway.db.adapters import put_adapter
+from gateway.db.adapter_versions import put_adapter
 from gateway.db.pool import Database
 from gateway.errors import InvalidRequest, Overloaded
 from gateway.lifecycle.residency import Residency
