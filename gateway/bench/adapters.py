@@ -16,14 +16,14 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import uvloop
-from safetensors.numpy import save_file
+from numpy.typing import NDArray
 
 from engine.config import ModelConfig, load_model_config
 from gateway.bench.client import Job, Reply, ask
@@ -86,17 +86,26 @@ def write_adapter(folder: Path, config: ModelConfig, num_bytes: int, seed: int) 
     of_a_rank = 4 * config.num_layers * sum(sum(sizes) for sizes in targets.values())
     rank = max(1, round(num_bytes / of_a_rank))
     blocks = {"gate_proj": "mlp", "up_proj": "mlp", "down_proj": "mlp"}
-    tensors = {}
+    tensors: dict[str, NDArray[np.float32]] = {}
     for layer in range(config.num_layers):
         for projection, (num_in, num_out) in targets.items():
             name = f"base_model.model.model.layers.{layer}.{blocks.get(projection, 'self_attn')}.{projection}"
             for side, shape in (("A", (rank, num_in)), ("B", (num_out, rank))):
-                tensors[f"{name}.lora_{side}.weight"] = (0.01 * rng.standard_normal(shape)).astype(np.float32)
+                tensors[f"{name}.lora_{side}.weight"] = (0.01 * rng.standard_normal(shape)).astype("<f4")
     folder.mkdir(parents=True)
-    save_file(tensors, folder / FILES[1])
+    (folder / FILES[1]).write_bytes(safetensors(tensors))
     settings = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": list(targets), "bias": "none"}
     (folder / FILES[0]).write_text(json.dumps(settings))
     return folder
+
+
+def safetensors(tensors: Mapping[str, NDArray[np.float32]]) -> bytes:
+    """A file of fp32 tensors: https://huggingface.co/docs/safetensors."""
+    header, end = {}, 0
+    for name, tensor in tensors.items():
+        header[name] = {"dtype": "F32", "shape": tensor.shape, "data_offsets": [end, end := end + tensor.nbytes]}
+    text = json.dumps(header).encode()
+    return b"".join([len(text).to_bytes(8, "little"), text, *(tensor.tobytes() for tensor in tensors.values())])
 
 
 async def measure_uploads(server: Server, folders: Sequence[Path]) -> dict[str, Any]:
@@ -120,11 +129,9 @@ async def measure_arrivals(server: Server, names: Sequence[str], rounds: int) ->
     for _ in range(rounds):
         for kind, asked in (("resident", names[:1]), ("cold", names)):
             await server.ask(names[0], 1)
-            replies, ttfts = await _beside(
-                _streams(server), lambda turn, asked=asked: server.ask(asked[turn % len(asked)], 1)
-            )
+            replies, arrived = await _beside(_streams(server), server, asked)
             gaps[kind] += [gap for reply in replies for gap in reply.gaps_s]
-            loads[kind] += [reply.ttft_s for reply in ttfts]
+            loads[kind] += [reply.ttft_s for reply in arrived]
     row: dict[str, Any] = {"row": "arrivals", "streams": NUM_STREAMS}
     for kind in gaps:
         row |= {f"{kind}_arrivals": len(loads[kind]), f"{kind}_ttft_ms_p50": quantile_ms(loads[kind], 0.5)}
@@ -158,12 +165,13 @@ async def _rate(streams: Awaitable[list[Reply]]) -> float:
 
 
 async def _beside(
-    streams: Awaitable[list[Reply]], arrive: Callable[[int], Awaitable[Reply]]
+    streams: Awaitable[list[Reply]], server: Server, adapters: Sequence[str]
 ) -> tuple[list[Reply], list[Reply]]:
-    """The streams' replies, and those of what arrived while they ran."""
-    running, arrived = asyncio.ensure_future(streams), []
+    """The streams' replies, and those of what arrived while they ran: a token of each adapter in turn."""
+    running = asyncio.ensure_future(streams)
+    arrived: list[Reply] = []
     while not running.done():
-        arrived.append(await arrive(len(arrived)))
+        arrived.append(await server.ask(adapters[len(arrived) % len(adapters)], 1))
         await asyncio.wait([running], timeout=ARRIVAL_EVERY_S)
     return await running, arrived
 
