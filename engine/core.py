@@ -108,8 +108,12 @@ class EngineCore:
                 self._abort(command)
             case LoadAdapter():
                 self._load(command)
-            case UnloadAdapter(key):
-                self._unload(key)
+            case UnloadAdapter(key, evict):
+                if evict:
+                    self._unload(key)
+                else:
+                    self._adapters.unpin(key)
+                    self._mailbox.post(AdapterStatus(key, self._adapters.is_resident(key)))
             case Drain():
                 self._draining = True
             case Wake():

@@ -138,9 +138,10 @@ class FakeCore:
             case LoadAdapter(digest, probe=probe):
                 self._load(digest)
                 self._mailbox.post(self._probe(digest) if probe else AdapterStatus(digest, True))
-            case UnloadAdapter(digest):
-                self._resident.discard(digest)
-                self._mailbox.post(AdapterStatus(digest, False))
+            case UnloadAdapter(digest, evict):
+                if evict:
+                    self._resident.discard(digest)
+                self._mailbox.post(AdapterStatus(digest, digest in self._resident))
             case Drain():
                 self._draining = True
 

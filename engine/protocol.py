@@ -296,7 +296,10 @@ class LoadAdapter(msgspec.Struct, frozen=True, tag="load"):
 
 
 class UnloadAdapter(msgspec.Struct, frozen=True, tag="unload"):
+    """evict: it takes no new users and leaves with its last; else it only may be evicted again, like any other."""
+
     digest: str
+    evict: bool = True
 
 
 class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):

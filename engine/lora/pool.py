@@ -165,6 +165,11 @@ class AdapterPool:
             self.slots.empty(slot)
         self._go_on()
 
+    def unpin(self, key: str) -> None:
+        """It may be evicted like any other, once nobody uses it."""
+        self.slots.pinned.discard(key)
+        self._go_on()
+
     def unload(self, key: str) -> bool:
         """False if it is still loading or in use: then it leaves with its last user, and takes no new one."""
         self.slots.pinned.discard(key)

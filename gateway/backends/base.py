@@ -127,6 +127,9 @@ class Backend(Acknowledged, Protocol):
 
     async def unload(self, key: str) -> None: ...
 
+    async def unpin(self, key: str) -> None:
+        """What `load` made resident may be evicted like any other adapter."""
+
     def resident(self) -> frozenset[str]:
         """Content keys of the adapters that are on the device now."""
 

@@ -213,6 +213,9 @@ class EngineBackend:
     async def unload(self, key: str) -> None:
         await self._ask_about_adapter(UnloadAdapter(key))
 
+    async def unpin(self, key: str) -> None:
+        await self._ask_about_adapter(UnloadAdapter(key, evict=False))
+
     def resident(self) -> frozenset[str]:
         return self._resident
 

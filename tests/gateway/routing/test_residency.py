@@ -42,8 +42,8 @@ class Engine:
             raise Overloaded("it is gone")
         self.held.add(key)
 
-    async def unload(self, key: str) -> None:
-        self.asked.append(f"unload {key[:8]}")
+    async def unpin(self, key: str) -> None:
+        self.asked.append(f"unpin {key[:8]}")
         self.held.discard(key)
 
     def restart(self) -> None:
@@ -104,7 +104,7 @@ async def test_every_engine_holds_what_is_pinned_and_lets_it_go(engines: list[En
     await pins.pin("pirate", False)
     await until(lambda: all(engine.held == set() for engine in engines))
     for engine in engines:
-        assert engine.asked == ["load 00000001", "load 00000003", "unload 00000001", "unload 00000003"]
+        assert engine.asked == ["load 00000001", "load 00000003", "unpin 00000001", "unpin 00000003"]
 
 
 async def test_an_engine_that_comes_later_or_again_gets_them_too(engines: list[Engine], pins: Pins) -> None:
