@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from adapters.errors import AdapterMissing
-from adapters.store import AdapterStore
+from adapters.store import AdapterStore, lock_folder
 
 LOCK_NAME = ".lock"
 
@@ -28,26 +28,22 @@ class Cache:
     def lock(self, digest: str) -> int | None:
         """A descriptor that keeps the adapter here until it is closed; None where it is not here."""
         folder = self._root / digest
-        with contextlib.suppress(FileNotFoundError):
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            fcntl.flock(lock, fcntl.LOCK_SH)
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(folder.stat(), os.fstat(lock)):  # else it left before it was locked
-                    os.utime(lock)
-                    return lock
-            os.close(lock)
-        return None
+        lock = lock_folder(folder)
+        if lock is not None:
+            os.utime(lock)
+        return lock
 
     def put(self, folder: Path, digest: str) -> int:
         """Take in a folder as `AdapterStore.keep` does, and lock it. Raises AdapterMissing if it is evicted at once."""
         with self._alone():
             self._make_room(sum(path.stat().st_size for path in folder.iterdir()))
-            while (lock := self.lock(digest)) is None:
+            while True:
                 try:
                     self._store.keep(folder, digest)
                 except FileNotFoundError:
                     raise AdapterMissing(digest) from None
-        return lock
+                if (lock := self.lock(digest)) is not None:
+                    return lock
 
     def evict(self, digest: str) -> bool:
         """False if somebody is reading it."""

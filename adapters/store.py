@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,7 +28,6 @@ COPY_BYTES = 1024 * 1024
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TEMPORARY_PREFIX = ".temporary-"
-_ABANDONED_AFTER_S = 3600
 
 
 def open_store(place: str | Path, cache_dir: Path, cache_bytes: int) -> AdapterStore:
@@ -53,7 +52,7 @@ class AdapterStore:
     def __init__(self, root: Path) -> None:
         self._root = root
         root.mkdir(parents=True, exist_ok=True)
-        self._sweep()
+        self.sweep()
 
     def add(self, folder: Path) -> str:
         """Take in the adapter of a folder and return its digest; adding the same content again changes nothing.
@@ -73,25 +72,40 @@ class AdapterStore:
     @contextlib.contextmanager
     def workspace(self) -> Iterator[Path]:
         """An empty folder that nobody else reads, on the store's own file system; gone with all that is left in it
-        afterwards. One whose process died is swept an hour after its last new entry."""
-        with tempfile.TemporaryDirectory(prefix=_TEMPORARY_PREFIX, dir=self._root) as folder:
-            yield Path(folder)
+        afterwards. It is locked meanwhile (flock(2)): `sweep` takes those whose process died."""
+        with contextlib.ExitStack() as stack:
+            while True:
+                folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY_PREFIX, dir=self._root))
+                if (lock := lock_folder(folder)) is not None:
+                    break  # else it was swept before it was locked
+            stack.callback(os.close, lock)
+            stack.callback(shutil.rmtree, folder)
+            yield folder
 
     def keep(self, folder: Path, digest: str) -> None:
         """Take in a folder inside a workspace, that holds exactly the two files of this digest: durable, and then under
-        its digest, without a copy. What the store has already stays as it is."""
+        its digest, without a copy. What the store has already stays as it is, unless it is damaged."""
         if not is_digest(digest):
             raise ValueError(f"{digest[:100]!r} is not a digest")
         for name in FILE_NAMES:
             _sync(folder / name)
         _sync(folder)
-        try:
-            folder.rename(self._root / digest)
-        except OSError as error:
-            # A folder that is not empty is never renamed over: then the same content is already there.
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-        _sync(self._root)
+        target = self._root / digest
+        while folder.exists():
+            try:
+                folder.rename(target)
+            except OSError as error:
+                # A folder that is not empty is never renamed over: then the content is already there.
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+            _sync(self._root)
+            try:
+                check_content(target, digest)  # the caller's own, too: the time is not to tell what the store had
+                return
+            except AdapterDamaged:
+                if folder.exists():
+                    with contextlib.suppress(AdapterMissing):
+                        AdapterStore.remove(self, digest)
 
     @contextlib.contextmanager
     def reading(self, digest: str) -> Iterator[Path]:
@@ -134,12 +148,29 @@ class AdapterStore:
         """Read an adapter again in full. Raises AdapterMissing, or AdapterDamaged if it is not what was added."""
         check_content(self.path(digest), digest)
 
-    def _sweep(self) -> None:
-        """Delete what processes that died left behind; another one's work in progress is younger than that."""
-        for path in self._root.glob(f"{_TEMPORARY_PREFIX}*"):
-            with contextlib.suppress(FileNotFoundError):
-                if time.time() - path.stat().st_mtime > _ABANDONED_AFTER_S:
-                    shutil.rmtree(path)
+    def sweep(self) -> None:
+        """Delete the workspaces of processes that died."""
+        for folder in self._root.glob(f"{_TEMPORARY_PREFIX}*"):
+            with contextlib.suppress(FileNotFoundError, BlockingIOError):
+                lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder)
+                finally:
+                    os.close(lock)
+
+
+def lock_folder(folder: Path) -> int | None:
+    """A descriptor that holds a shared lock on a folder until it is closed; None where there is no such folder, or it
+    went before it was locked."""
+    with contextlib.suppress(FileNotFoundError):
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(folder.stat(), os.fstat(lock)):
+                return lock
+        os.close(lock)
+    return None
 
 
 def check_content(folder: Path, digest: str) -> None:

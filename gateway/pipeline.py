@@ -188,8 +188,8 @@ class Pipeline:
                     if pieces and not waits_for_prompt:
                         yield pieces
                         pieces = []
-        except InvalidRequest as error:
-            raise _naming(error, prepared) from None
+        except (InvalidRequest, BackendFailed) as error:
+            raise _told(error, prepared) from None
 
     async def embed(self, prepared: Prepared) -> tuple[bytes, Usage]:
         """The embedding of one prepared text, fp32 little-endian and of unit length. Raises as `run` does."""
@@ -198,8 +198,8 @@ class Pipeline:
                 async for item in items:
                     if isinstance(item, Final) and item.embedding is not None:
                         return item.embedding, item.usage
-        except InvalidRequest as error:
-            raise _naming(error, prepared) from None
+        except (InvalidRequest, BackendFailed) as error:
+            raise _told(error, prepared) from None
         raise BackendFailed("The engine gave no embedding.")
 
     def _tag(self, principal: Principal, route: Route, request: TextRequest | EmbeddingRequest) -> MeterTag:
@@ -258,11 +258,14 @@ def _end(choices: list[Choice], final: Final) -> list[Piece]:
     return [choice.end(final.finish_reason) for choice in unended]
 
 
-def _naming(error: InvalidRequest, prepared: Prepared) -> InvalidRequest:
-    """The engine's refusal, with the client's name of what was refused: all but the grammar and the adapter was checked
-    here. Why a shared adapter cannot be loaded is its owner's to know."""
+def _told(error: InvalidRequest | BackendFailed, prepared: Prepared) -> InvalidRequest | BackendFailed:
+    """What the client hears of it, with its own name of what was refused: all but the grammar and the adapter was
+    checked here. Why a shared adapter cannot be loaded, or fails the engine, is its owner's to know."""
     adapter = prepared.route.adapter
-    if error.param == "model" and adapter is not None and adapter.is_shared:
+    is_borrowed = adapter is not None and adapter.is_shared
+    if isinstance(error, BackendFailed):
+        return BackendFailed("The engine failed while it worked on the request.") if is_borrowed else error
+    if error.param == "model" and is_borrowed:
         return InvalidRequest("The adapter cannot be loaded.", param=error.param, code=error.code)
     return InvalidRequest(error.message, param=error.param or prepared.grammar_field, code=error.code)
 

@@ -7,6 +7,7 @@ processes, bounded memory and processor time), and only then begins to work. Kno
 from __future__ import annotations
 
 import ctypes
+import errno
 import importlib
 import os
 import resource
@@ -44,13 +45,19 @@ class OutOfMemory(msgspec.Struct, frozen=True, tag=True):
     """The work would have taken more memory than it may."""
 
 
+class DiskFull(msgspec.Struct, frozen=True, tag=True):
+    """A file that it writes has no room. number: errno's."""
+
+    number: int
+
+
 class Broken(msgspec.Struct, frozen=True, tag=True):
     """A fault of this program or machine, not of the file: the sandbox is not to be had, or the work has a bug."""
 
     error: str
 
 
-Reply = Answer | OutOfMemory | Broken
+Reply = Answer | OutOfMemory | DiskFull | Broken
 
 
 def main() -> None:
@@ -70,7 +77,8 @@ def answer(work: Callable[[bytes], bytes], argument: bytes, limits: Limits) -> N
     except MemoryError:
         reply = OutOfMemory()
     except Exception as error:
-        reply = Broken(_describe(error))
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        reply = DiskFull(error.errno) if is_full else Broken(_describe(error))
     with os.fdopen(1, "wb") as stdout:
         stdout.write(msgspec.msgpack.encode(reply))
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import msgspec
 
-from adapters.sandbox.confined import Answer, Broken, Limits, OutOfMemory, Reply
+from adapters.sandbox.confined import Answer, Broken, DiskFull, Limits, OutOfMemory, Reply
 
 MAX_REPLY_BYTES = 1024 * 1024
 
@@ -47,7 +47,7 @@ async def run_confined(module: str, argument: bytes, descriptors: Sequence[int],
     """What `work(argument)` of the module returns, computed in a confined process that has `descriptors` open under the
     same numbers.
 
-    Raises LimitExceeded or SandboxBroken. The process has ended when this returns, raises or is cancelled.
+    Raises LimitExceeded, SandboxBroken, or OSError where a file it writes has no room. The process has ended when this returns, raises or is cancelled.
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-c", _START),
@@ -84,7 +84,7 @@ async def _read_bounded(stream: asyncio.StreamReader) -> bytes:
 def content_of(reply: bytes, status: int, limits: Limits) -> bytes:
     """What the work returned, from what the process wrote and its exit status (negative: the signal that ended it).
 
-    Raises LimitExceeded or SandboxBroken.
+    Raises as `run_confined` does.
     """
     if status == -signal.SIGXCPU:
         raise LimitExceeded(f"it took more than {limits.cpu_s} s of processor time")
@@ -101,5 +101,7 @@ def content_of(reply: bytes, status: int, limits: Limits) -> bytes:
             return content
         case OutOfMemory():
             raise LimitExceeded(f"it takes more than {limits.memory_bytes >> 20} MiB of memory")
+        case DiskFull(number):
+            raise OSError(number, os.strerror(number))
         case Broken(error):
             raise SandboxBroken(error)

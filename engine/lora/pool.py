@@ -30,6 +30,8 @@ from engine.protocol import EngineError
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 0.5
+NOT_LOADED = "the engine could not load the adapter"
+"""To clients. Why is in the log: it names the store, and content that may be another tenant's."""
 
 
 class Arrival(msgspec.Struct, frozen=True):
@@ -281,11 +283,11 @@ class AdapterPool:
             adapter = produce()
         except (StoreFailure, AdapterDamaged) as failure:
             log.error("adapter %s could not be loaded: %s", key, failure)
-            error = EngineError("internal", str(failure))
+            error = EngineError("internal", NOT_LOADED)
         except AdapterRejected as refusal:
             error = EngineError("adapter_rejected", str(refusal))
         except Exception:  # any other fault is this load's alone, too
             log.exception("adapter %s could not be loaded", key)
-            error = EngineError("internal", "the engine could not load the adapter")
+            error = EngineError("internal", NOT_LOADED)
         self._ended.put(_Ended(key, adapter, error, on_device, time.perf_counter() - start_s))
         self._wake()

@@ -152,6 +152,12 @@ _STORAGE = """
 _STORED = "SELECT stored_bytes($1, $2)"
 
 
+async def lock_storage(conn: Connection, organization_id: str, project_id: str) -> None:
+    """Lock the storage limits until the transaction ends. Whoever stores does so before anything that the schema
+    announces: changes of limits wait for the two in this order, too."""
+    await conn.execute(_STORAGE, organization_id, project_id)
+
+
 async def exceeded_storage(conn: Connection, organization_id: str, project_id: str) -> tuple[Limit, int] | None:
     """A storage limit that is exceeded now, and by what is stored. In the transaction that stores: what it has stored
     already counts."""

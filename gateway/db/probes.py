@@ -43,13 +43,13 @@ _CLAIM_OLDEST = """
         SELECT w.adapter_id, w.version FROM adapter_versions w JOIN adapters b ON b.id = w.adapter_id
         WHERE w.state IN ('inspected', 'probed') AND b.removed_at IS NULL
           AND (w.claimed_at IS NULL OR w.claimed_at < now() - interval '20 seconds')
-        ORDER BY w.created_at LIMIT 1 FOR UPDATE OF w SKIP LOCKED)
+        ORDER BY w.claimed_at NULLS FIRST, w.created_at LIMIT 1 FOR UPDATE OF w SKIP LOCKED)
     RETURNING p.organization_id, a.project_id, v.adapter_id, a.name, v.version, v.digest, v.num_probes
 """
 
 
 async def claim_oldest(conn: Connection) -> ToProbe | None:
-    """The version that has waited longest, of those that nobody probes."""
+    """The version that has waited longest, of those that nobody probes; one that failed an engine comes later."""
     row = await conn.fetchrow(_CLAIM_OLDEST)
     return ToProbe(**row) if row else None
 
@@ -89,6 +89,20 @@ _RELEASE = """
 async def release_claim(conn: Connection, adapter_id: str, version: int, *, counts: bool) -> None:
     """The probe came to no end: somebody's turn again. counts: as one of `MAX_PROBES`."""
     await conn.execute(_RELEASE, adapter_id, version, counts)
+
+
+# A claim counts for 20 seconds: one that is older by what is left of them is taken up after the rest.
+_DEFER = """
+    UPDATE adapter_versions SET num_probes = num_probes - 1,
+        claimed_at = now() - interval '20 seconds' + least(greatest(now() - created_at, '1 second'), '60 seconds')
+    WHERE adapter_id = $1 AND version = $2
+"""
+
+
+async def defer_claim(conn: Connection, adapter_id: str, version: int) -> None:
+    """The engine failed and is still there: somebody's turn when it has waited for as long again as it has so far, at
+    most a minute. So the waits double, and others come first. It does not count as a probe."""
+    await conn.execute(_DEFER, adapter_id, version)
 
 
 _LOCK = "SELECT current_version FROM adapters WHERE id = $1 AND removed_at IS NULL FOR UPDATE"

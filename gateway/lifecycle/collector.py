@@ -68,6 +68,7 @@ class Collector:
         async with self._database.acquire() as conn:
             await expire_imports(conn)
         await self._uploads.sweep()
+        await asyncio.to_thread(self._store.sweep)
         stored, resident = await asyncio.to_thread(self._store.digests), self._resident()
         unused = await self._unused(stored, resident)
         now_s = asyncio.get_running_loop().time()

@@ -3,12 +3,14 @@ the watched folder all end here. Knows nothing of HTTP, nor of where the content
 
 Content is inspected and kept first and referred to then, in a transaction in which nothing leaves the store: whoever
 dies in between leaves content that nobody refers to, which the collector takes away. Nothing is skipped because the
-store has the content already, so the time it takes does not tell.
+store has the content already, so the time it takes does not tell. A removal may be under way in a store at a distance
+whose collector has lost its lock: what is referred to is looked for once more, and put back.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,7 +26,7 @@ from gateway.db import adapter_imports, audit
 from gateway.db.adapter_imports import ImportRow
 from gateway.db.adapter_versions import Content, PutVersion, VersionState, find_version, put_version
 from gateway.db.contents import store_shared
-from gateway.db.limits import exceeded_storage
+from gateway.db.limits import exceeded_storage, lock_storage
 from gateway.db.pool import Database
 from gateway.db.projects import lock_project
 from gateway.errors import Conflict, GatewayError, InvalidRequest, Overloaded, QuotaExceeded
@@ -39,10 +41,15 @@ Inspect = Callable[[Path, Path, BaseShape, Bounds], Awaitable[Report]]
 """`adapters.inspection.inspect`."""
 
 UNAVAILABLE = "Adapters cannot be inspected or stored at the moment."
+NO_ROOM = "There is no room left on the server's disk."
 RETRY_AFTER_S = 10.0
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 MAX_INSPECTIONS = 2
 """At once, in each gateway: they read, hash and sync files."""
+
+MAX_REFERRING = 2
+"""At once, in each gateway: the store is asked while each holds a connection, and some stores are far away."""
 
 log = structlog.get_logger(__name__)
 
@@ -77,13 +84,14 @@ class Intake:
         self._bounds = bounds
         self._inspect = inspect
         self._slots = asyncio.Semaphore(MAX_INSPECTIONS)
+        self._referring = asyncio.Semaphore(MAX_REFERRING)
 
     async def take_in(self, imported: ImportRow, content: Path) -> Taken:
         """Inspect, keep, refer to and probe what an import in the state 'uploaded' brought; its end is recorded on it,
         whatever that is. content: a folder with PEFT's two files, or an archive; the caller deletes it.
 
         Raises InvalidRequest (code adapter_rejected, every reason) for what is refused, QuotaExceeded, Conflict for a
-        project that is archived or an import that is over, Overloaded while the store is away.
+        project that is archived or an import that is over, Overloaded while the store is away or the disk is full.
         """
         try:
             async with alive(lambda: self._touch(imported)):
@@ -110,27 +118,39 @@ class Intake:
 
     async def _keep_and_refer(self, imported: ImportRow, content: Path) -> PutVersion:
         """No connection is held while files are read. What was collected before anything referred to it is put into the
-        store again."""
-        while True:
-            async with self._slots:
-                report = await self._inspect_and_keep(content)
-            async with self._database.acquire() as conn, store_shared(conn):
-                if await asyncio.to_thread(self._store.holds, report.digest):
-                    return await self._refer(conn, imported, report)
+        store again, and so is what was lost while it was referred to."""
+        put: PutVersion | None = None
+        while put is None:
+            report = await self._inspect_and_keep(content)
+            async with self._referring, self._database.acquire() as conn, store_shared(conn):
+                if await self._holds(report.digest):
+                    put = await self._refer(conn, imported, report)
+        if not await self._holds(report.digest):
+            await self._inspect_and_keep(content)
+        return put
+
+    async def _holds(self, digest: str) -> bool:
+        return await asyncio.to_thread(self._store.holds, digest)
 
     async def _inspect_and_keep(self, content: Path) -> Report:
-        async with workspace(self._store) as folder:
-            into = folder / "adapter"
-            into.mkdir()
-            report = await self._inspect(content, into, self._base, self._bounds)
-            await asyncio.to_thread(self._store.keep, into, report.digest)
-            return report
+        """Raises Overloaded, too, where files cannot be written."""
+        try:
+            async with self._slots, workspace(self._store) as folder:
+                into = folder / "adapter"
+                into.mkdir()
+                report = await self._inspect(content, into, self._base, self._bounds)
+                await asyncio.to_thread(self._store.keep, into, report.digest)
+                return report
+        except OSError as error:
+            log.error("adapter_not_written", error=str(error))
+            raise Overloaded(NO_ROOM if error.errno in _FULL else UNAVAILABLE, retry_after_s=RETRY_AFTER_S) from None
 
     async def _refer(self, conn: Connection, imported: ImportRow, report: Report) -> PutVersion:
         author, project_id = imported.author, imported.project_id
         project = await lock_project(conn, author.organization_id, project_id)
         if project is None or project.archived_at is not None:
             raise Conflict("The project is archived.", param="project_id", code="project_archived")
+        await lock_storage(conn, author.organization_id, project_id)
         content = Content(report.digest, report.rank, report.size_bytes, msgspec.json.encode(report).decode())
         put = await put_version(
             conn,

@@ -17,7 +17,7 @@ from adapters.ref import content_key
 from gateway.db import audit, probes
 from gateway.db.pool import FAILURES, Database
 from gateway.db.probes import MAX_PROBES, ToProbe
-from gateway.errors import GatewayError, InvalidRequest
+from gateway.errors import BackendFailed, GatewayError, InvalidRequest
 from gateway.lifecycle.alive import alive
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Prober:
                 await self._try(claimed)
 
     async def probe_waiting(self) -> bool:
-        """Probe the version that has waited longest; whether there was one, and it waits no more."""
+        """Probe the version whose turn it is; whether there was one, and it waits no more."""
         if not self._ready():
             return False
         async with self._slots:
@@ -95,13 +95,19 @@ class Prober:
             await self._reject(claimed, refusal.message)
         except GatewayError as error:
             log.warning("adapter_not_probed", adapter=claimed.name, version=claimed.version, error=error.message)
-            # An engine that is still there was not ended by it.
-            async with self._database.acquire() as conn:
-                await probes.release_claim(conn, claimed.adapter_id, claimed.version, counts=not self._ready())
+            await self._give_back(claimed, failed=isinstance(error, BackendFailed))
             return False
         else:
             await self._accept(claimed, found)
         return True
+
+    async def _give_back(self, claimed: ToProbe, *, failed: bool) -> None:
+        """failed: the engine did, and was not only busy. One that is still there was not ended by it."""
+        async with self._database.acquire() as conn:
+            if failed and self._ready():
+                await probes.defer_claim(conn, claimed.adapter_id, claimed.version)
+            else:
+                await probes.release_claim(conn, claimed.adapter_id, claimed.version, counts=not self._ready())
 
     async def _accept(self, claimed: ToProbe, found: msgspec.Struct) -> None:
         probe = msgspec.json.encode(found).decode()

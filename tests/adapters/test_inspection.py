@@ -255,3 +255,16 @@ async def test_inspections_run_beside_each_other(tmp_path: Path) -> None:
         path.mkdir()
     reports = await asyncio.gather(*(inspect(source, path, BASE, BOUNDS) for path in folders))
     assert len({report.digest for report in reports}) == 1
+
+
+async def test_a_full_disk_is_no_fault_of_the_adapter(forks: Forks, tmp_path: Path, into: Path) -> None:
+    async def on_a_full_disk(module: str, argument: bytes, descriptors: Sequence[int], limits: Limits) -> bytes:
+        for target in descriptors[-len(FILE_NAMES) :]:
+            full = os.open("/dev/full", os.O_RDWR)
+            os.dup2(full, target)
+            os.close(full)
+        return await forks(module, argument, descriptors, limits)
+
+    with pytest.raises(OSError, match="No space left on device"):
+        await inspect(folder(tmp_path), into, BASE, BOUNDS, on_a_full_disk)
+    assert list(into.iterdir()) == []

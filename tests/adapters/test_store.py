@@ -142,12 +142,41 @@ def test_a_killed_writer_leaves_whole_adapters_and_its_rubbish_is_swept(folder: 
     store = AdapterStore(root)
     for digest in store.digests():
         store.verify(digest)
-    (root / ".temporary-of-the-dead").mkdir()
-    (root / ".temporary-of-the-living").mkdir()
-    os.utime(root / ".temporary-of-the-dead", (0, 0))
-    AdapterStore(root)
-    assert not (root / ".temporary-of-the-dead").exists()
-    assert (root / ".temporary-of-the-living").exists()
+    assert not list(root.glob(".temporary-*"))
+
+
+def test_a_workspace_is_swept_when_its_process_is_dead_and_never_before(store: AdapterStore, tmp_path: Path) -> None:
+    """However old it is."""
+    dead = tmp_path / "store" / ".temporary-of-the-dead"
+    dead.mkdir()
+    (dead / "adapter").mkdir()
+    with store.workspace() as workspace:
+        os.utime(workspace, (0, 0))
+        for sweep in (store.sweep, AdapterStore(tmp_path / "store").sweep):
+            sweep()
+            assert workspace.exists()
+        assert not dead.exists()
+    assert names(tmp_path / "store") == []
+
+
+def test_workspaces_are_made_while_others_sweep(store: AdapterStore, tmp_path: Path) -> None:
+    working = threading.Event()
+    working.set()
+
+    def sweep() -> None:
+        while working.is_set():
+            store.sweep()
+
+    with ThreadPoolExecutor(1) as pool:
+        sweeping = pool.submit(sweep)
+        try:
+            for _ in range(200):
+                with store.workspace() as workspace:
+                    (workspace / "adapter").mkdir()
+        finally:
+            working.clear()
+        sweeping.result()
+    assert names(tmp_path / "store") == []
 
 
 def test_a_kept_folder_moves_into_the_store(store: AdapterStore, tmp_path: Path) -> None:
@@ -169,6 +198,24 @@ def test_keeping_what_is_there_changes_nothing(store: AdapterStore, folder: Path
         store.keep(write_adapter(workspace / "again"), digest)
     assert names(tmp_path / "store") == [digest]
     assert store.path(digest).stat().st_ino == before
+
+
+@pytest.mark.parametrize("how", ["changed", "cut short", "gone"])
+def test_what_is_damaged_is_replaced_by_what_is_kept(
+    how: str, store: AdapterStore, folder: Path, tmp_path: Path
+) -> None:
+    digest = store.add(folder)
+    weights = store.path(digest) / "adapter_model.safetensors"
+    content = weights.read_bytes()
+    if how == "gone":
+        weights.unlink()
+    else:
+        weights.write_bytes(content[:-4] + b"?" * 4 if how == "changed" else content[:-4])
+    with pytest.raises(AdapterDamaged):
+        store.verify(digest)
+    assert store.add(folder) == digest
+    store.verify(digest)
+    assert names(tmp_path / "store") == [digest]
 
 
 def test_a_workspace_leaves_nothing_behind(store: AdapterStore, tmp_path: Path) -> None:

@@ -114,14 +114,27 @@ def test_a_path_is_a_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
 
 
-def test_adding_the_same_content_again_changes_nothing(bucket: ObjectStore, tmp_path: Path) -> None:
+def test_the_same_content_is_sent_again_so_that_the_time_does_not_tell(bucket: ObjectStore, tmp_path: Path) -> None:
     store = RemoteStore(bucket, tmp_path / "cache", MANY_BYTES)
     digest = store.add(adapter(tmp_path, 1))
     before = obstore.head(bucket, f"{digest}.tar")
     twin = adapter(tmp_path / "twin", 1)
     (twin / "README.md").write_text("hello")
     assert store.add(twin) == digest
-    assert obstore.head(bucket, f"{digest}.tar") == before
+    after = obstore.head(bucket, f"{digest}.tar")
+    assert after["e_tag"] != before["e_tag"], "a write of its own"
+    assert (after["size"], store.digests()) == (before["size"], [digest])
+
+
+def test_what_is_damaged_is_replaced_by_what_is_kept(bucket: ObjectStore, tmp_path: Path) -> None:
+    """In the bucket and in the cache."""
+    store = RemoteStore(bucket, tmp_path / "cache", MANY_BYTES)
+    digest = store.add(adapter(tmp_path, 1))
+    obstore.put(bucket, f"{digest}.tar", b"?")
+    (store.path(digest) / "adapter_config.json").write_text("{}")
+    assert store.add(tmp_path / "adapter-1") == digest
+    store.verify(digest)
+    assert canonical_digest(store.path(digest)) == digest
 
 
 def test_an_upload_that_breaks_off_leaves_nothing(s3: str, tmp_path: Path) -> None:
