@@ -47,7 +47,8 @@ async def run_confined(module: str, argument: bytes, descriptors: Sequence[int],
     """What `work(argument)` of the module returns, computed in a confined process that has `descriptors` open under the
     same numbers.
 
-    Raises LimitExceeded, SandboxBroken, or OSError where a file it writes has no room. The process has ended when this returns, raises or is cancelled.
+    Raises LimitExceeded, SandboxBroken, or OSError where a file that it writes has no room. The process has ended when
+    this returns, raises or is cancelled.
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-c", _START),

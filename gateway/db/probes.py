@@ -94,7 +94,7 @@ async def release_claim(conn: Connection, adapter_id: str, version: int, *, coun
 # A claim counts for 20 seconds: one that is older by what is left of them is taken up after the rest.
 _DEFER = """
     UPDATE adapter_versions SET num_probes = num_probes - 1,
-        claimed_at = now() - interval '20 seconds' + least(greatest(now() - created_at, '1 second'), '60 seconds')
+        claimed_at = now() - interval '20 seconds' + least(greatest(now() - changed_at, '1 second'), '60 seconds')
     WHERE adapter_id = $1 AND version = $2
 """
 

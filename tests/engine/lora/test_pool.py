@@ -11,9 +11,9 @@ import msgspec
 import pytest
 import torch
 
-from adapters.errors import AdapterRejected
+from adapters.errors import AdapterDamaged, AdapterRejected, StoreFailure
 from engine.lora.layer import LoadedAdapter
-from engine.lora.pool import PATIENCE_S, AdapterPool
+from engine.lora.pool import NOT_LOADED, PATIENCE_S, AdapterPool
 from tests.engine.lora.loading import LoadsAtOnce, LoadsWhenTold
 
 
@@ -27,6 +27,10 @@ class Clock:
 def load(digest: str) -> LoadedAdapter:
     if digest.startswith("bad"):
         raise AdapterRejected([f"{digest} does not fit"])
+    if digest == "away":
+        raise StoreFailure("no path leads to s3://a-bucket")
+    if digest == "damaged":
+        raise AdapterDamaged(digest, "has changed")
     if digest.startswith("broken"):
         raise OSError("/a/path/that/is/nobody's/business")
     return LoadedAdapter(digest, {}, num_bytes=10)
@@ -102,7 +106,10 @@ def test_an_adapter_in_use_leaves_with_its_last_user_and_takes_no_new_one(make: 
     pool.check_integrity(num_users=0)
 
 
-@pytest.mark.parametrize(("digest", "code"), [("bad", "adapter_rejected"), ("broken", "internal")])
+@pytest.mark.parametrize(
+    ("digest", "code"),
+    [("bad", "adapter_rejected"), ("broken", "internal"), ("away", "internal"), ("damaged", "internal")],
+)
 def test_a_load_that_fails_gives_its_reason_and_its_slot_back(
     make: Callable[[int], AdapterPool], digest: str, code: str
 ) -> None:
@@ -111,6 +118,7 @@ def test_a_load_that_fails_gives_its_reason_and_its_slot_back(
     (arrival,) = pool.arrivals()
     assert arrival.error is not None and arrival.error.code == code
     assert "path" not in arrival.error.message
+    assert (arrival.error.message == NOT_LOADED) == (code == "internal"), "the store and the content are not named"
     pool.preload("good")
     assert pool.resident == ["good"]
 

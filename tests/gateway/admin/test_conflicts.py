@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from gateway.db.pool import Database
-from tests.gateway.admin_server import AdminServer
+from tests.gateway.admin.adapter_uploads import upload
+from tests.gateway.admin_server import AdminServer, write_adapter
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -66,6 +68,23 @@ async def test_changes_of_the_same_keys_never_wait_for_each_other_in_a_circle(
         statuses = [reply.status_code for reply in await asyncio.gather(*meeting)]
         assert statuses == [200, 404 if removed_first and number >= 2 else 200], (name, statuses)
         assert (await operator.get(f"/api_keys/{key}")).json()["revoked_at"] is not None, name
+
+
+async def test_an_upload_and_a_change_of_what_bounds_it_never_wait_for_each_other_in_a_circle(
+    server: AdminServer, operator: httpx.AsyncClient, acme: str, tmp_path: Path
+) -> None:
+    """They meet while both still have to announce themselves."""
+    database, limit = server.services.database, {"unit": "storage_bytes", "max": 1 << 20}
+    await operator.post("/limits", json=limit)
+    folder = write_adapter(tmp_path / "pirate")
+    async with database.transaction() as conn:
+        await conn.execute(HOLD_CHANGES)
+        uploading = asyncio.create_task(upload(operator, acme, "pirate", folder))
+        await until_waiting(database, 1)
+        changing = asyncio.create_task(operator.post("/limits", json=limit | {"max": 1 << 21}))
+        await until_waiting(database, 2)
+    replies = await asyncio.gather(uploading, changing)
+    assert [reply.status_code for reply in replies] == [200, 200], [reply.text for reply in replies]
 
 
 async def test_who_is_stopped_in_a_deadlock_is_told_to_come_again(

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from adapters.ref import content_key
-from gateway.errors import InvalidRequest, Overloaded
+from gateway.errors import BackendFailed, InvalidRequest, Overloaded
 from tests.gateway.admin.adapter_uploads import error_of, upload
 from tests.gateway.admin_server import AdminServer, write_adapter
 
@@ -130,6 +130,33 @@ async def test_an_adapter_that_ends_engines_is_not_probed_for_ever(
     assert await prober.probe_waiting()
     assert await versions(operator, acme) == [(1, "rejected", False)]
     assert len(engines.probed) == 30
+
+
+async def test_what_fails_the_engine_waits_twice_as_long_each_time_and_others_come_first(
+    server: AdminServer, operator: httpx.AsyncClient, acme: str, tmp_path: Path
+) -> None:
+    """Time is moved, not waited for."""
+    await wait_without_engine(server, operator, acme, tmp_path, 1, 2)
+    engines, prober = server.engines, server.services.lifecycle.prober
+    waits = "SELECT round(extract(epoch FROM claimed_at + interval '20 seconds' - now()))::int FROM adapter_versions"
+    async with server.services.database.acquire() as conn:
+        for waited_s, wait_s in ((0, 1), (8, 8), (16, 16), (3600, 60)):
+            await conn.execute(
+                "UPDATE adapter_versions SET claimed_at = NULL, changed_at = now() - make_interval(secs => $1)"
+                " WHERE version = 1",
+                waited_s,
+            )
+            engines.answers = [BackendFailed("It could not be loaded.")]
+            await prober.probe((await adapter(operator, acme))["id"], 1, mine=False)
+            assert abs(await conn.fetchval(f"{waits} WHERE version = 1") - wait_s) <= 1
+    assert await prober.probe_waiting(), "the other one"
+    assert await versions(operator, acme) == [(2, "ready", True), (1, "inspected", False)]
+    assert not await prober.probe_waiting()
+    async with server.services.database.acquire() as conn:
+        assert await conn.fetchval("SELECT num_probes FROM adapter_versions WHERE version = 1") == 0
+        await conn.execute("UPDATE adapter_versions SET claimed_at = claimed_at - interval '61 seconds'")
+    assert await prober.probe_waiting()
+    assert await versions(operator, acme) == [(2, "ready", True), (1, "ready", False)]
 
 
 async def test_uploads_of_one_name_at_once_are_versions_of_one_adapter(

@@ -18,7 +18,7 @@ class _TappedMailbox(Mailbox):
     def __init__(self) -> None:
         super().__init__()
         self.taken: list[Command] = []
-        self.missing: set[str] = set()
+        self.failures: dict[str, EngineError] = {}  # by content key
 
     def take_commands(self, timeout_s: float) -> list[Command]:
         commands = super().take_commands(timeout_s)
@@ -26,9 +26,8 @@ class _TappedMailbox(Mailbox):
         return [command for command in commands if not self._refuses(command)]
 
     def _refuses(self, command: Command) -> bool:
-        if not isinstance(command, GenerateRequest) or command.adapter not in self.missing:
+        if not isinstance(command, GenerateRequest) or (error := self.failures.get(command.adapter)) is None:
             return False
-        error = EngineError("adapter_rejected", f"adapter {command.adapter} is missing")
         usage = Usage(prompt_tokens=0, completion_tokens=0)
         self.post(StepOutputs(finals=[Final(command.request_id, "error", usage, error)]))
         return True
@@ -61,7 +60,11 @@ class RecordingEngine:
 
     def lose(self, key: str) -> None:
         """From now on the adapter of this content key cannot be loaded."""
-        self._mailbox.missing.add(key)
+        self._mailbox.failures[key] = EngineError("adapter_rejected", f"adapter {key} is missing")
+
+    def break_on(self, key: str) -> None:
+        """From now on requests for the adapter of this content key fail the engine."""
+        self._mailbox.failures[key] = EngineError("internal", f"adapter {key} broke it")
 
     def stop(self) -> None:
         self._server.drain()

@@ -119,6 +119,22 @@ async def test_why_it_cannot_be_loaded_is_the_owners_to_know(city: City, shared:
         assert owner.project_id not in reply.text and key[:8] not in reply.text
 
 
+async def test_how_it_fails_the_engine_is_the_owners_to_know(city: City, shared: list[Tenant]) -> None:
+    owner, borrower, _ = shared
+    await owner.put("pirate", 998)
+    key = content_key(owner.project_id, digest_of_version(998))
+    city.engine.break_on(key)
+    owners, borrowers = await owner.client(), await borrower.client()
+    assert key in (await until(owners, "tiny:pirate", 502)).text
+    told = [
+        await until(borrowers, "tiny:pirate", 502),
+        await borrowers.post("/v1/embeddings", json={"model": "tiny:pirate", "input": "a"}),
+    ]
+    for reply in told:
+        assert (reply.status_code, reply.json()["error"]["code"]) == (502, "backend_failed")
+        assert owner.project_id not in reply.text and key[:8] not in reply.text
+
+
 @pytest.mark.parametrize("how", ["unshared", "removed", "archived"])
 async def test_it_ends_as_if_it_had_never_been(operator: httpx.AsyncClient, shared: list[Tenant], how: str) -> None:
     owner, borrower, _ = shared
