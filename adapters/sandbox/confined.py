@@ -77,8 +77,10 @@ def answer(work: Callable[[bytes], bytes], argument: bytes, limits: Limits) -> N
     except MemoryError:
         reply = OutOfMemory()
     except Exception as error:
-        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        reply = DiskFull(error.errno) if is_full else Broken(_describe(error))
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            reply = DiskFull(error.errno)
+        else:
+            reply = Broken(_describe(error))
     with os.fdopen(1, "wb") as stdout:
         stdout.write(msgspec.msgpack.encode(reply))
 

@@ -166,6 +166,10 @@ class AdapterSite:
         """Of the store."""
         return sum(not path.name.startswith(".") for path in Path(self.settings.adapter_store).glob("*"))
 
+    async def imports_at_work(self) -> set[str]:
+        """Ids of those that have not come to an end, those of dead gateways among them."""
+        return await self._fetch("SELECT id FROM adapter_imports WHERE state IN ('receiving', 'uploaded')")
+
     async def names(self) -> list[str]:
         return [adapter["name"] for adapter in await self._list("adapters")]
 
@@ -229,9 +233,13 @@ async def interrupted(site: AdapterSite, seed: int, span_s: float) -> None:
     work = [site.promote(1 + seed % 2), chance.choice([site.upload, site.upload_in_pieces])(name)]
     if removable := [each for each in await site.names() if each not in (STEADY, name)]:
         work.append(site.delete(chance.choice(removable)))
-    site.promised, num_before = Promised(), site.num_contents()
+    site.promised, num_before, imports_before = Promised(), site.num_contents(), await site.imports_at_work()
     tasks = [asyncio.create_task(each) for each in work]
-    if chance.random() < 0.5:
+    if seed % 4 == 3:  # however long anything takes here, this one meets an import
+        async with asyncio.timeout(WAIT_S):
+            while not (await site.imports_at_work() - imports_before or all(task.done() for task in tasks)):
+                pass
+    elif chance.random() < 0.5:
         await asyncio.sleep(chance.uniform(0.0, span_s))
     else:  # what follows the inspection is short beside it
         await _until(lambda: site.num_contents() > num_before or all(task.done() for task in tasks))

@@ -32,6 +32,14 @@ async def test_what_nobody_refers_to_leaves_after_a_while(server: AdminServer, t
     assert server.services.store.digests() == []
 
 
+async def test_workspaces_of_the_dead_go_while_this_gateway_lives(server: AdminServer) -> None:
+    dead = server.store_dir / ".temporary-of-the-dead"
+    dead.mkdir()
+    with server.services.store.workspace() as workspace:
+        await server.services.lifecycle.collector.collect()
+        assert workspace.exists() and not dead.exists()
+
+
 async def test_engines_forget_what_a_tenant_has_no_more(
     server: AdminServer, operator: httpx.AsyncClient, acme: str, tmp_path: Path
 ) -> None:
