@@ -74,18 +74,19 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.backup.restore import check_backup, restore_backup
+    from gateway.backup.restore import check_backup, marked, restore_backup
     from gateway.db.embedded import EmbeddedPostgres
     from gateway.serve.lock import data_folder_lock
 
     settings = load_settings(environ)
     installation = _installation(settings)
-    with _failures(), data_folder_lock(settings.data_dir, settings.base_url):
-        manifest = check_backup(arguments.folder)
+    folder, lock = arguments.folder, data_folder_lock(settings.data_dir, settings.base_url)
+    with _failures(), lock, marked(installation, folder) as mark:
+        manifest = check_backup(folder)
         postgres = EmbeddedPostgres(settings.data_dir, say=_say) if settings.database_url is None else None
         try:
             dsn = settings.database_url or _started(postgres)
-            asyncio.run(restore_backup(arguments.folder, manifest, installation, dsn, force=arguments.force, say=_say))
+            asyncio.run(restore_backup(folder, manifest, installation, dsn, mark, force=arguments.force, say=_say))
         finally:
             if postgres is not None:
                 postgres.stop()

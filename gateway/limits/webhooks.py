@@ -177,7 +177,10 @@ async def checked_address(url: httpx.URL, *, allow_private: bool) -> str:
     addresses = [str(entry[4][0]).partition("%")[0] for entry in found]
     for address in addresses:
         if not allow_private and not _is_public(address):
-            raise Undeliverable(f"{url.host} is at what is not a public address")  # which one is not theirs to know
+            # Which one is not theirs to know.
+            raise Undeliverable(
+                f"{url.host} is at what is not a public address, which LORIKEET_PRIVATE_WEBHOOKS does not allow"
+            )
     return addresses[0]
 
 

@@ -64,7 +64,7 @@ async def test_what_cannot_be_is_one_line(lorikeet: Cli) -> None:
     code, _, err = await lorikeet("limit", "list", "--tenant", "nobody")
     assert (code, "no tenant named 'nobody'" in err) == (1, True)
     code, _, err = await lorikeet("limit", "set", "--tenant", "acme", "--unit", "tokens", "--max", "1.5")
-    assert (code, err) == (1, "lorikeet: --max: expected a whole number of tokens\n")
+    assert (code, err) == (2, "lorikeet: --max: expected a whole number of tokens\n")
 
 
 @pytest.mark.parametrize("most", ["-1", "many", "nan", "1e400000000"])
