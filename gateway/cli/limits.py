@@ -131,7 +131,8 @@ def _most(arguments: argparse.Namespace) -> int:
     if not 0 <= number * scale <= MAX_NUMBER:
         raise WrongUsage(f"--max: expected a number from 0 to {MAX_NUMBER // scale} of {arguments.unit}")
     if number * scale != int(number * scale):
-        raise WrongUsage(f"--max: expected {'at most nine decimals' if scale > 1 else 'a whole number'} of {arguments.unit}")
+        kind = "at most nine decimals" if scale > 1 else "a whole number"
+        raise WrongUsage(f"--max: expected {kind} of {arguments.unit}")
     return int(number * scale)
 
 
