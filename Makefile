@@ -11,8 +11,9 @@ BIN := $(VENV)/bin
 DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: serve test check bench bench-gateway bench-kernels bench-gpu long-kernels long-numerics long-scheduler \
-	long-grammar long-tenancy long-limits long-conservation long-usage long-exports long-hostile install clean
+.PHONY: serve test check bench bench-gateway bench-adapters bench-kernels bench-gpu long-kernels long-numerics long-scheduler \
+	long-grammar long-tenancy long-limits long-conservation long-adapter-kills long-usage long-exports long-hostile long-signatures \
+	install clean
 
 # `exec`: Ctrl-C reaches Lorikeet itself rather than a shell around it. Make only waits for it to drain.
 serve: $(VENV)/.installed
@@ -74,6 +75,10 @@ long-limits: $(VENV)/.installed-dev
 long-conservation: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/test_conservation.py
 
+# A gateway killed at 200 moments of uploads, promotions and removals of adapters. FIRST_SEED goes on from one.
+long-adapter-kills: $(VENV)/.installed-dev
+	$(BIN)/pytest --full -s tests/faults/test_adapter_kills.py
+
 # Ten million events of one month: usage by day, project and model within a tenth of a second, by plans that never read the
 # ledger from end to end. Ten minutes and 10 GB.
 long-usage: $(VENV)/.installed-dev
@@ -88,9 +93,17 @@ long-exports: $(VENV)/.installed-dev
 long-hostile: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/adapters/hostile
 
+# 100,000 requests to adapters that tell who they are, while their versions change: twenty minutes. FIRST_SEED is another.
+long-signatures: $(VENV)/.installed-dev
+	$(BIN)/pytest --full -s tests/e2e/test_signatures.py
+
 # The Triton kernels over every size, and all of them compiled for an H100; on a machine with a GPU, on it.
 long-kernels: $(VENV)/.installed-dev
 	$(BIN)/pytest --full tests/kernels/gpu
+
+# What adapters cost: an upload to its first answer, and what running streams feel of cold ones and of refused ones.
+bench-adapters: $(VENV)/.installed-dev $(DEMO_MODEL)
+	$(BIN)/python -m gateway.bench.adapters --serve build/bench-adapters --model-dir $(DEMO_MODEL) $(ARGS)
 
 # Each kernel beside the least that its bytes and operations can take on this machine's GPU.
 bench-kernels: $(VENV)/.installed-dev

@@ -1,4 +1,4 @@
-"""The two ways in which an adapter fails its caller: its files are refused, or the store does not hold it."""
+"""How an adapter fails its caller: its files are refused, or the store cannot give them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,23 @@ def _printable(text: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
-class AdapterMissing(KeyError):
+class AdapterDamaged(AdapterRejected):
+    """What the store holds is not what was added: the store's fault, not that of whoever made the adapter."""
+
+    def __init__(self, digest: str, why: str) -> None:
+        super().__init__([f"the stored adapter {digest} {why}"])
+
+    def __str__(self) -> str:
+        return self.reasons[0]
+
+
+class StoreFailure(Exception):
+    """The store cannot give what it is asked for, whatever it is; the message is for its operator."""
+
+
+class AdapterMissing(StoreFailure):
     """The store holds no adapter of this digest."""
 
     def __init__(self, digest: str) -> None:
-        super().__init__(digest)
+        super().__init__(f"the adapter {digest!r} is missing from the store")
         self.digest = digest
-
-    def __str__(self) -> str:
-        return f"the adapter store holds no adapter {self.digest!r}"

@@ -3,6 +3,8 @@
 A folder appears under its digest only when it is whole and durable, so a reader never sees half an adapter, whoever
 dies meanwhile. Names from outside never become paths: the only path part it takes is a digest of 64 hex digits. Many
 processes may share one root. Knows nothing of tenants, names and versions.
+
+`open_store` makes the same of a bucket (`adapters.remote_store`).
 """
 
 from __future__ import annotations
@@ -14,20 +16,35 @@ import re
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from adapters.digest import canonical_digest
-from adapters.errors import AdapterMissing, AdapterRejected
-from adapters.peft_config import CONFIG_NAME
-from adapters.peft_format import WEIGHTS_NAME
+from adapters.errors import AdapterDamaged, AdapterMissing, AdapterRejected
+from adapters.peft_format import FILE_NAMES as FILE_NAMES
 from adapters.safe_file import open_regular
 
-FILE_NAMES = (CONFIG_NAME, WEIGHTS_NAME)
 COPY_BYTES = 1024 * 1024
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TEMPORARY_PREFIX = ".temporary-"
 _ABANDONED_AFTER_S = 3600
+
+
+def open_store(place: str | Path, cache_dir: Path, cache_bytes: int) -> AdapterStore:
+    """The store in a folder, or in the bucket of an s3:// URL, of which the folder cache_dir then keeps cache_bytes.
+
+    Raises StoreFailure for any other URL, or if the bucket's settings are wrong.
+    """
+    if "://" not in str(place):
+        return AdapterStore(Path(place))
+    from adapters.remote_store import RemoteStore, open_bucket  # a store in a folder needs no client for buckets
+
+    return RemoteStore(open_bucket(str(place)), cache_dir, cache_bytes)
+
+
+def is_digest(text: str) -> bool:
+    return _DIGEST.fullmatch(text) is not None
 
 
 class AdapterStore:
@@ -43,21 +60,43 @@ class AdapterStore:
 
         The copy is what gets checked, so that nobody can change the files in between. Raises AdapterRejected.
         """
-        with tempfile.TemporaryDirectory(prefix=_TEMPORARY_PREFIX, dir=self._root) as temporary:
-            copy = Path(temporary) / "adapter"
+        with self.workspace() as workspace:
+            copy = workspace / "adapter"
             copy.mkdir()
             for name in FILE_NAMES:
-                _copy_durably(folder / name, copy / name)
-            _sync_folder(copy)
+                with open_regular(folder / name) as reader, (copy / name).open("wb") as writer:
+                    shutil.copyfileobj(reader, writer, COPY_BYTES)
             digest = canonical_digest(copy)
-            try:
-                copy.rename(self._root / digest)
-            except OSError as error:
-                # A folder that is not empty is never renamed over: then the same content is already there.
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise
-            _sync_folder(self._root)
+            self.keep(copy, digest)
         return digest
+
+    @contextlib.contextmanager
+    def workspace(self) -> Iterator[Path]:
+        """An empty folder that nobody else reads, on the store's own file system; gone with all that is left in it
+        afterwards. One whose process died is swept an hour after its last new entry."""
+        with tempfile.TemporaryDirectory(prefix=_TEMPORARY_PREFIX, dir=self._root) as folder:
+            yield Path(folder)
+
+    def keep(self, folder: Path, digest: str) -> None:
+        """Take in a folder inside a workspace, that holds exactly the two files of this digest: durable, and then under
+        its digest, without a copy. What the store has already stays as it is."""
+        if not is_digest(digest):
+            raise ValueError(f"{digest[:100]!r} is not a digest")
+        for name in FILE_NAMES:
+            _sync(folder / name)
+        _sync(folder)
+        try:
+            folder.rename(self._root / digest)
+        except OSError as error:
+            # A folder that is not empty is never renamed over: then the same content is already there.
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        _sync(self._root)
+
+    @contextlib.contextmanager
+    def reading(self, digest: str) -> Iterator[Path]:
+        """The folder of an adapter, to be read only, and only within the context. Raises AdapterMissing."""
+        yield self.path(digest)
 
     def path(self, digest: str) -> Path:
         """The folder of an adapter, to be read only. Raises AdapterMissing."""
@@ -67,21 +106,21 @@ class AdapterStore:
 
     def holds(self, digest: str) -> bool:
         """Whether the adapter is in the store now; without a promise of its own, it may be removed at any time."""
-        return _DIGEST.fullmatch(digest) is not None and (self._root / digest).is_dir()
+        return is_digest(digest) and (self._root / digest).is_dir()
 
     def remove(self, digest: str) -> None:
         """Delete an adapter; it disappears from the store at once. Raises AdapterMissing."""
         folder = self.path(digest)
-        with tempfile.TemporaryDirectory(prefix=_TEMPORARY_PREFIX, dir=self._root) as temporary:
+        with self.workspace() as workspace:
             try:
-                folder.rename(Path(temporary) / "adapter")
+                folder.rename(workspace / "adapter")
             except FileNotFoundError:
                 raise AdapterMissing(digest) from None
-            _sync_folder(self._root)
+            _sync(self._root)
 
     def digests(self) -> list[str]:
         """Every adapter of the store, sorted."""
-        return sorted(path.name for path in self._root.iterdir() if _DIGEST.fullmatch(path.name))
+        return sorted(path.name for path in self._root.iterdir() if is_digest(path.name))
 
     def size_bytes(self, digest: str) -> int:
         """Bytes of both files. Raises AdapterMissing."""
@@ -92,10 +131,8 @@ class AdapterStore:
             raise AdapterMissing(digest) from None
 
     def verify(self, digest: str) -> None:
-        """Read an adapter again in full. Raises AdapterMissing, or AdapterRejected if it is not what was added."""
-        found = canonical_digest(self.path(digest))
-        if found != digest:
-            raise AdapterRejected([f"the stored adapter {digest} has changed: its content is {found} now"])
+        """Read an adapter again in full. Raises AdapterMissing, or AdapterDamaged if it is not what was added."""
+        check_content(self.path(digest), digest)
 
     def _sweep(self) -> None:
         """Delete what processes that died left behind; another one's work in progress is younger than that."""
@@ -105,16 +142,19 @@ class AdapterStore:
                     shutil.rmtree(path)
 
 
-def _copy_durably(source: Path, target: Path) -> None:
-    with open_regular(source) as reader, target.open("wb") as writer:
-        shutil.copyfileobj(reader, writer, COPY_BYTES)
-        writer.flush()
-        os.fsync(writer.fileno())
+def check_content(folder: Path, digest: str) -> None:
+    """Raises AdapterDamaged unless a folder of the store holds what its digest says."""
+    try:
+        found = canonical_digest(folder)
+    except AdapterRejected as refusal:
+        raise AdapterDamaged(digest, f"can no longer be read: {'; '.join(refusal.reasons)}") from None
+    if found != digest:
+        raise AdapterDamaged(digest, f"has changed: its content is {found} now")
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _sync(path: Path) -> None:
+    """Make a file's content, or the names in a folder, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import zmq
 
+from adapters.errors import StoreFailure
 from engine.config import EngineConfig, UnsupportedModel
 
 
@@ -19,7 +20,9 @@ def parse_arguments(argv: list[str] | None = None) -> EngineConfig:
     parser = argparse.ArgumentParser(prog="python -m engine", description=__doc__)
     add = parser.add_argument
     add("--model-dir", required=True, help="folder with config.json and *.safetensors")
-    add("--adapter-store", required=True, help="folder of the content-addressed adapter store")
+    add("--adapter-store", required=True, help="the adapter store: its folder, or s3://bucket/prefix")
+    add("--adapter-cache-dir", default="", help="folder for what is read of a store in a bucket")
+    add("--adapter-cache-bytes", type=int, default=8 << 30, help="disk that it may take")
     add("--endpoint", required=True, help="ZeroMQ address to listen on, such as ipc:///run/lorikeet/engine.sock")
     add("--device", default="auto", choices=("auto", "cpu", "cuda"))
     add("--dtype", default="auto", choices=("auto", "float32", "bfloat16", "float16"))
@@ -46,7 +49,7 @@ def main() -> int:
 
     try:
         core, server = build_engine(config)
-    except (SetupError, UnsupportedModel) as error:
+    except (SetupError, StoreFailure, UnsupportedModel) as error:
         sys.stderr.write(f"engine: {error}\n")
         return os.EX_CONFIG
     except zmq.ZMQError as error:

@@ -85,6 +85,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How one engine process runs. Sizes in tokens unless the name says otherwise; None and 0 mean: choose at start.
 
     num_draft_tokens: most tokens guessed ahead of a sequence in one step; 0 turns speculation off.
+    adapter_store: a folder, or the s3:// URL of a bucket, of which adapter_cache_dir keeps adapter_cache_bytes on disk.
     max_adapter_rank: a GPU's kernels are made for it, so a smaller one is faster; adapters above it are refused.
     gpu_memory_fraction: of a GPU's memory, what may be taken before graphs are captured; the rest is theirs.
     """
@@ -104,6 +105,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_adapter_rank: int = 256
     adapter_device_bytes: int | None = None
     adapter_host_bytes: int = 1 << 30
+    adapter_cache_dir: str = ""
+    adapter_cache_bytes: int = 8 << 30
     gpu_memory_fraction: float = 0.9
     num_threads: int = 0
     num_draft_tokens: int = 0

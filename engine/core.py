@@ -11,8 +11,9 @@ from typing import Protocol
 
 from engine.compilations import Compilations
 from engine.faults import is_device_lost
-from engine.lora.pool import AdapterPool
+from engine.lora.pool import AdapterPool, Arrival
 from engine.mailbox import Drain, Drained, Mailbox, Wake
+from engine.probes import Probes
 from engine.protocol import (
     Abort,
     AdapterStatus,
@@ -52,6 +53,7 @@ class EngineCore:
         runner: Runner,
         compilations: Compilations,
         statistics: Statistics,
+        probes: Probes,
     ) -> None:
         self._mailbox = mailbox
         self._scheduler = scheduler
@@ -59,9 +61,10 @@ class EngineCore:
         self._runner = runner
         self._compilations = compilations
         self._statistics = statistics
+        self._probes = probes
         self._draining = False
         self._moved = True  # the last turn computed a step
-        self._wanted: set[str] = set()  # digests whose LoadAdapter awaits an answer
+        self._wanted: set[str] = set()  # adapters whose LoadAdapter awaits an answer
         self._next_stats_s = 0.0
 
     def run(self) -> None:
@@ -84,9 +87,9 @@ class EngineCore:
         self._post_stats(idle=True)
         self._mailbox.post(Drained())
 
-    def preload(self, digest: str) -> None:
+    def preload(self, key: str) -> None:
         """Before `run`: wait until an adapter is resident."""
-        self._adapters.preload(digest)
+        self._adapters.preload(key)
 
     def _attend(self, timeout_s: float = 0.0) -> None:
         """To commands, loaded adapters and compiled grammars: between two steps, or while a device computes one. A
@@ -103,18 +106,36 @@ class EngineCore:
                 self._add(command)
             case Abort():
                 self._abort(command)
-            case LoadAdapter(digest):
-                if self._adapters.pin(digest):
-                    self._mailbox.post(AdapterStatus(digest, True))
+            case LoadAdapter():
+                self._load(command)
+            case UnloadAdapter(key, evict):
+                if evict:
+                    self._unload(key)
                 else:
-                    self._wanted.add(digest)
-            case UnloadAdapter(digest):
-                self._wanted.discard(digest)
-                self._mailbox.post(AdapterStatus(digest, not self._adapters.unload(digest)))
+                    self._adapters.unpin(key)
+                    self._mailbox.post(AdapterStatus(key, self._adapters.is_resident(key)))
             case Drain():
                 self._draining = True
             case Wake():
                 pass
+
+    def _load(self, command: LoadAdapter) -> None:
+        key = command.digest
+        is_resident = self._adapters.pin(key) if command.pin else self._adapters.request(key)
+        if command.probe:
+            for request in self._probes.start(key, is_resident):
+                self._add(request)
+        elif is_resident:
+            self._mailbox.post(AdapterStatus(key, True))
+        else:
+            self._wanted.add(key)
+
+    def _unload(self, key: str) -> None:
+        self._wanted.discard(key)
+        self._mailbox.post(AdapterStatus(key, not self._adapters.unload(key)))
+        if self._probes.is_loading(key):
+            error = EngineError("queue_full", "the adapter was unloaded before it was probed")
+            self._mailbox.post(self._probes.fail(key, error))
 
     def _add(self, request: GenerateRequest) -> None:
         sampling = request.sampling
@@ -122,7 +143,7 @@ class EngineCore:
         error = self._compilations.refusal(sampling.grammar) or self._scheduler.add(request, seed)
         if error is not None:
             usage = Usage(prompt_tokens=0, completion_tokens=0)  # nothing of it was computed
-            self._mailbox.post(StepOutputs(finals=[Final(request.request_id, "error", usage, error)]))
+            self._post(StepOutputs(finals=[Final(request.request_id, "error", usage, error)]))
         elif sampling.grammar is not None:
             group = self._scheduler.find(request.request_id)
             assert group is not None
@@ -135,30 +156,56 @@ class EngineCore:
         final = self._scheduler.abort(abort.request_id, abort.num_kept_tokens, abort.index)
         if final is None:
             return
-        self._mailbox.post(StepOutputs(finals=[final]))
+        self._post(StepOutputs(finals=[final]))
         self._compilations.withdraw(group)
-        digest = group.request.adapter
-        if digest and not self._scheduler.waiting_for(digest):
-            self._adapters.withdraw(digest)
+        key = group.request.adapter
+        if key and not self._is_awaited(key):
+            self._adapters.withdraw(key)
 
     def _fail(self, request_ids: Many[str], error: EngineError) -> None:
         """Each id may be named more than once, for more than one choice."""
         finals = [final for name in request_ids if (final := self._scheduler.fail(name, error)) is not None]
-        self._mailbox.post(StepOutputs(finals=finals))
+        self._post(StepOutputs(finals=finals))
+
+    def _post(self, outputs: StepOutputs) -> None:
+        """To whoever asked: probes are this engine's own."""
+        outputs, statuses = self._probes.take(outputs)
+        for status in statuses:
+            self._mailbox.post(status)
+        if outputs.deltas or outputs.finals:
+            self._mailbox.post(outputs)
+
+    def _is_awaited(self, key: str) -> bool:
+        return key in self._wanted or self._probes.is_loading(key) or bool(self._scheduler.waiting_for(key))
 
     def _take_arrivals(self) -> None:
         for arrival in self._adapters.arrivals():
-            waiting = self._scheduler.waiting_for(arrival.digest)
+            if arrival.error is None and not self._adapters.is_resident(arrival.key):
+                continue  # unloaded meanwhile: whoever has asked since then waits for another load
+            self._go_on_probing(arrival)
+            waiting = self._scheduler.waiting_for(arrival.key)
             if arrival.num_bytes and waiting:
                 waiting[0].adapter_load_bytes = arrival.num_bytes
             if arrival.error is not None and waiting:
                 self._fail([sequence.request_id for sequence in waiting], arrival.error)
             elif not waiting:
-                self._adapters.withdraw(arrival.digest)
-            if arrival.digest in self._wanted:
-                self._wanted.discard(arrival.digest)
-                message = None if arrival.error is None else arrival.error.message
-                self._mailbox.post(AdapterStatus(arrival.digest, arrival.error is None, message))
+                self._adapters.withdraw(arrival.key)
+            if arrival.key in self._wanted:
+                self._wanted.discard(arrival.key)
+                error = arrival.error
+                status = AdapterStatus(arrival.key, True)
+                if error is not None:
+                    status = AdapterStatus(arrival.key, False, error.message, error.code)
+                self._mailbox.post(status)
+
+    def _go_on_probing(self, arrival: Arrival) -> None:
+        if not self._probes.is_loading(arrival.key):
+            return
+        if arrival.error is not None:
+            self._mailbox.post(self._probes.fail(arrival.key, arrival.error))
+            return
+        for request in self._probes.loaded(arrival.key):
+            self._add(request)
 
     def _step(self) -> bool:
         """False when there was nothing to compute."""
@@ -186,8 +233,7 @@ class EngineCore:
             return True
         outputs = self._scheduler.commit(plan, results)
         self._statistics.count_step(time.perf_counter() - start_s)
-        if outputs.deltas or outputs.finals:
-            self._mailbox.post(outputs)
+        self._post(outputs)
         return True
 
     def _post_stats(self, idle: bool) -> None:

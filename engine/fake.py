@@ -3,7 +3,8 @@
 It serves the gateway's tests and benchmarks. Choice i repeats the prompt's tokens from the i-th on; an adapter rotates
 them by a number taken from its digest, so that an answer tells which adapter gave it. Grammars are not enforced, but
 one whose source holds `UNSUPPORTED_WORD` is refused as an engine refuses what it cannot enforce. Whole blocks of a
-prompt that the same tenant and adapter sent before count as cached.
+prompt that the same tenant and adapter sent before count as cached. A probe refuses an adapter that rotates by nothing,
+as one does whose digest begins with eight zeros.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from engine.config import load_model_config, model_digest
 from engine.mailbox import Drain, Drained, Mailbox
 from engine.protocol import (
     Abort,
+    AdapterProbe,
     AdapterStatus,
     Delta,
     EngineError,
@@ -32,6 +34,7 @@ from engine.protocol import (
     FinishReason,
     GenerateRequest,
     LoadAdapter,
+    SamplingParams,
     StepOutputs,
     TenantStats,
     TokenLogprobs,
@@ -43,6 +46,8 @@ from engine.server import EngineServer
 BLOCK_SIZE = 16
 MAX_SEEN_PREFIXES = 4096
 UNSUPPORTED_WORD = "unsupported"
+PROBE_TOKENS = 8
+PROBE_PROMPT_TOKENS = 10007  # a prime, so that few rotations are none
 
 
 def fake_token(request: GenerateRequest, position: int, index: int = 0) -> int:
@@ -130,12 +135,13 @@ class FakeCore:
                 self._add(command)
             case Abort(request_id, num_kept, index):
                 self._abort(request_id, num_kept, index)
-            case LoadAdapter(digest):
+            case LoadAdapter(digest, probe=probe):
                 self._load(digest)
-                self._mailbox.post(AdapterStatus(digest, True))
-            case UnloadAdapter(digest):
-                self._resident.discard(digest)
-                self._mailbox.post(AdapterStatus(digest, False))
+                self._mailbox.post(self._probe(digest) if probe else AdapterStatus(digest, True))
+            case UnloadAdapter(digest, evict):
+                if evict:
+                    self._resident.discard(digest)
+                self._mailbox.post(AdapterStatus(digest, digest in self._resident))
             case Drain():
                 self._draining = True
 
@@ -156,6 +162,21 @@ class FakeCore:
     def _load(self, digest: str) -> None:
         self._num_loads += digest not in self._resident
         self._resident.add(digest)
+
+    def _probe(self, key: str) -> AdapterStatus:
+        """What it would answer with the adapter, and without it."""
+        prompt = [index * index % self._vocab_size for index in range(PROBE_PROMPT_TOKENS)]
+        answers = []
+        for adapter in (key, ""):
+            request = GenerateRequest("probe", prompt, SamplingParams(PROBE_TOKENS), tenant="", adapter=adapter)
+            tokens = [fake_token(request, position) for position in range(PROBE_TOKENS)]
+            answers.append([fake_logprobs(token, 0, self._vocab_size).logprob for token in tokens])
+        differences = [abs(adapted - plain) for adapted, plain in zip(*answers, strict=True)]
+        if not any(differences):
+            why = "it changes nothing: the model answers with it as it does without it"
+            return AdapterStatus(key, True, why, "adapter_rejected", probed=True)
+        num_tokens = len(prompt) + PROBE_TOKENS
+        return AdapterStatus(key, True, probed=True, probe=AdapterProbe(0.0, 0, num_tokens, max(differences)))
 
     def _look_up(self, request: GenerateRequest) -> int:
         """How many of the prompt's tokens are cached; all but its last one may be. Its own blocks are, from now on."""

@@ -29,6 +29,7 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 MAX_LOGPROBS = 20
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+ErrorCode = Literal["queue_full", "draining", "invalid_request", "adapter_rejected", "internal"]
 
 
 class Grammar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,7 +78,8 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
 class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One prompt, and `n` completions of it to generate; or, with pooling, its embedding and no completion.
 
-    tenant: opaque id, the unit of fairness and of cache isolation. adapter: digest in the store, "" for the base.
+    tenant: opaque id, the unit of fairness and of cache isolation. adapter: its content key (`adapters.ref`), "" for
+    the base.
     weight > 0: the share of service this request's tenant is due relative to others while the engine is saturated.
     Choice i of a seeded request draws with seed + i.
     pooling: of the final hidden states, the last token's or the mean of all.
@@ -148,7 +150,7 @@ class EngineError(msgspec.Struct, frozen=True):
     a fault of the engine.
     """
 
-    code: Literal["queue_full", "draining", "invalid_request", "adapter_rejected", "internal"]
+    code: ErrorCode
     message: str
     retry_after_s: float | None = None
 
@@ -282,11 +284,22 @@ class AckUsage(msgspec.Struct, frozen=True, tag="ack"):
 
 
 class LoadAdapter(msgspec.Struct, frozen=True, tag="load"):
+    """Make an adapter resident; digest: its content key, here and in every message about adapters.
+
+    pin: until it is unloaded, as far as the engine's pins go; else it may be evicted like any other.
+    probe: try it as well, and answer when that is done, with the outcome.
+    """
+
     digest: str
+    pin: bool = True
+    probe: bool = False
 
 
 class UnloadAdapter(msgspec.Struct, frozen=True, tag="unload"):
+    """evict: it takes no new users and leaves with its last; else it only may be evicted again, like any other."""
+
     digest: str
+    evict: bool = True
 
 
 class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
@@ -315,12 +328,32 @@ class StepOutputs(msgspec.Struct, frozen=True, tag="step", omit_defaults=True):
     finals: list[Final] = []
 
 
-class AdapterStatus(msgspec.Struct, frozen=True, tag="adapter"):
-    """The answer to LoadAdapter and UnloadAdapter; error says why a load failed."""
+class AdapterProbe(msgspec.Struct, frozen=True):
+    """What an adapter was seen to do: the same short generation with it and without it.
+
+    load_seconds: until it was resident, 0 where it was already; num_bytes: what it takes there. num_tokens: computed
+    with it. max_difference: the largest between the two log-probabilities of one token, above 0.
+    """
+
+    load_seconds: float
+    num_bytes: int
+    num_tokens: int
+    max_difference: float
+
+
+class AdapterStatus(msgspec.Struct, frozen=True, tag="adapter", omit_defaults=True):
+    """The answer to LoadAdapter and UnloadAdapter, told to every gateway.
+
+    error, code: why a load or a probe failed, as in `EngineError`. probed: it answers a LoadAdapter with probe, which
+    either has an error or a probe.
+    """
 
     digest: str
     resident: bool
     error: str | None = None
+    code: ErrorCode | None = None
+    probed: bool = False
+    probe: AdapterProbe | None = None
 
 
 class UnackedUsage(msgspec.Struct, frozen=True, tag="unacked"):

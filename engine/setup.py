@@ -9,18 +9,19 @@ from pathlib import Path
 import msgspec
 import torch
 
-from adapters.store import AdapterStore
+from adapters.store import open_store
 from engine.compilations import Compilations
 from engine.config import EngineConfig, ModelConfig, load_model_config, model_digest
 from engine.core import EngineCore
 from engine.cpu.setup import build_cpu
 from engine.device import BuildDevice, Device, kv_token_bytes
 from engine.grammar.compiler import GrammarCompiler
-from engine.hardware import batched_tokens, resolve_device, resolve_dtype, use_huge_pages
+from engine.hardware import SetupError, batched_tokens, resolve_device, resolve_dtype, use_huge_pages
 from engine.lora.loader import AdapterLoader, HostTier, loading_executor
 from engine.lora.pool import AdapterPool
 from engine.mailbox import Mailbox, Wake
 from engine.model_runner import ModelRunner
+from engine.probes import Probes
 from engine.protocol import EngineLimits
 from engine.sampling.sampler import Sampler
 from engine.scheduling.block_manager import BlockManager
@@ -33,7 +34,8 @@ log = logging.getLogger(__name__)
 
 
 def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
-    """Load the model and bind the endpoint. Raises SetupError, UnsupportedModel or zmq.ZMQError."""
+    """Load the model and bind the endpoint. Raises SetupError, StoreFailure, UnsupportedModel or
+    zmq.ZMQError."""
     use_huge_pages()
     mailbox = Mailbox()
     core, limits = build_core(config, mailbox)
@@ -45,7 +47,7 @@ def build_core(
 ) -> tuple[EngineCore, EngineLimits]:
     """Everything of an engine but its socket. build_device: in place of the one that config.device names.
 
-    Raises SetupError or UnsupportedModel.
+    Raises SetupError, StoreFailure or UnsupportedModel.
     """
     where = resolve_device(config.device)
     config = msgspec.structs.replace(config, max_batched_tokens=batched_tokens(config.max_batched_tokens, where))
@@ -68,14 +70,17 @@ def build_core(
     limits = EngineLimits(
         device.max_model_len, config.max_num_seqs, config.max_waiting, config.block_size, device.num_blocks
     )
-    return EngineCore(mailbox, scheduler, pool, runner, compilations, statistics), limits
+    probes = Probes(pool, model.vocab_size, device.max_model_len)
+    return EngineCore(mailbox, scheduler, pool, runner, compilations, statistics, probes), limits
 
 
 def build_adapter_pool(
     config: EngineConfig, model: ModelConfig, dtype: torch.dtype, device: Device, host: HostTier, mailbox: Mailbox
 ) -> AdapterPool:
     """The slots, and the loading thread that fills them."""
-    store = AdapterStore(Path(config.adapter_store))
+    if "://" in config.adapter_store and not config.adapter_cache_dir:
+        raise SetupError(f"the adapter store {config.adapter_store} needs a folder for its cache (--adapter-cache-dir)")
+    store = open_store(config.adapter_store, Path(config.adapter_cache_dir), config.adapter_cache_bytes)
     loader = AdapterLoader(
         store, model, dtype, host=host, expect=device.expect, pin=device.pin, max_rank=config.max_adapter_rank
     )

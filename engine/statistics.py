@@ -10,7 +10,8 @@ from bisect import bisect_left
 from engine.compilations import Compilations
 from engine.lora.loader import HostTier
 from engine.lora.pool import AdapterPool
-from engine.protocol import STEP_BUCKETS_S, EngineStats
+from engine.probes import NOBODY
+from engine.protocol import STEP_BUCKETS_S, EngineStats, TenantStats
 from engine.scheduling.block_manager import BlockManager
 from engine.scheduling.scheduler import Scheduler
 
@@ -73,6 +74,11 @@ class Statistics:
             prefix_hit_tokens_total=totals.prefix_hit_tokens,
             draft_tokens_total=totals.draft_tokens,
             accepted_draft_tokens_total=totals.accepted_draft_tokens,
-            tenants=scheduler.tenant_stats(NUM_TENANT_STATS),
+            tenants=self._tenants(),
             resident_adapters=adapters.resident,
         )
+
+    def _tenants(self) -> dict[str, TenantStats]:
+        tenants = self._scheduler.tenant_stats(NUM_TENANT_STATS)
+        tenants.pop(NOBODY, None)
+        return tenants

@@ -14,7 +14,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.response.base import ASGIResponse
 from litestar.routes import HTTPRoute
 
-from gateway.admin.access import Access
+from gateway.admin.access import Access, Form
 from gateway.api.errors import ErrorBody
 from gateway.api.shape import Shape
 
@@ -108,7 +108,7 @@ def _reply(handler: HTTPRouteHandler) -> Any:
 
 def _kinds(operations: Iterable[Operation]) -> Iterator[Any]:
     for each in operations:
-        yield from (kind for kind in (each.body, each.reply) if kind is not None)
+        yield from (kind for kind in (each.body, each.reply, each.shape.accepted) if kind is not None)
 
 
 def _described(each: Operation, schema_of: dict[Any, dict[str, Any]]) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _described(each: Operation, schema_of: dict[Any, dict[str, Any]]) -> dict[st
         "operationId": each.handler.fn.__name__,
         "summary": summary or each.handler.fn.__name__.replace("_", " ").capitalize() + ".",
         "tags": [_area(each)],
-        "parameters": [*_path_parameters(each.params), *_query_parameters(each)],
+        "parameters": [*_path_parameters(each.params), *_query_parameters(each), *_header_parameters(each)],
         "responses": {
             "200": good,
             "default": {"description": "Refused, or failed.", "content": _json(schema_of[ErrorBody])},
@@ -132,11 +132,22 @@ def _described(each: Operation, schema_of: dict[Any, dict[str, Any]]) -> dict[st
         described["description"] = description.strip()
     if each.access is not None and each.access.permission is not None:
         described["x-permission"] = each.access.permission
-    if each.body is not None:
-        described["requestBody"] = {"required": True, "content": _json(schema_of[each.body])}
-    elif each.access is not None and each.access.form:
-        described["requestBody"] = {"required": True, "content": _form(each.access.form)}
+    if each.shape.accepted is not None:
+        accepted = {"description": "Begun.", "content": _json(schema_of[each.shape.accepted])}
+        described["responses"]["202"] = accepted
+    if taken := _taken(each, schema_of):
+        described["requestBody"] = {"required": True, "content": taken}
     return described
+
+
+def _taken(each: Operation, schema_of: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    """What its body may be, by media type."""
+    taken = _json(schema_of[each.body]) if each.body is not None else {}
+    if each.access is not None and each.access.form is not None:
+        taken |= _form(each.access.form)
+    if each.access is not None and each.access.raw:
+        taken |= {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    return taken
 
 
 def _area(each: Operation) -> str:
@@ -166,7 +177,17 @@ def _json(schema: dict[str, Any]) -> dict[str, Any]:
     return {"application/json": {"schema": schema}}
 
 
-def _form(fields: Sequence[str]) -> dict[str, Any]:
-    properties = {field: {"type": "string", "format": "binary"} for field in fields}
-    schema = {"type": "object", "properties": properties, "required": list(fields), "additionalProperties": False}
+def _header_parameters(each: Operation) -> list[dict[str, Any]]:
+    names = each.access.headers if each.access is not None else ()
+    return [{"name": name, "in": "header", "required": True, "schema": {"type": "string"}} for name in names]
+
+
+def _form(form: Form) -> dict[str, Any]:
+    properties = {name: {"type": "string", "format": "binary"} for name in form.names}
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": list(form.required),
+        "additionalProperties": False,
+    }
     return {"multipart/form-data": {"schema": schema}}

@@ -15,7 +15,8 @@ import msgspec
 import structlog
 from prometheus_client import CollectorRegistry
 
-from adapters.store import AdapterStore
+from adapters.inspection import BaseShape, Bounds
+from adapters.store import open_store
 from engine.config import ModelConfig, load_model_config, model_digest
 from gateway.admin.purge import Purger
 from gateway.admin.services import AdminServices
@@ -29,9 +30,13 @@ from gateway.db.limits import LimitLoader
 from gateway.db.organizations import installation_id
 from gateway.db.pool import FAILURES, UNAVAILABLE, UNUSABLE, Database, lock_table_warning
 from gateway.db.prices import PriceLoader
-from gateway.errors import GatewayError
 from gateway.exports.deliverer import Deliverer, places_below
+from gateway.lifecycle.download import Downloader
+from gateway.lifecycle.fetch import Fetcher, Hub
+from gateway.lifecycle.importer import Importer
 from gateway.lifecycle.residency import Residency
+from gateway.lifecycle.service import Lifecycle, PoolEngines
+from gateway.lifecycle.watcher import Watcher
 from gateway.limits.clock import DatabaseClock
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
@@ -39,6 +44,7 @@ from gateway.limits.webhooks import WebhookSender
 from gateway.metering.reconcile import Reconciler
 from gateway.metering.service import Metering
 from gateway.observe import SHARED_METRICS_DIR, Metrics
+from gateway.outbound import Guard
 from gateway.pipeline import Pipeline
 from gateway.routing.resolve import Resolver
 from gateway.settings import Settings
@@ -73,8 +79,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> AsyncIterator[Services]:
     """Services that are started on entry and, on leaving, stopped: requests first, then the ledger, then the database.
 
-    Waits for the database; the engine may come later, and go and come again. Raises one of `UNUSABLE`, and
-    JournalUnusable.
+    Waits for the database; the engine may come later, and go and come again. Raises one of `UNUSABLE`, JournalUnusable
+    and StoreFailure.
     """
     config = load_model_config(model_dir)
     tokenizer = Tokenizer.from_folder(model_dir)
@@ -111,8 +117,12 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         )
         pools = {settings.model_name: Pool(settings.model_name, [backend], created=int(time.time()))}
         reconciler = Reconciler(database, pools, metrics.journal)
-        admin = _admin_services(settings, config, database, authenticator, failures, backend, reconciler)
-        await _start(stack, authenticator, limiter, metering, backend, Purger(admin))
+        lifecycle = _lifecycle(settings, config, database, pools[settings.model_name])
+        admin = _admin_services(settings, database, authenticator, failures, backend, reconciler, lifecycle)
+        await _start(stack, authenticator, limiter, metering, backend, Purger(database))
+        lifecycle.start()
+        stack.push_async_callback(lifecycle.stop)
+        _start_ways_in(stack, settings, database, lifecycle)
         residency = Residency(database, [backend])
         authenticator.changes.subscribe(residency.changed)
         residency.start()
@@ -185,33 +195,56 @@ async def _start(
     stack.push_async_callback(_drain, backend)
 
 
+def _lifecycle(settings: Settings, config: ModelConfig, database: Database, pool: Pool) -> Lifecycle:
+    return Lifecycle(
+        database,
+        open_store(settings.adapter_store, settings.adapter_cache_dir, settings.adapter_cache_bytes),
+        PoolEngines(pool),
+        base=BaseShape(config.adapter_targets(), config.num_layers),
+        bounds=Bounds(settings.max_adapter_rank, settings.max_adapter_bytes),
+        upload_dir=settings.data_dir / "uploads",
+    )
+
+
+def _start_ways_in(stack: AsyncExitStack, settings: Settings, database: Database, lifecycle: Lifecycle) -> None:
+    """What brings adapters in without a request: sources and the watched folder. The stack stops them."""
+    take_in, store, max_bytes = lifecycle.intake.take_in, lifecycle.store, settings.max_adapter_bytes
+    downloader = Downloader(Guard.of(allow_private=settings.private_webhooks))
+    fetcher = Fetcher(downloader, settings.allowed_sources, max_bytes=max_bytes, hub=Hub.of(os.environ))
+    importer = Importer(database, fetcher, take_in, store)
+    importer.start()
+    stack.push_async_callback(importer.stop)
+    if settings.adapter_folder is not None:
+        watcher = Watcher(database, settings.adapter_folder, take_in, store, max_bytes=max_bytes)
+        watcher.start()
+        stack.push_async_callback(watcher.stop)
+
+
 def _admin_services(
     settings: Settings,
-    config: ModelConfig,
     database: Database,
     authenticator: Authenticator,
     failures: FailureCap,
     backend: EngineBackend,
     reconciler: Reconciler,
+    lifecycle: Lifecycle,
 ) -> AdminServices:
     passwords = Passwords()
     return AdminServices(
         database=database,
         logins=Logins(database, passwords, failures),
         passwords=passwords,
-        store=AdapterStore(settings.adapter_store_dir),
+        store=lifecycle.store,
+        lifecycle=lifecycle,
+        sources=settings.allowed_sources,
         authenticator=authenticator,
-        model_config=config,
         model_name=settings.model_name,
         version=_version(),
-        upload_dir=settings.data_dir / "uploads",
         max_adapter_bytes=settings.max_adapter_bytes,
-        max_adapter_rank=settings.max_adapter_rank,
         max_body_bytes=settings.max_body_bytes,
         private_webhooks=settings.private_webhooks,
         health=backend.health,
         reconcile=reconciler.reconcile,
-        on_adapter_removed=lambda digest: _unload(backend, digest),
     )
 
 
@@ -258,11 +291,3 @@ async def _drain(backend: EngineBackend) -> None:
             await backend.drain()
     except TimeoutError:
         log.warning("requests_still_running", num_in_flight=backend.num_in_flight)
-
-
-async def _unload(backend: EngineBackend, digest: str) -> None:
-    try:
-        await backend.unload(digest)
-    except GatewayError as error:
-        # An engine that is away has nothing loaded.
-        log.warning("adapter_not_unloaded", digest=digest, error=error.message)

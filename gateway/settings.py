@@ -20,6 +20,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from gateway.lifecycle.sources import AllowedSources, WrongSource, parse_place
+
 PREFIX = "LORIKEET_"
 DEMO_MODEL_NAME = "smollm2-135m-instruct"
 MAX_SOCKET_PATH_BYTES = 107
@@ -35,11 +37,13 @@ _BYTE_FIELDS = frozenset(
         "kv_cache_bytes",
         "adapter_device_bytes",
         "adapter_host_bytes",
+        "adapter_cache_bytes",
         "max_body_bytes",
         "max_adapter_bytes",
         "journal_bytes",
     }
 )
+_PATH_FIELDS = frozenset({"data_dir", "adapter_folder"})  # Path is not one of msgspec's types
 _SECRET_FIELDS = frozenset({"admin_key", "database_url"})
 _BYTE_UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
@@ -55,7 +59,7 @@ class BadSetting(ValueError):
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """One field per variable, `LORIKEET_<FIELD>` (and `DATABASE_URL`); each field's description is its documentation.
 
-    model_name and engine_endpoint are never empty once constructed: left out, they are derived.
+    model_name, adapter_store and engine_endpoint are never empty once constructed: left out, they are derived.
     """
 
     host: Annotated[str, Meta(description="Address the gateway listens on.")] = "127.0.0.1"
@@ -108,6 +112,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     default_max_tokens: Annotated[Positive, Meta(description="Completion tokens when a request sets no bound.")] = 1024
     max_body_bytes: Annotated[Bytes, Meta(description="Largest request body, e.g. `4MiB`.")] = 4 << 20
     max_adapter_bytes: Annotated[Bytes, Meta(description="Largest adapter upload, e.g. `512MiB`.")] = 512 << 20
+    adapter_store: Annotated[
+        str,
+        Meta(description="Keeps adapters: a folder or `s3://bucket/prefix` (unset: `adapters` in the data folder)."),
+    ] = ""
+    adapter_cache_bytes: Annotated[
+        Bytes, Meta(description="What each machine keeps on its disk of adapters in a bucket.")
+    ] = 16 << 30
+    adapter_sources: Annotated[
+        str,
+        Meta(
+            description="Whence adapters may be fetched, e.g. `hf://my-org/, https://models.example.com/, "
+            "s3://bucket/prefix` (unset: none)."
+        ),
+    ] = ""
+    adapter_folder: Annotated[
+        Path | None,
+        Meta(description="Watched folder: `<tenant>/<adapter>/` with PEFT's files in it is added (unset: none)."),
+    ] = None
     journal_bytes: Annotated[
         Bytes, Meta(description="Usage each gateway keeps while the database is away; then it refuses requests.")
     ] = 64 << 20
@@ -124,7 +146,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Count, Meta(description="Open connections per address, in each gateway (0: no bound).")
     ] = 1024
     private_webhooks: Annotated[
-        bool, Meta(description="Whether webhooks and object stores may be at private addresses, such as the loopback.")
+        bool,
+        Meta(
+            description="Whether webhooks, object stores and sources of adapters may be at private addresses, such as "
+            "the loopback."
+        ),
     ] = False
     drain_seconds: Annotated[
         float, Meta(ge=0, le=86400, description="How long running requests may take to finish at shutdown.")
@@ -144,6 +170,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         # The data folder becomes absolute so that child processes agree on it whatever they run in.
         msgspec.structs.force_setattr(self, "data_dir", self.data_dir.expanduser().absolute())
+        if self.adapter_folder is not None:
+            msgspec.structs.force_setattr(self, "adapter_folder", self.adapter_folder.expanduser().absolute())
+        if "://" not in self.adapter_store:
+            folder = (
+                Path(self.adapter_store).expanduser().absolute() if self.adapter_store else self.data_dir / "adapters"
+            )
+            msgspec.structs.force_setattr(self, "adapter_store", str(folder))
         if not self.model_name:
             msgspec.structs.force_setattr(self, "model_name", _model_name(self.model))
         if not self.engine_endpoint:
@@ -165,14 +198,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return _listed(self.cors_origins)
 
     @property
+    def allowed_sources(self) -> AllowedSources:
+        """Raises WrongSource, which `load_settings` turns into BadSetting."""
+        return AllowedSources.parse(self.adapter_sources)
+
+    @property
     def model_cache_dir(self) -> Path:
         """Prepared base models."""
         return self.data_dir / "models"
 
     @property
-    def adapter_store_dir(self) -> Path:
-        """Root of the content-addressed adapter store."""
-        return self.data_dir / "adapters"
+    def has_remote_store(self) -> bool:
+        """Whether adapters are kept in a bucket."""
+        return self.adapter_store.startswith("s3://")
+
+    @property
+    def adapter_cache_dir(self) -> Path:
+        """What this machine keeps of adapters in a bucket."""
+        return self.data_dir / "adapter-cache"
 
     @property
     def export_dir(self) -> Path:
@@ -239,6 +282,7 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
     _check_engine_endpoint(settings.engine_endpoint)
     _check_networks(settings)
     _check_origins(settings)
+    _check_adapter_places(settings)
     if settings.database_url is not None:
         _check_database_url(settings.database_url)
     return settings
@@ -257,8 +301,7 @@ def settings_table() -> list[SettingRow]:
 def _value(name: str, field: str, text: str, hint: Any) -> Any:
     try:
         raw: Any = _parse_bytes(text) if field in _BYTE_FIELDS else text.strip()
-        # Path is not one of msgspec's types.
-        return Path(raw) if field == "data_dir" else msgspec.convert(raw, hint, strict=False)
+        return Path(raw) if field in _PATH_FIELDS else msgspec.convert(raw, hint, strict=False)
     except ValueError as error:  # msgspec.ValidationError is one
         choices = typing.get_args(typing.get_args(hint)[0]) if "enum" in str(error) else ()
         why = f"Expected one of {', '.join(choices)}" if choices else str(error).removesuffix(", got `str`")
@@ -295,6 +338,22 @@ def _check_origins(settings: Settings) -> None:
             raise BadSetting(
                 f"LORIKEET_CORS_ORIGINS={settings.cors_origins!r}: Expected origins such as https://app.example.com, "
                 f"without a path and without wildcards, separated by commas; {origin!r} is none"
+            )
+
+
+def _check_adapter_places(settings: Settings) -> None:
+    try:
+        _ = settings.allowed_sources
+    except WrongSource as error:
+        raise BadSetting(f"LORIKEET_ADAPTER_SOURCES={settings.adapter_sources!r}: {error}") from None
+    if "://" in settings.adapter_store:
+        try:
+            is_bucket = parse_place(settings.adapter_store).scheme == "s3"
+        except WrongSource:
+            is_bucket = False
+        if not is_bucket:
+            raise BadSetting(
+                f"LORIKEET_ADAPTER_STORE={settings.adapter_store!r}: Expected a folder, or s3://BUCKET/PREFIX"
             )
 
 

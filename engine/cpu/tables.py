@@ -38,7 +38,7 @@ class AdapterTable:
             self._scales = torch.empty(0 if dtype == torch.float32 else capacity, layout.num_ranks)
         self.groups = layout.groups_of(self._weights)
         self.scales = layout.scales_of(self._scales) if len(self._scales) else {}
-        self._digests: list[str | None] = [None] * capacity  # by row
+        self._keys: list[str | None] = [None] * capacity  # by row
         self._row_of: dict[str, int] = {}
         self._ready: set[int] = set()  # rows whose memory was touched
         self._claimed = 0  # rows that are ready or on their way there
@@ -62,9 +62,9 @@ class AdapterTable:
         Returns False where the next call with the same ones may move another. Raises IndexError if there are more than
         the capacity.
         """
-        used = {self._row_of[adapter.digest] for adapter in adapters if adapter.digest in self._row_of}
+        used = {self._row_of[adapter.key] for adapter in adapters if adapter.key in self._row_of}
         for adapter in adapters:
-            if adapter.digest not in self._row_of:
+            if adapter.key not in self._row_of:
                 used.add(self._write(adapter, self._free_row(used)))
         if not compact:
             return True
@@ -72,12 +72,12 @@ class AdapterTable:
         hole = min(self._ready - used, default=last)  # one operation: the loading thread adds to the set
         if hole >= last or last + 1 <= len(used) + len(used) // 4:
             return True
-        self._write(next(a for a in adapters if self._row_of[a.digest] == last), hole)  # one move in a step
+        self._write(next(a for a in adapters if self._row_of[a.key] == last), hole)  # one move in a step
         return False
 
     def row(self, adapter: LoadedAdapter) -> int:
         """Of an adapter that was placed."""
-        return self._row_of[adapter.digest]
+        return self._row_of[adapter.key]
 
     def _free_row(self, used: set[int]) -> int:
         """The lowest ready row that this step does not use; a fresh one when there is none."""
@@ -90,13 +90,13 @@ class AdapterTable:
         return row
 
     def _write(self, adapter: LoadedAdapter, row: int) -> int:
-        previous = self._digests[row]
+        previous = self._keys[row]
         if previous is not None:
             del self._row_of[previous]
-        if adapter.digest in self._row_of:
-            self._digests[self._row_of[adapter.digest]] = None
-        self._digests[row] = adapter.digest
-        self._row_of[adapter.digest] = row
+        if adapter.key in self._row_of:
+            self._keys[self._row_of[adapter.key]] = None
+        self._keys[row] = adapter.key
+        self._row_of[adapter.key] = row
         self._weights[row].copy_(adapter.weights)
         if self.scales:
             self._scales[row].copy_(self._layout.by_rank(adapter.scalings))
@@ -228,7 +228,7 @@ def _by_layout(adapters: Iterable[LoadedAdapter | None]) -> dict[AdapterLayout, 
     found: dict[AdapterLayout, dict[str, LoadedAdapter]] = {}
     for adapter in adapters:
         if adapter is not None and adapter.layout.num_elements:
-            found.setdefault(adapter.layout, {})[adapter.digest] = adapter
+            found.setdefault(adapter.layout, {})[adapter.key] = adapter
     return {layout: list(of_layout.values()) for layout, of_layout in found.items()}
 
 

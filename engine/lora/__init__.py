@@ -1,4 +1,4 @@
-"""Adapters: fetched by digest and kept in two tiers, the host's and the device's.
+"""Adapters: fetched by content key and kept in two tiers, the host's and the device's.
 
 layer    an adapter's weights by layer and projection
 loader   from files to memory: read once, checked once, kept in the host tier

@@ -113,13 +113,14 @@ class AdapterLayout:
 
 
 class LoadedAdapter(msgspec.Struct, frozen=True, eq=False):
-    """An adapter in memory. scalings: {(layer, group): one per adapted projection}; groups: views of weights.
-    arrivals: while it is copied to a device, when each layer's weights are there; none where they are.
+    """An adapter in memory. key: of its content (`adapters.ref`). scalings: {(layer, group): one per adapted
+    projection}; groups: views of weights. arrivals: while it is copied to a device, when each layer's weights are
+    there; none where they are.
 
     By default it adapts nothing, and its bytes are what they are said to be.
     """
 
-    digest: str
+    key: str
     scalings: dict[GroupKey, tuple[float, ...]]
     num_bytes: int
     layout: AdapterLayout = AdapterLayout({}, {})

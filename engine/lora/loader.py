@@ -1,5 +1,8 @@
 """From an adapter's files to memory: read once, checked once, kept in the host tier for the next time.
 
+What is checked are the very bytes that are loaded: they must have the digest by which they were asked for, fit the base
+model, and be numbers in the engine's dtype.
+
 The host tier holds validated adapters in the engine's dtype, laid out as the device takes them; the least recently used
 leave when its bytes run out. A load that finds its adapter there reads no file and checks nothing again. On a CPU a
 slot of the pool refers to the same memory; for a GPU the tier is pinned, and copied from (`engine.cuda.copies`).
@@ -24,9 +27,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adapters.errors import AdapterRejected
+from adapters.digest import ContentDigest
+from adapters.errors import AdapterDamaged, AdapterMissing, AdapterRejected
 from adapters.peft_config import MAX_RANK
 from adapters.peft_format import WEIGHTS_NAME, AdapterFile, check_fit, check_rank, read_description
+from adapters.ref import digest_of
 from adapters.safetensors_header import TensorInfo
 from adapters.store import AdapterStore
 from engine.config import ModelConfig
@@ -54,7 +59,7 @@ def _step_aside() -> None:
 
 
 class HostTier:
-    """Adapters by digest within max_bytes; what is used stays longest. One that is larger is not kept at all.
+    """Adapters by content key within max_bytes; what is used stays longest. One that is larger is not kept at all.
 
     pinned: its memory is; then an adapter takes the power of two at or above its bytes, in which PyTorch pins memory.
     Belongs to the loading thread, but for its two counters, which any thread may read."""
@@ -66,17 +71,17 @@ class HostTier:
         self.num_bytes = 0
         self.num_hits = 0
 
-    def get(self, digest: str) -> LoadedAdapter | None:
-        adapter = self._kept.get(digest)
+    def get(self, key: str) -> LoadedAdapter | None:
+        adapter = self._kept.get(key)
         if adapter is not None:
-            self._kept.move_to_end(digest)
+            self._kept.move_to_end(key)
             self.num_hits += 1
         return adapter
 
     def put(self, adapter: LoadedAdapter) -> None:
-        if adapter.digest in self._kept or self._taken(adapter) > self._max_bytes:
+        if adapter.key in self._kept or self._taken(adapter) > self._max_bytes:
             return
-        self._kept[adapter.digest] = adapter
+        self._kept[adapter.key] = adapter
         self.num_bytes += self._taken(adapter)
         while self.num_bytes > self._max_bytes:
             self.num_bytes -= self._taken(self._kept.popitem(last=False)[1])
@@ -110,25 +115,35 @@ class AdapterLoader:
         self._host = host
         self._layouts: weakref.WeakValueDictionary[_Ranks, AdapterLayout] = weakref.WeakValueDictionary()
 
-    def load(self, digest: str) -> LoadedAdapter:
-        """The adapter in host memory. Raises AdapterRejected or AdapterMissing."""
-        adapter = self._host.get(digest)
+    def load(self, key: str) -> LoadedAdapter:
+        """The adapter of a content key in host memory. Raises AdapterRejected or StoreFailure."""
+        adapter = self._host.get(key)
         if adapter is None:
-            adapter = self._read(digest)
+            adapter = self._read(key)
             self._host.put(adapter)
         self._expect(adapter.layout)
         return adapter
 
-    def _read(self, digest: str) -> LoadedAdapter:
-        folder = Path(self._store.path(digest))
-        file = read_description(folder)
-        check_fit(file, self._targets, self._num_layers)
-        check_rank(file, self._max_rank)
+    def _read(self, key: str) -> LoadedAdapter:
+        digest = _digest_of(key)
+        with self._store.reading(digest) as folder:
+            try:
+                file = read_description(folder)
+            except AdapterRejected as refusal:  # nothing is stored that this would refuse
+                raise AdapterDamaged(digest, f"can't be read: {'; '.join(refusal.reasons)}") from None
+            check_fit(file, self._targets, self._num_layers)
+            check_rank(file, self._max_rank)
+            content = _read_file(folder / WEIGHTS_NAME)
+            if _content_digest(file, content.data) != digest:
+                raise AdapterDamaged(digest, "is not what was stored under its digest")
+        return self._lay_out(key, file, content)
+
+    def _lay_out(self, key: str, file: AdapterFile, content: NDArray[np.uint8]) -> LoadedAdapter:
         layout = self._layout(file)
         weights = torch.empty(layout.num_elements, dtype=self._dtype, pin_memory=self._pin)
         groups = layout.groups_of(weights)
-        adapter = LoadedAdapter(digest, _scalings(file, groups), weights.nbytes, layout, weights, groups)
-        self._fill(adapter, file, folder / WEIGHTS_NAME)
+        adapter = LoadedAdapter(key, _scalings(file, groups), weights.nbytes, layout, weights, groups)
+        self._fill(adapter, file, content)
         return adapter
 
     def _layout(self, file: AdapterFile) -> AdapterLayout:
@@ -140,13 +155,10 @@ class AdapterLoader:
             layout = self._layouts[key] = AdapterLayout(ranks, self._targets)
         return layout
 
-    def _fill(self, adapter: LoadedAdapter, file: AdapterFile, path: Path) -> None:
+    def _fill(self, adapter: LoadedAdapter, file: AdapterFile, content: NDArray[np.uint8]) -> None:
         """In few calls: at each one the stepping thread may have to wait for the interpreter."""
         modules = {(module.layer, module.projection): module for module in file.modules}
         targets, sources, places = [], [], []
-        content = np.empty(path.stat().st_size, dtype=np.uint8)
-        with path.open("rb") as weights_file:
-            weights_file.readinto(content.data)  # leaves the interpreter to others meanwhile
         for (layer, group), weights in adapter.groups.items():
             shrinks = torch.split(weights.a, [len(b) for b in weights.bs])
             for p, a, b in zip(weights.projections, shrinks, weights.bs, strict=True):
@@ -161,6 +173,29 @@ class AdapterLoader:
                 if not target.isfinite().all():
                     dtype = str(self._dtype).removeprefix("torch.")
                     raise AdapterRejected([f"{where}: a weight is NaN, infinite or too large for {dtype}"])
+
+
+def _digest_of(key: str) -> str:
+    try:
+        return digest_of(key)
+    except ValueError:
+        raise AdapterMissing(key) from None
+
+
+def _read_file(path: Path) -> NDArray[np.uint8]:
+    content = np.empty(path.stat().st_size, dtype=np.uint8)
+    with path.open("rb") as file:
+        file.readinto(content.data)  # leaves the interpreter to others meanwhile
+    return content
+
+
+def _content_digest(file: AdapterFile, content: memoryview) -> str:
+    digest = ContentDigest()
+    for module in file.modules:
+        digest.begin(module)
+        for tensor in (module.a, module.b):
+            digest.update(content[tensor.start : tensor.end])  # leaves the interpreter to others, too
+    return digest.hexdigest()
 
 
 def _tensor(info: TensorInfo, content: NDArray[np.uint8]) -> Tensor:

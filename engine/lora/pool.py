@@ -22,7 +22,7 @@ from functools import partial
 
 import msgspec
 
-from adapters.errors import AdapterMissing, AdapterRejected
+from adapters.errors import AdapterDamaged, AdapterRejected, StoreFailure
 from engine.lora.layer import LoadedAdapter
 from engine.lora.slots import Slot, Slots
 from engine.protocol import EngineError
@@ -35,7 +35,7 @@ PATIENCE_S = 0.5
 class Arrival(msgspec.Struct, frozen=True):
     """The end of a load: the adapter's bytes, or why there are none. It holds no memory of the adapter's."""
 
-    digest: str
+    key: str
     num_bytes: int
     error: EngineError | None
 
@@ -43,7 +43,7 @@ class Arrival(msgspec.Struct, frozen=True):
 class _Ended(msgspec.Struct, frozen=True):
     """What the loading thread did: on_device tells a copy to the device from a load into the host tier."""
 
-    digest: str
+    key: str
     adapter: LoadedAdapter | None
     error: EngineError | None
     on_device: bool
@@ -53,8 +53,8 @@ class _Ended(msgspec.Struct, frozen=True):
 class AdapterPool:
     """All methods belong to the stepping thread; only the loads run elsewhere, and `wake` is called when one ends.
 
-    load: a digest's adapter in host memory. to_device: what copies it to the device, None where that is the same.
-    vacate: see `Slots`.
+    load: the adapter of a content key, in host memory. to_device: what copies it to the device, None where that is the
+    same. vacate: see `Slots`.
     """
 
     def __init__(
@@ -90,61 +90,66 @@ class AdapterPool:
 
     @property
     def resident(self) -> list[str]:
-        return sorted(slot.digest for slot in self.slots if slot.adapter is not None)
+        return sorted(slot.key for slot in self.slots if slot.adapter is not None)
 
-    def is_resident(self, digest: str) -> bool:
+    def is_resident(self, key: str) -> bool:
         """It is ready for a new user now."""
-        slot = self.slots.find(digest)
+        slot = self.slots.find(key)
         return slot is not None and slot.adapter is not None and not slot.closing
+
+    def num_bytes(self, key: str) -> int:
+        """What it takes of the device's budget; 0 where it is not."""
+        slot = self.slots.find(key)
+        return 0 if slot is None else slot.num_bytes
 
     def adapter(self, index: int) -> LoadedAdapter:
         adapter = self.slots.at(index).adapter
         assert adapter is not None
         return adapter
 
-    def request(self, digest: str) -> bool:
+    def request(self, key: str) -> bool:
         """True if the adapter is ready for a new user; else it is loading, or waits for a slot, after this call."""
-        slot = self.slots.find(digest)
+        slot = self.slots.find(key)
         if slot is None or slot.closing:
-            self._wanted.setdefault(digest, self._clock())
+            self._wanted.setdefault(key, self._clock())
             self._go_on()
             return False
         return slot.adapter is not None
 
-    def pin(self, digest: str) -> bool:
+    def pin(self, key: str) -> bool:
         """As `request`, and the adapter is not evicted until it is unloaded.
 
         Pins fill at most half of the slots and half of the bytes; beyond that an adapter is loaded and may be evicted
         like any other.
         """
         pinned = self.slots.pinned
-        if len(pinned | {digest}) <= len(self.slots) // 2:
-            pinned.add(digest)
-        return self.request(digest)
+        if len(pinned | {key}) <= len(self.slots) // 2:
+            pinned.add(key)
+        return self.request(key)
 
-    def withdraw(self, digest: str) -> None:
+    def withdraw(self, key: str) -> None:
         """Nobody waits for this adapter any more: it needs no slot, or may be evicted like any other."""
-        if digest not in self.slots.pinned:
-            self._wanted.pop(digest, None)
-        slot = self.slots.find(digest)
+        if key not in self.slots.pinned:
+            self._wanted.pop(key, None)
+        slot = self.slots.find(key)
         if slot is not None:
             slot.fresh = False
 
-    def preload(self, digest: str) -> None:
+    def preload(self, key: str) -> None:
         """Load an adapter now and wait for it. Raises RuntimeError when there is no slot or it can't be loaded."""
         for _ in range(3):  # to the host, to the device, and the answer
-            if self.request(digest):
-                self.withdraw(digest)
+            if self.request(key):
+                self.withdraw(key)
                 return
             self._executor.submit(lambda: None).result()  # one worker: what was submitted has ended before this
             self.arrivals()
-        raise RuntimeError(f"adapter {digest} could not be loaded")
+        raise RuntimeError(f"adapter {key} could not be loaded")
 
-    def acquire(self, digest: str) -> int | None:
+    def acquire(self, key: str) -> int | None:
         """See `running_set.AdapterSlots`."""
-        if not self.request(digest):
+        if not self.request(key):
             return None
-        slot = self.slots.find(digest)
+        slot = self.slots.find(key)
         assert slot is not None
         slot.references += 1
         slot.last_used_s = self._clock()
@@ -160,11 +165,16 @@ class AdapterPool:
             self.slots.empty(slot)
         self._go_on()
 
-    def unload(self, digest: str) -> bool:
+    def unpin(self, key: str) -> None:
+        """It may be evicted like any other, once nobody uses it."""
+        self.slots.pinned.discard(key)
+        self._go_on()
+
+    def unload(self, key: str) -> bool:
         """False if it is still loading or in use: then it leaves with its last user, and takes no new one."""
-        self.slots.pinned.discard(digest)
-        self._wanted.pop(digest, None)
-        slot = self.slots.find(digest)
+        self.slots.pinned.discard(key)
+        self._wanted.pop(key, None)
+        slot = self.slots.find(key)
         if slot is None:
             return True
         slot.closing = True
@@ -188,13 +198,13 @@ class AdapterPool:
     def check_integrity(self, num_users: int) -> None:
         """num_users: sequences that hold a slot. Run by tests after every step."""
         self.slots.check_integrity(num_users)
-        assert all(slot.closing for digest in self._wanted if (slot := self.slots.find(digest)) is not None)
+        assert all(slot.closing for key in self._wanted if (slot := self.slots.find(key)) is not None)
 
     def _take(self, ended: _Ended) -> None:
         """One thing that the loading thread did."""
         adapter, max_bytes = ended.adapter, self.slots.max_bytes
         self.load_seconds += ended.seconds
-        slot = self.slots.find(ended.digest)
+        slot = self.slots.find(ended.key)
         assert slot is not None
         if adapter is None or slot.closing:
             self._leave(slot, ended.error)
@@ -209,9 +219,9 @@ class AdapterPool:
 
     def _leave(self, slot: Slot, error: EngineError | None) -> None:
         """A load that gives no adapter to use."""
-        self.slots.pinned.discard(slot.digest)
+        self.slots.pinned.discard(slot.key)
         self.slots.empty(slot)
-        self._arrived.append(Arrival(slot.digest, 0, error))
+        self._arrived.append(Arrival(slot.key, 0, error))
 
     def _settle(self, slot: Slot, adapter: LoadedAdapter) -> None:
         slot.adapter = adapter
@@ -219,9 +229,9 @@ class AdapterPool:
         self.num_loads += 1
         self.num_load_bytes += adapter.num_bytes
         pinned = self.slots.pinned
-        if sum(each.num_bytes for each in self.slots if each.digest in pinned) > self.slots.max_bytes // 2:
-            pinned.discard(slot.digest)
-        self._arrived.append(Arrival(slot.digest, adapter.num_bytes, None))
+        if sum(each.num_bytes for each in self.slots if each.key in pinned) > self.slots.max_bytes // 2:
+            pinned.discard(slot.key)
+        self._arrived.append(Arrival(slot.key, adapter.num_bytes, None))
 
     def _go_on(self) -> None:
         """Admit who is staged, then reserve slots for those who wait, in order, as far as bytes and slots go."""
@@ -234,14 +244,14 @@ class AdapterPool:
             if self._to_device is None:
                 self._settle(slot, adapter)
             else:
-                self._executor.submit(self._run, slot.digest, partial(self._to_device, adapter), True)
-        for digest, since_s in list(self._wanted.items()):
-            if self.slots.find(digest) is not None:
+                self._executor.submit(self._run, slot.key, partial(self._to_device, adapter), True)
+        for key, since_s in list(self._wanted.items()):
+            if self.slots.find(key) is not None:
                 continue  # still closing; it comes back once it is gone
-            if not self._may_load() or not self.slots.reserve(digest, since_s):
+            if not self._may_load() or not self.slots.reserve(key, since_s):
                 break
-            del self._wanted[digest]
-            self._executor.submit(self._run, digest, partial(self._load, digest), False)
+            del self._wanted[key]
+            self._executor.submit(self._run, key, partial(self._load, key), False)
         self._close_for_waiters()
 
     def _staged(self) -> list[Slot]:
@@ -263,16 +273,19 @@ class AdapterPool:
                 missing_bytes = self.slots.num_bytes + slot.staged.num_bytes - self.slots.max_bytes
         self.slots.close(num_missing, missing_bytes)
 
-    def _run(self, digest: str, produce: Callable[[], LoadedAdapter], on_device: bool) -> None:
+    def _run(self, key: str, produce: Callable[[], LoadedAdapter], on_device: bool) -> None:
         """On the loading thread."""
         start_s = time.perf_counter()
         adapter, error = None, None
         try:
             adapter = produce()
-        except (AdapterRejected, AdapterMissing) as refusal:
+        except (StoreFailure, AdapterDamaged) as failure:
+            log.error("adapter %s could not be loaded: %s", key, failure)
+            error = EngineError("internal", str(failure))
+        except AdapterRejected as refusal:
             error = EngineError("adapter_rejected", str(refusal))
         except Exception:  # any other fault is this load's alone, too
-            log.exception("adapter %s could not be loaded", digest)
+            log.exception("adapter %s could not be loaded", key)
             error = EngineError("internal", "the engine could not load the adapter")
-        self._ended.put(_Ended(digest, adapter, error, on_device, time.perf_counter() - start_s))
+        self._ended.put(_Ended(key, adapter, error, on_device, time.perf_counter() - start_s))
         self._wake()

@@ -20,7 +20,7 @@ class Slot(msgspec.Struct, eq=False):
     """
 
     index: int
-    digest: str
+    key: str
     since_s: float
     adapter: LoadedAdapter | None = None
     staged: LoadedAdapter | None = None
@@ -43,18 +43,18 @@ class Slots:
         self.pinned: set[str] = set()
         self.num_evictions = 0
         self._slots: list[Slot | None] = [None] * num_slots
-        self._by_digest: dict[str, Slot] = {}
+        self._by_key: dict[str, Slot] = {}
 
     def __len__(self) -> int:
         """Empty ones included."""
         return len(self._slots)
 
     def __iter__(self) -> Iterator[Slot]:
-        return iter(self._by_digest.values())
+        return iter(self._by_key.values())
 
     @property
     def num_used(self) -> int:
-        return len(self._by_digest)
+        return len(self._by_key)
 
     @property
     def num_bytes(self) -> int:
@@ -71,15 +71,15 @@ class Slots:
         """Slots whose adapter is not on the device yet."""
         return sum(slot.adapter is None for slot in self)
 
-    def find(self, digest: str) -> Slot | None:
-        return self._by_digest.get(digest)
+    def find(self, key: str) -> Slot | None:
+        return self._by_key.get(key)
 
     def at(self, index: int) -> Slot:
         slot = self._slots[index]
         assert slot is not None
         return slot
 
-    def reserve(self, digest: str, since_s: float) -> bool:
+    def reserve(self, key: str, since_s: float) -> bool:
         """A slot for this adapter, if need be after an eviction; False if there is none."""
         index = next((index for index, slot in enumerate(self._slots) if slot is None), None)
         if index is None:
@@ -88,11 +88,11 @@ class Slots:
                 return False
             index = evictable[0].index
             self._evict(evictable[0])
-        self._slots[index] = self._by_digest[digest] = Slot(index, digest, since_s)
+        self._slots[index] = self._by_key[key] = Slot(index, key, since_s)
         return True
 
     def empty(self, slot: Slot) -> None:
-        del self._by_digest[slot.digest]
+        del self._by_key[slot.key]
         self._slots[slot.index] = None
         self._vacate(slot.index)
         slot.adapter = slot.staged = None  # whoever still holds the slot holds no memory that the next load may need
@@ -113,7 +113,7 @@ class Slots:
     def close(self, num_slots: int, num_bytes: int) -> None:
         """Let num_slots slots in use, and as many as hold num_bytes, take no new users; those that are closing already
         count."""
-        in_use = [slot for slot in self if slot.references and slot.digest not in self.pinned]
+        in_use = [slot for slot in self if slot.references and slot.key not in self.pinned]
         for slot in sorted(in_use, key=lambda slot: (not slot.closing, slot.last_used_s)):
             if num_slots <= 0 and num_bytes <= 0:
                 return
@@ -124,8 +124,8 @@ class Slots:
 
     def check_integrity(self, num_users: int) -> None:
         """num_users: sequences that hold a slot. Run by tests after every step."""
-        held = {slot.digest: slot for slot in self._slots if slot is not None}
-        assert held == self._by_digest
+        held = {slot.key: slot for slot in self._slots if slot is not None}
+        assert held == self._by_key
         assert all(self._slots[slot.index] is slot for slot in self)
         assert sum(slot.references for slot in self) == num_users
         assert all(slot.adapter is not None for slot in self if slot.references)
@@ -138,7 +138,7 @@ class Slots:
         idle = [
             slot
             for slot in self
-            if slot.adapter is not None and not (slot.references or slot.fresh or slot.digest in self.pinned)
+            if slot.adapter is not None and not (slot.references or slot.fresh or slot.key in self.pinned)
         ]
         return sorted(idle, key=lambda slot: (slot.last_used_s, slot.index))
 

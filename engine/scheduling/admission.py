@@ -53,13 +53,13 @@ class Admission:
         first few of these are loaded."""
         asked: set[str] = set()
         for sequence in line:
-            digest = sequence.request.adapter
-            if not digest or self._adapters.is_resident(digest):
+            key = sequence.request.adapter
+            if not key or self._adapters.is_resident(key):
                 return sequence
             sequence.adapter_wait_since_s = sequence.adapter_wait_since_s or self._clock()
-            if digest not in asked and len(asked) < MAX_LOADS_PER_TENANT:
-                asked.add(digest)
-                self._adapters.request(digest)
+            if key not in asked and len(asked) < MAX_LOADS_PER_TENANT:
+                asked.add(key)
+                self._adapters.request(key)
         return None
 
     def _num_reusable_tokens(self, sequence: Sequence) -> int:

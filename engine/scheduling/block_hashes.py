@@ -1,8 +1,8 @@
 """Identities of full cache blocks: a block's tokens, everything before them, and who may share them.
 
 Keys and values depend on the whole prefix and on the adapter's weights, so the hash of a block is chained over its
-parent's, back to a root made of the adapter's digest and the tenant. The root is keyed with a secret that this process
-draws when it starts: nobody outside can construct tokens whose blocks collide with another tenant's.
+parent's, back to a root made of the adapter's content key and the tenant. The root is keyed with a secret that this
+process draws when it starts: nobody outside can construct tokens whose blocks collide with another tenant's.
 """
 
 from __future__ import annotations

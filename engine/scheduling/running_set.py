@@ -13,13 +13,13 @@ from engine.sequence import Sequence, Status
 class AdapterSlots(Protocol):
     """What the scheduler asks of the adapter pool."""
 
-    def is_resident(self, digest: str) -> bool:
+    def is_resident(self, key: str) -> bool:
         """Ready for one more user. Changes nothing."""
 
-    def request(self, digest: str) -> bool:
+    def request(self, key: str) -> bool:
         """As is_resident; if it isn't, it is loading or in line for a slot after this call."""
 
-    def acquire(self, digest: str) -> int | None:
+    def acquire(self, key: str) -> int | None:
         """A slot holding this adapter, now in use once more; None while it is not there yet."""
 
     def release(self, slot: int) -> None: ...

@@ -139,9 +139,9 @@ class Scheduler:
         self._requests.end_all(group)
         return self._requests.close(group, "error", error)
 
-    def waiting_for(self, digest: str) -> list[Sequence]:
+    def waiting_for(self, key: str) -> list[Sequence]:
         """Queued sequences that need this adapter, in order of arrival."""
-        waiting = [sequence for sequence in self._waiting if sequence.request.adapter == digest]
+        waiting = [sequence for sequence in self._waiting if sequence.request.adapter == key]
         return sorted(waiting, key=lambda sequence: sequence.arrived_s)
 
     # steps

@@ -38,17 +38,32 @@ class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a request that has nothing to say."""
 
 
+class Form(msgspec.Struct, frozen=True):
+    """The parts of a multipart body."""
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.required, *self.optional)
+
+
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """permission None: whoever is logged in, about themselves. body None: there is none, or it is the form whose parts
-    are named.
+    """permission None: whoever is logged in, about themselves.
+
+    body: JSON; form: multipart, instead of JSON where a route takes both; raw: bytes as they are. headers: those that
+    the route reads, all of them needed.
 
     in_any_project: having the permission in some project is enough; the route shows those projects only.
     """
 
     permission: Permission | None
     query: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
     body: type[msgspec.Struct] | None = None
-    form: tuple[str, ...] = ()
+    form: Form | None = None
+    raw: bool = False
     in_any_project: bool = False
 
 
@@ -60,12 +75,23 @@ def needs(
     permission: Permission | None,
     *,
     query: tuple[str, ...] = (),
+    headers: tuple[str, ...] = (),
     body: type[msgspec.Struct] | None = None,
-    form: tuple[str, ...] = (),
+    form: Form | None = None,
+    raw: bool = False,
     in_any_project: bool = False,
 ) -> dict[str, Access]:
     """The `opt` of a route handler."""
-    return {"access": Access(permission=permission, query=query, body=body, form=form, in_any_project=in_any_project)}
+    access = Access(
+        permission=permission,
+        query=query,
+        headers=headers,
+        body=body,
+        form=form,
+        raw=raw,
+        in_any_project=in_any_project,
+    )
+    return {"access": access}
 
 
 def check_routes(router: Router) -> Router:

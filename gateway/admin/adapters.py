@@ -1,59 +1,51 @@
-"""A project's adapters over HTTP: uploaded, checked against the base model, stored by content, versioned by name."""
+"""A project's adapters over HTTP: what comes in becomes a version, and one of the versions is current."""
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from litestar import Controller, Request, delete, get, post
+from litestar import Controller, Request, Response, delete, get, post
 from litestar.params import FromPath
+from msgspec import Meta
 
-from adapters.errors import AdapterMissing, AdapterRejected
-from adapters.peft_format import check_fit, check_rank, read_adapter
 from adapters.ref import check_adapter_name
-from gateway.admin.access import LIST_QUERY, needs
+from gateway.admin.access import LIST_QUERY, Nothing, needs, read_body
+from gateway.admin.adapter_wire import (
+    Adapter,
+    AdapterImport,
+    DeletedAdapter,
+    PutAdapter,
+    adapter_fields,
+    import_wire,
+)
 from gateway.admin.common import author
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
 from gateway.admin.projects import active_project, existing_project
 from gateway.admin.services import AdminServices, Caller, Services
-from gateway.admin.upload import FORM, receive_adapter
-from gateway.db import adapters, audit
-from gateway.db.limits import exceeded_storage
-from gateway.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded
-from gateway.tenancy.actor import Actor
+from gateway.admin.upload import FORM, read_json, receive_adapter
+from gateway.api.shape import shape
+from gateway.db import adapter_imports, adapters, audit
+from gateway.db.adapter_versions import find_version, wish
+from gateway.errors import Conflict, InvalidRequest, NotFound
+from gateway.lifecycle.intake import Taken
+from gateway.lifecycle.sources import WrongSource
+from gateway.lifecycle.verify import Verification, verify
+from gateway.lifecycle.workspace import workspace
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
+MAX_UNDER_WAY = 16
+"""Imports of one project whose bytes have not all come: each takes room on a gateway's disk."""
 
-class Adapter(msgspec.Struct, frozen=True):
-    """model: the id under which the project's keys reach it. created_at in Unix seconds."""
 
-    id: str
+class AddFromSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """source: an address that the operator allows. promote: whether the version becomes current once it is ready."""
+
     name: str
-    model: str
-    version: int
-    digest: str
-    rank: int
-    size_bytes: int
-    created_at: int
-    object: Literal["organization.project.adapter"] = "organization.project.adapter"
-
-
-class PutAdapter(Adapter, frozen=True, kw_only=True):
-    """changed: false if this content was the current version already."""
-
-    changed: bool
-
-
-class DeletedAdapter(msgspec.Struct, frozen=True):
-    name: str
-    deleted: Literal[True] = True
-    object: Literal["organization.project.adapter.deleted"] = "organization.project.adapter.deleted"
+    source: Annotated[str, Meta(max_length=2048)]
+    promote: bool = True
 
 
 class AdapterController(Controller):
@@ -69,134 +61,196 @@ class AdapterController(Controller):
             if query.after and not await adapters.adapter_existed(conn, project_id, query.after):
                 raise unknown_cursor(query.after)
             rows = await adapters.list_adapters(conn, project_id, after=query.after, limit=query.limit + 1)
-        return page([Adapter(**_fields(row, services.model_name)) for row in rows], query.limit)
+        return page([Adapter(**adapter_fields(row, services.model_name)) for row in rows], query.limit)
 
     # The handler counts the bytes itself: an adapter is larger than any other body may be.
-    @post(status_code=200, request_max_body_size=None, opt=needs("adapters.write", form=FORM))
+    @post(
+        status_code=200,
+        request_max_body_size=None,
+        opt=needs("adapters.write", form=FORM, body=AddFromSource) | shape(reply=PutAdapter, accepted=AdapterImport),
+    )
     async def put_adapter(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
-    ) -> PutAdapter:
-        """Upload an adapter. The same name with other content becomes a new version and the current one."""
+    ) -> Response[Any]:
+        """Upload an adapter, or with a JSON body let it be fetched from a source.
+
+        The content becomes a new version, and the current one once an engine has tried it, unless `promote` is false.
+        What is fetched is answered with status 202 and an import, which tells what became of it.
+        """
+        if request.headers.get("content-type", "").partition(";")[0].strip() == "application/json":
+            imported = await _fetch_later(request, services, caller, project_id)
+            return Response(imported, status_code=202)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
-        services.upload_dir.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=services.upload_dir) as upload:
-            name = await receive_adapter(request, Path(upload), services.max_adapter_bytes)
-            try:
-                check_adapter_name(name)
-            except ValueError as error:
-                raise InvalidRequest(f"{error}.", param="name", code="invalid_value") from None
-            row, changed = await _store(services, caller, project_id, name, Path(upload))
-        return PutAdapter(**_fields(row, services.model_name), changed=changed)
+        async with workspace(services.store) as folder:
+            uploaded = await receive_adapter(request, folder, services.max_adapter_bytes)
+            checked_name(uploaded.name)
+            async with services.database.acquire() as conn:
+                imported_row = await adapter_imports.create_import(
+                    conn,
+                    project_id,
+                    name=uploaded.name,
+                    source="upload",
+                    state="uploaded",
+                    promote=uploaded.promote,
+                    author=author(caller),
+                )
+            taken = await services.lifecycle.intake.take_in(imported_row, uploaded.content)
+        return Response(await put_answer(services, project_id, uploaded.name, taken))
+
+    @get("/{name:str}", opt=needs("adapters.read"))
+    async def get_adapter(
+        self, project_id: FromPath[str], name: FromPath[str], services: Services, caller: Caller
+    ) -> Adapter:
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            row = await adapters.find_adapter(conn, project_id, name)
+        if row is None:
+            raise no_such_adapter(name)
+        return Adapter(**adapter_fields(row, services.model_name))
+
+    @post("/{name:str}/rollback", status_code=200, opt=needs("adapters.write", body=Nothing))
+    async def roll_back_adapter(
+        self,
+        project_id: FromPath[str],
+        name: FromPath[str],
+        request: Request[Any, Any, Any],
+        services: Services,
+        caller: Caller,
+    ) -> Adapter:
+        """Make the version current that was so before; doing so twice leads back."""
+        await read_body(request, Nothing)
+        async with services.database.transaction() as conn:
+            await active_project(conn, caller.organization_id, project_id)
+            before = await locked_adapter(conn, project_id, name)
+            if before.previous_version is None:
+                raise Conflict(f"No other version of '{name}' was current before.", param="name")
+            return await make_current(conn, services, caller, before, before.previous_version, "adapter.rolled_back")
 
     @delete("/{name:str}", status_code=200, opt=needs("adapters.write"))
     async def remove_adapter(
         self, project_id: FromPath[str], name: FromPath[str], services: Services, caller: Caller
     ) -> DeletedAdapter:
-        """Remove an adapter with all its versions. Content that no other adapter uses leaves the store."""
+        """Remove an adapter with all its versions. Content that no other adapter uses leaves the store soon."""
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
-            before = await adapters.find_adapter(conn, project_id, name)
-            digests = await adapters.remove_adapter(conn, project_id, name)
-            if before is None or digests is None:
-                raise NotFound(f"The project has no adapter named '{name}'.", param="name")
-            shown = Adapter(**_fields(before, services.model_name))
+            before = await locked_adapter(conn, project_id, name)
+            await adapters.remove_adapter(conn, project_id, name)
+            shown = audited(before)
             await audit.record(conn, author(caller), "adapter.deleted", before.id, project_id=project_id, before=shown)
-        await discard_content(services, digests)
         return DeletedAdapter(name)
 
 
-async def discard_content(services: AdminServices, digests: Sequence[str]) -> None:
-    """Take those that no adapter uses any more out of the backends and the store."""
-    async with services.database.acquire() as conn:
-        unreferenced = await adapters.unreferenced_digests(conn, digests)
-    for digest in unreferenced:
-        await services.on_adapter_removed(digest)
-    await _discard_unused(services, unreferenced)
+@post("/adapters/verify", status_code=200, opt=needs("adapters.write", body=Nothing))
+async def verify_adapters(request: Request[Any, Any, Any], services: Services, caller: Caller) -> Verification:
+    """Read the content of every version again, and compare the store with what is known of it."""
+    await read_body(request, Nothing)
+    return await verify(services.database, services.store, caller.organization_id)
 
 
-async def _store(
-    services: AdminServices, caller: Actor, project_id: str, name: str, upload: Path
-) -> tuple[adapters.AdapterRow, bool]:
-    """Check the files, put them into the store and, once they are there, refer to them.
-
-    No connection is held while files are read. Content is referred to in a transaction in which nothing leaves the
-    store; what was removed just before it, because nobody referred to it yet, is put there again.
-    """
-    digest = ""
+async def _fetch_later(
+    request: Request[Any, Any, Any], services: AdminServices, caller: Caller, project_id: str
+) -> AdapterImport:
+    wanted = await read_json(request, AddFromSource, services.max_body_bytes)
+    checked_name(wanted.name)
     try:
-        while True:
-            async with services.file_slots:
-                digest, rank = await asyncio.to_thread(_take_in, services, upload)
-            async with services.database.acquire() as conn, adapters.store_shared(conn):
-                if services.store.holds(digest):
-                    return await _put(conn, services, caller, project_id, name, digest, rank)
-    except AdapterRejected as error:
-        raise InvalidRequest(str(error), param="file", code="adapter_rejected") from None
-    except (Conflict, NotFound, QuotaExceeded):
-        await _discard_unused(services, [digest])
-        raise
+        services.sources.admit(wanted.source)
+    except WrongSource as error:
+        raise InvalidRequest(
+            f"Invalid value for 'source': {error}.", param="source", code="source_not_allowed"
+        ) from None
+    async with services.database.transaction() as conn:
+        await active_project(conn, caller.organization_id, project_id)
+        await check_room(conn, project_id)
+        row = await adapter_imports.create_import(
+            conn,
+            project_id,
+            name=wanted.name,
+            source=wanted.source,
+            state="fetching",
+            promote=wanted.promote,
+            author=author(caller),
+        )
+        shown = import_wire(row)
+        await audit.record(conn, author(caller), "adapter_import.created", row.id, project_id=project_id, after=shown)
+    return shown
 
 
-async def _put(
-    conn: Connection, services: AdminServices, caller: Actor, project_id: str, name: str, digest: str, rank: int
-) -> tuple[adapters.AdapterRow, bool]:
-    """In a transaction in which nothing leaves the store."""
-    await active_project(conn, caller.organization_id, project_id)
-    before = await adapters.find_adapter(conn, project_id, name)
-    size_bytes = services.store.size_bytes(digest)
-    row, changed = await adapters.put_adapter(conn, project_id, name, digest=digest, rank=rank, size_bytes=size_bytes)
-    if changed:
-        await _check_storage(conn, caller.organization_id, project_id)
-        shown = Adapter(**_fields(before, services.model_name)) if before else None
-        after = Adapter(**_fields(row, services.model_name))
-        event = "adapter.updated" if before else "adapter.created"
-        await audit.record(conn, author(caller), event, row.id, project_id=project_id, before=shown, after=after)
-    return row, changed
-
-
-async def _discard_unused(services: AdminServices, digests: Sequence[str]) -> None:
-    """Content that nobody refers to leaves the store."""
-    async with services.database.acquire() as conn, adapters.store_exclusive(conn):
-        # Somebody may have uploaded the same content since.
-        for digest in await adapters.unreferenced_digests(conn, digests):
-            await asyncio.to_thread(_discard, services, digest)
-
-
-async def _check_storage(conn: Connection, organization_id: str, project_id: str) -> None:
-    """Raises QuotaExceeded, which undoes what was stored just now."""
-    exceeded = await exceeded_storage(conn, organization_id, project_id)
-    if exceeded is not None:
-        limit, stored = exceeded
-        raise QuotaExceeded(
-            f"The adapters of this {limit.scope} may have {limit.max} bytes; with this one they would have {stored}.",
-            param="file",
+async def check_room(conn: Connection, project_id: str) -> None:
+    """Raises Conflict where as many imports are under way as may be."""
+    if await adapter_imports.num_under_way(conn, project_id) >= MAX_UNDER_WAY:
+        raise Conflict(
+            f"{MAX_UNDER_WAY} imports of the project are under way: complete or cancel one first.",
+            code="too_many_imports",
         )
 
 
-def _take_in(services: AdminServices, upload: Path) -> tuple[str, int]:
-    """Digest and rank. Raises AdapterRejected for what is no adapter of this base model."""
-    adapter = read_adapter(upload)
-    check_fit(adapter, services.model_config.adapter_targets(), services.model_config.num_layers)
-    check_rank(adapter, services.max_adapter_rank)
-    return services.store.add(upload), adapter.rank_max
+async def put_answer(services: AdminServices, project_id: str, name: str, taken: Taken) -> PutAdapter:
+    """What an upload is answered with. Raises NotFound for an adapter that was removed meanwhile."""
+    async with services.database.acquire() as conn:
+        row = await adapters.find_adapter(conn, project_id, name)
+    if row is None:
+        raise no_such_adapter(name)
+    return PutAdapter(
+        **adapter_fields(row, services.model_name),
+        uploaded_version=taken.version,
+        version_state=taken.state,
+        changed=taken.changed,
+    )
 
 
-def _discard(services: AdminServices, digest: str) -> None:
-    try:
-        services.store.remove(digest)
-    except AdapterMissing:
-        return  # gone is what was wanted
+async def make_current(
+    conn: Connection, services: AdminServices, caller: Caller, before: adapters.AdapterRow, version: int, event: str
+) -> Adapter:
+    """Of a locked adapter, at the caller's wish. Raises Conflict for a version that is not ready."""
+    found = await find_version(conn, before.id, version)
+    if found is None or found.state != "ready":
+        state = found.state if found else "deleted"
+        raise Conflict(f"Version {version} of '{before.name}' is {state}: only a ready one can be current.")
+    if found.current:
+        await adapters.confirm_current(conn, before.id)
+        return Adapter(**adapter_fields(before, services.model_name))
+    promotion = await adapters.next_promotion(conn, before.id)
+    await wish(conn, before.id, version, promotion)
+    await adapters.promote(conn, before.id, version, promotion)
+    after = await locked_adapter(conn, before.project_id, before.name)
+    await audit.record(
+        conn,
+        author(caller),
+        event,
+        before.id,
+        project_id=before.project_id,
+        before=audited(before),
+        after=audited(after),
+    )
+    return Adapter(**adapter_fields(after, services.model_name))
 
 
-def _fields(row: adapters.AdapterRow, model_name: str) -> dict[str, Any]:
+def audited(row: adapters.AdapterRow) -> dict[str, Any]:
+    """For the audit log: which version is current, and not what is set, which may hold a system prompt."""
     return {
-        "id": row.id,
         "name": row.name,
-        "model": f"{model_name}:{row.name}",
         "version": row.version,
+        "previous_version": row.previous_version,
         "digest": row.digest,
-        "rank": row.rank,
-        "size_bytes": row.size_bytes,
-        "created_at": int(row.created_at.timestamp()),
     }
+
+
+async def locked_adapter(conn: Connection, project_id: str, name: str) -> adapters.AdapterRow:
+    """Nobody else changes it until the transaction ends. Raises NotFound."""
+    row = await adapters.lock_adapter(conn, project_id, name)
+    if row is None:
+        raise no_such_adapter(name)
+    return row
+
+
+def checked_name(name: str) -> None:
+    """Raises InvalidRequest."""
+    try:
+        check_adapter_name(name)
+    except ValueError as error:
+        raise InvalidRequest(f"{error}.", param="name", code="invalid_value") from None
+
+
+def no_such_adapter(name: str) -> NotFound:
+    return NotFound(f"The project has no adapter named '{name}'.", param="name")

@@ -1,14 +1,13 @@
-"""Takes the content of archived projects away once their retention is over. Every gateway looks; one does it."""
+"""Takes what archived projects held away once their retention is over; the collector takes the content. Every gateway
+looks; one does it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 
-from gateway.admin.adapters import discard_content
-from gateway.admin.services import AdminServices
 from gateway.db import audit, projects
-from gateway.db.pool import FAILURES
+from gateway.db.pool import FAILURES, Database
 
 INTERVAL_S = 60.0
 
@@ -18,8 +17,8 @@ log = logging.getLogger(__name__)
 class Purger:
     """Looks once a minute from `start` to `stop`."""
 
-    def __init__(self, services: AdminServices) -> None:
-        self._services = services
+    def __init__(self, database: Database) -> None:
+        self._database = database
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -38,17 +37,16 @@ class Purger:
         return num_purged
 
     async def _purge_one(self) -> bool:
-        async with self._services.database.transaction() as conn:
+        async with self._database.transaction() as conn:
             due = await projects.next_to_purge(conn)
             if due is None:
                 return False
             organization_id, project_id = due
-            digests = await projects.purge_project(conn, project_id)
+            await projects.purge_project(conn, project_id)
             author = audit.Author(
                 organization_id=organization_id, kind="system", id="purge", email=None, address="", request_id=""
             )
             await audit.record(conn, author, "project.purged", project_id, project_id=project_id)
-        await discard_content(self._services, digests)
         return True
 
     async def _run(self) -> None:

@@ -9,8 +9,10 @@ from litestar.di import Provide
 from litestar.types import ControllerRouterHandler
 
 from gateway.admin.access import admin_guard, check_routes
+from gateway.admin.adapter_imports import AdapterImportController
 from gateway.admin.adapter_settings import AdapterSettingsController
-from gateway.admin.adapters import AdapterController
+from gateway.admin.adapter_versions import AdapterVersionController
+from gateway.admin.adapters import AdapterController, verify_adapters
 from gateway.admin.adjustments import AdjustmentController
 from gateway.admin.admin_keys import AdminKeyController
 from gateway.admin.aliases import AliasController
@@ -56,6 +58,8 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     KeyController,
     KeyStateController,
     AdapterController,
+    AdapterVersionController,
+    AdapterImportController,
     AdapterSettingsController,
     ShareController,
     AliasController,
@@ -85,6 +89,7 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     StripeCustomerController,
     ReconciliationController,
     find_key,
+    verify_adapters,
     status,
 )
 

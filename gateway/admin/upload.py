@@ -1,7 +1,8 @@
 """An adapter's files from a multipart body to a folder, in bounded memory and of bounded size.
 
-The form has the field `name` and the files `adapter_config.json` and `adapter_model.safetensors`, under these very
-names; file names that a client sends along are never used. Knows nothing about what the files contain.
+The form has the field `name`, perhaps `promote`, and either the files `adapter_config.json` and
+`adapter_model.safetensors`, under these very names, or one file `archive`; file names that a client sends along are
+never used. Knows nothing about what the files contain.
 """
 
 from __future__ import annotations
@@ -9,21 +10,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
+import msgspec
 from litestar import Request
 from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header  # type: ignore[import-untyped]
 
 from adapters.store import FILE_NAMES
+from gateway.admin.access import Form
+from gateway.api.fields import decode
 from gateway.errors import BodyTooLarge, InvalidRequest
 
-MAX_NAME_BYTES = 1024
-NAME_FIELD = "name"
-FORM = (NAME_FIELD, *FILE_NAMES)
+T = TypeVar("T")
+
+MAX_FIELD_BYTES = 1024
+FIELDS = ("name", "promote")
+ARCHIVE = "archive"
+FORM = Form(required=("name",), optional=("promote", ARCHIVE, *FILE_NAMES))
 
 
-async def receive_adapter(request: Request[Any, Any, Any], folder: Path, max_bytes: int) -> str:
-    """Write both files into folder and return the field `name`, unchecked.
+class Uploaded(msgspec.Struct, frozen=True):
+    """name: unchecked. content: the archive, or the folder with the two files."""
+
+    name: str
+    promote: bool
+    content: Path
+
+
+async def receive_adapter(request: Request[Any, Any, Any], folder: Path, max_bytes: int) -> Uploaded:
+    """Write what comes into folder, which is empty.
 
     Raises InvalidRequest naming the part that is missing, unknown or there twice, BodyTooLarge beyond max_bytes.
     """
@@ -32,18 +47,25 @@ async def receive_adapter(request: Request[Any, Any, Any], folder: Path, max_byt
         raise InvalidRequest("The body must be multipart/form-data.", code="invalid_content_type")
     receiver = _Receiver(folder)
     try:
-        with PushMultipartParser(options["boundary"], max_segment_count=len(FILE_NAMES) + 2) as parser:
-            async for chunk in _limited(request, max_bytes):
+        with PushMultipartParser(options["boundary"], max_segment_count=len(FORM.names) + 1) as parser:
+            async for chunk in limited(request, max_bytes):
                 for event in parser.parse(chunk):
                     await receiver.take(event)
     except MultipartError as error:
         raise InvalidRequest(f"The body is not valid multipart/form-data: {error}.", code="invalid_form") from None
     finally:
         receiver.close()
-    return receiver.name()
+    return receiver.result()
 
 
-async def _limited(request: Request[Any, Any, Any], max_bytes: int) -> AsyncIterator[bytes]:
+async def read_json(request: Request[Any, Any, Any], kind: type[T], max_bytes: int) -> T:
+    """The body of a route that takes uploads too, whose bodies the framework does not bound. Raises as `read_body`."""
+    body = b"".join([chunk async for chunk in limited(request, max_bytes)])
+    return decode(msgspec.json.Decoder(kind), body or b"{}")
+
+
+async def limited(request: Request[Any, Any, Any], max_bytes: int) -> AsyncIterator[bytes]:
+    """The body as it comes. Raises BodyTooLarge."""
     num_bytes = 0
     async for chunk in request.stream():
         num_bytes += len(chunk)
@@ -59,8 +81,9 @@ class _Receiver:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file: IO[bytes] | None = None
-        self._name = bytearray()
-        self._seen: set[str] = set()
+        self._fields: dict[str, bytearray] = {}
+        self._field = ""
+        self._files: set[str] = set()
 
     async def take(self, event: MultipartSegment | bytes | bytearray | None) -> None:
         if isinstance(event, MultipartSegment):
@@ -71,17 +94,28 @@ class _Receiver:
             # A slow disk must not hold up the event loop.
             await asyncio.to_thread(self._file.write, event)
         else:
-            self._name += event
-            if len(self._name) > MAX_NAME_BYTES:
-                raise InvalidRequest(f"'{NAME_FIELD}' is too long.", param=NAME_FIELD, code="invalid_value")
+            value = self._fields[self._field]
+            value += event
+            if len(value) > MAX_FIELD_BYTES:
+                raise InvalidRequest(f"'{self._field}' is too long.", param=self._field, code="invalid_value")
 
-    def name(self) -> str:
-        for part in (NAME_FIELD, *FILE_NAMES):
-            if part not in self._seen:
-                raise InvalidRequest(
-                    f"Missing required parameter: '{part}'.", param=part, code="missing_required_parameter"
-                )
-        return self._name.decode(errors="replace")
+    def result(self) -> Uploaded:
+        if "name" not in self._fields:
+            raise _missing("name")
+        promote = self._fields.get("promote", b"true").decode(errors="replace")
+        if promote not in ("true", "false"):
+            raise InvalidRequest(
+                "Invalid value for 'promote': expected true or false.", param="promote", code="invalid_value"
+            )
+        if ARCHIVE in self._files and len(self._files) > 1:
+            raise InvalidRequest(f"Send '{ARCHIVE}' or the two files, not both.", param=ARCHIVE, code="invalid_value")
+        if ARCHIVE not in self._files:
+            for part in FILE_NAMES:
+                if part not in self._files:
+                    raise _missing(part)
+        name = self._fields["name"].decode(errors="replace")
+        content = self._folder / ARCHIVE if ARCHIVE in self._files else self._folder
+        return Uploaded(name, promote == "true", content)
 
     def close(self) -> None:
         if self._file is not None:
@@ -89,12 +123,19 @@ class _Receiver:
             self._file = None
 
     def _begin(self, part: str) -> None:
-        if part in self._seen:
+        if part in self._fields or part in self._files:
             raise InvalidRequest(f"'{part}' is there twice.", param=part, code="invalid_value")
-        self._seen.add(part)
-        if part in FILE_NAMES:
+        if part in FIELDS:
+            self._field = part
+            self._fields[part] = bytearray()
+        elif part in FORM.names:
+            self._files.add(part)
             self._file = (self._folder / part).open("xb")
-        elif part != NAME_FIELD:
+        else:
             raise InvalidRequest(
                 f"Unrecognized request argument supplied: {part}", param=part, code="unknown_parameter"
             )
+
+
+def _missing(part: str) -> InvalidRequest:
+    return InvalidRequest(f"Missing required parameter: '{part}'.", param=part, code="missing_required_parameter")

@@ -18,7 +18,8 @@ from gateway.admin.services import Caller, Services
 from gateway.db import audit, webhooks
 from gateway.db.organizations import lock_organization
 from gateway.errors import InvalidRequest, NotFound
-from gateway.limits.webhooks import names_private_address, shown_secret
+from gateway.limits.webhooks import shown_secret
+from gateway.outbound import names_private_address
 
 SECRET_BYTES = 32
 MAX_WEBHOOKS = 20

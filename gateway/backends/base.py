@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from engine.protocol import Delta, EngineStats, Final, GenerateRequest, UsageRecord
+from engine.protocol import AdapterProbe, Delta, EngineStats, Final, GenerateRequest, UsageRecord
 from gateway.metering.format import Count
 
 Message = dict[str, Any]
@@ -112,13 +112,26 @@ class Backend(Acknowledged, Protocol):
         """The text of a choice is complete after num_kept_tokens of its tokens (a stop string): end it, discard the
         rest."""
 
-    async def load(self, digest: str) -> None:
-        """Make an adapter resident. Raises InvalidRequest with the reason it does not fit."""
+    async def load(self, key: str) -> None:
+        """Make an adapter resident, and keep it there until it is unloaded; key: of its content (`adapters.ref`).
 
-    async def unload(self, digest: str) -> None: ...
+        Raises InvalidRequest with the reason it does not fit, Overloaded or BackendFailed when that can't be told.
+        """
+
+    async def probe(self, key: str) -> AdapterProbe:
+        """Try an adapter: a short generation with it and one without. It is resident then, as after a first request.
+
+        Raises InvalidRequest with the reason why it can't be served, Overloaded or BackendFailed when that can't be
+        told now.
+        """
+
+    async def unload(self, key: str) -> None: ...
+
+    async def unpin(self, key: str) -> None:
+        """What `load` made resident may be evicted like any other adapter."""
 
     def resident(self) -> frozenset[str]:
-        """Digests that are on the device now."""
+        """Content keys of the adapters that are on the device now."""
 
     def health(self) -> Health: ...
 

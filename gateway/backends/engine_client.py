@@ -15,6 +15,7 @@ from engine.config import ModelConfig
 from engine.protocol import (
     Abort,
     AckUsage,
+    AdapterProbe,
     AdapterStatus,
     Delta,
     EngineError,
@@ -33,6 +34,7 @@ from engine.protocol import (
     UsageRecord,
     Welcome,
 )
+from gateway.backends.adapter_calls import AdapterCalls
 from gateway.backends.base import Capabilities, Health, Message, PreparedPrompt, UsageSink
 from gateway.backends.credits import Credits
 from gateway.backends.engine_link import EngineGone, EngineLink
@@ -120,7 +122,7 @@ class EngineBackend:
         self._resident: frozenset[str] = frozenset()
         self._streams: dict[str, _Stream] = {}
         self._credits = Credits()
-        self._adapter_waiters: dict[str, list[asyncio.Future[AdapterStatus]]] = {}
+        self._adapter_calls = AdapterCalls(self._link.send)
         self._lost_ids: list[str] = []
 
     def start(self) -> None:
@@ -198,13 +200,21 @@ class EngineBackend:
             stream.kept[index] = num_kept_tokens
             self._abort(stream, Abort(request_id, num_kept_tokens, index))
 
-    async def load(self, digest: str) -> None:
-        status = await self._command_adapter(LoadAdapter(digest))
-        if status.error is not None or not status.resident:
-            raise InvalidRequest(status.error or "The engine did not load the adapter.", param="model")
+    async def load(self, key: str) -> None:
+        status = await self._ask_about_adapter(LoadAdapter(key))
+        if not status.resident:
+            raise InvalidRequest("The engine did not load the adapter.", param="model")
 
-    async def unload(self, digest: str) -> None:
-        await self._command_adapter(UnloadAdapter(digest))
+    async def probe(self, key: str) -> AdapterProbe:
+        status = await self._ask_about_adapter(LoadAdapter(key, pin=False, probe=True))
+        assert status.probe is not None, "the protocol: an error or a probe"
+        return status.probe
+
+    async def unload(self, key: str) -> None:
+        await self._ask_about_adapter(UnloadAdapter(key))
+
+    async def unpin(self, key: str) -> None:
+        await self._ask_about_adapter(UnloadAdapter(key, evict=False))
 
     def resident(self) -> frozenset[str]:
         return self._resident
@@ -245,11 +255,9 @@ class EngineBackend:
             case Heartbeat(stats=EngineStats() as stats):
                 self._stats = stats
                 self._resident = frozenset(stats.resident_adapters)
-            case AdapterStatus(digest, resident):
-                self._resident = self._resident | {digest} if resident else self._resident - {digest}
-                for waiter in self._adapter_waiters.pop(digest, ()):
-                    if not waiter.done():
-                        waiter.set_result(message)
+            case AdapterStatus(key, resident):
+                self._resident = self._resident | {key} if resident else self._resident - {key}
+                self._adapter_calls.answered(message)
             case UnackedUsage(records):
                 for record in records:
                     self._sink.record(record, engine_id=self._engine_id, source=self, ttft_ms=None, latency_ms=None)
@@ -262,11 +270,7 @@ class EngineBackend:
         for stream in list(self._streams.values()):
             if stream.final_s is None:
                 self._lose(stream, reason)
-        for waiters in self._adapter_waiters.values():
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_exception(_not_ready(reason))
-        self._adapter_waiters.clear()
+        self._adapter_calls.lost(_not_ready(reason))
 
     # one request
 
@@ -362,17 +366,16 @@ class EngineBackend:
         if not self.health().ready:
             raise _not_ready(self.health().detail)
 
-    async def _command_adapter(self, command: LoadAdapter | UnloadAdapter) -> AdapterStatus:
-        waiter: asyncio.Future[AdapterStatus] = asyncio.get_running_loop().create_future()
+    async def _ask_about_adapter(self, command: LoadAdapter | UnloadAdapter) -> AdapterStatus:
         try:
-            self._link.send(command)
-            self._adapter_waiters.setdefault(command.digest, []).append(waiter)
-            async with asyncio.timeout(ADAPTER_WAIT_S):
-                return await waiter
+            status = await self._adapter_calls.ask(command, ADAPTER_WAIT_S)
         except EngineGone as gone:
             raise _not_ready(str(gone)) from None
         except TimeoutError:
             raise BackendFailed("The engine did not answer about the adapter in time.") from None
+        if status.error is not None:
+            raise _failure(EngineError(status.code or "adapter_rejected", status.error))
+        return status
 
 
 def _elapsed_ms(start_s: float, end_s: float | None) -> float | None:

@@ -23,7 +23,8 @@ def copy_adapters(store: AdapterStore, digests: Iterable[str], backup: Path) -> 
         if target.is_dir():
             continue
         try:
-            _copy_adapter(store.path(digest), make_folder(target))
+            with store.reading(digest) as folder:
+                _copy_adapter(folder, make_folder(target))
         except (AdapterMissing, FileNotFoundError):  # removed before or while it was copied
             shutil.rmtree(target, ignore_errors=True)
             missing.append(digest)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
 
 from adapters.errors import AdapterRejected
-from adapters.store import AdapterStore
 from gateway.backup.journals import add_journals, journals_owned
 from gateway.backup.manifest import ADAPTERS, DATABASE, KEYS, BackupError, BackupManifest, verify
 from gateway.backup.take import Installation
@@ -71,10 +70,11 @@ class RestoreMark:
 
 
 @contextmanager
-def marked(installation: Installation, backup: Path) -> Iterator[RestoreMark]:
-    """Around everything that a restore does, in a data folder that its caller holds the lock of. Raises OSError."""
-    mark = RestoreMark(installation.data_dir, backup)
-    if not any(path.exists() for path in installation.key_files):
+def marked(data_dir: Path, key_files: Collection[Path], backup: Path) -> Iterator[RestoreMark]:
+    """Around everything that a restore does, in a data folder that its caller holds the lock of. key_files: what a
+    first start makes. Raises OSError."""
+    mark = RestoreMark(data_dir, backup)
+    if not any(path.exists() for path in key_files):
         mark.set()
     try:
         yield mark
@@ -148,7 +148,7 @@ async def _wait_until_unused(dsn: str) -> None:
 
 
 def _restore_adapters(folder: Path, manifest: BackupManifest, installation: Installation) -> None:
-    store = AdapterStore(installation.store_dir)
+    store = installation.store
     for digest in manifest.digests:
         try:
             found = store.add(folder / ADAPTERS / digest)

@@ -29,7 +29,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
     """Where the parts of one installation lie. key_files: the operator's key and the like; those that exist count."""
 
     data_dir: Path
-    store_dir: Path
+    store: AdapterStore
     journal_dir: Path
     key_files: tuple[Path, ...]
 
@@ -50,7 +50,7 @@ async def take_backup(
 async def _take(
     installation: Installation, dsn: str, folder: Path, *, version: str, say: Callable[[str], None]
 ) -> BackupManifest:
-    store = AdapterStore(installation.store_dir)
+    store = installation.store
     say("journals")
     copy_journals(installation.journal_dir, folder)
     say("adapters")

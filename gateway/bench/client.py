@@ -24,12 +24,14 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """One complete answer. time_per_token_s: of the tokens after the first, None where there is no other."""
+    """One complete answer. time_per_token_s: of the tokens after the first, None where there is no other. gaps_s:
+    between chunks that hold text."""
 
     num_tokens: int
     num_prompt_tokens: int
     ttft_s: float
     time_per_token_s: float | None
+    gaps_s: list[float]
 
 
 class _Usage(msgspec.Struct):
@@ -69,6 +71,7 @@ async def ask(client: httpx.AsyncClient, job: Job) -> Reply:
     }
     start_s = time.perf_counter()
     first_s = last_s = None
+    gaps_s: list[float] = []
     usage = None
     async with client.stream("POST", "/completions", json=body) as response:
         if response.status_code != 200:
@@ -78,13 +81,15 @@ async def ask(client: httpx.AsyncClient, job: Job) -> Reply:
                 raise Failed(event.error.message)
             usage = event.usage or usage
             if event.choices:
-                last_s = time.perf_counter()
-                first_s = first_s or last_s
+                now_s = time.perf_counter()
+                if last_s is not None:
+                    gaps_s.append(now_s - last_s)
+                first_s, last_s = first_s or now_s, now_s
     if usage is None or first_s is None or last_s is None:
         raise Failed("the stream ended early")
     num_more = usage.completion_tokens - 1
     time_per_token_s = (last_s - first_s) / num_more if num_more > 0 else None
-    return Reply(usage.completion_tokens, usage.prompt_tokens, first_s - start_s, time_per_token_s)
+    return Reply(usage.completion_tokens, usage.prompt_tokens, first_s - start_s, time_per_token_s, gaps_s)
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[_Event]:

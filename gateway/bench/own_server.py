@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import httpx
@@ -26,14 +26,15 @@ OF_OTHERS = frozenset({"DATABASE_URL", "LORIKEET_MODEL", "LORIKEET_HOST"})
 
 
 @contextlib.contextmanager
-def own_server(data_dir: Path) -> Iterator[dict[str, str]]:
-    """What `demo.env` says, once the server is ready. Raises Unusable with the end of its log if it does not start."""
+def own_server(data_dir: Path, settings: Mapping[str, str] | None = None) -> Iterator[dict[str, str]]:
+    """What `demo.env` says, once the server is ready. settings: variables of its own. Raises Unusable with the end of
+    its log if it does not start."""
     data_dir.mkdir(parents=True, exist_ok=True)
     port = _free_port()
     log_path = data_dir / "serve.log"
     # Nothing of what the shell is set up for: least of all a database that others use.
     environ = {name: value for name, value in os.environ.items() if name not in OF_OTHERS}
-    environ |= {"LORIKEET_DATA_DIR": str(data_dir), "LORIKEET_PORT": str(port)}
+    environ |= {"LORIKEET_DATA_DIR": str(data_dir), "LORIKEET_PORT": str(port)} | dict(settings or {})
     with log_path.open("w") as log:
         command = [sys.executable, "-m", "gateway.cli", "serve"]
         process = subprocess.Popen(command, env=environ, stdout=log, stderr=subprocess.STDOUT)

@@ -79,10 +79,10 @@ def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.serve.lock import data_folder_lock
 
     settings = load_settings(environ)
-    installation = _installation(settings)
     folder, lock = arguments.folder, data_folder_lock(settings.data_dir, settings.base_url)
-    with _failures(), lock, marked(installation, folder) as mark:
+    with _failures(), lock, marked(settings.data_dir, _key_files(settings), folder) as mark:
         manifest = check_backup(folder)
+        installation = _installation(settings)
         postgres = EmbeddedPostgres(settings.data_dir, say=_say) if settings.database_url is None else None
         try:
             dsn = settings.database_url or _started(postgres)
@@ -96,6 +96,7 @@ def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 @contextmanager
 def _failures() -> Iterator[None]:
     """What can go wrong, as one line."""
+    from adapters.errors import StoreFailure
     from gateway.backup.manifest import BackupError
     from gateway.db.embedded import EmbeddedPostgresError
     from gateway.db.placement import PlacementError
@@ -104,7 +105,14 @@ def _failures() -> Iterator[None]:
 
     try:
         yield
-    except (BackupError, DataFolderInUse, DataFolderUnusable, EmbeddedPostgresError, PlacementError) as error:
+    except (
+        BackupError,
+        DataFolderInUse,
+        DataFolderUnusable,
+        EmbeddedPostgresError,
+        PlacementError,
+        StoreFailure,
+    ) as error:
         raise CommandFailed(str(error)) from None
     except UNUSABLE as error:
         raise CommandFailed(in_words(error)) from None
@@ -117,14 +125,19 @@ def _failures() -> Iterator[None]:
 
 
 def _installation(settings: Settings) -> Installation:
+    from adapters.store import open_store
     from gateway.backup.take import Installation
 
     return Installation(
         data_dir=settings.data_dir,
-        store_dir=settings.adapter_store_dir,
+        store=open_store(settings.adapter_store, settings.adapter_cache_dir, settings.adapter_cache_bytes),
         journal_dir=settings.journal_dir,
-        key_files=(settings.operator_key_path, settings.demo_env_path),
+        key_files=_key_files(settings),
     )
+
+
+def _key_files(settings: Settings) -> tuple[Path, ...]:
+    return settings.operator_key_path, settings.demo_env_path
 
 
 def _started(postgres: Any) -> str:

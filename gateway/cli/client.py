@@ -71,15 +71,24 @@ class AdminClient:
         """content: httpx's `json`, or `data` and `files`."""
         return self._request("POST", path, **content)
 
+    def patch(self, path: str, content: bytes, **headers: str) -> dict[str, Any]:
+        """Raw bytes; headers with underscores for hyphens."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self._request("PATCH", path, content=content, headers=named)
+
     def delete(self, path: str) -> dict[str, Any]:
         return self._request("DELETE", path)
 
-    def tenant_path(self, name: str) -> str:
-        """Path of the project of this name. Raises CommandFailed where there is none."""
+    def tenant_id(self, name: str) -> str:
+        """Id of the project of this name. Raises CommandFailed where there is none."""
         found = self.get("/projects", name=name)["data"]
         if not found:
             raise CommandFailed(f"there is no tenant named '{name}'; `lorikeet tenant list` shows those there are")
-        return f"/projects/{found[0]['id']}"
+        return str(found[0]["id"])
+
+    def tenant_path(self, name: str) -> str:
+        """Path of the project of this name. Raises CommandFailed where there is none."""
+        return f"/projects/{self.tenant_id(name)}"
 
     def user(self, email: str) -> dict[str, Any]:
         """The user with this address. Raises CommandFailed where there is none."""

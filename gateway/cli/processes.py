@@ -83,6 +83,7 @@ def _serve(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def _gateway(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     settings = load_settings(environ)
     sockets = None if arguments.fd is None else [_listening_socket(arguments.fd)]
+    from adapters.errors import StoreFailure
     from gateway.app import run_gateway
     from gateway.db.pool import UNUSABLE, in_words
     from gateway.metering.recovery import JournalUnusable
@@ -92,7 +93,7 @@ def _gateway(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         run_gateway(settings, model_dir=_prepared(settings), dsn=database_dsn(settings), sockets=sockets)
     except UNUSABLE as error:
         raise CommandFailed(in_words(error)) from None
-    except JournalUnusable as error:
+    except (JournalUnusable, StoreFailure) as error:
         raise CommandFailed(str(error)) from None
     return 0
 

@@ -1,48 +1,67 @@
-"""Adapters of a project and their versions: names and digests. The files lie in the adapter store, by digest."""
+"""Adapters of a project: their names, and which version is current. Versions have a module of their own, and requests
+find theirs through `routes`."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from gateway.db.ids import new_id
 
 if TYPE_CHECKING:
+    import asyncpg
+
     from gateway.db.pool import Connection
 
 
 class AdapterRow(msgspec.Struct, frozen=True):
-    """An adapter at its current version. created_at is that of the adapter, not of the version."""
+    """An adapter as its owner sees it: version, digest, rank and size_bytes are None while none was ever current.
+
+    defaults: of requests that do not say otherwise, by field.
+    """
 
     id: str
     project_id: str
     name: str
-    version: int
-    digest: str
-    rank: int
-    size_bytes: int
+    version: int | None
+    digest: str | None
+    rank: int | None
+    size_bytes: int | None
+    previous_version: int | None
+    pinned: bool
+    defaults: dict[str, Any]
     created_at: datetime.datetime
 
 
 _FIND = """
-    SELECT a.id, a.project_id, a.name, v.version, v.digest, v.rank, v.size_bytes, a.created_at
-    FROM adapters a JOIN adapter_versions v ON v.adapter_id = a.id AND v.version = a.current_version
+    SELECT a.id, a.project_id, a.name, v.version, v.digest, v.rank, v.size_bytes, a.previous_version, a.pinned,
+           a.defaults, a.created_at
+    FROM adapters a LEFT JOIN adapter_versions v ON v.adapter_id = a.id AND v.version = a.current_version
     WHERE a.project_id = $1 AND a.name = $2 AND a.removed_at IS NULL
 """
 
 
 async def find_adapter(conn: Connection, project_id: str, name: str) -> AdapterRow | None:
     row = await conn.fetchrow(_FIND, project_id, name)
-    return AdapterRow(**row) if row else None
+    return _adapter(row) if row else None
+
+
+_LOCK = "SELECT id FROM adapters WHERE project_id = $1 AND name = $2 AND removed_at IS NULL FOR UPDATE"
+
+
+async def lock_adapter(conn: Connection, project_id: str, name: str) -> AdapterRow | None:
+    """As `find_adapter`; nobody else changes it or its versions until the transaction ends."""
+    if await conn.fetchval(_LOCK, project_id, name) is None:
+        return None
+    return await find_adapter(conn, project_id, name)
 
 
 _LIST = """
-    SELECT a.id, a.project_id, a.name, v.version, v.digest, v.rank, v.size_bytes, a.created_at
-    FROM adapters a JOIN adapter_versions v ON v.adapter_id = a.id AND v.version = a.current_version
+    SELECT a.id, a.project_id, a.name, v.version, v.digest, v.rank, v.size_bytes, a.previous_version, a.pinned,
+           a.defaults, a.created_at
+    FROM adapters a LEFT JOIN adapter_versions v ON v.adapter_id = a.id AND v.version = a.current_version
     WHERE a.project_id = $1 AND a.removed_at IS NULL
       AND ($2::text IS NULL OR (a.created_at, a.id) >
            (SELECT created_at, id FROM adapters WHERE project_id = $1 AND id = $2))
@@ -54,7 +73,7 @@ async def list_adapters(
     conn: Connection, project_id: str, *, after: str | None = None, limit: int | None = None
 ) -> list[AdapterRow]:
     """Oldest first, those that follow the adapter with id `after`; all of them without a limit."""
-    return [AdapterRow(**row) for row in await conn.fetch(_LIST, project_id, after, limit)]
+    return [_adapter(row) for row in await conn.fetch(_LIST, project_id, after, limit)]
 
 
 # A removed adapter still has its place in the order, so a page that began before it was removed goes on.
@@ -67,80 +86,77 @@ async def adapter_existed(conn: Connection, project_id: str, adapter_id: str) ->
 
 
 # DO UPDATE rather than DO NOTHING: it locks the row it meets, and inserts if that row is being removed.
-_UPSERT = """
-    INSERT INTO adapters AS a (id, project_id, name, current_version) VALUES ($1, $2, $3, 1)
+_ENSURE = """
+    INSERT INTO adapters AS a (id, project_id, name) VALUES ($1, $2, $3)
     ON CONFLICT (project_id, name) WHERE removed_at IS NULL DO UPDATE SET name = excluded.name
-    RETURNING a.id, a.current_version
+    RETURNING a.id
 """
-_VERSIONS = "SELECT version, digest FROM adapter_versions WHERE adapter_id = $1"
-_INSERT_VERSION = """
-    INSERT INTO adapter_versions (adapter_id, version, digest, rank, size_bytes) VALUES ($1, $2, $3, $4, $5)
+
+
+async def ensure_adapter(conn: Connection, project_id: str, name: str) -> tuple[AdapterRow, bool]:
+    """The adapter of this name, locked until the transaction ends, and whether it is new."""
+    if (known := await lock_adapter(conn, project_id, name)) is not None:
+        return known, False  # without a change that would be announced
+    made_id = new_id("adpt")
+    adapter_id = await conn.fetchval(_ENSURE, made_id, project_id, name)
+    adapter = await find_adapter(conn, project_id, name)
+    assert adapter is not None
+    return adapter, adapter_id == made_id
+
+
+# The schema remembers what was current before.
+_WISH = "UPDATE adapters SET last_promotion = last_promotion + 1 WHERE id = $1 RETURNING last_promotion"
+_PROMOTE = """
+    UPDATE adapters SET current_version = $2, current_promotion = $3 WHERE id = $1 AND current_promotion < $3
 """
-_SET_CURRENT = "UPDATE adapters SET current_version = $2 WHERE id = $1"
 
 
-async def put_adapter(
-    conn: Connection, project_id: str, name: str, *, digest: str, rank: int, size_bytes: int
-) -> tuple[AdapterRow, bool]:
-    """Make this digest the current version of the adapter `name`, new or not.
+async def next_promotion(conn: Connection, adapter_id: str) -> int:
+    """The number of a new wish that a version become current. The adapter is locked."""
+    return int(await conn.fetchval(_WISH, adapter_id))
 
-    Returns the adapter and whether anything changed: nothing does if the digest is current already.
-    """
-    async with conn.transaction():
-        locked = await conn.fetchrow(_UPSERT, new_id("adpt"), project_id, name)
-        assert locked is not None
-        versions = {row["version"]: row["digest"] for row in await conn.fetch(_VERSIONS, locked["id"])}
-        changed = versions.get(locked["current_version"]) != digest
-        if changed:
-            version = max(versions, default=0) + 1
-            await conn.execute(_INSERT_VERSION, locked["id"], version, digest, rank, size_bytes)
-            await conn.execute(_SET_CURRENT, locked["id"], version)
-        adapter = await find_adapter(conn, project_id, name)
-        assert adapter is not None
-        return adapter, changed
+
+async def promote(conn: Connection, adapter_id: str, version: int, promotion: int) -> bool:
+    """Make a ready version the current one, unless what is current follows a later wish."""
+    return await conn.execute(_PROMOTE, adapter_id, version, promotion) != "UPDATE 0"
+
+
+_CONFIRM = """
+    UPDATE adapters SET last_promotion = last_promotion + 1, current_promotion = last_promotion + 1
+    WHERE id = $1 AND current_promotion < last_promotion
+"""
+
+
+async def confirm_current(conn: Connection, adapter_id: str) -> None:
+    """What is current is to stay so, whatever was wished before and is not ready yet."""
+    await conn.execute(_CONFIRM, adapter_id)
+
+
+_ALIASES = "SELECT name FROM model_aliases WHERE adapter_id = $1 AND version = $2 ORDER BY name"
+
+
+async def aliases_of(conn: Connection, adapter_id: str, version: int) -> list[str]:
+    """Names of the aliases that point at this version of the adapter."""
+    return [row["name"] for row in await conn.fetch(_ALIASES, adapter_id, version)]
 
 
 _REMOVE = """
     UPDATE adapters SET removed_at = now() WHERE project_id = $1 AND name = $2 AND removed_at IS NULL RETURNING id
 """
+_UNSHARE = "DELETE FROM adapter_shares WHERE adapter_id = $1"
 
 
-async def remove_adapter(conn: Connection, project_id: str, name: str) -> list[str] | None:
-    """Take an adapter out of use; returns the digests of all its versions, None if there is none of this name."""
+async def remove_adapter(conn: Connection, project_id: str, name: str) -> bool:
+    """Take an adapter with all its versions out of use; its content leaves the store later. False: there is none."""
     async with conn.transaction():
         adapter_id = await conn.fetchval(_REMOVE, project_id, name)
         if adapter_id is None:
-            return None
-        return sorted({row["digest"] for row in await conn.fetch(_VERSIONS, adapter_id)})
+            return False
+        await conn.execute(_UNSHARE, adapter_id)
+        return True
 
 
-_UNREFERENCED = """
-    SELECT digest FROM unnest($1::text[]) AS candidate (digest)
-    WHERE NOT EXISTS (
-        SELECT FROM adapter_versions v JOIN adapters a ON a.id = v.adapter_id
-        WHERE v.digest = candidate.digest AND a.removed_at IS NULL)
-"""
-
-
-async def unreferenced_digests(conn: Connection, digests: Sequence[str]) -> list[str]:
-    """Those that no adapter uses. Content is shared between tenants who bring the same files, so it asks for all."""
-    return [row["digest"] for row in await conn.fetch(_UNREFERENCED, digests)]
-
-
-_STORE_LOCK_KEY = 0x61646170746572  # "adapter"
-
-
-@asynccontextmanager
-async def store_shared(conn: Connection) -> AsyncIterator[None]:
-    """A transaction during which no content leaves the store: what is put there can be referred to."""
-    async with conn.transaction():
-        await conn.execute("SELECT pg_advisory_xact_lock_shared($1)", _STORE_LOCK_KEY)
-        yield
-
-
-@asynccontextmanager
-async def store_exclusive(conn: Connection) -> AsyncIterator[None]:
-    """A transaction during which nobody else puts content into the store or takes it out."""
-    async with conn.transaction():
-        await conn.execute("SELECT pg_advisory_xact_lock($1)", _STORE_LOCK_KEY)
-        yield
+def _adapter(row: asyncpg.Record) -> AdapterRow:
+    fields: dict[str, Any] = dict(row)
+    defaults = msgspec.json.decode(fields.pop("defaults"))
+    return AdapterRow(defaults=defaults, **fields)

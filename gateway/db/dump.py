@@ -83,7 +83,8 @@ _COUNT = """
            coalesce(sum(completion_tokens), 0)::bigint AS completion_tokens,
            coalesce(sum(cost_nanos), 0) AS cost_nanos,
            (SELECT coalesce(array_agg(DISTINCT v.digest ORDER BY v.digest), '{}')
-            FROM adapter_versions v JOIN adapters a ON a.id = v.adapter_id WHERE a.removed_at IS NULL) AS digests
+            FROM adapter_versions v JOIN adapters a ON a.id = v.adapter_id
+            WHERE a.removed_at IS NULL AND v.state NOT IN ('rejected', 'deleted')) AS digests
     FROM ledger
 """
 

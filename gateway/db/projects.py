@@ -168,9 +168,6 @@ async def next_to_purge(conn: Connection) -> tuple[str, str] | None:
 _REMOVE_ADAPTERS = """
     UPDATE adapters SET removed_at = coalesce(removed_at, now()), defaults = '{}', pinned = false WHERE project_id = $1
 """
-_DIGESTS = """
-    SELECT DISTINCT v.digest FROM adapter_versions v JOIN adapters a ON a.id = v.adapter_id WHERE a.project_id = $1
-"""
 _REMOVE_MEMBERS = "DELETE FROM project_members WHERE project_id = $1"
 _REMOVE_ACCOUNTS = """
     UPDATE service_accounts SET name = '', removed_at = coalesce(removed_at, now()) WHERE project_id = $1
@@ -178,6 +175,7 @@ _REMOVE_ACCOUNTS = """
 _FORGET_KEYS = """
     UPDATE api_keys SET name = '', models = NULL, ip_allow = NULL, owner_user_id = NULL WHERE project_id = $1
 """
+_REMOVE_IMPORTS = "DELETE FROM adapter_imports WHERE project_id = $1"
 _REMOVE_ALIASES = "DELETE FROM model_aliases WHERE project_id = $1"
 _REMOVE_SHARES = """
     DELETE FROM adapter_shares s USING adapters a
@@ -187,22 +185,21 @@ _REMOVE_LIMITS = "DELETE FROM limits WHERE project_id = $1"
 _PURGED = "UPDATE projects SET purged_at = now() WHERE id = $1"
 
 
-async def purge_project(conn: Connection, project_id: str) -> list[str]:
-    """Take away what an archived project held, in the caller's transaction; returns the digests of its adapters.
+async def purge_project(conn: Connection, project_id: str) -> None:
+    """Take away what an archived project held, in the caller's transaction.
 
     Kept are the project's row, the ledger, the audit log, and of keys and adapters what the ledger refers to: their
     ids, the adapters' names, versions and digests.
     """
-    digests = [row["digest"] for row in await conn.fetch(_DIGESTS, project_id)]
     for statement in (
         _REMOVE_MEMBERS,
         _REMOVE_ACCOUNTS,
         _FORGET_KEYS,
         _REMOVE_ADAPTERS,
+        _REMOVE_IMPORTS,
         _REMOVE_ALIASES,
         _REMOVE_SHARES,
         _REMOVE_LIMITS,
         _PURGED,
     ):
         await conn.execute(statement, project_id)
-    return digests

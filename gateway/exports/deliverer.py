@@ -22,14 +22,14 @@ from gateway.exports.object_store import ObjectStore
 from gateway.exports.place import Folder, Place, put_export
 from gateway.exports.produce import open_export
 from gateway.exports.request import make_request
-from gateway.limits.webhooks import checked_address
+from gateway.outbound import Guard
 
 log = structlog.get_logger(__name__)
 
 POLL_S = 30.0
 
 Places = Callable[[DeliveryRow], Awaitable[Place]]
-"""Raises Undeliverable, OSError, UnicodeError."""
+"""Raises NotPublic, OSError, UnicodeError."""
 
 
 class Deliverer:
@@ -107,13 +107,14 @@ def places_below(root: Path, *, allow_private: bool) -> Places:
 
     allow_private: also those at addresses that the internet cannot reach, or without TLS.
     """
+    guard = Guard.of(allow_private=allow_private)
 
     async def place(delivery: DeliveryRow) -> Place:
         destination = join_secret(delivery.destination, delivery.secret)
         if isinstance(destination, FolderDestination):
             return Folder(root / delivery.organization_id / destination.path)
         if destination.endpoint is not None:
-            await checked_address(httpx.URL(destination.endpoint), allow_private=allow_private)
+            await guard.address_of(httpx.URL(destination.endpoint))
         return ObjectStore(destination, allow_http=allow_private)
 
     return place

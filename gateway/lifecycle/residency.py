@@ -32,7 +32,7 @@ class Engine(Protocol):
 
     async def load(self, key: str) -> None: ...
 
-    async def unload(self, key: str) -> None: ...
+    async def unpin(self, key: str) -> None: ...
 
 
 class Residency:
@@ -103,8 +103,8 @@ class _Held:
         for key in pinned:
             if key not in self._held and await self._ask(self._engine.load, key):
                 self._held.add(key)
-        for key in self._held.difference(pinned):  # a new version is there before the old one leaves
-            if await self._ask(self._engine.unload, key):
+        for key in self._held.difference(pinned):  # a new version is there before the old one may leave
+            if await self._ask(self._engine.unpin, key):
                 self._held.discard(key)
 
     async def _ask(self, command: Callable[[str], Awaitable[None]], key: str) -> bool:

@@ -12,14 +12,13 @@ import datetime
 import functools
 import hashlib
 import hmac
-import ipaddress
-import socket
 
 import httpx
 import structlog
 
 from gateway.db.pool import FAILURES, Database
 from gateway.db.webhooks import FIRST_DELAY, Delivery, claim_deliveries, clean_up, note_delivered, note_failed
+from gateway.outbound import Guard, NotPublic, new_client, send_to
 
 log = structlog.get_logger(__name__)
 
@@ -29,9 +28,6 @@ TIMEOUT_S = 10.0
 MAX_SENDING = 100
 MAX_REASON = 500
 SECRET_PREFIX = "whsec_"  # noqa: S105 - the standard's prefix, no secret
-
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: an IPv4 address is in the last 32 bits
-_LOCAL_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")  # RFC 8215
 
 
 class Undeliverable(Exception):
@@ -55,7 +51,7 @@ class WebhookSender:
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._database = database
-        self._allow_private = allow_private
+        self._guard = Guard.of(allow_private=allow_private)
         self._first_delay = first_delay
         self._timeout_s = timeout_s
         self._sending: dict[str, asyncio.Task[None]] = {}  # by the webhook's id
@@ -71,10 +67,7 @@ class WebhookSender:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self) -> None:
-        # No proxy of the environment, no redirect to where nobody checked the address, and no connection is kept: one
-        # that proved to be a host's would be used for another host at the same address.
-        limits = httpx.Limits(max_keepalive_connections=0)
-        async with httpx.AsyncClient(timeout=self._timeout_s, limits=limits, trust_env=False) as client:
+        async with new_client(self._timeout_s) as client:
             while True:
                 try:
                     await self._begin(client)
@@ -121,30 +114,21 @@ class WebhookSender:
                 await self._send(client, delivery)
         except TimeoutError:
             return f"the receiver did not answer within {self._timeout_s:g} s"
-        except (Undeliverable, httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+        except (Undeliverable, NotPublic, httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
             return str(error) or type(error).__name__
         return None
 
     async def _send(self, client: httpx.AsyncClient, delivery: Delivery) -> None:
-        """To an address that was checked, whatever the name means by the time of the connection. Of the answer only the
-        status is read. Raises Undeliverable and what httpx and the resolver raise."""
+        """Of the answer only the status is read. Raises Undeliverable, NotPublic, and as httpx and the resolver do."""
         url = httpx.URL(delivery.url)
-        address = await checked_address(url, allow_private=self._allow_private)
         headers = {
-            "host": url.netloc.decode(),
             "content-type": "application/json",
-            "accept-encoding": "identity",
             "webhook-id": delivery.id,
             "webhook-timestamp": str(delivery.now_s),
             "webhook-signature": signature(delivery.secret, delivery.id, delivery.now_s, delivery.body),
         }
-        async with client.stream(
-            "POST",
-            url.copy_with(host=address),
-            content=delivery.body.encode(),
-            headers=headers,
-            extensions={"sni_hostname": url.host},
-        ) as response:
+        address = await self._guard.address_of(url)
+        async with send_to(client, address, "POST", url, headers=headers, content=delivery.body.encode()) as response:
             if not response.is_success:
                 raise Undeliverable(f"the receiver answered {response.status_code}")
 
@@ -166,46 +150,3 @@ def signature(secret: bytes, message_id: str, timestamp_s: int, body: str) -> st
 def shown_secret(secret: bytes) -> str:
     """As receivers' libraries take it."""
     return SECRET_PREFIX + base64.b64encode(secret).decode()
-
-
-async def checked_address(url: httpx.URL, *, allow_private: bool) -> str:
-    """An address of the URL's host. Raises Undeliverable where any of its addresses is private, and OSError."""
-    if url.scheme not in ("http", "https") or not url.host:
-        raise Undeliverable("the URL is not one of http or https")
-    port = url.port or (443 if url.scheme == "https" else 80)
-    found = await asyncio.get_running_loop().getaddrinfo(url.host, port, type=socket.SOCK_STREAM)
-    addresses = [str(entry[4][0]).partition("%")[0] for entry in found]
-    for address in addresses:
-        if not allow_private and not _is_public(address):
-            # Which one is not theirs to know.
-            raise Undeliverable(
-                f"{url.host} is at what is not a public address, which LORIKEET_PRIVATE_WEBHOOKS does not allow"
-            )
-    return addresses[0]
-
-
-def names_private_address(url: httpx.URL) -> bool:
-    """Whether the host is written as an address, in any notation, or a name, that only this machine or network has."""
-    host = url.host.rstrip(".").lower()
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return not _is_public(host)
-    except ValueError:
-        pass
-    try:  # the notations of inet_aton(3), which resolvers understand: 127.1, 0x7f000001, 2130706433
-        return not _is_public(socket.inet_ntoa(socket.inet_aton(host)))
-    except OSError:
-        return False  # a name
-
-
-def _is_public(address: str) -> bool:
-    parsed = ipaddress.ip_address(address)
-    if isinstance(parsed, ipaddress.IPv6Address):
-        if parsed in _LOCAL_NAT64:
-            return False
-        inner = parsed.ipv4_mapped or parsed.sixtofour
-        if parsed in _NAT64:
-            inner = ipaddress.IPv4Address(int(parsed) & 0xFFFF_FFFF)
-        parsed = inner or parsed
-    return parsed.is_global and not parsed.is_multicast

@@ -15,9 +15,10 @@ import msgspec
 
 from adapters.demo import DEMO
 from adapters.peft_format import read_adapter
-from adapters.store import AdapterStore
-from gateway.db.adapters import put_adapter, store_shared
+from adapters.store import open_store
+from gateway.db.adapter_versions import put_adapter
 from gateway.db.audit import Author, record
+from gateway.db.contents import store_shared
 from gateway.db.keys import create_key
 from gateway.db.migrate import migrate
 from gateway.db.organizations import ensure_organization
@@ -99,7 +100,7 @@ async def _tenant(connection: Connection, organization_id: str, tenant: str, set
     """Id of the tenant's project, made together with its adapters or not at all."""
     if found := await find_project(connection, organization_id, tenant):
         return found.id
-    store = AdapterStore(settings.adapter_store_dir)
+    store = open_store(settings.adapter_store, settings.adapter_cache_dir, settings.adapter_cache_bytes)
     made: list[tuple[str, str, dict[str, Any]]] = []
     async with store_shared(connection):
         project = await create_project(connection, organization_id, tenant)

@@ -20,7 +20,7 @@ def engine_command(settings: Settings, model_dir: Path) -> list[str]:
     flags = {
         "--model-dir": str(model_dir),
         "--endpoint": settings.engine_endpoint,
-        "--adapter-store": str(settings.adapter_store_dir),
+        "--adapter-store": settings.adapter_store,
         "--device": settings.device,
         "--dtype": settings.dtype,
         "--max-model-len": str(settings.max_model_len),
@@ -34,6 +34,9 @@ def engine_command(settings: Settings, model_dir: Path) -> list[str]:
         "--num-threads": str(settings.num_threads),
         "--num-draft-tokens": str(settings.num_draft_tokens),
     }
+    if settings.has_remote_store:
+        flags["--adapter-cache-dir"] = str(settings.adapter_cache_dir)
+        flags["--adapter-cache-bytes"] = str(settings.adapter_cache_bytes)
     if settings.kv_cache_bytes is not None:
         flags["--kv-cache-bytes"] = str(settings.kv_cache_bytes)
     if settings.adapter_device_bytes is not None:

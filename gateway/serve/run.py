@@ -9,7 +9,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from adapters.errors import AdapterRejected
+from adapters.errors import AdapterRejected, StoreFailure
 from gateway.db.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from gateway.db.migrate import MigrationRefused
 from gateway.db.placement import PlacementError
@@ -51,6 +51,7 @@ START_ERRORS: tuple[type[Exception], ...] = (
     PlacementError,
     PortUnavailable,
     StartFailed,
+    StoreFailure,
     *UNAVAILABLE,
 )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from adapters.digest import canonical_digest
-from adapters.errors import AdapterMissing, AdapterRejected
+from adapters.errors import AdapterDamaged, AdapterMissing, AdapterRejected
 from adapters.store import AdapterStore
 from tests.adapters.folders import CONFIG, write_adapter
 
@@ -109,7 +109,7 @@ def test_only_digests_become_paths(name: str, store: AdapterStore, folder: Path)
 
 
 def test_a_missing_adapter_is_named(store: AdapterStore) -> None:
-    with pytest.raises(KeyError, match=f"holds no adapter '{ABSENT}'"):
+    with pytest.raises(AdapterMissing, match=f"the adapter '{ABSENT}' is missing from the store"):
         store.path(ABSENT)
 
 
@@ -119,7 +119,7 @@ def test_verify_finds_a_changed_byte(store: AdapterStore, folder: Path) -> None:
     raw = bytearray(path.read_bytes())
     raw[-4] ^= 1
     path.write_bytes(raw)
-    with pytest.raises(AdapterRejected, match="has changed"):
+    with pytest.raises(AdapterDamaged, match="has changed"):
         store.verify(digest)
 
 
@@ -148,3 +148,37 @@ def test_a_killed_writer_leaves_whole_adapters_and_its_rubbish_is_swept(folder: 
     AdapterStore(root)
     assert not (root / ".temporary-of-the-dead").exists()
     assert (root / ".temporary-of-the-living").exists()
+
+
+def test_a_kept_folder_moves_into_the_store(store: AdapterStore, tmp_path: Path) -> None:
+    with store.workspace() as workspace:
+        folder = write_adapter(workspace / "adapter")
+        digest, inode = canonical_digest(folder), folder.stat().st_ino
+        assert store.digests() == []
+        store.keep(folder, digest)
+        assert not folder.exists()
+    assert names(tmp_path / "store") == [digest]
+    assert store.path(digest).stat().st_ino == inode
+    store.verify(digest)
+
+
+def test_keeping_what_is_there_changes_nothing(store: AdapterStore, folder: Path, tmp_path: Path) -> None:
+    digest = store.add(folder)
+    before = store.path(digest).stat().st_ino
+    with store.workspace() as workspace:
+        store.keep(write_adapter(workspace / "again"), digest)
+    assert names(tmp_path / "store") == [digest]
+    assert store.path(digest).stat().st_ino == before
+
+
+def test_a_workspace_leaves_nothing_behind(store: AdapterStore, tmp_path: Path) -> None:
+    with pytest.raises(AdapterRejected), store.workspace() as workspace:
+        write_adapter(workspace / "adapter")
+        raise AdapterRejected(["it was not good enough"])
+    assert names(tmp_path / "store") == []
+
+
+def test_only_digests_are_kept(store: AdapterStore, tmp_path: Path) -> None:
+    with store.workspace() as workspace, pytest.raises(ValueError, match="is not a digest"):
+        store.keep(write_adapter(workspace / "adapter"), "../outside")
+    assert not (tmp_path / "outside").exists()

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
@@ -19,10 +20,11 @@ READY_S = 60.0
 
 
 class Installation:
-    """`serve` may be started and stopped again and again; the data folder stays."""
+    """`serve` may be started and stopped again and again; the data folder stays. flags: of `serve`."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, flags: Sequence[str] = ()) -> None:
         self.data_dir = data_dir
+        self._flags = flags
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -37,7 +39,7 @@ class Installation:
         started_s = time.monotonic()
         with (self.data_dir / "serve.out").open("a") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "gateway.cli", "serve"],
+                [sys.executable, "-m", "gateway.cli", "serve", *self._flags],
                 env=self.env,
                 stdin=subprocess.DEVNULL,
                 stdout=out,

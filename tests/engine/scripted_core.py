@@ -14,6 +14,7 @@ from engine.lora.layer import LoadedAdapter
 from engine.lora.loader import HostTier
 from engine.lora.pool import AdapterPool
 from engine.mailbox import Drain, Event, Mailbox, Wake
+from engine.probes import Probes
 from engine.protocol import (
     Delta,
     EngineError,
@@ -149,7 +150,8 @@ def run_core(
         runner = CommandsByStep(mailbox, pool, later or {}, overlapping=overlapping, faults=faults)
         compilations = Compilations(scheduler, compiler)
         statistics = Statistics(scheduler, blocks, pool, host, compilations)
-        core = EngineCore(mailbox, scheduler, pool, runner, compilations, statistics)
+        probes = Probes(pool, VOCAB, LIMITS.max_model_len)
+        core = EngineCore(mailbox, scheduler, pool, runner, compilations, statistics, probes)
         for command in [*commands, Drain()]:
             mailbox.command(command)  # type: ignore[arg-type]
         core.run()

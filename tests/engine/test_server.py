@@ -19,6 +19,7 @@ from engine.protocol import (
     PROTOCOL_VERSION,
     Abort,
     AckUsage,
+    AdapterStatus,
     EngineLimits,
     EngineMessage,
     Final,
@@ -27,6 +28,7 @@ from engine.protocol import (
     Goodbye,
     Heartbeat,
     Hello,
+    LoadAdapter,
     Refused,
     SamplingParams,
     StepOutputs,
@@ -230,3 +232,19 @@ def test_acknowledged_usage_is_forgotten_and_foreign_databases_get_nothing(engin
     successor = engine.gateway()
     successor.hello()
     assert [record.request_id for record in successor.hear(UnackedUsage).records] == ["b"]
+
+
+def test_every_gateway_hears_of_a_probe_and_nobody_of_its_usage(engine: Engine) -> None:
+    gateways = [engine.gateway(), engine.gateway()]
+    for gateway in gateways:
+        gateway.hello()
+        gateway.hear(Welcome)
+    for key in ("1" * 64, "0" * 64):  # the second one rotates by nothing
+        gateways[0].say(LoadAdapter(key, pin=False, probe=True))
+    for gateway in gateways:
+        good, bad = gateway.hear(AdapterStatus), gateway.hear(AdapterStatus)
+        assert good.probed and good.error is None and good.probe.max_difference > 0
+        assert bad.probed and bad.probe is None
+        assert (bad.code, "changes nothing" in bad.error) == ("adapter_rejected", True)
+    beats = [gateways[0].hear(Heartbeat), gateways[0].hear(Heartbeat)]
+    assert not any(beat.stats.ended_prompt_tokens_total or beat.stats.unacked_usage for beat in beats)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine.hardware import SetupError, num_threads
+from engine.mailbox import Mailbox
 from engine.setup import build_core
 from tests.engine.harness import engine_config
 from tests.engine.models.tiny import save_tiny
@@ -24,13 +27,18 @@ from tests.engine.models.tiny import save_tiny
     ],
 )
 def test_a_setting_that_cannot_work_is_named(change: dict[str, object], names: str, tmp_path: Path) -> None:
-    from engine.mailbox import Mailbox
-
     save_tiny("llama", tmp_path / "model")
     mailbox = Mailbox()
     with pytest.raises(SetupError, match=names):
         build_core(engine_config(tmp_path / "model", tmp_path / "store", **change), mailbox)
     mailbox.close()
+
+
+def test_a_store_in_a_bucket_needs_a_folder_for_its_cache(tmp_path: Path) -> None:
+    save_tiny("llama", tmp_path / "model")
+    config = msgspec.structs.replace(engine_config(tmp_path / "model", tmp_path), adapter_store="s3://bucket")
+    with contextlib.closing(Mailbox()) as mailbox, pytest.raises(SetupError, match="--adapter-cache-dir"):
+        build_core(config, mailbox)
 
 
 @pytest.mark.parametrize(

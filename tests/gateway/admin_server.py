@@ -17,8 +17,10 @@ from argon2 import PasswordHasher
 from prometheus_client import CollectorRegistry
 from safetensors.numpy import save_file
 
+from adapters.inspection import BaseShape, Bounds, inspect
 from adapters.store import AdapterStore
 from engine.config import ModelConfig, RopeParameters
+from engine.protocol import AdapterProbe
 from gateway.admin import AdminServices, admin_routers
 from gateway.api.envelope import Application
 from gateway.api.errors import exception_handlers
@@ -26,6 +28,10 @@ from gateway.backends.base import Health
 from gateway.db.keys import create_key
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
+from gateway.errors import GatewayError
+from gateway.lifecycle.intake import Inspect
+from gateway.lifecycle.service import Lifecycle
+from gateway.lifecycle.sources import AllowedSources
 from gateway.metering.reconcile import Reconciler
 from gateway.observe import Metrics
 from gateway.principal import Role, Scope
@@ -56,32 +62,75 @@ TINY_MODEL = ModelConfig(
 )
 
 
-def write_adapter(folder: Path, *, rank: int = 2, seed: int = 0, in_features: int = 8) -> Path:
-    """An adapter on the query projections of `TINY_MODEL`; other in_features do not fit it."""
+def write_adapter(
+    folder: Path,
+    *,
+    rank: int = 2,
+    seed: int = 0,
+    in_features: int = 8,
+    out_features: int = 8,
+    num_layers: int = TINY_MODEL.num_layers,
+) -> Path:
+    """An adapter on the query projections of `TINY_MODEL`, or of a model of another shape."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(seed)
     tensors = {}
-    for layer in range(TINY_MODEL.num_layers):
+    for layer in range(num_layers):
         prefix = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
         tensors[f"{prefix}.lora_A.weight"] = random.standard_normal((rank, in_features), dtype=np.float32)
-        tensors[f"{prefix}.lora_B.weight"] = random.standard_normal((8, rank), dtype=np.float32)
+        tensors[f"{prefix}.lora_B.weight"] = random.standard_normal((out_features, rank), dtype=np.float32)
     save_file(tensors, folder / "adapter_model.safetensors")
     config = {"peft_type": "LORA", "r": rank, "lora_alpha": 4, "target_modules": ["q_proj"], "bias": "none"}
     (folder / "adapter_config.json").write_bytes(msgspec.json.encode(config))
     return folder
 
 
+class GoodEngines:
+    """Engines that find every adapter good while they are there.
+
+    answers: of the next probes, in order: an error to raise, or None for a good one; then all are good. dies: an error
+    takes the engines with it. resident_keys: what they hold. probed, unloaded: keys, in order.
+    """
+
+    def __init__(self) -> None:
+        self.is_ready = True
+        self.dies = False
+        self.answers: list[GatewayError | None] = []
+        self.resident_keys: set[str] = set()
+        self.probed: list[str] = []
+        self.unloaded: list[str] = []
+
+    def ready(self) -> bool:
+        return self.is_ready
+
+    async def probe(self, key: str) -> AdapterProbe:
+        self.probed.append(key)
+        if self.answers and (error := self.answers.pop(0)) is not None:
+            self.is_ready = not self.dies
+            raise error
+        self.resident_keys.add(key)
+        return AdapterProbe(load_seconds=0.0, num_bytes=1, num_tokens=1, max_difference=1.0)
+
+    def resident(self) -> frozenset[str]:
+        return frozenset(self.resident_keys)
+
+    async def unload(self, key: str) -> None:
+        self.resident_keys.discard(key)
+        self.unloaded.append(key)
+
+
 class AdminServer:
-    """A running server. removed: the digests it reported as used by nobody any more, in order."""
+    """A running server, in whose background nothing runs: tests collect and probe when they want to."""
 
     def __init__(
-        self, url: str, app: Application, services: AdminServices, operator_key: str, removed: list[str]
+        self, url: str, app: Application, services: AdminServices, operator_key: str, engines: GoodEngines, folder: Path
     ) -> None:
+        self.store_dir = folder / "adapters"
+        self.engines = engines
         self.url = url
         self.app = app
         self.services = services
         self.operator_key = operator_key
-        self.removed = removed
 
     async def admin_key(self, *scopes: Scope, organization: str = "default") -> str:
         """Store an operator's key with these scopes and return it."""
@@ -90,7 +139,8 @@ class AdminServer:
     def client(self, key: str | None = None) -> httpx.AsyncClient:
         """For the admin API, with this key as its bearer."""
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        return httpx.AsyncClient(base_url=f"{self.url}/v1/organization", headers=headers)
+        # An upload is inspected by a process of its own, and many of them one after another.
+        return httpx.AsyncClient(base_url=f"{self.url}/v1/organization", headers=headers, timeout=60.0)
 
     async def user(self, email: str, role: Role | None, key: str | None = None) -> dict[str, Any]:
         """A user with `PASSWORD`, made by the operator or with another key."""
@@ -118,35 +168,41 @@ async def serve_admin(
     max_failed_keys: int = 0,
     trusted_proxies: Sequence[Network] = (),
     store: AdapterStore | None = None,
+    engines: GoodEngines | None = None,
+    inspect: Inspect = inspect,
 ) -> AsyncIterator[AdminServer]:
     """Serve on a free port of the loopback until the context is left."""
     # A hash that takes long would take long in every test.
     passwords = Passwords(PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
     failures = FailureCap(max_failed_keys)
-    removed: list[str] = []
-
-    async def on_adapter_removed(digest: str) -> None:
-        assert digest in services.store.digests(), "backends unload before the content goes"
-        removed.append(digest)
-
+    kept = store or AdapterStore(folder / "adapters")
+    engines = engines or GoodEngines()
+    lifecycle = Lifecycle(
+        database,
+        kept,
+        engines,
+        base=BaseShape(TINY_MODEL.adapter_targets(), TINY_MODEL.num_layers),
+        bounds=Bounds(MAX_ADAPTER_RANK, MAX_ADAPTER_BYTES),
+        upload_dir=folder / "uploads",
+        inspect=inspect,
+        grace_s=0.0,
+    )
     metrics = Metrics(CollectorRegistry())
     services = AdminServices(
         database=database,
-        store=store or AdapterStore(folder / "adapters"),
+        store=kept,
+        lifecycle=lifecycle,
+        sources=AllowedSources.parse("https://models.example.com/"),
         authenticator=Authenticator(database, failures),
         logins=Logins(database, passwords, failures),
         passwords=passwords,
-        model_config=TINY_MODEL,
         model_name="tiny",
         version="0.0.0",
-        upload_dir=folder / "uploads",
         max_adapter_bytes=MAX_ADAPTER_BYTES,
-        max_adapter_rank=MAX_ADAPTER_RANK,
         max_body_bytes=MAX_BODY_BYTES,
         private_webhooks=False,
         health=lambda: Health(ready=False, detail="no engine"),
         reconcile=Reconciler(database, {}, metrics.journal).reconcile,
-        on_adapter_removed=on_adapter_removed,
     )
     key = await _store_admin_key(database, "default", ("admin_read", "admin_write"))
     app = Application(
@@ -165,7 +221,7 @@ async def serve_admin(
     await services.authenticator.start()
     serving = asyncio.create_task(server.serve([listener]))
     try:
-        yield AdminServer(f"http://127.0.0.1:{listener.getsockname()[1]}", app, services, key, removed)
+        yield AdminServer(f"http://127.0.0.1:{listener.getsockname()[1]}", app, services, key, engines, folder)
     finally:
         server.should_exit = True
         await serving

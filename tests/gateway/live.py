@@ -18,7 +18,7 @@ import uvloop
 from litestar import Litestar
 
 from gateway.app import build_app, server_config
-from gateway.db.adapters import put_adapter
+from gateway.db.adapter_versions import put_adapter
 from gateway.db.keys import create_key
 from gateway.db.organizations import ensure_organization
 from gateway.db.projects import create_project

@@ -19,6 +19,7 @@ from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.lora.loader import HostTier
 from engine.mailbox import Mailbox, Wake
+from engine.probes import Probes
 from engine.scheduling.block_manager import BlockManager
 from engine.scheduling.limits import Limits
 from engine.scheduling.scheduler import Scheduler
@@ -76,4 +77,5 @@ def _core(rig: Rig, config: EngineConfig, mailbox: Mailbox) -> EngineCore:
     scheduler = Scheduler(blocks, rig.pool, limits, time.monotonic)
     compilations = Compilations(scheduler, None)
     statistics = Statistics(scheduler, blocks, rig.pool, HostTier(0), compilations)
-    return EngineCore(mailbox, scheduler, rig.pool, rig.runner, compilations, statistics)
+    probes = Probes(rig.pool, rig.model.vocab_size, rig.device.max_model_len)
+    return EngineCore(mailbox, scheduler, rig.pool, rig.runner, compilations, statistics, probes)

@@ -42,12 +42,12 @@ class RandomAdapters:
         self._pin = pin
         self._made: dict[int, LoadedAdapter] = {}
 
-    def load(self, digest: str) -> LoadedAdapter:
-        """digest: a number; those that are equal modulo NUM_DISTINCT have the same weights."""
-        kind = int(digest) % NUM_DISTINCT
+    def load(self, key: str) -> LoadedAdapter:
+        """key: a number; those that are equal modulo NUM_DISTINCT have the same weights."""
+        kind = int(key) % NUM_DISTINCT
         if kind not in self._made:
             self._made[kind] = self._make(kind)
-        return msgspec.structs.replace(self._made[kind], digest=digest)
+        return msgspec.structs.replace(self._made[kind], key=key)
 
     def _make(self, kind: int) -> LoadedAdapter:
         rank = self._ranks[kind % len(self._ranks)]

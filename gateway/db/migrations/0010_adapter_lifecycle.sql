@@ -4,24 +4,30 @@
 ALTER TABLE adapters ALTER COLUMN current_version DROP NOT NULL;
 
 -- previous_version: what was current before, for a rollback. defaults: of a request that does not say otherwise.
+-- last_promotion: the number of the latest wish that some version become current. current_promotion: of the one that
+-- current_version follows. A version that becomes ready late does not undo what was wished after it.
 ALTER TABLE adapters
     ADD COLUMN previous_version integer,
+    ADD COLUMN last_promotion bigint NOT NULL DEFAULT 0,
+    ADD COLUMN current_promotion bigint NOT NULL DEFAULT 0,
     ADD COLUMN pinned boolean NOT NULL DEFAULT false,
     ADD COLUMN defaults jsonb NOT NULL DEFAULT '{}',
     ADD FOREIGN KEY (id, previous_version) REFERENCES adapter_versions (adapter_id, version)
         DEFERRABLE INITIALLY DEFERRED;
 
 -- 'ready' by default: that is what gateways mean that know no states.
--- promote: whether it becomes the current version once it is ready. claimed_at: when a gateway last began to probe it.
+-- promotion: the number of the wish that it become current once it is ready; NULL where nobody wishes that.
+-- claimed_at: the last sign of life of the gateway that probes it. num_probes: how often one has begun to.
 ALTER TABLE adapter_versions
     ADD COLUMN state text NOT NULL DEFAULT 'ready'
         CHECK (state IN ('inspected', 'probed', 'ready', 'rejected', 'retired', 'deleted')),
     ADD COLUMN reason text,
     ADD COLUMN source text NOT NULL DEFAULT 'upload',
-    ADD COLUMN promote boolean NOT NULL DEFAULT false,
+    ADD COLUMN promotion bigint,
     ADD COLUMN report jsonb,
     ADD COLUMN probe jsonb,
     ADD COLUMN claimed_at timestamptz,
+    ADD COLUMN num_probes integer NOT NULL DEFAULT 0,
     ADD COLUMN changed_at timestamptz NOT NULL DEFAULT now();
 
 CREATE INDEX adapter_versions_to_probe ON adapter_versions (created_at) WHERE state IN ('inspected', 'probed');
@@ -35,11 +41,14 @@ BEGIN
     END IF;
     IF NEW.state <> OLD.state THEN
         IF (OLD.state, NEW.state) NOT IN (
-            ('inspected', 'probed'), ('inspected', 'rejected'), ('inspected', 'deleted'),
-            ('probed', 'ready'), ('probed', 'rejected'), ('probed', 'deleted'),
+            ('inspected', 'probed'), ('inspected', 'rejected'), ('probed', 'ready'), ('probed', 'rejected'),
             ('ready', 'retired'), ('retired', 'deleted'), ('rejected', 'deleted')) THEN
             RAISE EXCEPTION 'version % of adapter % cannot go from % to %',
                 OLD.version, OLD.adapter_id, OLD.state, NEW.state;
+        END IF;
+        IF OLD.state = 'ready' AND EXISTS (SELECT FROM adapters a WHERE a.id = OLD.adapter_id
+                                           AND a.current_version = OLD.version AND a.removed_at IS NULL) THEN
+            RAISE EXCEPTION 'version % of adapter % is current', OLD.version, OLD.adapter_id;
         END IF;
         NEW.changed_at := now();
     END IF;
@@ -50,6 +59,29 @@ $$;
 CREATE TRIGGER adapter_versions_are_kept BEFORE UPDATE ON adapter_versions
     FOR EACH ROW EXECUTE FUNCTION keep_adapter_version();
 
+-- What is current is ready, whoever says so; and what was current before is remembered. Gateways that know no promotions
+-- promote, too: theirs is a wish like any other.
+CREATE FUNCTION keep_current_version() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.current_version IS NOT DISTINCT FROM OLD.current_version THEN
+        RETURN NEW;
+    END IF;
+    IF NOT EXISTS (SELECT FROM adapter_versions v WHERE v.adapter_id = NEW.id AND v.version = NEW.current_version
+                   AND v.state = 'ready') THEN
+        RAISE EXCEPTION 'version % of adapter % is not ready', NEW.current_version, NEW.id;
+    END IF;
+    NEW.previous_version := OLD.current_version;
+    IF NEW.current_promotion = OLD.current_promotion THEN
+        NEW.last_promotion := OLD.last_promotion + 1;
+        NEW.current_promotion := NEW.last_promotion;
+    END IF;
+    RETURN NEW;
+END
+$$;
+
+CREATE TRIGGER adapters_current_is_kept BEFORE UPDATE OF current_version ON adapters
+    FOR EACH ROW EXECUTE FUNCTION keep_current_version();
+
 -- Caches hold versions, too: what announces the adapter announces them.
 CREATE FUNCTION announce_version_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -59,11 +91,12 @@ END
 $$;
 
 CREATE TRIGGER adapter_versions_changed AFTER UPDATE OF state ON adapter_versions
-    FOR EACH ROW WHEN (OLD.state IS DISTINCT FROM NEW.state) EXECUTE FUNCTION announce_version_change();
+    FOR EACH ROW WHEN ((OLD.state = 'ready') <> (NEW.state = 'ready')) EXECUTE FUNCTION announce_version_change();
 
 -- How content comes in, until it is a version or refused. size_bytes: as announced, NULL where nobody knows.
 -- source: 'upload', 'folder', or the address it is fetched from. author: whom the audit log names.
--- updated_at: of its last sign of life, since whoever works on it may die.
+-- updated_at: of its last sign of life, since whoever works on it may die. num_claims: how often a gateway has begun to
+-- fetch it.
 CREATE TABLE adapter_imports (
     id              text PRIMARY KEY,
     project_id      text NOT NULL REFERENCES projects (id),
@@ -74,6 +107,7 @@ CREATE TABLE adapter_imports (
     size_bytes      bigint CHECK (size_bytes >= 0),
     received_bytes  bigint NOT NULL DEFAULT 0 CHECK (received_bytes >= 0),
     promote         boolean NOT NULL,
+    num_claims      integer NOT NULL DEFAULT 0,
     author          jsonb NOT NULL,
     adapter_id      text,
     version         integer,
@@ -129,3 +163,6 @@ CREATE OR REPLACE FUNCTION stored_bytes(the_organization text, the_project text)
         WHERE p.organization_id = the_organization AND (the_project IS NULL OR p.id = the_project)
     ) stored
 $$;
+
+-- Until now each version followed the one before it.
+UPDATE adapters SET previous_version = current_version - 1 WHERE current_version > 1;

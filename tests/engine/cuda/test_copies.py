@@ -27,7 +27,7 @@ def accelerator() -> RecordingAccelerator:
         adapter("patterns", {(0, "v_proj"): 5, (2, "q_proj"): 1, (2, "down_proj"): 7}),
         adapter("one", {(1, "o_proj"): 3}),
     ],
-    ids=lambda on_host: on_host.digest,
+    ids=lambda on_host: on_host.key,
 )
 def test_every_layer_is_copied_and_its_arrival_recorded_in_order(
     accelerator: RecordingAccelerator, on_host: LoadedAdapter

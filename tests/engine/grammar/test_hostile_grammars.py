@@ -25,6 +25,7 @@ from engine.lora.layer import LoadedAdapter
 from engine.lora.loader import HostTier
 from engine.lora.pool import AdapterPool
 from engine.mailbox import Drain, Mailbox, Wake
+from engine.probes import Probes
 from engine.protocol import Abort, Grammar
 from engine.sampling.outputs import rows_of
 from engine.sampling.sampler import Sampler
@@ -84,7 +85,8 @@ class Stepping:
         scheduler = Scheduler(blocks, pool, LIMITS, time.monotonic)
         compilations = Compilations(scheduler, compiler)
         statistics = Statistics(scheduler, blocks, pool, HostTier(max_bytes=0), compilations)
-        core = EngineCore(self._mailbox, scheduler, pool, self._runner, compilations, statistics)
+        probes = Probes(pool, VOCAB_SIZE, LIMITS.max_model_len)
+        core = EngineCore(self._mailbox, scheduler, pool, self._runner, compilations, statistics, probes)
         self._thread = threading.Thread(target=core.run)
         self._thread.start()
         self.answers: dict[str, Answer] = {}

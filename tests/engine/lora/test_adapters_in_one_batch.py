@@ -73,9 +73,12 @@ def test_an_adapter_that_does_not_fit_fails_its_own_requests_only(tenants: Tenan
         [greedy("misfit", [1, 2], 4, adapter=digest), greedy("missing", [1], 4, adapter=missing), greedy("ok", [3], 4)],
     )
     assert answers["ok"].final.finish_reason == "length"
-    for name, why in (("misfit", "q_proj"), ("missing", missing)):
+    for name, code, why in (
+        ("misfit", "adapter_rejected", "q_proj"),
+        ("missing", "internal", f"'{missing}' is missing from the store"),
+    ):
         error = answers[name].final.error
-        assert error is not None and error.code == "adapter_rejected" and why in error.message
+        assert error is not None and error.code == code and why in error.message
 
 
 def test_adapters_that_no_row_uses_cost_no_operation(tenants: Tenants) -> None:

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from obstore.store import MemoryStore
 from safetensors.torch import save_file
 
-from adapters.errors import AdapterMissing, AdapterRejected
+from adapters.errors import AdapterDamaged, AdapterMissing, AdapterRejected
+from adapters.ref import content_key
+from adapters.remote_store import RemoteStore
 from adapters.store import AdapterStore
 from engine.config import ModelConfig, RopeParameters
 from engine.lora.layer import LoadedAdapter
@@ -95,6 +98,51 @@ def test_what_overflows_the_engines_numbers_is_refused_by_its_place(files: Files
     digest = files.add(4, scale=1e6)
     with pytest.raises(AdapterRejected, match=r"layer 0 q_proj: a weight is .* too large for float16"):
         files.loader(torch.float16).load(digest)
+
+
+def test_the_same_content_of_two_tenants_is_two_things(files: Files) -> None:
+    digest = files.add(4)
+    loader = files.loader()
+    one, other, plain = (loader.load(key) for key in (content_key("a", digest), content_key("b", digest), digest))
+    assert len({adapter.weights.data_ptr() for adapter in (one, other, plain)}) == 3
+    assert loader.load(content_key("a", digest)) is one
+    assert torch.equal(one.weights, other.weights)
+
+
+def test_an_adapter_in_a_bucket_is_loaded_through_the_cache(files: Files, tmp_path: Path) -> None:
+    bucket = MemoryStore()
+    digest = files.add(4)
+    there = RemoteStore(bucket, tmp_path / "gateway", 1 << 20)
+    assert there.add(files.store.path(digest)) == digest
+    here = RemoteStore(bucket, tmp_path / "engine", 1 << 20)
+    loader = AdapterLoader(here, MODEL, torch.float32, host=HostTier(0))
+    assert torch.equal(loader.load(digest).weights, files.loader().load(digest).weights)
+    weights = here.path(digest) / "adapter_model.safetensors"
+    raw = weights.read_bytes()
+    weights.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+    with pytest.raises(AdapterDamaged):
+        loader.load(digest)
+    loader.load(digest)  # from the bucket again
+    there.remove(digest)
+    here.path(digest)  # what is cached stays
+
+
+@pytest.mark.parametrize("file", ["adapter_model.safetensors", "adapter_config.json"])
+def test_what_has_changed_in_the_store_is_not_loaded(files: Files, file: str) -> None:
+    """A weight, or the scaling of all of them: the file is as good as before, but another adapter's."""
+    digest = files.add(4)
+    path = files.store.path(digest) / file
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]) if file.endswith("tensors") else raw.replace(b": 8", b": 9"))
+    assert path.read_bytes() != raw
+    with pytest.raises(AdapterDamaged, match=f"{digest} is not what was stored"):
+        files.loader().load(digest)
+
+
+@pytest.mark.parametrize("key", ["", "..", "a" * 63, "a" * 64 + ".", "a" * 64 + ".b", "../" + "a" * 64])
+def test_what_is_no_key_is_missing(files: Files, key: str) -> None:
+    with pytest.raises(AdapterMissing):
+        files.loader().load(key)
 
 
 def test_an_adapter_larger_than_the_host_tier_passes_through_it() -> None:

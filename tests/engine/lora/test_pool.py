@@ -98,7 +98,7 @@ def test_an_adapter_in_use_leaves_with_its_last_user_and_takes_no_new_one(make: 
     assert pool.unload("a") is False
     assert pool.acquire("a") is None
     pool.release(slot)
-    assert pool.arrivals()[0].digest == "a"  # asked for again above
+    assert pool.arrivals()[0].key == "a"  # asked for again above
     pool.check_integrity(num_users=0)
 
 
@@ -128,6 +128,12 @@ def test_pins_are_kept_and_fill_at_most_half_of_the_slots(make: Callable[[int], 
     assert (pool.slots.num_used, len(pool.slots), pool.num_loads, pool.slots.num_evictions) == (4, 4, 11, 7)
     pool.unload("pinned 0")
     assert not pool.is_resident("pinned 0")
+    pool.unpin("pinned 1")
+    assert pool.is_resident("pinned 1"), "until its slot is needed"
+    for i in range(4):
+        clock.now_s += 1
+        pool.preload(f"b{i}")
+    assert pool.resident == ["b0", "b1", "b2", "b3"]
 
 
 def test_the_wait_for_a_slot_is_bounded_with_many_more_adapters_than_slots(clock: Clock) -> None:

@@ -57,7 +57,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
         digest, slot = self.users.pop(data.draw(st.integers(0, len(self.users) - 1)))
-        assert self.pool.adapter(slot).digest == digest
+        assert self.pool.adapter(slot).key == digest
         self.pool.release(slot)
 
     @precondition(lambda self: self.waiting)
@@ -89,16 +89,16 @@ class PoolMachine(RuleBasedStateMachine):
         self.now_s += dt_s
         for arrival in self.pool.arrivals():
             if arrival.error is not None:
-                assert arrival.digest in ("bad", "too large")
-                self.waiting.discard(arrival.digest)
-            elif arrival.digest not in self.waiting:
-                self.pool.withdraw(arrival.digest)
+                assert arrival.key in ("bad", "too large")
+                self.waiting.discard(arrival.key)
+            elif arrival.key not in self.waiting:
+                self.pool.withdraw(arrival.key)
 
     @invariant()
     def whole(self) -> None:
         self.pool.check_integrity(len(self.users))
         for digest, slot in self.users:
-            assert self.pool.adapter(slot).digest == digest  # in use: never evicted, never replaced
+            assert self.pool.adapter(slot).key == digest  # in use: never evicted, never replaced
 
     def teardown(self) -> None:
         """Everybody who waits is served once the others leave."""

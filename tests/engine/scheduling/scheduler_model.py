@@ -120,7 +120,7 @@ class HashingRunner:
         for chunk in plan.chunks:
             assert len(chunk.token_ids) == chunk.num_tokens
             slot = chunk.sequence.adapter_slot
-            adapter = "" if slot is None else self._adapter_in(slot).digest
+            adapter = "" if slot is None else self._adapter_in(slot).key
             for position, token in enumerate(chunk.token_ids, chunk.first):
                 parent = self._cache[self._slot(chunk, position - 1)] if position else b""
                 self._cache[self._slot(chunk, position)] = entry(parent, token, chunk.sequence.request.tenant, adapter)

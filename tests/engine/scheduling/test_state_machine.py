@@ -217,8 +217,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     def step(self) -> None:
         self.now_s += 0.1
         for arrival in self.slots.arrivals():
-            if not self.scheduler.waiting_for(arrival.digest):
-                self.slots.withdraw(arrival.digest)
+            if not self.scheduler.waiting_for(arrival.key):
+                self.slots.withdraw(arrival.key)
         plan = self.scheduler.schedule()
         assert plan.num_tokens <= LIMITS.max_batched_tokens
         assert all(chunk.num_tokens == 1 + len(chunk.drafts) <= 1 + 3 for chunk in plan.decodes)

@@ -10,7 +10,9 @@ from litestar import Litestar
 from litestar.handlers import HTTPRouteHandler
 
 from gateway.admin.access import Access
+from gateway.admin.adapter_imports import CreateAdapterImport
 from gateway.admin.adapter_settings import SetAdapter
+from gateway.admin.adapters import AddFromSource
 from gateway.admin.adjustments import Adjust
 from gateway.admin.admin_keys import CreateAdminKey
 from gateway.admin.aliases import CreateAlias, MoveAlias
@@ -39,6 +41,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
     MoveAlias: {"adapter": "pirate", "version": 1},
     CreateAlias: {"name": "support-bot", "adapter": "pirate", "version": 1},
     ShareAdapter: {"project_id": "proj_x"},
+    AddFromSource: {"name": "x", "source": "https://models.example.com/x.tar", "promote": True},
     AddMember: {"user_id": "user_x", "role": "viewer"},
     Adjust: {
         "direction": "refund",
@@ -50,6 +53,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
     ArchiveProject: {"retention_days": 1},
     ChangePassword: {"password": "x", "new_password": "a long new password"},
     Confirm: {"code": "000000"},
+    CreateAdapterImport: {"name": "x", "size_bytes": 1, "promote": True},
     CreateAdminKey: {"name": "x", "scopes": ["admin_read"], "expires_at": None, "ip_allowlist": ["10.0.0.0/8"]},
     CreateKey: {
         "name": "x",

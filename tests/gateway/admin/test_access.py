@@ -145,6 +145,9 @@ MEANT = {
     ("projects", "service_accounts"): "keys",
     ("projects", "api_keys"): "keys",
     ("projects", "adapters"): "adapters",
+    ("projects", "adapters", "versions"): "adapters",
+    ("projects", "adapter_imports"): "adapters",
+    ("adapters",): "adapters",
     ("projects", "adapters", "shares"): "organization",
     ("projects", "aliases"): "adapters",
     ("projects", "limits"): "limits",
@@ -179,7 +182,12 @@ MEANT = {
 """What a path is about, without ids and actions."""
 MEANT_TO_CHANGE = {("projects", "limits"): "key_limits", ("projects", "adapters", "shares"): "projects"}
 """Where that differs; limits of the project itself are a matter of the body."""
-ACTIONS = {"close", "suspend", "resume", "archive", "rotate", "reset", "verify", "write_off"}
+ACTIONS = {"close", "suspend", "resume", "archive", "rotate", "reset", "verify", "write_off"} | {
+    "promote",
+    "retire",
+    "rollback",
+    "complete",
+}
 
 
 def test_each_route_names_the_permission_that_its_path_and_method_call_for(server: AdminServer) -> None:
@@ -255,6 +263,7 @@ class Foreign(msgspec.Struct, frozen=True):
     webhook_id: str
     alert_id: str
     delivery_id: str
+    import_id: str
     rate_limit_id: str = "rl-tiny:pirate"
     name: str = "pirate"
 
@@ -278,8 +287,10 @@ async def foreign(server: AdminServer) -> Foreign:
         delivery = {"name": "theirs", "kind": "usage", "format": "csv", "schedule": "daily"}
         delivery |= {"destination": {"type": "folder", "path": "theirs"}}
         delivered = (await other.post("/deliveries", json=delivery)).json()["id"]
+        upload = {"name": "pirate", "size_bytes": 9}
+        import_id = (await other.post(f"/projects/{project}/adapter_imports", json=upload)).json()["id"]
     account_id, key_id = account["id"], account["api_key"]["id"]
-    return Foreign(project, user["id"], account_id, key_id, admin_key, limit, webhook, alert, delivered)
+    return Foreign(project, user["id"], account_id, key_id, admin_key, limit, webhook, alert, delivered, import_id)
 
 
 async def test_other_tenants_ids_answer_as_nonexistent_ones_to_the_byte(cast: Cast, foreign: Foreign) -> None:
@@ -289,7 +300,8 @@ async def test_other_tenants_ids_answer_as_nonexistent_ones_to_the_byte(cast: Ca
         for param in route.params:
             theirs = foreign.admin_key_id if "admin_api_keys" in route.path else getattr(foreign, param, None)
             if theirs is None:
-                assert param in ("login_id", "period", "journal_id"), "journals are the whole installation's"
+                # Journals are the whole installation's, versions are numbers under an adapter's name.
+                assert param in ("login_id", "period", "journal_id", "version")
                 continue
             nobody = theirs[:-4] + ("aaaa" if theirs[-4:] != "aaaa" else "bbbb")
             for who in ("owner of organization", "owner of acme", "admin_read", "admin_write", "key adapters"):

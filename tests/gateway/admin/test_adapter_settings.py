@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.db.adapters import put_adapter
+from gateway.db.adapter_versions import put_adapter
 from gateway.db.pool import Database
 from gateway.db.projects import purge_project
 from tests.gateway.admin_server import AdminServer

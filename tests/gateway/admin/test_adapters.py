@@ -9,8 +9,9 @@ from pathlib import Path
 import httpx
 
 from adapters.store import AdapterStore
-from gateway.admin.services import MAX_FILE_WORK
 from gateway.db.pool import Database
+from gateway.lifecycle.intake import MAX_INSPECTIONS
+from tests.gateway.admin.adapter_uploads import CONFIG, WEIGHTS, error_of, upload
 from tests.gateway.admin_server import (
     MAX_ADAPTER_BYTES,
     MAX_ADAPTER_RANK,
@@ -19,17 +20,10 @@ from tests.gateway.admin_server import (
     write_adapter,
 )
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
-
-async def upload(operator: httpx.AsyncClient, project: str, name: str, folder: Path) -> httpx.Response:
-    files = {file_name: (folder / file_name).read_bytes() for file_name in (CONFIG, WEIGHTS)}
-    return await operator.post(f"{project}/adapters", data={"name": name}, files=files)
-
-
-def error_of(reply: httpx.Response) -> tuple[int, str | None, str | None]:
-    error = reply.json()["error"]
-    return reply.status_code, error["param"], error["code"]
+async def collected(server: AdminServer) -> list[str]:
+    """Digests that nobody needs any more, and that are gone now."""
+    return await server.services.lifecycle.collector.collect()
 
 
 async def test_content_makes_versions_and_the_same_content_none(
@@ -46,7 +40,8 @@ async def test_content_makes_versions_and_the_same_content_none(
     ]
     assert (first.json()["model"], first.json()["rank"]) == ("tiny:pirate", 2)
     (listed,) = (await operator.get(f"{acme}/adapters")).json()["data"]
-    assert {**listed, "changed": True} == second.json()
+    assert {**listed, "changed": True, "uploaded_version": 2, "version_state": "ready"} == second.json()
+    assert listed["previous_version"] == 1
     assert sorted(server.services.store.digests()) == sorted([first.json()["digest"], second.json()["digest"]])
 
 
@@ -59,12 +54,13 @@ async def test_removal_frees_the_content_that_no_tenant_shares(
     await upload(operator, globex, "copy", tmp_path / "b")
 
     assert (await operator.delete(f"{acme}/adapters/pirate")).json()["deleted"] is True
-    assert server.removed == [own]
+    assert await collected(server) == [own]
     assert server.services.store.digests() == [shared]
     assert error_of(await operator.delete(f"{acme}/adapters/pirate")) == (404, "name", "not_found")
     assert len((await operator.get(f"{globex}/adapters")).json()["data"]) == 1
 
     await operator.delete(f"{globex}/adapters/copy")
+    assert await collected(server) == [shared]
     assert server.services.store.digests() == []
     again = await upload(operator, acme, "pirate", tmp_path / "a")
     assert (again.json()["version"], server.services.store.digests()) == (1, [own])
@@ -142,8 +138,8 @@ async def test_what_is_no_form_is_refused(server: AdminServer, operator: httpx.A
 
 async def assert_nothing_is_kept(server: AdminServer, operator: httpx.AsyncClient, project: str) -> None:
     assert (await operator.get(f"{project}/adapters")).json()["data"] == []
-    assert server.services.store.digests() == []
-    assert list(server.services.upload_dir.iterdir()) == []
+    await collected(server)
+    assert list(server.store_dir.iterdir()) == []
 
 
 async def test_storage_is_limited_and_what_is_refused_leaves_nothing(
@@ -155,6 +151,7 @@ async def test_storage_is_limited_and_what_is_refused_leaves_nothing(
     assert (made["used"], made["free"]) == (first.json()["size_bytes"], 1)
     refused = await upload(operator, acme, "poet", write_adapter(tmp_path / "b", seed=1))
     assert (refused.status_code, error_of(refused)[1:]) == (429, ("file", "insufficient_quota"))
+    await collected(server)
     assert server.services.store.digests() == [first.json()["digest"]]
     assert len((await operator.get(f"{acme}/adapters")).json()["data"]) == 1
     assert (await upload(operator, acme, "copy", tmp_path / "a")).status_code == 200, "the same content counts once"
@@ -163,7 +160,7 @@ async def test_storage_is_limited_and_what_is_refused_leaves_nothing(
 
 
 class SlowStore(AdapterStore):
-    """Takes nothing in before its gate is opened. most_at_once: of those that were in `add`."""
+    """Takes nothing in before its gate is opened. most_at_once: of those that were in `keep`."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -172,13 +169,13 @@ class SlowStore(AdapterStore):
         self._num_inside = 0
         self._lock = threading.Lock()
 
-    def add(self, folder: Path) -> str:
+    def keep(self, folder: Path, digest: str) -> None:
         with self._lock:
             self._num_inside += 1
             self.most_at_once = max(self.most_at_once, self._num_inside)
         try:
             assert self.gate.wait(30.0)
-            return super().add(folder)
+            super().keep(folder, digest)
         finally:
             with self._lock:
                 self._num_inside -= 1
@@ -186,11 +183,11 @@ class SlowStore(AdapterStore):
 
 def num_arrived(folder: Path) -> int:
     """How many uploads have all their files there."""
-    return len(list(folder.glob(f"*/{WEIGHTS}"))) if folder.exists() else 0
+    return len(list(folder.glob(f".*/{WEIGHTS}")))
 
 
 async def test_uploads_hold_no_connection_while_their_files_are_worked_on(database: Database, tmp_path: Path) -> None:
-    store, num_uploads = SlowStore(tmp_path / "store"), 12
+    store, num_uploads = SlowStore(tmp_path / "store"), 9  # one more than there are connections
     folders = [write_adapter(tmp_path / str(seed), seed=seed) for seed in range(num_uploads)]
     async with (
         serve_admin(database, tmp_path / "server", store=store) as server,
@@ -199,18 +196,18 @@ async def test_uploads_hold_no_connection_while_their_files_are_worked_on(databa
         acme = f"/projects/{(await operator.post('/projects', json={'name': 'acme'})).json()['id']}"
         uploads = [asyncio.create_task(upload(operator, acme, f"a{n}", folder)) for n, folder in enumerate(folders)]
         try:
-            async with asyncio.timeout(10.0):
+            async with asyncio.timeout(30.0):
                 while True:
-                    if num_arrived(server.services.upload_dir) == num_uploads:
+                    if num_arrived(tmp_path / "store") == num_uploads:
                         break
                     await asyncio.sleep(0.01)
-            async with asyncio.timeout(5.0):
+            async with asyncio.timeout(15.0):
                 assert (await operator.get(f"{acme}/adapters")).json()["data"] == []
         finally:
             store.gate.set()
         assert {reply.status_code for reply in await asyncio.gather(*uploads)} == {200}
         assert len((await operator.get(f"{acme}/adapters", params={"limit": 100})).json()["data"]) == num_uploads
-    assert store.most_at_once == MAX_FILE_WORK
+    assert store.most_at_once == MAX_INSPECTIONS
 
 
 class RacedStore(AdapterStore):
@@ -220,12 +217,11 @@ class RacedStore(AdapterStore):
         super().__init__(root)
         self.num_added = 0
 
-    def add(self, folder: Path) -> str:
-        digest = super().add(folder)
+    def keep(self, folder: Path, digest: str) -> None:
+        super().keep(folder, digest)
         self.num_added += 1
         if self.num_added == 1:
             self.remove(digest)
-        return digest
 
 
 async def test_content_that_is_removed_before_it_is_referred_to_is_put_back(database: Database, tmp_path: Path) -> None:

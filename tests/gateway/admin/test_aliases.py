@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.db.adapters import put_adapter
+from gateway.db.adapter_versions import put_adapter
 from gateway.db.pool import Database
 
 ALIAS = {"name": "support-bot", "adapter": "pirate", "version": 1}

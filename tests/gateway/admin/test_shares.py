@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from gateway.db.adapters import put_adapter
+from gateway.db.adapter_versions import put_adapter
 from gateway.db.pool import Database
 from gateway.db.projects import purge_project
 from tests.gateway.admin_server import AdminServer

@@ -221,7 +221,7 @@ async def test_a_deleted_tenant_is_dead_at_once_and_purged_after_its_retention(
         await write_usage_events(conn, [usage_event("req_1", project_id)])
     assert await refusal(server, key["value"]) is None
 
-    purger = Purger(server.services)
+    purger = Purger(server.services.database)
     archived = (await operator.post(f"{acme}/archive", json={"retention_days": 1})).json()
     assert (archived["status"], archived["name"]) == ("archived", "acme")
     assert archived["purge_after"] - archived["archived_at"] == 86_400
@@ -240,8 +240,9 @@ async def test_a_deleted_tenant_is_dead_at_once_and_purged_after_its_retention(
         await conn.execute("UPDATE projects SET purge_after = now() WHERE archived_at IS NOT NULL")
     assert await purger.purge_all() == 1
     assert await purger.purge_all() == 0
+    assert len(await server.services.lifecycle.collector.collect()) == 1
     assert server.services.store.digests() == []
-    assert len(server.removed) == 1
+    assert len(server.engines.unloaded) == 1
     async with server.services.database.acquire() as conn:
         assert await list_usage_events(conn, project_id, 10) == [usage_event("req_1", project_id)]
         assert await conn.fetchval("SELECT count(*) FROM project_members WHERE project_id = $1", project_id) == 0

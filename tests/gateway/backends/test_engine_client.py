@@ -15,6 +15,7 @@ from engine.protocol import (
     HEARTBEATS_MISSED,
     Abort,
     AckUsage,
+    AdapterProbe,
     AdapterStatus,
     Delta,
     EngineError,
@@ -369,3 +370,50 @@ async def test_drain_waits_for_what_runs_and_takes_nothing_new(engine, backend):
     assert not draining.done()
     await engine.send(StepOutputs([], [final()]))
     await asyncio.gather(reading, draining)
+
+
+async def test_who_asks_for_a_probe_meanwhile_shares_it_and_a_load_answers_no_probe(engine, backend):
+    await ready(backend, engine)
+    probing = [asyncio.create_task(backend.probe("d1")) for _ in range(3)]
+    asked = await engine.expect(LoadAdapter)
+    assert (asked.digest, asked.pin, asked.probe) == ("d1", False, True)
+    loading = asyncio.create_task(backend.load("d1"))
+    assert not (await engine.expect(LoadAdapter)).probe, "the three were one question"
+    await engine.send(AdapterStatus("d1", True))
+    await loading
+    assert not any(task.done() for task in probing)
+    outcome = AdapterProbe(0.5, 1024, 28, 0.25)
+    await engine.send(AdapterStatus("d1", True, probed=True, probe=outcome))
+    assert await asyncio.gather(*probing) == [outcome] * 3
+
+
+@pytest.mark.parametrize(
+    ("code", "raised"),
+    [("adapter_rejected", InvalidRequest), ("queue_full", Overloaded), ("internal", BackendFailed)],
+)
+async def test_a_probe_that_fails_says_whose_fault_it_is(code, raised, engine, backend):
+    await ready(backend, engine)
+    probing = asyncio.create_task(backend.probe("d1"))
+    await engine.expect(LoadAdapter)
+    await engine.send(AdapterStatus("d1", True, "it changes nothing", code, probed=True))
+    with pytest.raises(raised, match="it changes nothing"):
+        await probing
+
+
+async def test_a_probe_ends_with_its_engine_and_another_may_follow(engine, backend):
+    await ready(backend, engine)
+    probing = asyncio.create_task(backend.probe("d1"))
+    await engine.expect(LoadAdapter)
+    await engine.send(Refused("restarting"))
+    with pytest.raises(Overloaded):
+        await probing
+    await ready(backend, engine)
+    probing = asyncio.create_task(backend.probe("d1"))
+    await engine.expect(LoadAdapter)
+    await engine.send(AdapterStatus("d1", True, probed=True, probe=AdapterProbe(0.5, 1024, 28, 0.25)))
+    assert (await probing).num_bytes == 1024
+
+
+async def test_a_probe_without_an_engine_may_be_asked_for_again(backend):
+    with pytest.raises(Overloaded):
+        await backend.probe("d1")

@@ -21,7 +21,7 @@ from engine.protocol import GenerateRequest, SamplingParams
 from gateway.backup.restore import marked
 from gateway.backup.take import Installation, take_backup
 from gateway.cli import main
-from gateway.db import adapters, dump
+from gateway.db import adapter_versions, dump
 from gateway.db.keys import find_usable_key
 from gateway.db.migrate import migrate
 from gateway.db.pool import Database
@@ -70,7 +70,9 @@ async def _furnish(data_dir: Path, dsn: str) -> House:
         books = await make_books(database, num_rows=200)
         async with database.transaction() as conn:
             for number, digest in enumerate(digests):
-                await adapters.put_adapter(conn, books.acme, f"adapter-{number}", digest=digest, rank=2, size_bytes=9)
+                await adapter_versions.put_adapter(
+                    conn, books.acme, f"adapter-{number}", digest=digest, rank=2, size_bytes=9
+                )
             await conn.execute(
                 "INSERT INTO api_keys (id, kind, organization_id, project_id, name, public, sha256, scopes)"
                 " VALUES ('key_x', 'project', $1, $2, 'x', $3, $4, '{inference}')",
@@ -85,7 +87,7 @@ async def _furnish(data_dir: Path, dsn: str) -> House:
     _write(data_dir / "operator.key", b"sk-lk-operator\n")
     installation = Installation(
         data_dir=data_dir,
-        store_dir=data_dir / "adapters",
+        store=AdapterStore(data_dir / "adapters"),
         journal_dir=data_dir / "journal",
         key_files=(data_dir / "operator.key",),
     )
@@ -317,14 +319,14 @@ async def test_a_backup_that_fails_leaves_nothing(house: House, lorikeet: Lorike
     assert not await asyncio.to_thread((tmp_path / "full").exists)
 
 
-def test_a_folder_is_marked_before_anything_is_restored_to_it(house: House, tmp_path: Path) -> None:
+def test_a_folder_is_marked_before_anything_is_restored_to_it(tmp_path: Path) -> None:
     """Whoever dies in there, however early, leaves no folder that a server would start anew in."""
-    elsewhere = msgspec.structs.replace(house.installation, data_dir=tmp_path, key_files=(tmp_path / "operator.key",))
-    with marked(elsewhere, tmp_path / "backup"), pytest.raises(DataFolderUnusable, match="half restored"):
+    key = tmp_path / "operator.key"
+    with marked(tmp_path, [key], tmp_path / "backup"), pytest.raises(DataFolderUnusable, match="half restored"):
         refuse_half_restored(tmp_path)
     refuse_half_restored(tmp_path)
-    (tmp_path / "operator.key").write_text("sk-lk-operator")
-    with pytest.raises(KeyboardInterrupt), marked(elsewhere, tmp_path / "backup") as mark:
+    key.write_text("sk-lk-operator")
+    with pytest.raises(KeyboardInterrupt), marked(tmp_path, [key], tmp_path / "backup") as mark:
         refuse_half_restored(tmp_path)  # what is there is whole as long as nothing is touched
         mark.set()
         raise KeyboardInterrupt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 from gateway.cli import main
 from gateway.db.pool import Database
 from tests.gateway.admin_server import AdminServer, serve_admin
+
+LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[")
 
 
 class Cli:
@@ -29,7 +32,7 @@ class Cli:
         code = await asyncio.to_thread(main, argv, self.environ | environ)
         out, err = self._capsys.readouterr()
         # The server's own log lines go to the same place.
-        return code, "".join(line for line in out.splitlines(True) if "request_id=" not in line), err
+        return code, "".join(line for line in out.splitlines(True) if LOG_LINE.match(line) is None), err
 
     async def json(self, *argv: str) -> Any:
         """What the command prints with --json; it must succeed."""

@@ -71,7 +71,7 @@ async def test_an_adapter_is_added_listed_and_removed(lorikeet: Cli, server: Adm
     removed = await lorikeet.json("adapter", "remove", "--tenant", "acme", "pirate")
     assert removed == {"name": "pirate", "removed": True}
     assert await lorikeet.json("adapter", "list", "--tenant", "acme") == []
-    assert server.services.store.digests() == []
+    assert await server.services.lifecycle.collector.collect() == [added["digest"]]
 
 
 async def test_refusals_are_one_line_and_exit_1(lorikeet: Cli, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ async def test_refusals_are_one_line_and_exit_1(lorikeet: Cli, tmp_path: Path) -
         ),
         (
             ("adapter", "add", "--tenant", "acme", "--name", "x", f"{wide}/adapter_config.json"),
-            f"lorikeet: {wide}/adap",
+            "lorikeet: The adapter was refused: it is neither a tar",
         ),
         (
             ("adapter", "add", "--tenant", "acme", "--name", "x", pipe),

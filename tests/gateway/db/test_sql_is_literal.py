@@ -35,8 +35,8 @@ def formatted(source: str) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in QUERIES:
             if node.func.attr == "prepare" and not ast.unparse(node.func.value).endswith(("conn", "connection")):
                 continue  # the pipeline prepares requests
-            if node.func.attr == "fetch" and ast.unparse(node.func.value) == "cursor":
-                continue  # of a statement that was given before: it takes a number of rows
+            if node.func.attr == "fetch" and ast.unparse(node.func.value) in ("cursor", "self._fetcher"):
+                continue  # a number of rows of a statement that was given before; adapters from elsewhere
             first = node.args[0] if node.args else None
             if first is None or _is_text(first) or (isinstance(first, ast.Name) and first.id in literals):
                 continue

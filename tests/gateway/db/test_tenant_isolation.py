@@ -7,7 +7,7 @@ import datetime
 import msgspec
 import pytest
 
-from gateway.db import adapters, keys, organizations, projects, usage
+from gateway.db import adapter_versions, adapters, contents, keys, organizations, projects, usage
 from gateway.db.pool import Database
 from gateway.db.usage import UsageEvent
 from gateway.tenancy.keys import new_key
@@ -48,7 +48,7 @@ async def tenants(database: Database) -> Tenants:
                 scopes=["inference"],
             )
             assert key is not None
-            await adapters.put_adapter(conn, project.id, "pirate", digest=digest, rank=8, size_bytes=1000)
+            await adapter_versions.put_adapter(conn, project.id, "pirate", digest=digest, rank=8, size_bytes=1000)
             ids.append(project.id)
             key_ids.append(key.id)
     return Tenants(organization, other, *ids, *key_ids)
@@ -139,7 +139,7 @@ async def test_adapters_belong_to_a_project(database: Database, tenants: Tenants
         mine = await adapters.find_adapter(conn, tenants.acme, "pirate")
         theirs = await adapters.find_adapter(conn, tenants.globex, "pirate")
         assert await adapters.list_adapters(conn, tenants.acme) == [mine]
-        assert await adapters.remove_adapter(conn, tenants.acme, "pirate") == [DIGEST_A]
+        assert await adapters.remove_adapter(conn, tenants.acme, "pirate")
         assert await adapters.find_adapter(conn, tenants.globex, "pirate") == theirs
         assert await adapters.list_adapters(conn, tenants.acme) == []
     assert mine is not None and theirs is not None
@@ -148,10 +148,10 @@ async def test_adapters_belong_to_a_project(database: Database, tenants: Tenants
 
 async def test_adapter_versions_count_changes_of_content(database: Database, tenants: Tenants) -> None:
     async with database.acquire() as conn:
-        same, changed_same = await adapters.put_adapter(
+        same, changed_same = await adapter_versions.put_adapter(
             conn, tenants.acme, "pirate", digest=DIGEST_A, rank=8, size_bytes=1000
         )
-        other, changed_other = await adapters.put_adapter(
+        other, changed_other = await adapter_versions.put_adapter(
             conn, tenants.acme, "pirate", digest=DIGEST_B, rank=4, size_bytes=500
         )
         assert await adapters.find_adapter(conn, tenants.acme, "pirate") == other
@@ -163,9 +163,9 @@ async def test_adapter_versions_count_changes_of_content(database: Database, ten
 async def test_a_removed_name_is_free_and_starts_a_new_adapter(database: Database, tenants: Tenants) -> None:
     async with database.acquire() as conn:
         before = await adapters.find_adapter(conn, tenants.acme, "pirate")
-        assert await adapters.remove_adapter(conn, tenants.acme, "pirate") is not None
-        assert await adapters.remove_adapter(conn, tenants.acme, "pirate") is None
-        after, changed = await adapters.put_adapter(
+        assert await adapters.remove_adapter(conn, tenants.acme, "pirate")
+        assert not await adapters.remove_adapter(conn, tenants.acme, "pirate")
+        after, changed = await adapter_versions.put_adapter(
             conn, tenants.acme, "pirate", digest=DIGEST_A, rank=8, size_bytes=1000
         )
     assert before is not None and changed
@@ -174,11 +174,12 @@ async def test_a_removed_name_is_free_and_starts_a_new_adapter(database: Databas
 
 async def test_content_is_unreferenced_only_when_no_tenant_uses_it(database: Database, tenants: Tenants) -> None:
     async with database.acquire() as conn:
-        await adapters.put_adapter(conn, tenants.globex, "copy", digest=DIGEST_A, rank=8, size_bytes=1000)
+        await adapter_versions.put_adapter(conn, tenants.globex, "copy", digest=DIGEST_A, rank=8, size_bytes=1000)
         await adapters.remove_adapter(conn, tenants.acme, "pirate")
-        assert await adapters.unreferenced_digests(conn, [DIGEST_A, DIGEST_B]) == []
+        both = {DIGEST_A: {tenants.globex}, DIGEST_B: {tenants.globex}}
+        assert await contents.owners(conn, [DIGEST_A, DIGEST_B]) == both
         await adapters.remove_adapter(conn, tenants.globex, "copy")
-        assert await adapters.unreferenced_digests(conn, [DIGEST_A, DIGEST_B]) == [DIGEST_A]
+        assert await contents.owners(conn, [DIGEST_A, DIGEST_B]) == {DIGEST_B: {tenants.globex}}
 
 
 async def test_usage_is_kept_exactly_and_once_per_attempt(database: Database, tenants: Tenants) -> None:

@@ -1,5 +1,5 @@
-"""As much of S3 as an upload needs, over real HTTP: objects, multipart uploads, deletes. It refuses wrong keys, and
-can be told to fail."""
+"""As much of S3 as uploads and downloads need, over real HTTP: objects, multipart uploads, deletes. It refuses wrong
+keys, and can be told to fail."""
 
 from __future__ import annotations
 
@@ -41,6 +41,15 @@ class S3Server:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                path, _, _ = self._read()
+                if not self._is_allowed():
+                    return
+                if path in server.objects:
+                    self._answer(200, server.objects[path])
+                else:
+                    self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
 
             def do_PUT(self) -> None:
                 path, query, body = self._read()
@@ -98,6 +107,7 @@ class S3Server:
                 self.send_response(status)
                 self.send_header("content-length", str(len(body)))
                 self.send_header("etag", '"x"')
+                self.send_header("last-modified", "Wed, 01 Jan 2025 00:00:00 GMT")
                 self.end_headers()
                 self.wfile.write(body)
 

@@ -189,7 +189,8 @@ async def test_a_store_at_a_private_address_is_refused_unless_that_is_wanted(boo
             await Deliverer(books.database, places_below(tmp_path, allow_private=False)).deliver_due()
             (run,) = await runs(server, made["id"])
         assert (
-            "not a public address, which LORIKEET_PRIVATE_WEBHOOKS" in run["last_error"] and run["delivered_at"] is None
+            "not a public address; whether such a store may be used says LORIKEET_PRIVATE_WEBHOOKS" in run["last_error"]
+            and run["delivered_at"] is None
         )
         assert store.objects == {}
 

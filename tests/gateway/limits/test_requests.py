@@ -13,7 +13,7 @@ import asyncpg
 import httpx
 import pytest
 
-from gateway.db.adapters import put_adapter
+from gateway.db.adapter_versions import put_adapter
 from gateway.db.credits import grant_credit, set_prepaid
 from gateway.db.pool import Database
 from gateway.limits.limit import Limit, Unit, Window

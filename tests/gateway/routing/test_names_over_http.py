@@ -12,9 +12,11 @@ _RETIRE = """
     UPDATE adapter_versions v SET state = 'retired' FROM adapters a
     WHERE a.id = v.adapter_id AND a.project_id = $1 AND v.version = $2
 """
+# Claimed, so that no gateway probes it.
 _INSPECTED = """
-    INSERT INTO adapter_versions (adapter_id, version, digest, rank, size_bytes, state)
-    SELECT id, 4, $2, 8, 1, 'inspected' FROM adapters WHERE project_id = $1 AND name = 'pirate'
+    INSERT INTO adapter_versions (adapter_id, version, digest, rank, size_bytes, state, claimed_at)
+    SELECT id, 4, $2, 8, 1, 'inspected', now() + interval '1 hour'
+    FROM adapters WHERE project_id = $1 AND name = 'pirate'
 """
 
 

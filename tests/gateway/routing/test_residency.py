@@ -13,7 +13,7 @@ from adapters.ref import content_key
 from engine.protocol import LoadAdapter, UnloadAdapter
 from gateway.backends.base import Health
 from gateway.db.adapter_settings import SettingsRow, find_settings, set_settings
-from gateway.db.adapters import put_adapter
+from gateway.db.adapter_versions import put_adapter
 from gateway.db.pool import Database
 from gateway.errors import InvalidRequest, Overloaded
 from gateway.lifecycle.residency import Residency
@@ -42,8 +42,8 @@ class Engine:
             raise Overloaded("it is gone")
         self.held.add(key)
 
-    async def unload(self, key: str) -> None:
-        self.asked.append(f"unload {key[:8]}")
+    async def unpin(self, key: str) -> None:
+        self.asked.append(f"unpin {key[:8]}")
         self.held.discard(key)
 
     def restart(self) -> None:
@@ -104,7 +104,7 @@ async def test_every_engine_holds_what_is_pinned_and_lets_it_go(engines: list[En
     await pins.pin("pirate", False)
     await until(lambda: all(engine.held == set() for engine in engines))
     for engine in engines:
-        assert engine.asked == ["load 00000001", "load 00000003", "unload 00000001", "unload 00000003"]
+        assert engine.asked == ["load 00000001", "load 00000003", "unpin 00000001", "unpin 00000003"]
 
 
 async def test_an_engine_that_comes_later_or_again_gets_them_too(engines: list[Engine], pins: Pins) -> None:

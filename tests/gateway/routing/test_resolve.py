@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gateway.db import aliases, shares
-from gateway.db.adapters import put_adapter, remove_adapter
+from gateway.db.adapter_versions import put_adapter
+from gateway.db.adapters import remove_adapter
 from gateway.db.changes import Change
 from gateway.db.pool import Database
 from gateway.errors import ModelNotFound

@@ -65,6 +65,11 @@ def test_every_variable_is_read() -> None:
         ("LORIKEET_CORS_ORIGINS", "*", "LORIKEET_CORS_ORIGINS='*': Expected origins such as"),
         ("LORIKEET_CORS_ORIGINS", "https://a.b/", "LORIKEET_CORS_ORIGINS='https://a.b/': Expected origins such as"),
         ("LORIKEET_CORS_ORIGINS", "a.b", "LORIKEET_CORS_ORIGINS='a.b': Expected origins such as"),
+        ("LORIKEET_ADAPTER_SOURCES", "hf://org, my-org", "LORIKEET_ADAPTER_SOURCES='hf://org, my-org': expected hf://"),
+        ("LORIKEET_ADAPTER_SOURCES", "https://a.b/*", "LORIKEET_ADAPTER_SOURCES='https://a.b/*': expected a path"),
+        ("LORIKEET_ADAPTER_STORE", "gs://a/b", "LORIKEET_ADAPTER_STORE='gs://a/b': Expected a folder, or s3://BUCKET"),
+        ("LORIKEET_ADAPTER_STORE", "s3://a,s3://b", "LORIKEET_ADAPTER_STORE='s3://a,s3://b': Expected a folder, or s3"),
+        ("LORIKEET_ADAPTER_CACHE_BYTES", "much", "LORIKEET_ADAPTER_CACHE_BYTES='much': Expected a number of bytes"),
         ("LORIKEET_PROT", "1", "LORIKEET_PROT is not a setting; did you mean LORIKEET_PORT?"),
         ("LORIKEET_DATABASE_URL", "x", "LORIKEET_DATABASE_URL is not a setting; did you mean DATABASE_URL?"),
         ("LORIKEET_ZZZ", "x", "LORIKEET_ZZZ is not a setting; `lorikeet settings` lists them all"),
@@ -134,6 +139,15 @@ def test_a_malformed_database_url_is_refused_without_showing_it(url: str) -> Non
 )
 def test_every_form_of_a_database_url_is_taken(url: str) -> None:
     assert load_settings({"DATABASE_URL": url}).database_url == url
+
+
+def test_adapters_lie_in_a_folder_that_every_process_finds_or_in_a_bucket() -> None:
+    assert load_settings({"LORIKEET_DATA_DIR": "/data"}).adapter_store == "/data/adapters"
+    relative = load_settings({"LORIKEET_ADAPTER_STORE": "kept", "LORIKEET_ADAPTER_FOLDER": "watched"})
+    assert (relative.adapter_store, relative.has_remote_store) == (str(Path.cwd() / "kept"), False)
+    assert relative.adapter_folder == Path.cwd() / "watched"
+    remote = load_settings({"LORIKEET_ADAPTER_STORE": "s3://bucket/prefix"})
+    assert (remote.adapter_store, remote.has_remote_store) == ("s3://bucket/prefix", True)
 
 
 def test_the_table_documents_every_field_with_a_default_that_reads_back() -> None:

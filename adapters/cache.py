@@ -1,0 +1,87 @@
+"""Adapters that one machine keeps of a remote store: a folder that its processes share, bounded in bytes.
+
+The least recently read leave first, never one that somebody is reading. So what is being read, and what came last, may
+exceed the bound for as long as that. A reader holds a shared lock on the adapter's folder (flock(2)), which whoever
+dies lets go. Knows nothing of where adapters come from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from adapters.errors import AdapterMissing
+from adapters.store import AdapterStore
+
+LOCK_NAME = ".lock"
+
+
+class Cache:
+    def __init__(self, root: Path, max_bytes: int) -> None:
+        self._root = root
+        self._max_bytes = max_bytes
+        self._store = AdapterStore(root)
+
+    def lock(self, digest: str) -> int | None:
+        """A descriptor that keeps the adapter here until it is closed; None where it is not here."""
+        folder = self._root / digest
+        with contextlib.suppress(FileNotFoundError):
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(folder.stat(), os.fstat(lock)):  # else it left before it was locked
+                    os.utime(lock)
+                    return lock
+            os.close(lock)
+        return None
+
+    def put(self, folder: Path, digest: str) -> int:
+        """Take in a folder as `AdapterStore.keep` does, and lock it. Raises AdapterMissing if it is evicted at once."""
+        with self._alone():
+            self._make_room(sum(path.stat().st_size for path in folder.iterdir()))
+            while (lock := self.lock(digest)) is None:
+                try:
+                    self._store.keep(folder, digest)
+                except FileNotFoundError:
+                    raise AdapterMissing(digest) from None
+        return lock
+
+    def evict(self, digest: str) -> bool:
+        """False if somebody is reading it."""
+        try:
+            lock = os.open(self._root / digest, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with contextlib.suppress(AdapterMissing):
+                self._store.remove(digest)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(lock)
+        return True
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other process puts anything in meanwhile."""
+        with (self._root / LOCK_NAME).open("wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _make_room(self, num_bytes: int) -> None:
+        """For one more of this size."""
+        kept = []
+        for digest in self._store.digests():
+            with contextlib.suppress(FileNotFoundError, AdapterMissing):
+                read_ns = (self._root / digest).stat().st_mtime_ns
+                kept.append((read_ns, digest, self._store.size_bytes(digest)))
+        excess = sum(size for _, _, size in kept) + num_bytes - self._max_bytes
+        for _, digest, size in sorted(kept):
+            if excess <= 0:
+                return
+            if self.evict(digest):
+                excess -= size

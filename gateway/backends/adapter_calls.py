@@ -1,0 +1,55 @@
+"""What a gateway asked one engine about adapters, and who waits for the answer.
+
+Answers go by the adapter's content key and come to every gateway, so one may answer several, or somebody else. Knows
+nothing of how messages travel, nor of what the answers mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from engine.protocol import AdapterStatus, LoadAdapter, UnloadAdapter
+
+Waiter = asyncio.Future[AdapterStatus]
+
+
+class AdapterCalls:
+    def __init__(self, send: Callable[[LoadAdapter | UnloadAdapter], None]) -> None:
+        self._send = send
+        self._waiters: dict[tuple[str, bool], list[Waiter]] = {}  # by content key, and whether for a probe
+
+    async def ask(self, command: LoadAdapter | UnloadAdapter, timeout_s: float) -> AdapterStatus:
+        """The engine's answer. Who asks for a probe while one is under way waits for that one.
+
+        Raises TimeoutError, what `send` raises, or what `lost` was told.
+        """
+        probes = isinstance(command, LoadAdapter) and command.probe
+        waiters = self._waiters.setdefault((command.digest, probes), [])
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+        waiters.append(waiter)
+        try:
+            if not probes or len(waiters) == 1:
+                self._send(command)
+            async with asyncio.timeout(timeout_s):
+                return await waiter
+        finally:
+            self._leave(command.digest, probes, waiter)
+
+    def answered(self, status: AdapterStatus) -> None:
+        for waiter in self._waiters.get((status.digest, status.probed), ()):
+            if not waiter.done():
+                waiter.set_result(status)
+
+    def lost(self, error: Exception) -> None:
+        """No answer will come."""
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_exception(error)
+
+    def _leave(self, key: str, probes: bool, waiter: Waiter) -> None:
+        waiters = self._waiters[key, probes]
+        waiters.remove(waiter)
+        if not waiters:
+            del self._waiters[key, probes]

@@ -1,0 +1,47 @@
+"""How the verbs of `lorikeet adapter` name a tenant, an adapter and a version."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from gateway.cli.errors import CommandFailed
+
+if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
+
+
+def add_tenant(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tenant", required=True, metavar="NAME", help="the tenant it belongs to")
+
+
+def add_adapter(parser: argparse.ArgumentParser, metavar: str = "NAME") -> None:
+    """Arguments `tenant` and `name`."""
+    add_tenant(parser)
+    parser.add_argument("name", metavar=metavar, help="such as support" + ("@3" if "VERSION" in metavar else ""))
+
+
+def adapter_path(client: AdminClient, tenant: str, name: str) -> str:
+    """Raises CommandFailed where there is no such tenant."""
+    return f"{client.tenant_path(tenant)}/adapters/{quote(name, safe='')}"
+
+
+def split_version(text: str) -> tuple[str, int | None]:
+    """Name and number; None where only a name is given. Raises CommandFailed."""
+    name, at, version = text.partition("@")
+    if not at:
+        return text, None
+    if not (name and version.isascii() and version.isdecimal()):
+        raise CommandFailed(f"'{text}' names no version: give an adapter and a number, such as support@3")
+    return name, int(version)
+
+
+def version_path(client: AdminClient, tenant: str, text: str) -> str:
+    """Raises CommandFailed for what names no version, and where there is no such tenant."""
+    name, version = split_version(text)
+    if version is None:
+        raise CommandFailed(
+            f"which version of '{text}'? Give it as in {text}@3; `lorikeet adapter versions` lists them"
+        )
+    return f"{adapter_path(client, tenant, name)}/versions/{version}"

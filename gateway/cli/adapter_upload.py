@@ -1,0 +1,145 @@
+"""An adapter from this machine to the server: in one request, or in pieces that go on where a connection broke.
+
+Knows nothing of what the files hold, but that PEFT writes two of them.
+"""
+
+from __future__ import annotations
+
+import tarfile
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from urllib.parse import quote
+
+from adapters.errors import AdapterRejected
+from adapters.safe_file import open_regular
+from adapters.store import FILE_NAMES
+from gateway.cli.client import Refused
+from gateway.cli.errors import CommandFailed, ServerUnreachable
+
+if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
+    from gateway.cli.progress import Progress
+
+MAX_WHOLE_BYTES = 16 << 20
+"""What is larger goes in pieces."""
+
+PIECE_BYTES = 8 << 20
+PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Before each attempt to go on after a connection broke, until one gets on."""
+
+TRANSIENT = frozenset({"wrong_offset", "import_busy"})
+"""Refusals of a piece after which the next attempt may do better: the server has not noticed yet what broke."""
+
+
+class Upload:
+    """project: path of the tenant's project. name: of the adapter."""
+
+    def __init__(self, client: AdminClient, project: str, progress: Progress, *, name: str, promote: bool) -> None:
+        self._client = client
+        self._project = project
+        self._progress = progress
+        self._name = name
+        self._promote = promote
+        self._reached = 0  # bytes that the server is known to have
+
+    def send(self, path: Path, import_id: str | None) -> dict[str, Any]:
+        """What became of it. path: a folder or an archive. import_id: of an upload to go on with.
+
+        Raises CommandFailed, with the server's words where it refuses.
+        """
+        with ExitStack() as stack:
+            if path.is_dir():
+                files = {name: _open(path / name, stack) for name in FILE_NAMES}
+            elif path.exists():
+                files = {"archive": _open(path, stack)}
+            else:
+                raise CommandFailed(f"{path} does not exist")
+            if import_id is None and sum(map(_size, files.values())) <= MAX_WHOLE_BYTES:
+                form = {"name": self._name, "promote": str(self._promote).lower()}
+                return self._client.post(f"{self._project}/adapters", data=form, files=files)
+            archive = files.get("archive") or _pack(files, stack)
+            return self._send_in_pieces(path, archive, import_id or self._begin(_size(archive)))
+
+    def _begin(self, size_bytes: int) -> str:
+        wanted = {"name": self._name, "size_bytes": size_bytes, "promote": self._promote}
+        return str(self._client.post(f"{self._project}/adapter_imports", json=wanted)["id"])
+
+    def _send_in_pieces(self, path: Path, archive: BinaryIO, import_id: str) -> dict[str, Any]:
+        imported = f"{self._project}/adapter_imports/{quote(import_id, safe='')}"
+        self._check(path, _size(archive), self._client.get(imported))
+        num_failed = 0
+        try:
+            while True:
+                before = self._reached
+                try:
+                    return self._go_on(imported, archive)
+                except (ServerUnreachable, Refused) as error:
+                    if isinstance(error, Refused) and error.code not in TRANSIENT:
+                        raise
+                    num_failed = num_failed + 1 if self._reached == before else 1  # what gets on may break often
+                    if num_failed > len(PAUSES_S):
+                        self._give_up(str(error), path, import_id)
+                time.sleep(PAUSES_S[num_failed - 1])
+        except KeyboardInterrupt:
+            self._give_up("interrupted", path, import_id)
+
+    def _check(self, path: Path, size_bytes: int, known: dict[str, Any]) -> None:
+        """Raises CommandFailed where the import is about something else."""
+        if known["name"] != self._name:
+            raise CommandFailed(f"{known['id']} is an upload of '{known['name']}', not of '{self._name}'")
+        if known["size_bytes"] != size_bytes:
+            raise CommandFailed(
+                f"{known['id']} is an upload of {known['size_bytes']} bytes, and {path} makes {size_bytes}: it is not "
+                "the content that was begun with"
+            )
+
+    def _go_on(self, imported: str, archive: BinaryIO) -> dict[str, Any]:
+        """From where the server is to the end. Raises ServerUnreachable and Refused."""
+        known = self._client.get(imported)
+        while known["state"] == "uploaded":  # an answer was lost, and it is being worked on
+            time.sleep(PAUSES_S[0])
+            known = self._client.get(imported)
+        offset, size_bytes = known["received_bytes"], known["size_bytes"]
+        while known["state"] == "receiving" and offset < size_bytes:
+            archive.seek(offset)
+            self._progress.show(offset, size_bytes)
+            reply = self._client.patch(imported, archive.read(PIECE_BYTES), upload_offset=str(offset))
+            offset = self._reached = reply["received_bytes"]
+        return self._client.post(f"{imported}/complete", json={})
+
+    def _give_up(self, why: str, path: Path, import_id: str) -> NoReturn:
+        self._progress.done()
+        raise CommandFailed(
+            f"{why}; go on with `lorikeet adapter add {path} --name {self._name} --resume {import_id}` and the same "
+            "--tenant"
+        ) from None
+
+
+def _open(path: Path, stack: ExitStack) -> BinaryIO:
+    """Raises CommandFailed for what is no file that can be read."""
+    try:
+        return stack.enter_context(open_regular(path))
+    except AdapterRejected as error:
+        raise CommandFailed(f"{path.parent}: {error.reasons[0]}") from None
+
+
+def _size(file: BinaryIO) -> int:
+    position = file.tell()
+    size_bytes = file.seek(0, 2)
+    file.seek(position)
+    return size_bytes
+
+
+def _pack(files: dict[str, BinaryIO], stack: ExitStack) -> BinaryIO:
+    """An archive of the files: of the same files the same bytes, so that an upload can go on another day."""
+    packed = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, file in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = _size(file)
+            archive.addfile(member, file)
+    packed.seek(0)
+    return packed

@@ -1,0 +1,45 @@
+"""`lorikeet adapter merge`: a plain model folder of a base model and one adapter. It needs no server."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.cli.errors import CommandFailed
+from gateway.cli.output import add_json_flag, print_result
+
+if TYPE_CHECKING:
+    from gateway.cli.output import Verbs
+
+
+def register(actions: Verbs) -> None:
+    """actions: of the verb `adapter`."""
+    merge = actions.add_parser(
+        "merge",
+        help="write base model + adapter as one plain model",
+        description="Write a base model with an adapter's weights added to its own as a plain model folder, for a "
+        "deployment of that adapter alone. It needs no server.",
+    )
+    merge.add_argument("--base", required=True, metavar="FOLDER", type=Path, help="the base model")
+    merge.add_argument("--adapter", required=True, metavar="FOLDER", type=Path, help="the adapter, as PEFT saves it")
+    merge.add_argument("--out", required=True, metavar="FOLDER", type=Path, help="a new or empty folder")
+    merge.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16"), help="of the result's weights (default: the base's)"
+    )
+    add_json_flag(merge)
+    merge.set_defaults(run=_merge)
+
+
+def _merge(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from adapters.errors import AdapterRejected
+    from adapters.merge import MergeRefused, merge
+
+    try:
+        merged = merge(arguments.base, arguments.adapter, arguments.out, arguments.dtype)
+    except (AdapterRejected, MergeRefused, OSError) as error:
+        raise CommandFailed(str(error)) from None
+    value = {"out": str(arguments.out), "modules": merged.num_modules, "bytes": merged.num_bytes}
+    text = f"{arguments.out}: {merged.num_modules} linears merged, {merged.num_bytes} bytes of weights"
+    return print_result(arguments, value, text)

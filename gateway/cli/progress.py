@@ -1,0 +1,55 @@
+"""How far a transfer is, on standard error: a bar that moves on a terminal, else a line now and then."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TextIO
+
+BAR_CHARACTERS = 30
+REDRAW_S = 0.1
+LINE_S = 5.0
+
+
+class Progress:
+    """what: the word before the numbers. quiet: say nothing. `done` ends the bar's line."""
+
+    def __init__(self, what: str, *, quiet: bool, stream: TextIO | None = None) -> None:
+        self._what = what
+        self._quiet = quiet
+        self._stream = stream or sys.stderr
+        self._is_terminal = self._stream.isatty()
+        self._said_s = float("-inf") if self._is_terminal else time.monotonic()
+        self._is_open = False
+
+    def show(self, num_bytes: int, total_bytes: int | None) -> None:
+        """total_bytes: None where nobody knows."""
+        now_s = time.monotonic()
+        if self._quiet or now_s - self._said_s < (REDRAW_S if self._is_terminal else LINE_S):
+            return
+        self._said_s = now_s
+        numbers = mib(num_bytes) if total_bytes is None else f"{mib(num_bytes)} of {mib(total_bytes)}"
+        if not self._is_terminal:
+            self._stream.write(f"{self._what}: {numbers}\n")
+        else:
+            self._stream.write(f"\r{self._what} {_bar(num_bytes, total_bytes)} {numbers}\x1b[K")
+            self._is_open = True
+        self._stream.flush()
+
+    def done(self) -> None:
+        if self._is_open:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._is_open = False
+
+
+def mib(num_bytes: int) -> str:
+    return f"{num_bytes / (1 << 20):.1f} MiB"
+
+
+def _bar(num_bytes: int, total_bytes: int | None) -> str:
+    if not total_bytes:
+        return f"[{' ' * BAR_CHARACTERS}]"
+    share = min(1.0, num_bytes / total_bytes)
+    full = int(share * BAR_CHARACTERS)
+    return f"[{'#' * full}{' ' * (BAR_CHARACTERS - full)}] {int(share * 100):3d}%"

@@ -1,0 +1,71 @@
+"""Which of the store's content the tables refer to, and the lock that keeps both in agreement.
+
+A version refers to its content until it is rejected or deleted, or its adapter is removed. Content is shared between
+tenants who bring the same bytes, so what is unused is asked for over all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+
+class Reference(msgspec.Struct, frozen=True):
+    """A version that needs its content."""
+
+    project_id: str
+    name: str
+    version: int
+    digest: str
+
+
+_REFERRED_TO = """
+    SELECT DISTINCT a.project_id, v.digest FROM adapter_versions v JOIN adapters a ON a.id = v.adapter_id
+    WHERE v.digest = ANY ($1::text[]) AND a.removed_at IS NULL AND v.state NOT IN ('rejected', 'deleted')
+"""
+
+
+async def owners(conn: Connection, digests: Collection[str]) -> dict[str, set[str]]:
+    """The projects that refer to each; what nobody refers to is missing."""
+    found: dict[str, set[str]] = {}
+    for row in await conn.fetch(_REFERRED_TO, list(digests)):
+        found.setdefault(row["digest"], set()).add(row["project_id"])
+    return found
+
+
+_REFERENCES = """
+    SELECT a.project_id, a.name, v.version, v.digest
+    FROM projects p JOIN adapters a ON a.project_id = p.id JOIN adapter_versions v ON v.adapter_id = a.id
+    WHERE p.organization_id = $1 AND a.removed_at IS NULL AND v.state NOT IN ('rejected', 'deleted')
+    ORDER BY a.project_id, a.name, v.version
+"""
+
+
+async def references(conn: Connection, organization_id: str) -> list[Reference]:
+    """Everything that the organization needs the store for."""
+    return [Reference(**row) for row in await conn.fetch(_REFERENCES, organization_id)]
+
+
+_STORE_LOCK_KEY = 0x61646170746572  # "adapter"
+
+
+@asynccontextmanager
+async def store_shared(conn: Connection) -> AsyncIterator[None]:
+    """A transaction during which no content leaves the store: what is put there can be referred to."""
+    async with conn.transaction():
+        await conn.execute("SELECT pg_advisory_xact_lock_shared($1)", _STORE_LOCK_KEY)
+        yield
+
+
+@asynccontextmanager
+async def store_exclusive(conn: Connection) -> AsyncIterator[None]:
+    """A transaction during which nobody else puts content into the store or takes it out."""
+    async with conn.transaction():
+        await conn.execute("SELECT pg_advisory_xact_lock($1)", _STORE_LOCK_KEY)
+        yield

@@ -1,0 +1,184 @@
+"""The one way in: content that is here, to a version of an adapter that was seen to work. Uploads, fetched sources and
+the watched folder all end here. Knows nothing of HTTP, nor of where the content came from.
+
+Content is inspected and kept first and referred to then, in a transaction in which nothing leaves the store: whoever
+dies in between leaves content that nobody refers to, which the collector takes away. Nothing is skipped because the
+store has the content already, so the time it takes does not tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import structlog
+
+from adapters.errors import AdapterRejected, StoreFailure
+from adapters.inspection import BaseShape, Bounds, Report, inspect
+from adapters.sandbox.run import SandboxBroken
+from adapters.store import AdapterStore
+from gateway.db import adapter_imports, audit
+from gateway.db.adapter_imports import ImportRow
+from gateway.db.adapter_versions import Content, PutVersion, VersionState, find_version, put_version
+from gateway.db.contents import store_shared
+from gateway.db.limits import exceeded_storage
+from gateway.db.pool import Database
+from gateway.db.projects import lock_project
+from gateway.errors import Conflict, GatewayError, InvalidRequest, Overloaded, QuotaExceeded
+from gateway.lifecycle.alive import alive
+from gateway.lifecycle.prober import Prober
+from gateway.lifecycle.workspace import workspace
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+Inspect = Callable[[Path, Path, BaseShape, Bounds], Awaitable[Report]]
+"""`adapters.inspection.inspect`."""
+
+UNAVAILABLE = "Adapters cannot be inspected or stored at the moment."
+RETRY_AFTER_S = 10.0
+
+MAX_INSPECTIONS = 2
+"""At once, in each gateway: they read, hash and sync files."""
+
+log = structlog.get_logger(__name__)
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What became of an import: the version of an adapter that its content is. changed: whether that is new, or became
+    (or is to become) the current one. state: 'ready', or 'inspected' while no engine is there to probe it."""
+
+    adapter_id: str
+    version: int
+    state: VersionState
+    changed: bool
+
+
+class Intake:
+    """base, bounds: what content has to fit."""
+
+    def __init__(
+        self,
+        database: Database,
+        store: AdapterStore,
+        prober: Prober,
+        *,
+        base: BaseShape,
+        bounds: Bounds,
+        inspect: Inspect = inspect,
+    ) -> None:
+        self._database = database
+        self._store = store
+        self._prober = prober
+        self._base = base
+        self._bounds = bounds
+        self._inspect = inspect
+        self._slots = asyncio.Semaphore(MAX_INSPECTIONS)
+
+    async def take_in(self, imported: ImportRow, content: Path) -> Taken:
+        """Inspect, keep, refer to and probe what an import in the state 'uploaded' brought; its end is recorded on it,
+        whatever that is. content: a folder with PEFT's two files, or an archive; the caller deletes it.
+
+        Raises InvalidRequest (code adapter_rejected, every reason) for what is refused, QuotaExceeded, Conflict for a
+        project that is archived or an import that is over, Overloaded while the store is away.
+        """
+        try:
+            async with alive(lambda: self._touch(imported)):
+                put = await self._keep_and_refer(imported, content)
+        except AdapterRejected as error:
+            await self._end(imported, "rejected", str(error))
+            raise _rejected(str(error)) from None
+        except (StoreFailure, SandboxBroken) as error:
+            log.error("adapter_not_taken_in", import_id=imported.id, error=str(error))
+            await self._end(imported, "failed", UNAVAILABLE)
+            raise Overloaded(UNAVAILABLE, retry_after_s=RETRY_AFTER_S) from None
+        except GatewayError as error:
+            await self._end(imported, "rejected" if isinstance(error, QuotaExceeded) else "failed", error.message)
+            raise
+        if put.state != "ready":
+            await self._prober.probe(put.adapter_id, put.version, mine=put.is_new)
+        async with self._database.acquire() as conn:
+            version = await find_version(conn, put.adapter_id, put.version)
+        if version is None:
+            raise Conflict("The adapter was removed meanwhile.", param="name")
+        if version.state == "rejected":
+            raise _rejected(version.reason or "The engine refused it.")
+        return Taken(put.adapter_id, put.version, version.state, put.changed)
+
+    async def _keep_and_refer(self, imported: ImportRow, content: Path) -> PutVersion:
+        """No connection is held while files are read. What was collected before anything referred to it is put into the
+        store again."""
+        while True:
+            async with self._slots:
+                report = await self._inspect_and_keep(content)
+            async with self._database.acquire() as conn, store_shared(conn):
+                if await asyncio.to_thread(self._store.holds, report.digest):
+                    return await self._refer(conn, imported, report)
+
+    async def _inspect_and_keep(self, content: Path) -> Report:
+        async with workspace(self._store) as folder:
+            into = folder / "adapter"
+            into.mkdir()
+            report = await self._inspect(content, into, self._base, self._bounds)
+            await asyncio.to_thread(self._store.keep, into, report.digest)
+            return report
+
+    async def _refer(self, conn: Connection, imported: ImportRow, report: Report) -> PutVersion:
+        author, project_id = imported.author, imported.project_id
+        project = await lock_project(conn, author.organization_id, project_id)
+        if project is None or project.archived_at is not None:
+            raise Conflict("The project is archived.", param="project_id", code="project_archived")
+        content = Content(report.digest, report.rank, report.size_bytes, msgspec.json.encode(report).decode())
+        put = await put_version(
+            conn,
+            project_id,
+            imported.name,
+            content,
+            source=imported.source,
+            promoted=imported.promote,
+            claimed=self._prober.ready,
+        )
+        if put.is_new:
+            await _check_storage(conn, author.organization_id, project_id)
+        if not await adapter_imports.finish_import(conn, imported.id, put.adapter_id, put.version):
+            raise Conflict("The import is over: it was canceled, or nobody seemed to work on it.", param="import_id")
+        await _record(conn, imported, put, report)
+        return put
+
+    async def _touch(self, imported: ImportRow) -> None:
+        async with self._database.acquire() as conn:
+            await adapter_imports.touch_import(conn, imported.id)
+
+    async def _end(self, imported: ImportRow, state: Literal["rejected", "failed"], reason: str) -> None:
+        async with self._database.acquire() as conn:
+            await adapter_imports.end_import(conn, imported.id, state, reason)
+
+
+async def _check_storage(conn: Connection, organization_id: str, project_id: str) -> None:
+    """Raises QuotaExceeded, which undoes what was stored just now."""
+    exceeded = await exceeded_storage(conn, organization_id, project_id)
+    if exceeded is not None:
+        limit, stored = exceeded
+        raise QuotaExceeded(
+            f"The adapters of this {limit.scope} may have {limit.max} bytes; with this one they would have {stored}.",
+            param="file",
+        )
+
+
+async def _record(conn: Connection, imported: ImportRow, put: PutVersion, report: Report) -> None:
+    """What changes nothing records nothing."""
+    shown: dict[str, Any] = {"name": imported.name, "version": put.version, "digest": report.digest}
+    shown |= {"source": imported.source, "promote": imported.promote, "import_id": imported.id}
+    event = "adapter.promoted" if put.state == "ready" else "adapter_version.updated"
+    if put.is_new:
+        event = "adapter_version.created"
+    for name in ("adapter.created",) * put.is_new_adapter + (event,) * put.changed:
+        after = {"name": imported.name} if name == "adapter.created" else shown
+        await audit.record(conn, imported.author, name, put.adapter_id, project_id=imported.project_id, after=after)
+
+
+def _rejected(reason: str) -> InvalidRequest:
+    return InvalidRequest(reason, param="file", code="adapter_rejected")

@@ -1,0 +1,180 @@
+"""Resumable uploads: an archive that comes piece by piece, each where the last one ended.
+
+The bytes of an import lie in one file of the gateways' data folder. What the database says to have been received is on
+disk; what a gateway that died has written beyond that is cut off. Only one request writes at a time, through a lock on
+the file, which the kernel takes back from a process that dies. Knows nothing of what the bytes are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from gateway.db import adapter_imports
+from gateway.db.adapter_imports import ImportRow
+from gateway.db.pool import Database
+from gateway.errors import Conflict, InvalidRequest
+
+SYNC_BYTES = 8 << 20
+SYNC_S = 5.0
+"""After so many bytes, or so long, what has come is made durable and told."""
+
+IDLE_S = 30.0
+"""Without a byte: a client that is gone may not have said so, and the next one waits for the lock."""
+
+LOCK_WAIT_S = 1.0
+"""A request whose connection broke just now is still telling what came."""
+
+OFFSET_HEADER = "upload-offset"
+
+
+class Uploads:
+    """folder: made on demand; all gateways of a machine share it."""
+
+    def __init__(self, database: Database, folder: Path) -> None:
+        self._database = database
+        self._folder = folder
+
+    def whole(self, imported: ImportRow) -> Path:
+        """The file of an import whose bytes have all come. Raises Conflict where it is not here."""
+        path = self._path(imported)
+        if not path.is_file() or path.stat().st_size != imported.size_bytes:
+            raise _elsewhere()
+        return path
+
+    def discard(self, imported: ImportRow) -> None:
+        self._path(imported).unlink(missing_ok=True)
+
+    async def append(self, imported: ImportRow, offset: int, chunks: AsyncIterator[bytes]) -> None:
+        """Add what comes at offset. What came before the chunks end in an error is kept.
+
+        Raises Conflict where another offset is next, where somebody else is writing, or where the import is over, and
+        InvalidRequest beyond the announced size.
+        """
+        if imported.state != "receiving":
+            raise _over()
+        async with self._locked(imported) as file:
+            known = await self._known(imported)
+            if known is None or known.state != "receiving":
+                raise _over()
+            if offset != known.received_bytes:
+                raise Conflict(
+                    f"The next byte is number {known.received_bytes}, not {offset}.",
+                    param=OFFSET_HEADER,
+                    code="wrong_offset",
+                )
+            assert known.size_bytes is not None, "every resumable upload announces its size"
+            _cut(file, offset)
+            await self._write(imported, file, offset, known.size_bytes, chunks)
+
+    async def sweep(self) -> None:
+        """Delete the bytes of imports that are over."""
+        if not self._folder.is_dir():
+            return
+        found = [path.name for path in self._folder.iterdir()]
+        async with self._database.acquire() as conn:
+            needed = await adapter_imports.still_receiving(conn, found)
+        for name in set(found) - needed:
+            (self._folder / name).unlink(missing_ok=True)
+
+    async def _known(self, imported: ImportRow) -> ImportRow | None:
+        async with self._database.acquire() as conn:
+            return await adapter_imports.find_import(conn, imported.project_id, imported.id)
+
+    async def _write(
+        self, imported: ImportRow, file: BinaryIO, offset: int, size_bytes: int, chunks: AsyncIterator[bytes]
+    ) -> None:
+        told, told_s = offset, time.monotonic()
+        try:
+            async for chunk in _while_they_come(chunks):
+                if offset + len(chunk) > size_bytes:
+                    raise InvalidRequest(
+                        f"There are more than the {size_bytes} bytes that were announced.", code="too_many_bytes"
+                    )
+                # A slow disk must not hold up the event loop.
+                await asyncio.to_thread(file.write, chunk)
+                offset += len(chunk)
+                if offset - told >= SYNC_BYTES or time.monotonic() - told_s >= SYNC_S:
+                    await self._tell(imported, file, offset)
+                    told, told_s = offset, time.monotonic()
+        finally:
+            if offset > told:
+                await self._tell(imported, file, offset)
+
+    async def _tell(self, imported: ImportRow, file: BinaryIO, received_bytes: int) -> None:
+        await asyncio.to_thread(os.fsync, file.fileno())
+        async with self._database.acquire() as conn:
+            if not await adapter_imports.touch_import(conn, imported.id, received_bytes=received_bytes):
+                raise _over()
+
+    def _path(self, imported: ImportRow) -> Path:
+        return self._folder / imported.id
+
+    @asynccontextmanager
+    async def _locked(self, imported: ImportRow) -> AsyncIterator[BinaryIO]:
+        """The file, which the first request of an import makes."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CLOEXEC | (0 if imported.received_bytes else os.O_CREAT)
+        try:
+            descriptor = os.open(self._path(imported), flags, 0o600)
+        except FileNotFoundError:
+            raise _elsewhere() from None
+        with os.fdopen(descriptor, "r+b", buffering=0) as file:
+            await _lock(file)
+            yield file
+
+
+async def _lock(file: BinaryIO) -> None:
+    """The kernel has no way to wait for it with a bound. Raises Conflict."""
+    deadline_s = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline_s:
+                raise Conflict(
+                    "Another request is sending bytes of this import.", param="import_id", code="import_busy"
+                ) from None
+            await asyncio.sleep(LOCK_WAIT_S / 20)
+        else:
+            return
+
+
+async def _while_they_come(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Raises InvalidRequest where none comes for `IDLE_S`."""
+    while True:
+        try:
+            async with asyncio.timeout(IDLE_S):
+                chunk = await anext(chunks, None)
+        except TimeoutError:
+            raise InvalidRequest(f"No byte came for {IDLE_S:.0f} seconds.", code="upload_stalled") from None
+        if chunk is None:
+            return
+        yield chunk
+
+
+def _cut(file: BinaryIO, offset: int) -> None:
+    """Leave what was told. Raises Conflict where that is not here."""
+    if os.fstat(file.fileno()).st_size < offset:
+        raise _elsewhere()
+    file.truncate(offset)
+    file.seek(offset)
+
+
+def _over() -> Conflict:
+    return Conflict("The import takes no more bytes: it is over.", param="import_id")
+
+
+def _elsewhere() -> Conflict:
+    return Conflict(
+        "This gateway does not have what was received: it lies on another machine, or was deleted. Send to a gateway "
+        "of that machine, or begin anew.",
+        param="import_id",
+        code="import_elsewhere",
+    )

@@ -1,0 +1,160 @@
+"""Where this process may connect to on somebody else's word: webhooks, object stores, sources of adapters.
+
+A name is looked up once, every address it stands for is judged, and the connection goes to one that was judged,
+whatever the name means a moment later (DNS rebinding). TLS is still verified for the name. Knows nothing of what is
+sent there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import certifi
+import httpx
+
+LookUp = Callable[[str, int], Awaitable[Sequence[str]]]
+"""The addresses of a name, for a port. Raises OSError and UnicodeError."""
+
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")  # RFC 4291, section 2.4: all that is routed on the internet
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: an IPv4 address is in the last 32 bits
+
+_METADATA = tuple(
+    ipaddress.ip_network(text)
+    for text in (
+        "169.254.0.0/16",  # link-local: AWS, Azure, Google and most others
+        "fe80::/10",
+        "fd00:ec2::/32",  # AWS
+        "100.100.100.200/32",  # Alibaba
+        "168.63.129.16/32",  # Azure's host, at a public address
+        "192.0.0.192/32",  # Oracle
+    )
+)
+"""Where clouds answer questions about the machine itself, its credentials among them."""
+
+
+class NotPublic(Exception):
+    """A URL leads to where nobody from outside has a say; the message says no more than that."""
+
+
+async def look_up(host: str, port: int) -> Sequence[str]:
+    """What the system's resolver says, in its order of preference."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(entry[4][0]).partition("%")[0] for entry in found]
+
+
+class Guard:
+    """Finds the address that a URL leads to. is_allowed: of each address that its name has."""
+
+    def __init__(self, is_allowed: Callable[[str], bool], look_up: LookUp = look_up) -> None:
+        self._is_allowed = is_allowed
+        self._look_up = look_up
+
+    @classmethod
+    def of(cls, *, allow_private: bool) -> Guard:
+        """allow_private: also what the internet cannot reach, such as the loopback; metadata services never."""
+        return cls(_is_no_metadata if allow_private else is_public)
+
+    async def address_of(self, url: httpx.URL) -> str:
+        """Raises NotPublic where any address of the host is not allowed, OSError and UnicodeError where it has none."""
+        if url.scheme not in ("http", "https") or not url.host:
+            raise NotPublic("the URL is not one of http or https")
+        port = url.port or (443 if url.scheme == "https" else 80)
+        addresses = await self._look_up(url.raw_host.decode(), port)
+        if not addresses or not all(map(self._is_allowed, addresses)):
+            raise NotPublic(f"{url.host} is at what is not a public address")  # which one is not theirs to know
+        return addresses[0]
+
+
+def new_client(timeout: httpx.Timeout | float, tls: ssl.SSLContext | None = None) -> httpx.AsyncClient:
+    """For `send_to`. No proxy of the environment, no redirect to where nobody checked the address, and no connection is
+    kept: one that proved to be a host's would be used for another host at the same address. tls: None for the
+    authorities that this machine trusts."""
+    limits = httpx.Limits(max_keepalive_connections=0)
+    return httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False, verify=tls or trusted_authorities())
+
+
+def trusted_authorities() -> ssl.SSLContext:
+    """Those of the system, or of SSL_CERT_FILE where that is set, and those that come with httpx: a small container has
+    no others, a company's own are nowhere else."""
+    context = ssl.create_default_context()
+    context.load_verify_locations(certifi.where())
+    return context
+
+
+@asynccontextmanager
+async def send_to(
+    client: httpx.AsyncClient,
+    address: str,
+    method: str,
+    url: httpx.URL,
+    *,
+    headers: Mapping[str, str],
+    content: bytes | None = None,
+) -> AsyncIterator[httpx.Response]:
+    """The URL's response, its body unread, from the server at this address, which with TLS proves to be the URL's host.
+    Raises httpx.HTTPError."""
+    async with client.stream(
+        method,
+        url.copy_with(host=address),
+        content=content,
+        headers={"host": url.netloc.decode(), "accept-encoding": "identity", **headers},
+        extensions={"sni_hostname": url.raw_host.decode()},
+    ) as response:
+        yield response
+
+
+def names_private_address(url: httpx.URL) -> bool:
+    """Whether the host is written as an address, in any notation, or a name, that only this machine or network has."""
+    host = url.host.rstrip(".").lower()
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return not is_public(host)
+    except ValueError:
+        pass
+    try:  # the notations of inet_aton(3), which resolvers understand: 127.1, 0x7f000001, 2130706433
+        return not is_public(socket.inet_ntoa(socket.inet_aton(host)))
+    except OSError:
+        return False  # a name
+
+
+def is_public(address: str) -> bool:
+    """Whether the internet reaches it, and it is neither this machine's own nor a cloud's service to its machines.
+    Raises ValueError for what is no address."""
+    parsed = _effective(address)
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed not in _GLOBAL_UNICAST:
+        return False
+    return parsed.is_global and not parsed.is_multicast and _is_no_metadata(address) and not _is_our_own(address)
+
+
+def _is_no_metadata(address: str) -> bool:
+    parsed = _effective(address)
+    return not any(parsed in network for network in _METADATA)
+
+
+def _effective(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """The IPv4 address that an IPv6 one only wraps, else itself."""
+    parsed = ipaddress.ip_address(address)
+    if not isinstance(parsed, ipaddress.IPv6Address):
+        return parsed
+    if parsed in _NAT64:
+        return ipaddress.IPv4Address(int(parsed) & 0xFFFF_FFFF)
+    return parsed.ipv4_mapped or parsed.sixtofour or parsed
+
+
+def _is_our_own(address: str) -> bool:
+    """Whether it is one of this machine's interfaces: exactly then the system answers from the address itself. Nothing
+    is sent."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))
+            own: str = probe.getsockname()[0]
+    except OSError:
+        return False  # no way there at all
+    return ipaddress.ip_address(own.partition("%")[0]) == ipaddress.ip_address(address)

@@ -1,0 +1,263 @@
+"""A gateway that is killed while adapters come, are promoted and go; and what must hold of them when it is back.
+
+Each operation tells what its client was promised: an answer counts, whatever happens after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+import msgspec
+
+from adapters.store import AdapterStore
+from gateway.db.pool import Database
+from gateway.lifecycle.collector import Collector
+from gateway.lifecycle.uploads import Uploads
+from gateway.settings import Settings
+from tests.faults.processes import Gateway
+from tests.gateway.admin.adapter_uploads import archive_of, upload
+from tests.gateway.admin_server import write_adapter
+from tests.gateway.live import BASE, FakeEngine, make_operator_key, make_tenant
+from tests.gateway.model_folder import make_model_folder
+
+STEADY = "steady"
+"""The adapter whose two versions are promoted in turns."""
+
+WAIT_S = 60.0
+AFTER_CONTENT_S = 0.1
+"""Within which an upload whose content was kept is referred to, probed and promoted."""
+
+
+class Promised(msgspec.Struct):
+    """What clients were told before the gateway was killed. ready: names of adapters with a version that was told to
+    be ready. current: of `STEADY`. gone: names of adapters that were told to be removed."""
+
+    ready: list[tuple[str, int]] = []
+    current: int | None = None
+    gone: list[str] = []
+
+
+class Left(msgspec.Struct):
+    """What the kills left to be done: probes that a dead gateway had begun, imports that nobody worked on, contents
+    that nobody referred to."""
+
+    num_claims: int
+    num_imports: int
+    num_contents: int
+
+
+class AdapterSite:
+    """Usable between `start` and `close`. Its engine is the fake one, which answers by the digest alone."""
+
+    def __init__(self, folder: Path, dsn: str) -> None:
+        model_dir = make_model_folder(folder / "model")
+        self.settings = Settings(data_dir=folder / "data", model=str(model_dir), model_name=BASE)
+        self.settings.run_dir.mkdir(parents=True)
+        self.gateway = Gateway(self.settings, dsn, 0)
+        self.promised = Promised()
+        self._dsn = dsn
+        self._folder = folder
+        self._engine = FakeEngine(self.settings.engine_endpoint, model_dir)
+        self._num_made = 0
+
+    async def start(self) -> None:
+        tenant = await make_tenant(self._dsn, "acme", "first", "1")
+        await self._execute("UPDATE adapters SET removed_at = now()")  # its content is nowhere
+        self._operator = _client(self.gateway.port, await make_operator_key(self._dsn))
+        self._tenant = _client(self.gateway.port, tenant.key)
+        self._project = f"/v1/organization/projects/{tenant.project_id}"
+        await self.restart()
+        for _ in range(2):
+            assert (await upload(self._operator, self._project, STEADY, self._content())).status_code == 200
+
+    async def close(self) -> None:
+        self.gateway.close()
+        self._engine.kill()
+        await self._operator.aclose()
+        await self._tenant.aclose()
+
+    async def restart(self) -> None:
+        self.gateway.start()
+        await asyncio.to_thread(self.gateway.wait_ready)
+
+    # what clients do
+
+    async def upload(self, name: str) -> None:
+        reply = await upload(self._operator, self._project, name, self._content())
+        self._note(name, reply)
+
+    async def upload_in_pieces(self, name: str) -> None:
+        content = archive_of(self._content())
+        wanted = {"name": name, "size_bytes": len(content)}
+        made = await self._operator.post(f"{self._project}/adapter_imports", json=wanted)
+        path, half = f"{self._project}/adapter_imports/{made.json()['id']}", len(content) // 2
+        for offset, piece in ((0, content[:half]), (half, content[half:])):
+            await self._operator.patch(path, content=piece, headers={"upload-offset": str(offset)})
+        self._note(name, await self._operator.post(f"{path}/complete"))
+
+    async def promote(self, version: int) -> None:
+        reply = await self._operator.post(f"{self._project}/adapters/{STEADY}/versions/{version}/promote")
+        assert reply.status_code == 200, reply.text
+        self.promised.current = version
+
+    async def delete(self, name: str) -> None:
+        reply = await self._operator.delete(f"{self._project}/adapters/{name}")
+        assert reply.status_code == 200, reply.text
+        self.promised.gone.append(name)
+
+    def _note(self, name: str, reply: httpx.Response) -> None:
+        assert reply.status_code == 200, reply.text
+        if reply.json()["version_state"] == "ready":
+            self.promised.ready.append((name, reply.json()["uploaded_version"]))
+
+    # what must hold
+
+    async def check(self, promised: Promised, touched: Collection[str]) -> None:
+        """Of a gateway that has just started again. touched: names of the adapters that were worked on."""
+        found = await self._verify()
+        assert (found["missing"], found["damaged"]) == ([], [])
+        listed = {adapter["name"]: adapter for adapter in await self._list("adapters")}
+        assert not set(promised.gone) & set(listed)
+        assert promised.current in (None, listed[STEADY]["version"])
+        for name, version in promised.ready:
+            assert (await self._version(name, version))["state"] == "ready"
+        for name in listed.keys() & touched:
+            await self._check_servable(name, listed[name]["version"])
+
+    async def settle(self) -> Left:
+        """After the last kill: everything that was interrupted comes to its end; time is moved, not waited for."""
+        num_claimed = await self._execute("UPDATE adapter_versions SET claimed_at = NULL WHERE claimed_at IS NOT NULL")
+        num_imports = await self._execute(
+            "UPDATE adapter_imports SET updated_at = now() - interval '2 days' WHERE state IN ('receiving', 'uploaded')"
+        )
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                states = await self._fetch(
+                    "SELECT DISTINCT v.state FROM adapter_versions v JOIN adapters a"
+                    " ON a.id = v.adapter_id WHERE a.removed_at IS NULL"
+                )
+                if states <= {"ready", "rejected"}:
+                    break
+                await asyncio.sleep(0.1)
+        store, uploads_dir = AdapterStore(Path(self.settings.adapter_store)), self.settings.data_dir / "uploads"
+        async with await Database.connect(self._dsn, max_size=2) as database:
+            uploads = Uploads(database, uploads_dir)
+            collector = Collector(database, store, uploads, resident=frozenset, unload=_nothing, grace_s=0.0)
+            num_orphans = len(await collector.collect())
+        assert list(uploads_dir.glob("*")) == []
+        assert await self._fetch("SELECT DISTINCT state FROM adapter_imports") <= {"done", "failed", "rejected"}
+        found = await self._verify()
+        assert (found["missing"], found["damaged"], found["unreferenced"]) == ([], [], [])
+        referenced = await self._fetch(
+            "SELECT DISTINCT v.digest FROM adapter_versions v JOIN adapters a"
+            " ON a.id = v.adapter_id WHERE a.removed_at IS NULL AND v.state = 'ready'"
+        )
+        assert set(store.digests()) == referenced
+        await self.check(Promised(), await self.names())
+        return Left(num_claimed, num_imports, num_orphans)
+
+    def num_contents(self) -> int:
+        """Of the store."""
+        return sum(not path.name.startswith(".") for path in Path(self.settings.adapter_store).glob("*"))
+
+    async def names(self) -> list[str]:
+        return [adapter["name"] for adapter in await self._list("adapters")]
+
+    async def _check_servable(self, name: str, current: int | None) -> None:
+        """What is ready answers, and under its own number; nothing else does."""
+        model = f"{BASE}:{name}"
+        expected = {model: current}
+        for version in await self._list(f"adapters/{name}/versions"):
+            number = version["version"]
+            expected[f"{model}@{number}"] = number if version["state"] == "ready" else None
+        for asked, number in expected.items():
+            body = {"model": asked, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+            reply = await self._tenant.post("/v1/chat/completions", json=body)
+            assert reply.status_code == (200 if number else 404), (asked, reply.text)
+            assert reply.headers.get("x-lorikeet-adapter") == (f"{name}@{number}" if number else None)
+
+    async def _verify(self) -> dict[str, Any]:
+        reply = await self._operator.post("/v1/organization/adapters/verify")
+        assert reply.status_code == 200, reply.text
+        found: dict[str, Any] = reply.json()
+        return found
+
+    async def _list(self, what: str) -> list[dict[str, Any]]:
+        reply = await self._operator.get(f"{self._project}/{what}", params={"limit": 100})
+        assert reply.status_code == 200, reply.text
+        found: list[dict[str, Any]] = reply.json()["data"]
+        return found
+
+    async def _version(self, name: str, version: int) -> dict[str, Any]:
+        reply = await self._operator.get(f"{self._project}/adapters/{name}/versions/{version}")
+        assert reply.status_code == 200, reply.text
+        found: dict[str, Any] = reply.json()
+        return found
+
+    def _content(self) -> Path:
+        """An adapter that nobody has seen before."""
+        self._num_made += 1
+        folder = self._folder / "made" / str(self._num_made)
+        return write_adapter(folder, seed=self._num_made, in_features=32, out_features=32, num_layers=1)
+
+    async def _execute(self, sql: str) -> int:
+        """How many rows it changed."""
+        conn = await asyncpg.connect(self._dsn)
+        try:
+            return int((await conn.execute(sql)).rpartition(" ")[2])
+        finally:
+            await conn.close()
+
+    async def _fetch(self, sql: str) -> set[str]:
+        conn = await asyncpg.connect(self._dsn)
+        try:
+            return {row[0] for row in await conn.fetch(sql)}
+        finally:
+            await conn.close()
+
+
+async def interrupted(site: AdapterSite, seed: int, span_s: float) -> None:
+    """Kill the gateway amid an upload, a promotion and a removal, when the seed says, and start it again."""
+    chance = random.Random(seed)
+    name = chance.choice(["grown", f"a{seed}"])
+    work = [site.promote(1 + seed % 2), chance.choice([site.upload, site.upload_in_pieces])(name)]
+    if removable := [each for each in await site.names() if each not in (STEADY, name)]:
+        work.append(site.delete(chance.choice(removable)))
+    site.promised, num_before = Promised(), site.num_contents()
+    tasks = [asyncio.create_task(each) for each in work]
+    if chance.random() < 0.5:
+        await asyncio.sleep(chance.uniform(0.0, span_s))
+    else:  # what follows the inspection is short beside it
+        await _until(lambda: site.num_contents() > num_before or all(task.done() for task in tasks))
+        await asyncio.sleep(chance.uniform(0.0, AFTER_CONTENT_S))
+    await asyncio.to_thread(site.gateway.kill)
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        if outcome is not None and not isinstance(outcome, httpx.TransportError):
+            raise outcome
+    await site.restart()
+    await site.check(site.promised, {STEADY, name})
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            if condition():
+                break
+            await asyncio.sleep(0.001)
+
+
+def _client(port: int, key: str) -> httpx.AsyncClient:
+    # Connections of a gateway that is killed are no use to the next one.
+    limits = httpx.Limits(max_keepalive_connections=0)
+    headers = {"authorization": f"Bearer {key}"}
+    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, limits=limits, timeout=WAIT_S)
+
+
+async def _nothing(key: str) -> None:
+    """There is no engine to tell."""

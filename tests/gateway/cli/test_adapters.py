@@ -1,0 +1,268 @@
+"""`lorikeet adapter` against a running gateway over the fake engine: every verb, uploads that break, every way in."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import tarfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import asyncpg
+import httpx
+import pytest
+import trustme
+
+from gateway.settings import Settings
+from tests.conftest import with_database
+from tests.gateway.admin_server import write_adapter
+from tests.gateway.cli.conftest import Cli
+from tests.gateway.lifecycle.web import PUBLIC, answer, serving
+from tests.gateway.live import BASE, FakeEngine, LiveGateway, make_operator_key
+from tests.gateway.model_folder import make_model_folder
+
+PADDING_BYTES = 17 << 20
+T = ("--tenant", "acme")
+
+
+class Site:
+    """A gateway that serves; listener: where it may fetch adapters from, with certificates of ca."""
+
+    def __init__(self, folder: Path, url: str, key: str, ca: trustme.CA, listener: socket.socket) -> None:
+        self.folder = folder
+        self.url = url
+        self.ca = ca
+        self.listener = listener
+        self.port = int(url.rpartition(":")[2])
+        self.environ = {"LORIKEET_DATA_DIR": str(folder), "LORIKEET_ADMIN_KEY": key}
+
+    def adapter(self, name: str, seed: int) -> Path:
+        return write_adapter(self.folder / "made" / name, seed=seed, in_features=32, out_features=32, num_layers=1)
+
+
+async def _execute(dsn: str, sql: str) -> None:
+    conn = await asyncpg.connect(dsn)
+    try:
+        await conn.execute(sql)
+    finally:
+        await conn.close()
+
+
+@pytest.fixture(scope="module")
+def site(postgres: str, database_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("site")
+    model_dir = make_model_folder(folder / "model")
+    asyncio.run(_execute(postgres, f"CREATE DATABASE adapters_cli TEMPLATE {database_template}"))
+    dsn = with_database(postgres, "adapters_cli")
+    key = asyncio.run(make_operator_key(dsn))
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(str(folder / "ca.pem"))
+    (folder / "watched").mkdir()
+    listener = socket.create_server((PUBLIC, 0))
+    settings = Settings(
+        data_dir=folder,
+        model=str(model_dir),
+        model_name=BASE,
+        adapter_sources=f"https://{PUBLIC}:{listener.getsockname()[1]}/adapters/",
+        adapter_folder=folder / "watched",
+        private_webhooks=True,
+        max_failed_keys=0,
+    )
+    (folder / "run").mkdir()
+    engine = FakeEngine(settings.engine_endpoint, model_dir)
+    gateway = LiveGateway(settings, model_dir, dsn)
+    with listener, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(folder / "ca.pem"))
+        try:
+            gateway.start()
+            yield Site(folder, gateway.url, key, ca, listener)
+        finally:
+            gateway.stop()
+            engine.kill()
+
+
+@pytest.fixture
+async def lorikeet(site: Site, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """With the tenants acme and globex."""
+    cli = Cli(site.environ | {"LORIKEET_PORT": str(site.port)}, capsys)
+    known = {tenant["name"] for tenant in await cli.json("tenant", "list")}
+    for name in {"acme", "globex"} - known:
+        await cli("tenant", "create", name)
+    return cli
+
+
+async def said(lorikeet: Cli, *argv: str) -> str:
+    """What a command prints that succeeds."""
+    code, out, err = await lorikeet("adapter", *argv)
+    assert (code, err) == (0, "")
+    return out
+
+
+async def refused(lorikeet: Cli, *argv: str) -> str:
+    """The one line that a command is refused with."""
+    code, out, err = await lorikeet("adapter", *argv)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    return err.removeprefix("lorikeet: ").rstrip()
+
+
+async def test_versions_follow_each_other_and_any_can_be_gone_back_to(lorikeet: Cli, site: Site) -> None:
+    first, second = site.adapter("first", 1), site.adapter("second", 2)
+    assert (await said(lorikeet, "add", *T, "--name", "a", str(first))).startswith("tiny:a is now version 1 (")
+    assert (await said(lorikeet, "add", *T, "--name", "a", str(second))).startswith("tiny:a is now version 2 (")
+    assert (await said(lorikeet, "add", *T, "--name", "a", str(second))).startswith("tiny:a is already version 2 (")
+    assert await said(lorikeet, "rollback", *T, "a") == "tiny:a is now version 1; before it was 2\n"
+    assert await said(lorikeet, "promote", *T, "a@2") == "tiny:a is now version 2\n"
+    assert "is current" in await refused(lorikeet, "retire", *T, "a@2")
+    assert "retire it first" in await refused(lorikeet, "delete-version", *T, "a@1")
+    assert await said(lorikeet, "retire", *T, "a@1") == "a@1 is retired\n"
+    table = (await said(lorikeet, "versions", *T, "a")).splitlines()
+    assert [line.split()[:2] for line in table[1:]] == [["2", "ready,"], ["1", "retired"]]
+    assert await said(lorikeet, "delete-version", *T, "a@1") == "a@1 is deleted\n"
+    third = await lorikeet.json("adapter", "add", *T, "--name", "a", str(site.adapter("third", 3)), "--no-promote")
+    assert (third["version"], third["uploaded_version"], third["version_state"]) == (2, 3, "ready")
+
+
+async def test_what_names_no_version_is_said_so(lorikeet: Cli) -> None:
+    assert await refused(lorikeet, "promote", *T, "a") == (
+        "which version of 'a'? Give it as in a@3; `lorikeet adapter versions` lists them"
+    )
+    for wrong in ("a@", "a@x", "@1", "a@-1", "a@1@2"):
+        assert "names no version" in await refused(lorikeet, "retire", *T, wrong)
+
+
+async def test_settings_sharing_and_what_is_shown(lorikeet: Cli, site: Site) -> None:
+    await said(lorikeet, "add", *T, "--name", "b", str(site.adapter("b", 4)))
+    out = await said(lorikeet, "set", *T, "b", "--temperature", "0.5", "--system-prompt", "Be brief.", "--pin")
+    assert out == "b: temperature 0.5, system_prompt Be brief., pinned\n"
+    assert await said(lorikeet, "set", *T, "b", "--clear", "system_prompt", "--unpin") == "b: temperature 0.5\n"
+    assert "nothing to set" in await refused(lorikeet, "set", *T, "b")
+    assert "both set and cleared" in await refused(lorikeet, "set", *T, "b", "--top-k", "1", "--clear", "top_k")
+    assert await said(lorikeet, "share", *T, "b", "--with", "globex") == "globex may call b of acme\n"
+    shown = await lorikeet.json("adapter", "show", *T, "b")
+    assert (shown["shared_with"], shown["defaults"]["temperature"]) == (["globex"], 0.5)
+    assert "shared_with: globex\n" in await said(lorikeet, "show", *T, "b")
+    assert await said(lorikeet, "unshare", *T, "b", "--with", "globex") == "globex may not call b of acme any more\n"
+    version = await lorikeet.json("adapter", "show", *T, "b@1")
+    assert (version["state"], version["report"]["rank"]) == ("ready", 2)
+    assert "state: ready\n" in await said(lorikeet, "show", *T, "b@1")
+    assert "no version '9'" in await refused(lorikeet, "show", *T, "b@9")
+
+
+async def test_a_refusal_can_be_read_again(lorikeet: Cli, site: Site) -> None:
+    wide = write_adapter(site.folder / "made" / "wide", in_features=9)
+    assert (await refused(lorikeet, "add", *T, "--name", "w", str(wide))).startswith("The adapter was refused: ")
+    (newest, *_) = await lorikeet.json("adapter", "imports", *T)
+    assert (newest["name"], newest["state"], newest["version"]) == ("w", "rejected", None)
+    assert newest["reason"] in await said(lorikeet, "imports", *T)
+
+
+async def test_the_store_is_verified(lorikeet: Cli, site: Site) -> None:
+    await said(lorikeet, "add", *T, "--name", "v", str(site.adapter("v", 5)))
+    assert "contents are whole" in await said(lorikeet, "verify")
+
+
+def archive(folder: Path, path: Path, padding_bytes: int = 0) -> Path:
+    """Of an adapter's folder; the padding is a file that nobody needs."""
+    (folder / "README.md").write_bytes(os.urandom(padding_bytes))
+    with tarfile.open(path, "w") as tar:
+        tar.add(folder, "adapter")
+    return path
+
+
+@asynccontextmanager
+async def breaking(port: int, after_bytes: list[int]) -> AsyncIterator[int]:
+    """A way to the port that breaks one connection after the other once so many bytes went there, then no more."""
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, left: float) -> None:
+        with suppress(ConnectionError):
+            while left > 0 and (chunk := await reader.read(65536)):
+                writer.write(chunk)
+                await writer.drain()
+                left -= len(chunk)
+        writer.close()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", port)
+        left = after_bytes.pop(0) if after_bytes else float("inf")
+        back = asyncio.create_task(pump(there_reader, writer, float("inf")))
+        await pump(reader, there_writer, left)
+        writer.close()
+        await back
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+async def test_a_large_upload_goes_on_where_a_connection_broke(lorikeet: Cli, site: Site, tmp_path: Path) -> None:
+    large = archive(site.adapter("large", 6), tmp_path / "large.tar", PADDING_BYTES)
+    async with breaking(site.port, [3 << 20, 12 << 20, 1 << 20]) as port:
+        code, out, err = await lorikeet("adapter", "add", *T, "--name", "large", str(large), LORIKEET_PORT=str(port))
+    assert (code, err) == (0, "")
+    assert out.startswith("tiny:large is now version 1 (")
+    (newest, *_) = await lorikeet.json("adapter", "imports", *T)
+    assert (newest["state"], newest["received_bytes"]) == ("done", large.stat().st_size)
+
+
+async def test_an_upload_can_be_resumed_another_day(lorikeet: Cli, site: Site, tmp_path: Path) -> None:
+    path = archive(site.adapter("resumed", 7), tmp_path / "a.tar")
+    content, project = path.read_bytes(), await _project(lorikeet)
+    headers = {"authorization": f"Bearer {site.environ['LORIKEET_ADMIN_KEY']}"}
+    async with httpx.AsyncClient(base_url=f"{site.url}/v1/organization{project}", headers=headers) as client:
+        made = await client.post("/adapter_imports", json={"name": "r", "size_bytes": len(content)})
+        imported = made.json()["id"]
+        await client.patch(f"/adapter_imports/{imported}", content=content[:100], headers={"upload-offset": "0"})
+    add = ("add", *T, "--name", "r", "--resume", imported)
+    other = archive(site.adapter("resumed", 7), tmp_path / "b.tar", 10_000)
+    assert "it is not the content that was begun with" in await refused(lorikeet, *add, str(other))
+    assert "is an upload of 'r'" in await refused(lorikeet, "add", *T, "--name", "x", "--resume", imported, str(path))
+    assert (await said(lorikeet, *add, str(path))).startswith("tiny:r is now version 1 (")
+    assert (await said(lorikeet, *add, str(path))).startswith("tiny:r is already version 1 ("), "it was over"
+
+
+async def test_an_upload_can_be_canceled(lorikeet: Cli, site: Site) -> None:
+    headers = {"authorization": f"Bearer {site.environ['LORIKEET_ADMIN_KEY']}"}
+    async with httpx.AsyncClient(base_url=f"{site.url}/v1/organization", headers=headers) as client:
+        path = f"{await _project(lorikeet)}/adapter_imports"
+        imported = (await client.post(path, json={"name": "c", "size_bytes": 10})).json()["id"]
+    assert await said(lorikeet, "cancel-import", *T, imported) == f"{imported} is canceled\n"
+    assert "is over" in await refused(lorikeet, "cancel-import", *T, imported)
+
+
+async def _project(lorikeet: Cli) -> str:
+    tenants = await lorikeet.json("tenant", "list")
+    return next(f"/projects/{tenant['id']}" for tenant in tenants if tenant["name"] == "acme")
+
+
+async def test_the_server_fetches_from_a_source(lorikeet: Cli, site: Site, tmp_path: Path) -> None:
+    made = archive(site.adapter("fetched", 8), tmp_path / "fetched.tar")
+    async with serving(site.ca, site.listener.dup()) as web:
+        web.pages["/adapters/good.tar"] = answer(200, made.read_bytes())
+        web.pages["/adapters/bad.tar"] = answer(200, b"no archive")
+        good, bad, gone, elsewhere = (
+            web.url(path, PUBLIC) for path in ("/adapters/good.tar", "/adapters/bad.tar", "/adapters/gone", "/other")
+        )
+        web.pages["/adapters/gone"] = answer(404)
+        assert (await said(lorikeet, "add", *T, "--name", "f", good)).startswith("tiny:f@1 is now current (")
+        again = await lorikeet.json("adapter", "add", *T, "--name", "f", good, "--no-promote")
+        assert (again["state"], again["version"], again["version_state"]) == ("done", 1, "ready")
+        assert "neither a tar" in await refused(lorikeet, "add", *T, "--name", "g", bad)
+        assert (await refused(lorikeet, "add", *T, "--name", "g", gone)).endswith("answered 404")
+        assert "not among the sources" in await refused(lorikeet, "add", *T, "--name", "g", elsewhere)
+    assert "by itself" in await refused(lorikeet, "add", *T, "--name", "g", good, "--resume", "imp_x")
+
+
+async def test_the_watched_folder_is_a_way_in(lorikeet: Cli, site: Site) -> None:
+    site.adapter("dropped", 9).rename(site.folder / "made" / "ready")
+    (site.folder / "watched" / "acme").mkdir()
+    (site.folder / "made" / "ready").rename(site.folder / "watched" / "acme" / "dropped")
+    for _ in range(100):
+        if "dropped" in await said(lorikeet, "list", *T):
+            break
+        await asyncio.sleep(0.2)
+    (version,) = await lorikeet.json("adapter", "versions", *T, "dropped")
+    assert version["source"] == "folder"
