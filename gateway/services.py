@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -120,24 +120,18 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         lifecycle = _lifecycle(settings, config, database, pools[settings.model_name])
         admin = _admin_services(settings, database, authenticator, failures, backend, reconciler, lifecycle)
         await _start(stack, authenticator, limiter, metering, backend, Purger(database))
-        lifecycle.start()
-        stack.push_async_callback(lifecycle.stop)
-        _start_ways_in(stack, settings, database, lifecycle)
         residency = Residency(database, [backend])
         authenticator.changes.subscribe(residency.changed)
-        residency.start()
-        stack.push_async_callback(residency.stop)
-        webhooks = WebhookSender(database, allow_private=settings.private_webhooks)
-        webhooks.start()
-        stack.push_async_callback(webhooks.stop)
-        deliverer = Deliverer(database, places_below(settings.export_dir, allow_private=settings.private_webhooks))
-        deliverer.start()
-        stack.push_async_callback(deliverer.stop)
-        bookkeeper = Bookkeeper(database)
-        bookkeeper.start()
-        stack.push_async_callback(bookkeeper.stop)
-        reconciler.start()
-        stack.push_async_callback(reconciler.stop)
+        _run(
+            stack,
+            lifecycle,
+            *_ways_in(settings, database, lifecycle),
+            residency,
+            WebhookSender(database, allow_private=settings.private_webhooks),
+            Deliverer(database, places_below(settings.export_dir, allow_private=settings.private_webhooks)),
+            Bookkeeper(database),
+            reconciler,
+        )
         metrics.watch(list(pools.values()))
         yield Services(
             settings=settings,
@@ -195,6 +189,21 @@ async def _start(
     stack.push_async_callback(_drain, backend)
 
 
+class Worker(Protocol):
+    """What works in the background from `start` to `stop`."""
+
+    def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+def _run(stack: AsyncExitStack, *workers: Worker) -> None:
+    """Start each; the stack stops them in the opposite order."""
+    for worker in workers:
+        worker.start()
+        stack.push_async_callback(worker.stop)
+
+
 def _lifecycle(settings: Settings, config: ModelConfig, database: Database, pool: Pool) -> Lifecycle:
     return Lifecycle(
         database,
@@ -206,18 +215,15 @@ def _lifecycle(settings: Settings, config: ModelConfig, database: Database, pool
     )
 
 
-def _start_ways_in(stack: AsyncExitStack, settings: Settings, database: Database, lifecycle: Lifecycle) -> None:
-    """What brings adapters in without a request: sources and the watched folder. The stack stops them."""
+def _ways_in(settings: Settings, database: Database, lifecycle: Lifecycle) -> list[Worker]:
+    """What brings adapters in without a request: sources and the watched folder."""
     take_in, store, max_bytes = lifecycle.intake.take_in, lifecycle.store, settings.max_adapter_bytes
     downloader = Downloader(Guard.of(allow_private=settings.private_webhooks))
     fetcher = Fetcher(downloader, settings.allowed_sources, max_bytes=max_bytes, hub=Hub.of(os.environ))
-    importer = Importer(database, fetcher, take_in, store)
-    importer.start()
-    stack.push_async_callback(importer.stop)
+    workers: list[Worker] = [Importer(database, fetcher, take_in, store)]
     if settings.adapter_folder is not None:
-        watcher = Watcher(database, settings.adapter_folder, take_in, store, max_bytes=max_bytes)
-        watcher.start()
-        stack.push_async_callback(watcher.stop)
+        workers.append(Watcher(database, settings.adapter_folder, take_in, store, max_bytes=max_bytes))
+    return workers
 
 
 def _admin_services(
