@@ -342,10 +342,11 @@ def _check_origins(settings: Settings) -> None:
 
 
 def _check_adapter_places(settings: Settings) -> None:
-    try:
-        _ = settings.allowed_sources
-    except WrongSource as error:
-        raise BadSetting(f"LORIKEET_ADAPTER_SOURCES={settings.adapter_sources!r}: {error}") from None
+    for place in filter(None, map(str.strip, settings.adapter_sources.split(","))):
+        try:
+            parse_place(place)
+        except WrongSource as error:
+            raise BadSetting(f"LORIKEET_ADAPTER_SOURCES: {place!r} is no source: {error}") from None
     if "://" in settings.adapter_store:
         try:
             is_bucket = parse_place(settings.adapter_store).scheme == "s3"

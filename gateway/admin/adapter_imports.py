@@ -31,11 +31,13 @@ MAX_OFFSET_DIGITS = 16
 
 
 class CreateAdapterImport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """size_bytes: of the archive. promote: whether the version becomes current once it is ready."""
+    """size_bytes, sha256: of the archive; what comes is held against them.
+    promote: whether the version becomes current once it is ready."""
 
     name: str
     size_bytes: Annotated[int, Meta(ge=1, le=2**50)]
     promote: bool = True
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None
 
 
 class AdapterImportController(Controller):
@@ -75,6 +77,7 @@ class AdapterImportController(Controller):
                 promote=wanted.promote,
                 author=author(caller),
                 size_bytes=wanted.size_bytes,
+                sha256=wanted.sha256,
             )
             shown = import_wire(row)
             event = "adapter_import.created"
@@ -142,7 +145,8 @@ class AdapterImportController(Controller):
         if mine is None:
             return await _answer_again(services, row)
         try:
-            taken = await services.lifecycle.intake.take_in(mine, services.lifecycle.uploads.whole(mine))
+            content = await services.lifecycle.uploads.as_announced(mine)
+            taken = await services.lifecycle.intake.take_in(mine, content)
         finally:
             services.lifecycle.uploads.discard(mine)
         return await put_answer(services, project_id, mine.name, taken)

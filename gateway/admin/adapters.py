@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -25,7 +26,7 @@ from gateway.admin.projects import active_project, existing_project
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.admin.upload import FORM, read_json, receive_adapter
 from gateway.api.shape import shape
-from gateway.db import adapter_imports, adapters, audit
+from gateway.db import adapter_imports, adapters, aliases, audit
 from gateway.db.adapter_versions import find_version, wish
 from gateway.errors import Conflict, InvalidRequest, NotFound
 from gateway.lifecycle.intake import Taken
@@ -94,6 +95,7 @@ class AdapterController(Controller):
                     state="uploaded",
                     promote=uploaded.promote,
                     author=author(caller),
+                    size_bytes=_size_bytes(uploaded.content),
                 )
             taken = await services.lifecycle.intake.take_in(imported_row, uploaded.content)
         return Response(await put_answer(services, project_id, uploaded.name, taken))
@@ -131,14 +133,17 @@ class AdapterController(Controller):
     async def remove_adapter(
         self, project_id: FromPath[str], name: FromPath[str], services: Services, caller: Caller
     ) -> DeletedAdapter:
-        """Remove an adapter with all its versions. Content that no other adapter uses leaves the store soon."""
+        """Remove an adapter with all its versions, and the aliases that point at them.
+
+        Content that no other adapter uses leaves the store soon."""
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             before = await locked_adapter(conn, project_id, name)
+            gone = [alias.name for alias in await aliases.list_aliases(conn, project_id) if alias.adapter == name]
             await adapters.remove_adapter(conn, project_id, name)
             shown = audited(before)
             await audit.record(conn, author(caller), "adapter.deleted", before.id, project_id=project_id, before=shown)
-        return DeletedAdapter(name)
+        return DeletedAdapter(name, gone)
 
 
 @post("/adapters/verify", status_code=200, opt=needs("adapters.write", body=Nothing))
@@ -174,6 +179,12 @@ async def _fetch_later(
         shown = import_wire(row)
         await audit.record(conn, author(caller), "adapter_import.created", row.id, project_id=project_id, after=shown)
     return shown
+
+
+def _size_bytes(content: Path) -> int:
+    """Of an archive, or of the files in a folder."""
+    files = content.iterdir() if content.is_dir() else (content,)
+    return sum(file.stat().st_size for file in files)
 
 
 async def check_room(conn: Connection, project_id: str) -> None:

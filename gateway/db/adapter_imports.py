@@ -32,8 +32,8 @@ MAX_CLAIMS = 3
 
 
 class ImportRow(msgspec.Struct, frozen=True, kw_only=True):
-    """source: 'upload', 'folder' or the address it is fetched from. size_bytes: as announced, None where nobody knows.
-    adapter_id, version: what it became, once it is done. author: whom the audit log names."""
+    """source: 'upload', 'folder' or the address it is fetched from. size_bytes, sha256: as announced, None where nobody
+    knows. adapter_id, version: what it became, once it is done. author: whom the audit log names."""
 
     id: str
     project_id: str
@@ -47,15 +47,17 @@ class ImportRow(msgspec.Struct, frozen=True, kw_only=True):
     author: Author
     adapter_id: str | None
     version: int | None
+    sha256: str | None
     created_at: datetime.datetime
     updated_at: datetime.datetime
 
 
 _INSERT = """
-    INSERT INTO adapter_imports (id, project_id, name, source, state, size_bytes, promote, author)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+    INSERT INTO adapter_imports
+        (id, project_id, name, source, state, size_bytes, promote, author, sha256, received_bytes)
+    VALUES ($1, $2, $3, $4, $5, $6::bigint, $7, $8, $9, CASE $5 WHEN 'uploaded' THEN coalesce($6::bigint, 0) ELSE 0 END)
     RETURNING id, project_id, name, source, state, reason, size_bytes, received_bytes, promote, author, adapter_id,
-              version, created_at, updated_at
+              version, sha256, created_at, updated_at
 """
 
 
@@ -69,17 +71,20 @@ async def create_import(
     promote: bool,
     author: Author,
     size_bytes: int | None = None,
+    sha256: str | None = None,
 ) -> ImportRow:
     """name: checked by the caller. state: 'receiving', 'fetching', or 'uploaded' where the content is there."""
     kept = msgspec.json.encode(author).decode()
-    row = await conn.fetchrow(_INSERT, new_id("imp"), project_id, name, source, state, size_bytes, promote, kept)
+    row = await conn.fetchrow(
+        _INSERT, new_id("imp"), project_id, name, source, state, size_bytes, promote, kept, sha256
+    )
     assert row is not None
     return _import(row)
 
 
 _FIND = """
     SELECT id, project_id, name, source, state, reason, size_bytes, received_bytes, promote, author, adapter_id,
-           version, created_at, updated_at
+           version, sha256, created_at, updated_at
     FROM adapter_imports WHERE project_id = $1 AND id = $2
 """
 
@@ -91,7 +96,7 @@ async def find_import(conn: Connection, project_id: str, import_id: str) -> Impo
 
 _LIST = """
     SELECT id, project_id, name, source, state, reason, size_bytes, received_bytes, promote, author, adapter_id,
-           version, created_at, updated_at
+           version, sha256, created_at, updated_at
     FROM adapter_imports
     WHERE project_id = $1 AND ($2::text IS NULL OR (created_at, id) <
                                (SELECT created_at, id FROM adapter_imports WHERE project_id = $1 AND id = $2))
@@ -122,7 +127,7 @@ _CLAIM = """
                          AND fetched.num_claims > 0 AND fetched.updated_at >= now() - interval '20 seconds') < $2
                 ORDER BY created_at LIMIT 1 FOR UPDATE SKIP LOCKED)
     RETURNING id, project_id, name, source, state, reason, size_bytes, received_bytes, promote, author, adapter_id,
-              version, created_at, updated_at
+              version, sha256, created_at, updated_at
 """
 
 
@@ -152,7 +157,7 @@ _UPLOADED = """
     UPDATE adapter_imports SET state = 'uploaded', updated_at = now()
     WHERE id = $1 AND state IN ('receiving', 'fetching')
     RETURNING id, project_id, name, source, state, reason, size_bytes, received_bytes, promote, author, adapter_id,
-              version, created_at, updated_at
+              version, sha256, created_at, updated_at
 """
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import hashlib
 import os
 import time
 from collections.abc import AsyncIterator
@@ -33,6 +34,8 @@ LOCK_WAIT_S = 1.0
 
 OFFSET_HEADER = "upload-offset"
 
+NOT_AS_ANNOUNCED = "The bytes that came are not those that were announced: their SHA-256 differs."
+
 
 class Uploads:
     """folder: made on demand; all gateways of a machine share it."""
@@ -46,6 +49,16 @@ class Uploads:
         path = self._path(imported)
         if not path.is_file() or path.stat().st_size != imported.size_bytes:
             raise _elsewhere()
+        return path
+
+    async def as_announced(self, imported: ImportRow) -> Path:
+        """The whole file, once it is found to have the announced SHA-256, if any was. Raises what `whole` raises, and
+        InvalidRequest for other bytes: the import is rejected then."""
+        path = self.whole(imported)
+        if imported.sha256 is not None and await asyncio.to_thread(_sha256, path) != imported.sha256:
+            async with self._database.acquire() as conn:
+                await adapter_imports.end_import(conn, imported.id, "rejected", NOT_AS_ANNOUNCED)
+            raise InvalidRequest(NOT_AS_ANNOUNCED, param="file", code="adapter_rejected")
         return path
 
     def discard(self, imported: ImportRow) -> None:
@@ -165,6 +178,11 @@ def _cut(file: BinaryIO, offset: int) -> None:
         raise _elsewhere()
     file.truncate(offset)
     file.seek(offset)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _over() -> Conflict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,26 @@ async def test_wrong_bytes_are_refused(operator: httpx.AsyncClient, acme: str, s
     large = {"name": "pirate", "size_bytes": MAX_ADAPTER_BYTES + 1}
     assert error_of(await operator.post(f"{acme}/adapter_imports", json=large))[1] == "size_bytes"
     assert (await operator.get(f"{acme}/adapters")).json()["data"] == []
+
+
+async def test_other_bytes_than_announced_are_refused(
+    operator: httpx.AsyncClient, acme: str, archive: bytes, server: AdminServer
+) -> None:
+    announced = hashlib.sha256(archive).hexdigest()
+    for content, state in ((archive[:-1] + b"x", "rejected"), (archive, "done")):
+        wanted = {"name": "pirate", "size_bytes": len(archive), "sha256": announced}
+        made = (await operator.post(f"{acme}/adapter_imports", json=wanted)).json()
+        path = f"{acme}/adapter_imports/{made['id']}"
+        assert (await send(operator, path, 0, content)).json()["sha256"] == announced
+        reply = await operator.post(f"{path}/complete")
+        assert (await state_of(operator, path))[0] == state
+        if state == "rejected":
+            for again in (reply, await operator.post(f"{path}/complete")):
+                assert error_of(again) == (400, "file", "adapter_rejected")
+                assert "are not those that were announced" in again.json()["error"]["message"]
+            assert list((server.store_dir.parent / "uploads").iterdir()) == []
+    wrong = {"name": "pirate", "size_bytes": 1, "sha256": "x"}
+    assert error_of(await operator.post(f"{acme}/adapter_imports", json=wrong))[1] == "sha256"
 
 
 async def test_an_upload_is_canceled_and_then_takes_nothing_more(operator: httpx.AsyncClient, acme: str) -> None:
