@@ -70,9 +70,8 @@ class AdapterVersionDetail(AdapterVersion, frozen=True, kw_only=True):
 
 
 class AdapterImport(msgspec.Struct, frozen=True):
-    """How content comes in. name: empty until that part of an upload in one piece has come. version: what it
-    became, once state is "done". reason: why it is "rejected" or "failed". received_bytes: where a resumable upload goes
-    on."""
+    """How content comes in. name: empty until that part of an upload in one piece has come. version: what it became,
+    once state is "done". reason: why it is "rejected" or "failed". received_bytes: where a resumable upload goes on."""
 
     id: str
     name: str

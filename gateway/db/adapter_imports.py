@@ -32,8 +32,9 @@ MAX_CLAIMS = 3
 
 
 class ImportRow(msgspec.Struct, frozen=True, kw_only=True):
-    """source: 'upload', 'folder' or the address it is fetched from. size_bytes: as announced, None where nobody knows, as of
-    an upload in one piece; the name of such a one is empty until its bytes have come. adapter_id, version: what it became, once it is done. author: whom the audit log names."""
+    """source: 'upload', 'folder' or the address it is fetched from. size_bytes: as announced, None where nobody knows,
+    as of an upload in one piece; the name of such a one is empty until its bytes have come. adapter_id, version: what
+    it became, once it is done. author: whom the audit log names."""
 
     id: str
     project_id: str
