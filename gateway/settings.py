@@ -119,6 +119,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     adapter_cache_bytes: Annotated[
         Bytes, Meta(description="What each machine keeps on its disk of adapters in a bucket.")
     ] = 16 << 30
+    adapter_grace_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=86400 * 30,
+            description="How long an adapter's content stays after nothing refers to it; requests that run may still "
+            "need it.",
+        ),
+    ] = 3600.0
     adapter_sources: Annotated[
         str,
         Meta(

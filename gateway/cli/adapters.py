@@ -165,7 +165,7 @@ def _verify(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     with AdminClient.of(environ) as client:
         found = client.post("/adapters/verify", json={})
     faults = [*found["missing"], *found["damaged"]]
-    lines = [f"{found['num_verified']} contents are whole, {len(found['unreferenced'])} await collection"]
+    lines = [f"{found['num_verified']} contents are whole, {found['num_unreferenced']} await collection"]
     lines += [f"{fault['project_id']} {fault['name']}@{fault['version']}: {fault['detail']}" for fault in faults]
     print_result(arguments, found, "\n".join(lines))
     return EXIT_FAILED if faults else EXIT_OK

@@ -1,4 +1,4 @@
-"""`lorikeet adapter` where it goes wrong: other bytes than those that were begun with, names that are none, no engine."""
+"""`lorikeet adapter` where it goes wrong: other bytes than it began with, names that are none, no engine to try it."""
 
 from __future__ import annotations
 
