@@ -66,7 +66,7 @@ class Upload:
                 form = {"name": self._name, "promote": str(self._promote).lower()}
                 return self._client.post(f"{self._project}/adapters", data=form, files=files)
             archive = files.get("archive") or _pack(files, stack)
-            sha256 = hashlib.file_digest(archive, "sha256").hexdigest()
+            sha256 = _sha256(archive)
             if import_id is None:
                 import_id = self._begin(_size(archive), sha256)
             else:
@@ -147,6 +147,13 @@ def _size(file: BinaryIO) -> int:
     size_bytes = file.seek(0, 2)
     file.seek(position)
     return size_bytes
+
+
+def _sha256(file: BinaryIO) -> str:
+    hashed = hashlib.sha256()
+    while piece := file.read(PIECE_BYTES):
+        hashed.update(piece)
+    return hashed.hexdigest()
 
 
 def _pack(files: dict[str, BinaryIO], stack: ExitStack) -> BinaryIO:
