@@ -11,7 +11,8 @@ import os
 import shutil
 import signal
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -86,10 +87,22 @@ def private_folder(path: Path, uid: int, gid: int) -> Path:
     return path
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of a file that is open, such as those of a full disk, do not say which file it is: here they do."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
 def write_private(path: Path, text: str) -> None:
     """Replace a file as a whole with text, readable by its owner alone; it is on disk when this returns."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+    opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with naming(path), os.fdopen(opened, "w") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -186,7 +186,11 @@ def _check_text(connection: ASGIConnection[Any, Any, Any, Any], access: Access) 
     """PostgreSQL's text cannot hold a NUL; and a parameter that nobody reads must not seem to count."""
     if any("\0" in str(value) for value in connection.path_params.values()):
         raise NotFound("The path names nothing that exists.")
+    seen = set()
     for param, value in connection.query_params.multi_items():
+        if param in seen and f"{param.removesuffix('[]')}[]" not in access.query:
+            raise InvalidRequest(f"The parameter '{param}' is given twice.", param=param, code="invalid_value")
+        seen.add(param)
         if param not in access.query:
             raise InvalidRequest(f"Unrecognized query parameter: {param}", param=param, code="unknown_parameter")
         if "\0" in value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from litestar import Controller, Request, delete, get, post
@@ -17,9 +17,20 @@ from gateway.admin.services import Caller, Services
 from gateway.db import audit, deliveries
 from gateway.db.deliveries import WATCHED_DAYS, DeliveryRow, RunRow
 from gateway.db.organizations import lock_organization
+from gateway.db.periods import first_and_last
 from gateway.errors import InvalidRequest, NotFound
-from gateway.exports.destination import Destination, Schedule, WrongDestination, check_destination, split_secret
+from gateway.exports.destination import (
+    Destination,
+    Schedule,
+    WrongDestination,
+    check_destination,
+    location,
+    split_secret,
+)
 from gateway.exports.request import FORMATS_OF, Format, Kind, WrongExport, parse_span
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
 
 MAX_DELIVERIES = 50
 NUM_RUNS_SHOWN = 100
@@ -40,7 +51,7 @@ class SetDelivery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """created_at in Unix seconds."""
+    """location: a folder within the server's data folder, or a bucket's URL. created_at in Unix seconds."""
 
     id: str
     name: str
@@ -48,6 +59,7 @@ class Delivery(msgspec.Struct, frozen=True):
     format: str
     schedule: str
     destination: dict[str, Any]
+    location: str
     from_period: str
     created_at: int
     object: Literal["organization.delivery"] = "organization.delivery"
@@ -103,6 +115,7 @@ class DeliveryController(Controller):
         destination, secret = split_secret(wanted.destination)
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
+            await _check_first(conn, caller.organization_id, wanted, from_period)
             before = {row.name: row for row in await deliveries.list_deliveries(conn, caller.organization_id)}
             if len(before) >= MAX_DELIVERIES and wanted.name not in before:
                 raise InvalidRequest(f"There are {MAX_DELIVERIES} deliveries already, the most there can be.")
@@ -167,6 +180,13 @@ def _check(wanted: SetDelivery) -> datetime.date:
     return first.date()
 
 
+async def _check_first(conn: Connection, organization_id: str, wanted: SetDelivery, from_period: datetime.date) -> None:
+    """Raises InvalidRequest where a monthly delivery was to begin before the organization's first month."""
+    first, _ = await first_and_last(conn, organization_id)
+    if wanted.from_period is not None and wanted.schedule == "monthly" and from_period < first:
+        raise wrong_value("from_period", f"the first month is {first:%Y-%m}")
+
+
 def _no_such(delivery_id: str) -> NotFound:
     return NotFound(f"There is no delivery with the id '{delivery_id}'.", param="delivery_id")
 
@@ -179,6 +199,7 @@ def _shown(row: DeliveryRow) -> Delivery:
         format=row.format,
         schedule=row.schedule,
         destination=row.destination,
+        location=location(row.organization_id, row.destination),
         from_period=row.from_period.isoformat()[: 10 if row.schedule == "daily" else 7],
         created_at=seconds(row.created_at),
     )

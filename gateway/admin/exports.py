@@ -19,10 +19,10 @@ from gateway.admin.paging import wrong_value
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.api.shape import shape
 from gateway.db import projects
-from gateway.errors import InvalidRequest
+from gateway.errors import InvalidRequest, NotFound
 from gateway.exports.archive import MEDIA_TYPE, zip_chunks
 from gateway.exports.produce import open_export
-from gateway.exports.request import FORMATS_OF, ExportRequest, WrongExport, make_request
+from gateway.exports.request import FORMATS_OF, ExportRequest, NoSuchPeriod, WrongExport, make_request
 from gateway.tenancy.permissions import no_such_project
 
 REQUIRED = ("kind", "period")
@@ -84,6 +84,10 @@ async def _download(services: AdminServices, wanted: ExportRequest) -> Stream:
 async def _body(services: AdminServices, wanted: ExportRequest) -> AsyncIterator[bytes]:
     with services.downloads.one(wanted.project_id or wanted.organization_id):
         async with open_export(services.database, wanted, deadline_s=DEADLINE_S) as export:
+            try:
+                await export.check_period()
+            except NoSuchPeriod as error:
+                raise NotFound(f"{error.reason[0].upper()}{error.reason[1:]}.", param="period") from None
             async for chunk in zip_chunks(export):
                 if chunk:
                     yield chunk

@@ -10,7 +10,7 @@ from litestar.response import Response
 
 from gateway.admin.access import needs
 from gateway.admin.paging import wrong_value
-from gateway.admin.periods import month_of
+from gateway.admin.periods import existing_period, month_of
 from gateway.admin.projects import existing_project
 from gateway.admin.services import Caller, Services
 from gateway.api.shape import shape
@@ -40,6 +40,7 @@ class InvoiceController(Controller):
             raise wrong_value("format", "expected json or html")
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
+            await existing_period(conn, caller.organization_id, start)
             if form == "json":
                 document = await invoices.find_document(conn, caller.organization_id, project_id, start)
                 return Response(document, media_type="application/json")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from litestar import Controller, Request, get, post
@@ -16,11 +16,16 @@ from gateway.admin.common import author, seconds_or_none
 from gateway.admin.paging import Page, page_of_all, read_list_query
 from gateway.admin.services import Caller, Services
 from gateway.billing.closing import next_month
-from gateway.billing.invoice import Invoice
+from gateway.billing.invoice import Invoice, Party
 from gateway.db import audit, invoices, periods
+from gateway.db.deliveries import projects_without_customer
 from gateway.db.organizations import lock_organization
+from gateway.db.prices import currency_of
 from gateway.db.rollups import catch_up
 from gateway.errors import Conflict, NotFound
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
 
 
 class Period(msgspec.Struct, frozen=True):
@@ -35,7 +40,15 @@ class Period(msgspec.Struct, frozen=True):
     invoiced_at: int | None
     num_requests: int
     cost_nanos: int
+    currency: str
     object: Literal["organization.billing_period"] = "organization.billing_period"
+
+
+class ClosedPeriod(Period, frozen=True, kw_only=True):
+    """projects_without_customer: whose usage in the month Stripe's meter events bill to nobody, for good; none where no
+    project has a customer."""
+
+    projects_without_customer: list[Party]
 
 
 class IssuedInvoices(msgspec.Struct, frozen=True):
@@ -51,13 +64,15 @@ class PeriodController(Controller):
         """Newest first."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
-            shown = [_wire(row) for row in await periods.list_periods(conn, caller.organization_id)]
+            rows = await periods.list_periods(conn, caller.organization_id)
+            currency = await currency_of(conn, caller.organization_id)
+        shown = [Period(*_wire(row, currency)) for row in rows]
         return page_of_all(shown, query)
 
     @post("/{period:str}/close", status_code=200, opt=needs("billing.write", body=Nothing))
     async def close_period(
         self, period: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
-    ) -> Period:
+    ) -> ClosedPeriod:
         """Draw its credits and let none of its rows change any more; a closed one is left as it is."""
         await read_body(request, Nothing)
         start = month_of(period)
@@ -66,13 +81,14 @@ class PeriodController(Controller):
             await lock_organization(conn, caller.organization_id)
             known = await periods.get_period(conn, caller.organization_id, start)
             if known is not None and known.closed_at is not None:
-                return _wire(known)
+                return await _closed(conn, caller.organization_id, known)
             try:
-                closed = _wire(await periods.close_period(conn, caller.organization_id, start))
+                row = await periods.close_period(conn, caller.organization_id, start)
             except periods.CannotClose as error:
                 raise Conflict(
                     f"{period} cannot be closed: {error}.", param="period", code="period_not_closable"
                 ) from None
+            closed = await _closed(conn, caller.organization_id, row)
             await audit.record(conn, author(caller), "period.closed", period, after=closed)
             return closed
 
@@ -101,6 +117,7 @@ class PeriodController(Controller):
         """Of every project, as issued; before that, drafts."""
         start = month_of(period)
         async with services.database.acquire() as conn:
+            await existing_period(conn, caller.organization_id, start)
             return _listed(await invoices.list_documents(conn, caller.organization_id, start))
 
 
@@ -111,14 +128,30 @@ def month_of(period: str) -> datetime.date:
     return datetime.date.fromisoformat(f"{period}-01")
 
 
+async def existing_period(conn: Connection, organization_id: str, start: datetime.date) -> None:
+    """Raises NotFound for a month before the first one or after the present one."""
+    first, last = await periods.first_and_last(conn, organization_id)
+    if not first <= start <= last:
+        raise NotFound(
+            f"There is no billing period {start:%Y-%m}: they are {first:%Y-%m} to {last:%Y-%m}.", param="period"
+        )
+
+
+async def _closed(conn: Connection, organization_id: str, row: periods.PeriodRow) -> ClosedPeriod:
+    without = await projects_without_customer(conn, organization_id, row.start)
+    shown = _wire(row, await currency_of(conn, organization_id))
+    return ClosedPeriod(*shown, projects_without_customer=[Party(*each) for each in without])
+
+
 def _listed(documents: list[bytes]) -> Response[Any]:
     """`IssuedInvoices` of documents as they are."""
     content = {"data": [msgspec.Raw(document) for document in documents], "object": "list"}
     return Response(msgspec.json.encode(content), media_type="application/json")
 
 
-def _wire(row: periods.PeriodRow) -> Period:
-    return Period(
+def _wire(row: periods.PeriodRow, currency: str) -> tuple[Any, ...]:
+    """The fields of a Period."""
+    return (
         f"{row.start:%Y-%m}",
         row.state,
         _start_of(row.start),
@@ -127,6 +160,7 @@ def _wire(row: periods.PeriodRow) -> Period:
         seconds_or_none(row.invoiced_at),
         row.num_requests,
         row.cost_nanos,
+        currency,
     )
 
 

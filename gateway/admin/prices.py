@@ -6,17 +6,19 @@ import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-from litestar import Controller, Request, get, post
+from litestar import Controller, Request, delete, get, post
+from litestar.params import FromPath
 from msgspec import Meta
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import UnixTime, author, seconds
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
 from gateway.admin.services import Caller, Services
-from gateway.billing.book import ANY, Entry
+from gateway.billing.book import ANY, TIERS, Entry
 from gateway.billing.pricing import WHOLE_BASIS_POINTS
 from gateway.db import audit, prices, projects
 from gateway.db.organizations import lock_organization
+from gateway.errors import Conflict, NotFound
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -69,7 +71,7 @@ class PriceOut(msgspec.Struct, frozen=True):
 
 
 class PriceVersion(msgspec.Struct, frozen=True):
-    """effective_at: Unix seconds, up to which it is rounded."""
+    """effective_at: Unix seconds. Without a fraction, unless there was no usage yet when it was set."""
 
     id: str
     version: int
@@ -79,6 +81,12 @@ class PriceVersion(msgspec.Struct, frozen=True):
     entries: list[PriceOut]
     discounts: list[Discount]
     object: Literal["organization.price_version"] = "organization.price_version"
+
+
+class WithdrawnPrices(msgspec.Struct, frozen=True):
+    id: str
+    deleted: Literal[True] = True
+    object: Literal["organization.price_version.deleted"] = "organization.price_version.deleted"
 
 
 class PriceController(Controller):
@@ -126,6 +134,25 @@ class PriceController(Controller):
             )
         return after
 
+    @delete("/{version_id:str}", status_code=200, opt=needs("billing.write"))
+    async def withdraw_prices(self, version_id: FromPath[str], services: Services, caller: Caller) -> WithdrawnPrices:
+        """Take back a version that is not in force yet, until shortly before it is."""
+        async with services.database.transaction() as conn:
+            await lock_organization(conn, caller.organization_id)
+            try:
+                gone = await prices.withdraw_version(conn, caller.organization_id, version_id)
+            except prices.InForce:
+                raise Conflict(
+                    "The version is in force, was, or will be within "
+                    f"{prices.LEAD.seconds} seconds: set the next one instead.",
+                    param="version_id",
+                    code="prices_in_force",
+                ) from None
+            if gone is None:
+                raise NotFound(f"There are no prices with the id '{version_id}'.", param="version_id")
+            await audit.record(conn, author(caller), "prices.withdrawn", version_id, before=_wire(gone))
+        return WithdrawnPrices(version_id)
+
 
 def _entries(wanted: SetPrices) -> list[Entry]:
     """Raises InvalidRequest naming the entry's field."""
@@ -137,6 +164,8 @@ def _entries(wanted: SetPrices) -> list[Entry]:
         if cached > each.input_nanos_per_million:
             param = f"entries[{place}].cached_input_nanos_per_million"
             raise wrong_value(param, "cached input must not be dearer than other input")
+        if each.service_tier not in (*TIERS, ANY):
+            raise wrong_value(f"entries[{place}].service_tier", f"expected {', '.join(TIERS)} or {ANY}")
         if "\0" in each.model:
             raise wrong_value(f"entries[{place}].model", "it must not hold a NUL")
         entry = Entry(
@@ -176,7 +205,7 @@ def _wire(stored: prices.StoredVersion) -> PriceVersion:
         stored.id,
         version.version,
         version.currency,
-        -(-version.effective_ns // 10**9),
+        version.effective_ns // 10**9,
         seconds(stored.created_at),
         [PriceOut(*msgspec.structs.astuple(entry)) for entry in version.entries],
         [Discount(project_id, basis_points) for project_id, basis_points in version.discounts.items()],

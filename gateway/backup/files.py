@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from adapters.errors import AdapterMissing
 from adapters.store import FILE_NAMES, AdapterStore
 from gateway.backup.manifest import ADAPTERS, COPY_BYTES
+from gateway.process import naming
 
 
 def copy_adapters(store: AdapterStore, digests: Iterable[str], backup: Path) -> list[str]:
@@ -38,10 +40,25 @@ def _copy_adapter(source: Path, target: Path) -> None:
 def write_durably(source: IO[bytes], target: Path) -> None:
     """A new file, readable by its owner alone, on disk when this returns."""
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as writer:
+    with naming(target), os.fdopen(descriptor, "wb") as writer:
         shutil.copyfileobj(source, writer, COPY_BYTES)
         writer.flush()
         os.fsync(writer.fileno())
+
+
+@contextmanager
+def removed_on_failure(folder: Path) -> Iterator[None]:
+    """An empty folder, made on demand, that is as it was before when something fails; a kill leaves what there is."""
+    is_new = not folder.exists()
+    try:
+        make_folder(folder).chmod(0o700)
+        yield
+    except Exception:
+        for path in folder.iterdir() if folder.is_dir() else ():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if is_new:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def make_folder(path: Path) -> Path:

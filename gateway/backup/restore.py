@@ -1,16 +1,16 @@
 """Puts a backup back: into a data folder that holds nothing yet, or over what it holds.
 
 Adapters and journals are added to those that are there; only the database and the keys give way, and only by force. A
-marker stands in the data folder while this goes on; no server starts over what is half restored. The database comes
-last, in one transaction.
+marker stands in the data folder while this goes on; no server starts over what is half restored. Where none has started
+yet it stands from the very beginning, since one would start anew there. The database comes last, in one transaction.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -45,11 +45,51 @@ def key_in_the_way(folder: Path, installation: Installation) -> Path | None:
     return None
 
 
+class RestoreMark:
+    """The marker in a data folder."""
+
+    def __init__(self, data_dir: Path, backup: Path) -> None:
+        self._path = data_dir / RESTORE_MARKER
+        self._backup = backup
+        self._stays = self._path.exists()
+
+    def set(self) -> None:
+        write_private(self._path, f"{self._backup}\n")
+
+    def keep(self) -> None:
+        """Something is about to be touched: from now on only a whole restore takes the marker away."""
+        self._stays = True
+
+    def withdraw(self) -> None:
+        """It was refused or failed: the marker goes, unless something was touched, now or by one before."""
+        if not self._stays:
+            self._path.unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        self._path.unlink()
+
+
+@contextmanager
+def marked(data_dir: Path, key_files: Collection[Path], backup: Path) -> Iterator[RestoreMark]:
+    """Around everything that a restore does, in a data folder that its caller holds the lock of. key_files: what a
+    first start makes. Raises OSError."""
+    mark = RestoreMark(data_dir, backup)
+    if not any(path.exists() for path in key_files):
+        mark.set()
+    try:
+        yield mark
+    except BaseException:
+        mark.withdraw()
+        raise
+    mark.clear()
+
+
 async def restore_backup(
     folder: Path,
     manifest: BackupManifest,
     installation: Installation,
     dsn: str,
+    mark: RestoreMark,
     *,
     force: bool,
     say: Callable[[str], None],
@@ -57,26 +97,19 @@ async def restore_backup(
     """Restore a backup that was checked, into a data folder that its caller holds the lock of.
 
     Blocks its event loop: a process of its own does nothing else.
-    force: the database and the keys that are there give way.
+    mark: of `marked`. force: the database and the keys that are there give way.
     Raises BackupError, OSError, and one of `UNUSABLE` or `UNAVAILABLE`.
     """
     if not force and (there := key_in_the_way(folder, installation)) is not None:
         raise BackupError(f"{there} exists; --force replaces what is there")
     if not force and not await is_empty(dsn):
         raise BackupError("the database is not empty; --force replaces what it holds")
-    marker = installation.data_dir / RESTORE_MARKER
-    was_half_restored = marker.exists()
-    write_private(marker, f"{folder}\n")  # for gateways that start from now on
+    mark.set()  # for gateways that start from now on
     with ExitStack() as stack:
-        try:
-            await _wait_until_unused(dsn)
-            stack.enter_context(journals_owned(installation.journal_dir))
-        except BaseException:  # nothing was touched
-            if not was_half_restored:
-                marker.unlink()
-            raise
+        await _wait_until_unused(dsn)
+        stack.enter_context(journals_owned(installation.journal_dir))
+        mark.keep()
         await _restore(folder, manifest, installation, dsn, force=force, say=say)
-    marker.unlink()
 
 
 async def _restore(

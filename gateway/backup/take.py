@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from adapters.store import AdapterStore
-from gateway.backup.files import copy_adapters, make_folder, sync_folders, write_durably
+from gateway.backup.files import copy_adapters, make_folder, removed_on_failure, sync_folders, write_durably
 from gateway.backup.journals import copy_journals
 from gateway.backup.manifest import (
     DATABASE,
@@ -42,7 +42,14 @@ async def take_backup(
     Blocks its event loop: a process of its own does nothing else.
     Raises BackupError, OSError, and one of `UNUSABLE` or `UNAVAILABLE`.
     """
-    _make_backup_folder(folder)
+    _check_folder(folder)
+    with removed_on_failure(folder):
+        return await _take(installation, dsn, folder, version=version, say=say)
+
+
+async def _take(
+    installation: Installation, dsn: str, folder: Path, *, version: str, say: Callable[[str], None]
+) -> BackupManifest:
     store = installation.store
     say("journals")
     copy_journals(installation.journal_dir, folder)
@@ -78,10 +85,11 @@ def _dump(moment: Snapshot, dsn: str, folder: Path) -> None:
     (folder / DATABASE).chmod(0o600)
 
 
-def _make_backup_folder(folder: Path) -> None:
+def _check_folder(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise BackupError(f"{folder} is not a folder")
     if folder.is_dir() and any(folder.iterdir()):
         raise BackupError(f"{folder} is not empty: name a new folder for each backup")
-    make_folder(folder).chmod(0o700)
 
 
 def _files(folder: Path) -> list[str]:

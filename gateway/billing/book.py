@@ -17,6 +17,9 @@ from gateway.limits.work import Price
 
 ANY = "*"
 NO_ADAPTER = "none"
+TIERS = ("default", "flex", "priority", "batch")
+"""The service tiers that a request can be billed as."""
+
 DEFAULT_CLASS = "default"
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 NANOS = 10**9
 DECIMALS = 9
+DEFAULT_CURRENCY = "usd"
+"""Where there never were prices, every amount is 0."""
+
 MAX_NANOS = 10**17
 """Of one credit or adjustment: a hundred million units, and a hundredth of what the ledger's integers hold."""
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import structlog
 
 from gateway.billing.book import Book, Version, in_force, most_of
+from gateway.billing.money import DEFAULT_CURRENCY
 from gateway.db.changes import Change
 from gateway.limits.work import Price
 
@@ -55,6 +56,10 @@ class PriceCache:
         if change is None or change.table == "price_versions":
             self._changed.set()
 
+    def currency(self, organization_id: str) -> str:
+        book = self._books.get(organization_id, ())
+        return book[-1].currency if book else DEFAULT_CURRENCY
+
     def most(self, organization_id: str, project_id: str, model: str, service_tier: str, instant_ns: int) -> Price:
         versions = self._in_force(organization_id, instant_ns)
         key = (organization_id, project_id, model, service_tier, tuple(each.version for each in versions))
@@ -76,6 +81,7 @@ class PriceCache:
             self._changed.clear()
             try:
                 self._books = await self._load()
+                self._known.clear()  # the number of a version that was withdrawn is the next one's
                 backoff_s = FIRST_BACKOFF_S
             except self._failures as error:
                 log.warning("prices_unavailable", error=repr(error))

@@ -74,18 +74,19 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from gateway.backup.restore import check_backup, restore_backup
+    from gateway.backup.restore import check_backup, marked, restore_backup
     from gateway.db.embedded import EmbeddedPostgres
     from gateway.serve.lock import data_folder_lock
 
     settings = load_settings(environ)
-    with _failures(), data_folder_lock(settings.data_dir, settings.base_url):
-        manifest = check_backup(arguments.folder)
+    folder, lock = arguments.folder, data_folder_lock(settings.data_dir, settings.base_url)
+    with _failures(), lock, marked(settings.data_dir, _key_files(settings), folder) as mark:
+        manifest = check_backup(folder)
         installation = _installation(settings)
         postgres = EmbeddedPostgres(settings.data_dir, say=_say) if settings.database_url is None else None
         try:
             dsn = settings.database_url or _started(postgres)
-            asyncio.run(restore_backup(arguments.folder, manifest, installation, dsn, force=arguments.force, say=_say))
+            asyncio.run(restore_backup(folder, manifest, installation, dsn, mark, force=arguments.force, say=_say))
         finally:
             if postgres is not None:
                 postgres.stop()
@@ -131,8 +132,12 @@ def _installation(settings: Settings) -> Installation:
         data_dir=settings.data_dir,
         store=open_store(settings.adapter_store, settings.adapter_cache_dir, settings.adapter_cache_bytes),
         journal_dir=settings.journal_dir,
-        key_files=(settings.operator_key_path, settings.demo_env_path),
+        key_files=_key_files(settings),
     )
+
+
+def _key_files(settings: Settings) -> tuple[Path, ...]:
+    return settings.operator_key_path, settings.demo_env_path
 
 
 def _started(postgres: Any) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gateway.billing.money import decimal_text
-from gateway.cli.money import instant, nanos
+from gateway.cli.money import amount, instant
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
 
 if TYPE_CHECKING:
@@ -18,10 +18,13 @@ def register(verbs: Verbs) -> None:
     credit = verbs.add_parser("credit", help="grant and list credits", description="Credits of a tenant.")
     actions = credit.add_subparsers(metavar="ACTION", required=True)
     grant = actions.add_parser(
-        "grant", help="grant credit", description="Grant a tenant credit, which its usage draws on, oldest first."
+        "grant",
+        help="grant credit",
+        description="Grant a tenant credit, which its usage draws on, oldest first. It cannot be revoked: an adjustment"
+        " that charges as much takes it back.",
     )
     grant.add_argument("--tenant", required=True, metavar="NAME", help="who gets it")
-    grant.add_argument("--amount", required=True, type=nanos, metavar="AMOUNT", help="of the currency")
+    grant.add_argument("--amount", required=True, type=amount, metavar="AMOUNT", help="of the currency")
     grant.add_argument("--reason", required=True, metavar="TEXT", help="what it is for")
     grant.add_argument("--expires", type=instant, metavar="TIME", help="when what is left lapses (default: never)")
     grant.set_defaults(run=_grant)
@@ -49,12 +52,13 @@ def _register_adjustments(verbs: Verbs) -> None:
     add = actions.add_parser(
         "add",
         help="charge or refund",
-        description="Charge or refund a tenant, in the period that is open. It cannot be taken back, only corrected.",
+        description="Charge or refund a tenant, in the period that is open. It cannot be taken back: one in the "
+        "other direction undoes it.",
     )
     add.add_argument("--tenant", required=True, metavar="NAME", help="the tenant")
-    amount = add.add_mutually_exclusive_group(required=True)
-    amount.add_argument("--charge", type=nanos, metavar="AMOUNT", help="what the tenant pays more")
-    amount.add_argument("--refund", type=nanos, metavar="AMOUNT", help="what the tenant pays less")
+    how_much = add.add_mutually_exclusive_group(required=True)
+    how_much.add_argument("--charge", type=amount, metavar="AMOUNT", help="what the tenant pays more")
+    how_much.add_argument("--refund", type=amount, metavar="AMOUNT", help="what the tenant pays less")
     add.add_argument("--reason", required=True, metavar="TEXT", help="why")
     add.add_argument("--corrects-period", metavar="MONTH", help="the closed month that it is about, e.g. 2026-10")
     add.add_argument("--corrects-request", metavar="ID", help="the request that it is about")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.errors import CommandFailed
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.exports.request import FORMATS_OF, KINDS, Format
 
 if TYPE_CHECKING:
     from gateway.cli.client import AdminClient
@@ -37,7 +39,7 @@ def register(verbs: Verbs) -> None:
         description="Show, set or remove the customer that meter events of a tenant name.",
     )
     customer.add_argument("tenant", metavar="TENANT")
-    customer.add_argument("customer", nargs="?", metavar="CUSTOMER", help="e.g. cus_NciAYcXfLnqBoz")
+    customer.add_argument("customer", nargs="?", type=_customer_id, metavar="CUSTOMER", help="e.g. cus_NciAYcXfLnqBoz")
     customer.add_argument("--remove", action="store_true", help="the tenant has none any more")
     add_json_flag(customer)
     customer.set_defaults(run=_customer)
@@ -52,16 +54,15 @@ def _register_set(actions: Verbs) -> None:
         f" {SECRET_VARIABLE}.",
     )
     setting.add_argument("name", metavar="NAME")
-    setting.add_argument("--kind", required=True, metavar="KIND", help="usage, costs or invoice")
-    setting.add_argument(
-        "--format", default="csv", metavar="FORMAT", help="as `lorikeet export` has them; default: csv"
-    )
+    setting.add_argument("--kind", required=True, choices=KINDS, help="as `lorikeet export` has them")
+    formats: list[Format] = sorted({name for names in FORMATS_OF.values() for name in names})
+    setting.add_argument("--format", default="csv", choices=formats, help="default: csv")
     setting.add_argument("--schedule", choices=("daily", "monthly"), default="monthly", help="default: monthly")
     setting.add_argument(
         "--from", dest="from_period", metavar="PERIOD", help="the first one; default: the present one, or as it was"
     )
     where = setting.add_mutually_exclusive_group(required=True)
-    where.add_argument("--folder", metavar="PATH", help="below `exports` in the server's data folder")
+    where.add_argument("--folder", metavar="PATH", help="below exports/<organization's id> in the server's data folder")
     where.add_argument("--bucket", metavar="NAME", help="a bucket of S3 or of a store that speaks its protocol")
     setting.add_argument("--prefix", default="", metavar="PATH", help="within the bucket")
     setting.add_argument("--region", default="us-east-1", metavar="REGION", help="of the bucket; default: us-east-1")
@@ -84,7 +85,8 @@ def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     }
     with AdminClient.of(environ) as client:
         made = client.post("/deliveries", json=body)
-    return print_result(arguments, made, f"delivers {made['kind']} {made['schedule']} from {made['from_period']}")
+    text = f"delivers {made['kind']} {made['schedule']} from {made['from_period']} to {_where(made)}"
+    return print_result(arguments, made, text)
 
 
 def _destination(arguments: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -114,10 +116,7 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         return 0
     print_table(
         ("NAME", "KIND", "FORMAT", "SCHEDULE", "FROM", "TO"),
-        [
-            (row["name"], row["kind"], row["format"], row["schedule"], row["from_period"], _where(row["destination"]))
-            for row in rows
-        ],
+        [(row["name"], row["kind"], row["format"], row["schedule"], row["from_period"], _where(row)) for row in rows],
     )
     return 0
 
@@ -130,6 +129,8 @@ def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if arguments.json:
         print_json(found)
         return 0
+    delivery = found["delivery"]
+    print(f"{delivery['kind']} as {delivery['format']}, {delivery['schedule']}, to {_where(delivery)}")
     print_table(
         ("PERIOD", "ATTEMPTS", "DELIVERED", "NEXT ATTEMPT", "LAST ERROR"),
         [
@@ -162,6 +163,12 @@ def _customer(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return print_result(arguments, found, found["customer_id"] or f"{arguments.tenant} has no customer at Stripe")
 
 
+def _customer_id(text: str) -> str:
+    if not re.fullmatch(r"cus_[A-Za-z0-9_]{1,64}", text):
+        raise argparse.ArgumentTypeError(f"must be a customer's id, which begins with cus_, not {text!r}")
+    return text
+
+
 def _find(client: AdminClient, name: str) -> str:
     """The id of the delivery of this name. Raises CommandFailed."""
     for row in client.get_all("/deliveries"):
@@ -170,8 +177,8 @@ def _find(client: AdminClient, name: str) -> str:
     raise CommandFailed(f"there is no delivery named '{name}'; `lorikeet delivery list` shows those there are")
 
 
-def _where(destination: Mapping[str, Any]) -> str:
+def _where(delivery: Mapping[str, Any]) -> str:
+    location, destination = delivery["location"], delivery["destination"]
     if destination["type"] == "folder":
-        return f"folder {destination['path']}"
-    bucket = f"s3://{destination['bucket']}/{destination.get('prefix', '')}".rstrip("/")
-    return f"{bucket} at {destination['endpoint']}" if "endpoint" in destination else bucket
+        return f"{location} in the data folder"
+    return f"{location} at {destination['endpoint']}" if "endpoint" in destination else str(location)

@@ -14,6 +14,12 @@ class CommandFailed(Exception):
     exit_code = EXIT_FAILED
 
 
+class WrongUsage(CommandFailed):
+    """The words of the command do not go together, or one of them cannot mean anything."""
+
+    exit_code = EXIT_USAGE
+
+
 class ServerUnreachable(CommandFailed):
     """No server answers; the message says how to start one."""
 

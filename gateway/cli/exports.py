@@ -10,13 +10,14 @@ import asyncio
 import sys
 import time
 from collections.abc import Mapping
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gateway.cli.errors import CommandFailed, ServerUnreachable
+from gateway.billing.money import decimal_text
+from gateway.cli.errors import CommandFailed, ServerUnreachable, WrongUsage
 from gateway.cli.output import add_json_flag, print_result
-from gateway.exports.request import FORMATS_OF, KINDS, Format
+from gateway.cli.stripe import warn_of_unbilled
+from gateway.exports.request import FORMATS_OF, KINDS, Format, WrongExport, parse_span
 from gateway.settings import load_settings
 
 if TYPE_CHECKING:
@@ -37,7 +38,9 @@ def register(verbs: Verbs) -> None:
         " A closed month gives the same bytes every time.",
     )
     export.add_argument("kind", choices=KINDS, help="rows of the ledger, costs per day, or lines of invoices")
-    export.add_argument("--period", required=True, metavar="PERIOD", help="e.g. 2026-10 or 2026-10-05, in UTC")
+    export.add_argument(
+        "--period", required=True, type=_period, metavar="PERIOD", help="e.g. 2026-10 or 2026-10-05, in UTC"
+    )
     export.add_argument("--format", choices=formats, default="csv", help="default: csv")
     export.add_argument("--tenant", metavar="NAME", help="of this tenant alone")
     export.add_argument("--organization", default="default", metavar="NAME", help="default: default")
@@ -46,15 +49,27 @@ def register(verbs: Verbs) -> None:
     export.set_defaults(run=_export)
 
 
+def _period(text: str) -> str:
+    try:
+        return parse_span(text).text
+    except WrongExport as error:
+        raise argparse.ArgumentTypeError(error.reason) from None
+
+
 def _export(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.processes import database_dsn
     from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words
     from gateway.exports.produce import ExportFailed
-    from gateway.exports.request import WrongExport
 
+    if arguments.format not in FORMATS_OF[arguments.kind]:
+        raise WrongUsage(f"--format: expected {', '.join(FORMATS_OF[arguments.kind])} for {arguments.kind}")
+    if arguments.kind == "invoice" and parse_span(arguments.period).is_day:
+        raise WrongUsage("--period: an invoice is of a whole month, such as 2026-10")
+    if arguments.out.exists() and not arguments.out.is_dir():
+        raise CommandFailed(f"--out: {arguments.out} is not a folder")
     dsn = database_dsn(load_settings(environ))
     try:
-        manifest = asyncio.run(_write(arguments, dsn))
+        manifest, unbilled = asyncio.run(_write(arguments, dsn))
     except (WrongExport, ExportFailed) as error:
         raise CommandFailed(str(error)) from None
     except UNUSABLE as error:
@@ -65,10 +80,13 @@ def _export(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         raise CommandFailed(f"{error.filename}: {error.strerror}") from None
     except UNAVAILABLE as error:
         raise ServerUnreachable(in_words(error)) from None
+    if unbilled:
+        warn_of_unbilled(unbilled, arguments.period)
     return print_result(arguments, _builtins(manifest), _summary(manifest, arguments.out))
 
 
-async def _write(arguments: argparse.Namespace, dsn: str) -> Manifest:
+async def _write(arguments: argparse.Namespace, dsn: str) -> tuple[Manifest, list[str]]:
+    """(what was written, tenants whose meter events name no customer)."""
     from gateway.db.pool import Database
     from gateway.exports.place import Folder, put_export
     from gateway.exports.produce import open_export
@@ -78,9 +96,10 @@ async def _write(arguments: argparse.Namespace, dsn: str) -> Manifest:
         organization_id, project_id = await _ids(database, arguments.organization, arguments.tenant)
         request = make_request(organization_id, arguments.kind, arguments.format, arguments.period, project_id)
         async with open_export(database, request) as export:
+            await export.check_period()
             reporting = asyncio.create_task(_report(export))
             try:
-                return await put_export(export, Folder(arguments.out))
+                return await put_export(export, Folder(arguments.out)), await export.without_customer()
             finally:
                 reporting.cancel()
 
@@ -117,6 +136,10 @@ def _builtins(manifest: Manifest) -> object:
 
 def _summary(manifest: Manifest, folder: Path) -> str:
     (file,) = manifest.files
-    costs = f"{Decimal(manifest.totals.cost_nanos).scaleb(-9):f} {manifest.totals.currency.upper()}"
+    totals = manifest.totals
+    costs = f"{decimal_text(totals.cost_nanos)} {totals.currency.upper()}"
+    if totals.credit_nanos:
+        net = decimal_text(totals.cost_nanos - totals.credit_nanos)
+        costs += f", of which credits paid {decimal_text(totals.credit_nanos)}: {net} is left"
     is_open = "" if manifest.state == "closed" else "; the period is open, so the next export may differ"
     return f"{folder / file.name}: {manifest.num_rows} rows, {costs}{is_open}"

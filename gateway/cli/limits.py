@@ -8,6 +8,8 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from gateway.billing.money import NANOS, decimal_text, to_number
+from gateway.cli.errors import WrongUsage
 from gateway.cli.output import add_json_flag, print_json, print_table, utc
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ UNITS = {
 }
 """As the command line calls them, and as the API does."""
 
-NANOS = 10**9
+AMOUNTS = ("max", "used", "reserved", "free")
 MAX_NUMBER = 2**62
 """What the server takes."""
 
@@ -85,14 +87,10 @@ def _add_identity(parser: argparse.ArgumentParser) -> None:
 
 def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
-    from gateway.cli.errors import CommandFailed
 
-    wanted = _identity(arguments)
-    most = arguments.max * NANOS if arguments.unit == "cost" else arguments.max
-    if most != int(most):
-        raise CommandFailed(f"--max: expected a whole number of {arguments.unit}")
+    wanted, most = _identity(arguments), _most(arguments)
     with AdminClient.of(environ) as client:
-        body = {**wanted, "max": int(most)}
+        body = {**wanted, "max": most}
         if arguments.alert is not None:
             body["alert_percents"] = arguments.alert
         limit = client.post(_path(client, arguments), json=body)
@@ -107,9 +105,9 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     with AdminClient.of(environ) as client:
-        limits = [_shown(each) for each in client.get_all(_path(client, arguments))]
+        limits = client.get_all(_path(client, arguments))
     if arguments.json:
-        print_json(limits)
+        print_json([_shown(each) for each in limits])
         return 0
     columns = ("unit", "window", "model", "api_key_id", "max", "used", "reserved", "free")
     print_table(
@@ -117,7 +115,7 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         [
             (
                 each["id"],
-                *(each[column] for column in columns),
+                *(_cell(each, column) for column in columns),
                 "hard" if each["hard"] else "soft",
                 utc(each["window_end"]),
             )
@@ -125,6 +123,17 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         ],
     )
     return 0
+
+
+def _most(arguments: argparse.Namespace) -> int:
+    """As the API counts. Raises WrongUsage."""
+    scale, number = NANOS if arguments.unit == "cost" else 1, arguments.max
+    if not 0 <= number * scale <= MAX_NUMBER:
+        raise WrongUsage(f"--max: expected a number from 0 to {MAX_NUMBER // scale} of {arguments.unit}")
+    if number * scale != int(number * scale):
+        kind = "at most nine decimals" if scale > 1 else "a whole number"
+        raise WrongUsage(f"--max: expected {kind} of {arguments.unit}")
+    return int(number * scale)
 
 
 def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -170,15 +179,20 @@ def _shown(limit: dict[str, Any]) -> dict[str, Any]:
     """With the tenant's view of units: cost in the currency, as a decimal."""
     if limit["unit"] != "cost_nanos":
         return limit
-    amounts = {field: limit[field] / NANOS for field in ("max", "used", "reserved", "free")}
-    return {**limit, "unit": "cost", **amounts}
+    return {**limit, "unit": "cost"} | {field: to_number(limit[field]) for field in AMOUNTS}
+
+
+def _cell(limit: dict[str, Any], column: str) -> object:
+    """In a table: amounts to the last decimal, where JSON has the nearest number."""
+    if limit["unit"] == "cost_nanos" and column in AMOUNTS:
+        return decimal_text(limit[column])
+    return "cost" if limit[column] == "cost_nanos" else limit[column]
 
 
 def _in_words(limit: dict[str, Any]) -> str:
-    shown = _shown(limit)
-    per = "" if shown["window"] == "none" else f" per {shown['window']}"
-    kind = "at most" if shown["hard"] else "an alert at"
-    return f"{kind} {shown['max']} {shown['unit']}{per}"
+    per = "" if limit["window"] == "none" else f" per {limit['window']}"
+    kind = "at most" if limit["hard"] else "an alert at"
+    return f"{kind} {_cell(limit, 'max')} {_cell(limit, 'unit')}{per}"
 
 
 def _number(text: str) -> Decimal:

@@ -4,21 +4,38 @@ from __future__ import annotations
 
 import argparse
 import datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
-NANOS = 10**9
-MAX_NANOS = 10**18
+from gateway.billing.money import MAX_NANOS, NANOS, decimal_text
+
+PRICE_NANOS = (0, 10**15)
+AMOUNT_NANOS = (1, MAX_NANOS)
+"""(least, most) that the server takes of a price per million tokens, and of a credit or adjustment."""
 
 
-def nanos(text: str) -> int:
-    """An argument's type: an amount such as 12.50 with at most nine decimals."""
+def nanos(text: str, bounds: tuple[int, int]) -> int:
+    """Nanos of an amount such as 12.50. Raises argparse.ArgumentTypeError."""
+    least, most = bounds
     try:
-        amount = Decimal(text)
-    except InvalidOperation:
-        amount = Decimal(-1)
-    if not amount.is_finite() or not 0 <= amount * NANOS <= MAX_NANOS or amount * NANOS != int(amount * NANOS):
-        raise argparse.ArgumentTypeError(f"must be an amount such as 12.50, not {text!r}")
-    return int(amount * NANOS)
+        number = Decimal(text) * NANOS
+    except ArithmeticError:
+        number = Decimal(-1)
+    if not number.is_finite() or not least <= number <= most or number != int(number):
+        raise argparse.ArgumentTypeError(
+            f"must be an amount from {decimal_text(least, 0)} to {decimal_text(most, 0)} with at most nine decimals, "
+            f"such as 12.50, not {text!r}"
+        )
+    return int(number)
+
+
+def price(text: str) -> int:
+    """An argument's type: nanos per million tokens."""
+    return nanos(text, PRICE_NANOS)
+
+
+def amount(text: str) -> int:
+    """An argument's type: nanos of a credit or an adjustment."""
+    return nanos(text, AMOUNT_NANOS)
 
 
 def instant(text: str) -> int:

@@ -5,13 +5,28 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway.cli.errors import EXIT_OK
+from gateway.cli.errors import EXIT_OK, CommandFailed
 
 if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write text as UTF-8 to a file, which is there as a whole or not at all. Raises CommandFailed."""
+    try:
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except (OSError, ValueError) as error:
+        raise CommandFailed(f"{path}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def add_json_flag(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from gateway.billing.money import decimal_text
-from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc, write_file
+from gateway.cli.stripe import warn_of_unbilled
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
@@ -63,7 +64,7 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
                 each["id"],
                 each["state"],
                 each["num_requests"],
-                decimal_text(each["cost_nanos"]),
+                f"{decimal_text(each['cost_nanos'])} {each['currency']}",
                 utc(each["closed_at"]),
                 utc(each["invoiced_at"]),
             )
@@ -78,7 +79,9 @@ def _close(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     with AdminClient.of(environ) as client:
         closed = client.post(f"/periods/{quote(arguments.period, safe='')}/close")
-    text = f"{closed['id']} is {closed['state']}: {decimal_text(closed['cost_nanos'])}"
+    if names := [project["name"] for project in closed["projects_without_customer"]]:
+        warn_of_unbilled(names, closed["id"])
+    text = f"{closed['id']} is {closed['state']}: {decimal_text(closed['cost_nanos'])} {closed['currency']}"
     return print_result(arguments, closed, text)
 
 
@@ -107,7 +110,7 @@ def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             if arguments.out is None:
                 print(page, end="")
             else:
-                arguments.out.write_text(page)
+                write_file(arguments.out, page)
             return 0
         if arguments.tenant is None:
             invoices = client.get(f"/periods/{period}/invoices")["data"]

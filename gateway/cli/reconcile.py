@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from gateway.cli.errors import EXIT_FAILED, EXIT_OK, CommandFailed
+from gateway.cli.errors import EXIT_FAILED, EXIT_OK, WrongUsage
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def register(verbs: Verbs) -> None:
 
 def _run(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if (arguments.write_off is None) != (arguments.reason is None):
-        raise CommandFailed("--write-off and --reason go together")
+        raise WrongUsage("--write-off and --reason go together")
     return _reconcile(arguments, environ) if arguments.write_off is None else _write_off(arguments, environ)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.billing.money import decimal_text
+from gateway.cli.errors import WrongUsage
 from gateway.cli.money import instant
 from gateway.cli.output import add_json_flag, print_json, print_table, utc
 
@@ -104,6 +106,8 @@ def _all_buckets(
     """Over all pages; those without usage are left out."""
     month_ago = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=DEFAULT_DAYS)
     params["start_time"] = int(month_ago.timestamp()) if arguments.since is None else arguments.since
+    if params["start_time"] >= (time.time() if arguments.until is None else arguments.until):
+        raise WrongUsage(f"--since: it must be before {'now' if arguments.until is None else '--until'}")
     if arguments.until is not None:
         params["end_time"] = arguments.until
     if arguments.tenant is not None:

@@ -245,6 +245,30 @@ async def stripe_customers(conn: Connection, organization_id: str, month: dateti
     return {row["project_id"]: row["customer_id"] for row in await conn.fetch(_CUSTOMERS, organization_id, month)}
 
 
+_WITHOUT_CUSTOMER = """
+    WITH customers AS (
+        SELECT project_id FROM period_stripe_customers WHERE organization_id = $1 AND period = $2
+        UNION ALL
+        SELECT project_id FROM stripe_customers WHERE organization_id = $1 AND $2 >= open_from($1)
+    )
+    SELECT p.id, coalesce(p.archived_name, p.name) AS name FROM projects p
+    WHERE p.organization_id = $1
+        AND EXISTS (SELECT FROM stripe_customers c WHERE c.organization_id = $1)
+        AND EXISTS (SELECT FROM period_sums s WHERE s.organization_id = $1 AND s.project_id = p.id AND s.period = $2
+                    AND s.kind = 'usage')
+        AND p.id NOT IN (SELECT project_id FROM customers)
+    ORDER BY name, p.id
+"""
+
+
+async def projects_without_customer(
+    conn: Connection, organization_id: str, month: datetime.date
+) -> list[tuple[str, str]]:
+    """(id, name) of those with usage in the month that its meter events name nobody for; none where no project has a
+    customer, since Stripe is not what bills them."""
+    return [(row["id"], row["name"]) for row in await conn.fetch(_WITHOUT_CUSTOMER, organization_id, month)]
+
+
 _SET_CUSTOMER = """
     INSERT INTO stripe_customers (organization_id, project_id, customer_id) VALUES ($1, $2, $3)
     ON CONFLICT (project_id) DO UPDATE SET customer_id = excluded.customer_id

@@ -69,10 +69,25 @@ async def get_period(conn: Connection, organization_id: str, start: datetime.dat
     return PeriodRow(*row) if row else None
 
 
+_FIRST_AND_LAST = """
+    SELECT least((SELECT min(start) FROM billing_periods WHERE organization_id = $1),
+                 (SELECT min(period) FROM period_sums WHERE organization_id = $1), month_of(now())) AS first,
+           greatest((SELECT max(period) FROM period_sums WHERE organization_id = $1), month_of(now()),
+                    open_from($1)) AS last
+"""
+
+
+async def first_and_last(conn: Connection, organization_id: str) -> tuple[datetime.date, datetime.date]:
+    """The months that there are, by their first days: from the first with usage to the present one."""
+    row = await conn.fetchrow(_FIRST_AND_LAST, organization_id)
+    assert row is not None
+    return row["first"], row["last"]
+
+
 _SITUATION = """
     SELECT clock_timestamp() AS now,
            coalesce((SELECT (max(start) + interval '1 month')::date FROM billing_periods WHERE organization_id = $1),
-                    (SELECT min(period) FROM period_sums WHERE organization_id = $1)) AS next
+                    (SELECT min(period) FROM period_sums WHERE organization_id = $1), month_of(now())) AS next
 """
 _CLOSE = "INSERT INTO billing_periods (organization_id, start) VALUES ($1, $2)"
 
@@ -87,7 +102,7 @@ async def close_period(conn: Connection, organization_id: str, start: datetime.d
     situation = await conn.fetchrow(_SITUATION, organization_id)
     assert situation is not None
     lost = [Lost(each.heard_at, each.open_requests) for each in await lost_journals(conn)]
-    reason = objection(start, situation["next"] or start, situation["now"], lost[-1] if lost else None)
+    reason = objection(start, situation["next"], situation["now"], lost[-1] if lost else None)
     if reason is not None:
         raise CannotClose(reason)
     if refunds := await carry_over(conn, organization_id, start):

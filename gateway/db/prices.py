@@ -1,4 +1,4 @@
-"""The price book: versions with their entries and discounts, stored once and never changed."""
+"""The price book: versions with their entries and discounts, stored once; once in force, never changed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.billing.book import Book, Entry, Version
+from gateway.billing.money import DEFAULT_CURRENCY
 from gateway.db.ids import new_id
 from gateway.db.leases import unix_ns
 from gateway.db.pool import Database
@@ -83,9 +84,6 @@ class PriceLoader:
         return dict(books)
 
 
-DEFAULT_CURRENCY = "usd"
-"""Where there never were prices, every amount is 0."""
-
 _CURRENCY = "SELECT currency FROM price_versions WHERE organization_id = $1 LIMIT 1"
 
 
@@ -135,10 +133,13 @@ async def add_version(
     assert latest is not None
     if latest["currency"] not in (None, currency):
         raise Refused("currency", f"the prices are in '{latest['currency']}', and stay so")
-    earliest: datetime.datetime = latest["now"] + LEAD if latest["has_usage"] else latest["now"]
+    earliest: datetime.datetime = _whole_second(latest["now"] + LEAD) if latest["has_usage"] else latest["now"]
     if latest["version"] is not None and latest["effective_at"] >= (effective_at or earliest):
-        known = _shown(latest["effective_at"])
-        raise Refused("effective_at", f"it must follow version {latest['version']}, which is in force from {known}")
+        known, is_pending = _shown(latest["effective_at"]), latest["effective_at"] > latest["now"]
+        way_out = (
+            f"will be in force from {known}; withdraw that one first" if is_pending else f"is in force from {known}"
+        )
+        raise Refused("effective_at", f"it must follow version {latest['version']}, which {way_out}")
     if effective_at is not None and effective_at < earliest:
         raise Refused("effective_at", f"it must be {_shown(earliest)} or later")
     version_id, number, since = new_id("price"), (latest["version"] or 0) + 1, effective_at or earliest
@@ -148,6 +149,36 @@ async def add_version(
         await conn.execute(_INSERT_ENTRIES, organization_id, number, *columns)
     await conn.execute(_INSERT_DISCOUNTS, organization_id, number, list(discounts), list(discounts.values()))
     (stored,) = await list_versions(conn, organization_id, limit=1)
+    return stored
+
+
+_FIND = """
+    SELECT effective_at - clock_timestamp() AS lead FROM price_versions WHERE organization_id = $1 AND id = $2
+"""
+_DELETE_ENTRIES = "DELETE FROM prices WHERE organization_id = $1 AND version = $2"
+_DELETE_DISCOUNTS = "DELETE FROM price_discounts WHERE organization_id = $1 AND version = $2"
+_DELETE = "DELETE FROM price_versions WHERE organization_id = $1 AND version = $2"
+
+
+class InForce(Exception):
+    """The version is in force, was, or is about to be."""
+
+
+async def withdraw_version(conn: Connection, organization_id: str, version_id: str) -> StoredVersion | None:
+    """Take back a version that no row can have been priced by, in the caller's transaction; the next one gets its
+    number. Returns what it was, None if there is none. Raises InForce, and one of `CONFLICTS`.
+
+    One that is nearer than LEAD stays: gateways that have not heard of it yet would go on reserving for it.
+    """
+    await hold_ledger(conn)
+    found = await conn.fetchrow(_FIND, organization_id, version_id)
+    if found is None:
+        return None
+    if found["lead"] < LEAD:
+        raise InForce
+    (stored,) = [each for each in await list_versions(conn, organization_id) if each.id == version_id]
+    for sql in (_DELETE_ENTRIES, _DELETE_DISCOUNTS, _DELETE):
+        await conn.execute(sql, organization_id, stored.version.version)
     return stored
 
 
@@ -180,6 +211,11 @@ def _stored(row: asyncpg.Record) -> StoredVersion:
     discounts = dict(row["discounts"])
     version = Version(row["version"], row["currency"], unix_ns(row["effective_at"]), entries, discounts)
     return StoredVersion(row["id"], row["created_at"], version)
+
+
+def _whole_second(time: datetime.datetime) -> datetime.datetime:
+    """The first one that is not before time: what is told of it then is all of it."""
+    return (time + datetime.timedelta(microseconds=999_999)).replace(microsecond=0)
 
 
 def _shown(time: datetime.datetime) -> str:

@@ -13,6 +13,9 @@ import httpx
 import msgspec
 from msgspec import Meta
 
+ROOT = "exports"
+"""Within the data folder; below it each organization has a folder of its own."""
+
 MAX_TEXT = 512
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=-]{0,127}")
@@ -71,6 +74,13 @@ def check_destination(destination: Destination) -> None:
         _check_path("prefix", destination.prefix)
     if destination.endpoint is not None:
         _check_endpoint(destination.endpoint)
+
+
+def location(organization_id: str, shown: dict[str, Any]) -> str:
+    """Of a destination as it is shown: a folder within the server's data folder, or the URL of a bucket."""
+    if shown["type"] == "folder":
+        return f"{ROOT}/{organization_id}/{shown['path']}"
+    return f"s3://{shown['bucket']}/{shown.get('prefix', '')}".rstrip("/")
 
 
 def split_secret(destination: Destination) -> tuple[dict[str, Any], str | None]:

@@ -27,7 +27,9 @@ _IN_WORDS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
 
 def in_words(error: Exception) -> str:
     """One of a few sentences, whatever the error says."""
-    if isinstance(error, (ExportFailed, NotPublic, WrongExport)):
+    if isinstance(error, NotPublic):
+        return f"{error}; whether such a store may be used says LORIKEET_PRIVATE_WEBHOOKS"
+    if isinstance(error, (ExportFailed, WrongExport)):
         return str(error)  # our own words
     for kinds, words in _IN_WORDS:
         if isinstance(error, kinds):

@@ -27,7 +27,8 @@ class FileEntry(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """state open: rows may still come, and the next export of this period may differ. as_of: when an open period was
     looked at; None for a closed one, of which nothing depends on the moment. order: the columns that rows are in the
-    order of. library: what wrote the file, where its bytes depend on the version of that."""
+    order of. num_rows: of the file; Stripe's has several for each row of
+    the ledger. library: what wrote the file, where its bytes depend on the version of that."""
 
     format_version: int
     organization_id: str

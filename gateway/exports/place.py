@@ -12,6 +12,7 @@ from typing import IO, Protocol
 
 from gateway.exports.manifest import Manifest
 from gateway.exports.produce import Export
+from gateway.process import naming
 
 
 class Place(Protocol):
@@ -47,13 +48,17 @@ class Folder:
 
     async def put(self, name: str, chunks: AsyncIterator[bytes]) -> None:
         await asyncio.to_thread(self._root.mkdir, mode=0o700, parents=True, exist_ok=True)
-        temporary = self._root / f".{name}.{secrets.token_hex(4)}.partial"
+        path, temporary = self._root / name, self._root / f".{name}.{secrets.token_hex(4)}.partial"
         try:
-            with await asyncio.to_thread(_create, temporary) as file:
+            file = await asyncio.to_thread(_create, temporary)
+            try:
                 async for chunk in chunks:
-                    await asyncio.to_thread(file.write, chunk)
-                await asyncio.to_thread(_sync, file)
-            await asyncio.to_thread(_rename, temporary, self._root / name)
+                    await asyncio.to_thread(_write, file, chunk, path)
+                await asyncio.to_thread(_sync, file, path)
+            finally:
+                with naming(path):
+                    file.close()
+            await asyncio.to_thread(_rename, temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -65,9 +70,15 @@ def _create(path: Path) -> IO[bytes]:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
 
 
-def _sync(file: IO[bytes]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+def _write(file: IO[bytes], chunk: bytes, path: Path) -> None:
+    with naming(path):
+        file.write(chunk)
+
+
+def _sync(file: IO[bytes], path: Path) -> None:
+    with naming(path):
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _rename(source: Path, target: Path) -> None:

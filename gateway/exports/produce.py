@@ -12,13 +12,14 @@ from gateway.db.charges import CHARGE_ORDER, ChargeRow
 from gateway.db.deliveries import stripe_customers
 from gateway.db.exports import LEDGER_ORDER, LedgerRow, Scope, Setting
 from gateway.db.invoices import invoice_numbers
+from gateway.db.periods import first_and_last
 from gateway.db.pool import Database
 from gateway.exports.cloudevents import CloudEvents
 from gateway.exports.csv_file import CsvFile
 from gateway.exports.encoder import Encoder, JsonLines
 from gateway.exports.focus import FocusFile, FocusNames
 from gateway.exports.manifest import FileDigest, Manifest, make_manifest
-from gateway.exports.request import ExportRequest
+from gateway.exports.request import ExportRequest, NoSuchPeriod
 from gateway.exports.stripe import StripeEvents
 from gateway.exports.table import columns_of
 from gateway.exports.totals import Sums, Totals, difference
@@ -42,12 +43,26 @@ class Export:
         self._sums = Sums()
         self._digest = FileDigest(request.file_name)
         self._library: str | None = None
+        self._stripe: StripeEvents | None = None
         self._is_whole = False
 
     @property
     def num_rows(self) -> int:
         """How many rows of the ledger, or charges, have passed so far."""
         return self._sums.num_rows
+
+    async def check_period(self) -> None:
+        """Raises NoSuchPeriod. Deliveries go without it: their first days may be before the first usage."""
+        first, last = await first_and_last(self._conn, self.request.organization_id)
+        if not first <= self._month <= last or self.request.span.start > self._setting.now:
+            raise NoSuchPeriod(self.request.span.text, first, last)
+
+    async def without_customer(self) -> list[str]:
+        """The names of projects whose meter events name no customer of Stripe, after `chunks`."""
+        if self._stripe is None or not self._stripe.without_customer:
+            return []
+        names = await ledger.project_names(self._conn, self.request.organization_id, self._month)
+        return sorted(names[project_id] for project_id in self._stripe.without_customer)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The bytes of the file, in pieces of bounded size. Raises what the database raises, and ExportFailed."""
@@ -68,7 +83,7 @@ class Export:
             self.request,
             state="closed" if self._setting.is_closed else "open",
             as_of=self._setting.now.isoformat(),
-            num_rows=self._sums.num_rows,
+            num_rows=self._stripe.num_events if self._stripe else self._sums.num_rows,
             totals=self._totals(),
             order=LEDGER_ORDER if self.request.kind == "usage" else CHARGE_ORDER,
             library=self._library,
@@ -128,7 +143,9 @@ class Export:
             case "focus":
                 return FocusFile(await self._focus_names())
             case "stripe":
-                return StripeEvents(await stripe_customers(self._conn, request.organization_id, self._month))
+                customers = await stripe_customers(self._conn, request.organization_id, self._month)
+                self._stripe = StripeEvents(customers)
+                return self._stripe
             case "cloudevents":
                 return CloudEvents(self._setting.installation_id)
 

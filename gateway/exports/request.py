@@ -42,6 +42,13 @@ class WrongExport(ValueError):
         self.reason = reason
 
 
+class NoSuchPeriod(WrongExport):
+    """A period before the first one of the organization, or after the present one."""
+
+    def __init__(self, text: str, first: datetime.date, last: datetime.date) -> None:
+        super().__init__("period", f"there is no {text} in the books, which have {first:%Y-%m} to {last:%Y-%m}")
+
+
 class Span(msgspec.Struct, frozen=True):
     """A billing period, or one day of it: [start, end) in UTC. text: as it was asked for, e.g. 2026-10 or 2026-10-05.
 

@@ -34,9 +34,11 @@ class MeterEvent(msgspec.Struct, frozen=True):
 
 
 class StripeEvents:
-    """customers: Stripe's ids by project."""
+    """customers: Stripe's ids by project. num_events: so far. without_customer: the projects of those without one."""
 
     def __init__(self, customers: Mapping[str, str]) -> None:
+        self.num_events = 0
+        self.without_customer: set[str] = set()
         self._customers = customers
         self._encoder = msgspec.json.Encoder()
 
@@ -44,7 +46,9 @@ class StripeEvents:
         return b""
 
     def encode(self, rows: Sequence[LedgerRow]) -> bytes:
-        return self._encoder.encode_lines([event for row in rows for event in self._events(row)])
+        events = [event for row in rows for event in self._events(row)]
+        self.num_events += len(events)
+        return self._encoder.encode_lines(events)
 
     def finish(self) -> bytes:
         return b""
@@ -58,6 +62,8 @@ class StripeEvents:
             ("cost_nanos", row.cost_nanos),
         ):
             if value != 0:
+                if customer is None:
+                    self.without_customer.add(row.project_id)
                 identifier = f"{row.request_id}:{row.attempt}:{row.revision}:{meter}"
                 assert len(identifier) <= MAX_IDENTIFIER_CHARACTERS
                 yield MeterEvent(f"lorikeet_{meter}", identifier, timestamp, Payload(customer, str(value)))

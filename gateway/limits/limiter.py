@@ -135,7 +135,8 @@ class Limiter:
             wait_s = next(waits_s, None) if answer.limit.unit == "concurrency" else None
             if wait_s is None:
                 entries = self._keeper.holdings.entries(limits, self.clock.now_ns())
-                raise refusal(answer, standing(entries, answer.now_ns))
+                currency = self._prices.currency(principal.organization_id)
+                raise refusal(answer, standing(entries, answer.now_ns), currency)
             await asyncio.sleep(wait_s)
         raise _unavailable()
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from gateway.billing.money import decimal_text
 from gateway.errors import LimitReached, QuotaExceeded
 from gateway.limits.limit import NS_PER_S, Limit, Scope, Unit, Window
 from gateway.limits.slices import Entry, Shortage
@@ -21,7 +22,7 @@ _NOUNS: dict[Unit, str] = {
     "input_tokens": "input tokens",
     "output_tokens": "output tokens",
     "tokens": "tokens",
-    "cost_nanos": "nanos of cost",
+    "cost_nanos": "of cost",
     "concurrency": "requests at a time",
     "storage_bytes": "bytes stored",
 }
@@ -48,9 +49,14 @@ class Explanation(msgspec.Struct, frozen=True):
     frees_at: int | None
 
 
-def refusal(shortage: Shortage, headers: Headers) -> LimitReached:
-    """The error that tells a client which limit it has met, and when to come again."""
+def refusal(shortage: Shortage, headers: Headers, currency: str) -> LimitReached:
+    """The error that tells a client which limit it has met, and when to come again. Programs get nanos, people the
+    currency."""
     limit = shortage.limit
+    subject = _subject(limit, currency)
+    used, reserved, need = (
+        _amount(limit.unit, each, currency) for each in (shortage.used, shortage.reserved, shortage.need)
+    )
     is_shared = limit.scope == "organization"
     explanation = Explanation(
         limit.id,
@@ -66,24 +72,22 @@ def refusal(shortage: Shortage, headers: Headers) -> LimitReached:
     )
     if limit.is_balance:
         message = (
-            f"{_subject(limit)}: {shortage.used} used, {shortage.reserved} reserved by running requests, and this "
-            f"request needs at least {shortage.need}. More credit makes room."
+            f"{subject}: {used} used, {reserved} reserved by running requests, and this request needs at least {need}. "
+            "More credit makes room."
         )
         return QuotaExceeded(message, limit=explanation, headers=(*headers, ("x-should-retry", "false")))
     if shortage.need > limit.max:
-        message = (
-            f"{_subject(limit)}, and this request needs at least {shortage.need}: more than it allows at any time."
-        )
+        message = f"{subject}, and this request needs at least {need}: more than it allows at any time."
         kind = LimitReached if limit.window in ("minute", "none") else QuotaExceeded
         return kind(message, limit=explanation, headers=(*headers, ("x-should-retry", "false")))
     if limit.unit == "concurrency":
         running = "as many" if is_shared else str(shortage.reserved)
-        message = f"{_subject(limit)}, and {running} are running. It frees as soon as one of them ends."
+        message = f"{subject}, and {running} are running. It frees as soon as one of them ends."
         return LimitReached(message, limit=explanation, headers=headers, retry_after_s=CONCURRENCY_RETRY_S)
-    message = _subject(limit)
+    message = subject
     if not is_shared:
-        message += f": {shortage.used} used, {shortage.reserved} reserved by running requests"
-    message += f", and this request needs at least {shortage.need}{', more than is left' if is_shared else ''}."
+        message += f": {used} used, {reserved} reserved by running requests"
+    message += f", and this request needs at least {need}{', more than is left' if is_shared else ''}."
     assert shortage.frees_s is not None
     wait_s = max(0.0, (shortage.frees_s * NS_PER_S - shortage.now_ns) / NS_PER_S)
     frees = datetime.datetime.fromtimestamp(shortage.frees_s, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -137,10 +141,15 @@ def _order(entry: Entry) -> tuple[int, int]:
     return -_LONGEST_FIRST.index(entry.limit.window), _remaining(entry)
 
 
-def _subject(limit: Limit) -> str:
+def _amount(unit: Unit, number: int, currency: str) -> str:
+    return f"{decimal_text(number)} {currency.upper()}" if unit == "cost_nanos" else str(number)
+
+
+def _subject(limit: Limit, currency: str) -> str:
+    most, noun = _amount(limit.unit, limit.max, currency), _NOUNS[limit.unit]
     if limit.is_balance:
-        return f"The credits of this project come to {limit.max} {_NOUNS[limit.unit]}"
+        return f"The credits of this project come to {most}"
     whose = {"organization": "organization", "project": "project", "key": "API key"}[limit.scope]
     model = f" with the model '{limit.model}'" if limit.model is not None else ""
     per = "" if limit.window == "none" else f" per {limit.window}"
-    return f"The limit of this {whose}{model} is {limit.max} {_NOUNS[limit.unit]}{per}"
+    return f"The limit of this {whose}{model} is {most} {noun}{per}"

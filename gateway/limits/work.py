@@ -30,6 +30,9 @@ class Prices(Protocol):
     def most(self, organization_id: str, project_id: str, model: str, service_tier: str, instant_ns: int) -> Price:
         """An upper bound of what a request that is admitted about now, Unix time in ns, will be billed."""
 
+    def currency(self, organization_id: str) -> str:
+        """Of its prices: lower case, "usd" where it has none."""
+
 
 _COUNTS: dict[Unit, tuple[int, int, int]] = {
     "requests": (1, 0, 0),

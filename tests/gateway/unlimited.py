@@ -17,6 +17,9 @@ class Free:
     def most(self, organization_id: str, project_id: str, model: str, service_tier: str, instant_ns: int) -> Price:
         return Price()
 
+    def currency(self, organization_id: str) -> str:
+        return "usd"
+
 
 def unlimited(database: Database) -> Limiter:
     return Limiter(PostgresLeases(database), Rules(LimitLoader(database)), DatabaseClock(time.monotonic), Free())

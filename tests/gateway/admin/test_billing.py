@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 
@@ -41,6 +42,7 @@ def entry(**changes: Any) -> dict[str, Any]:
         ({"entries": [entry(cached_input_nanos_per_million=3_000_001)]}, "entries[0].cached_input_nanos_per_million"),
         ({"entries": [entry(), entry(model="x"), entry()]}, "entries[2]"),
         ({"entries": [entry(service_tier="a tier")]}, "entries[0].service_tier"),
+        ({"entries": [entry(service_tier="gold")]}, "entries[0].service_tier"),
         ({"entries": [entry(color="red")]}, "entries[0].color"),
         ({"entries": [], "discounts": [{"project_id": "proj_x", "basis_points": 1}]}, "discounts[0].project_id"),
         ({"entries": [], "effective_at": 1}, "effective_at"),
@@ -52,6 +54,32 @@ async def test_wrong_prices_are_named(
     reply = await operator.post("/prices", json={"currency": "eur"} | body)
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
     assert len((await operator.get("/prices")).json()["data"]) == 1
+
+
+async def test_prices_of_the_future_can_be_withdrawn_and_nothing_else(
+    operator: httpx.AsyncClient, books: Books, database: Database
+) -> None:
+    future = {"currency": "eur", "entries": [ENTRY], "effective_at": 2**32}
+    set_now = (await operator.get("/prices")).json()["data"]
+    made = (await operator.post("/prices", json=future)).json()
+    gone = await operator.delete(f"/prices/{made['id']}")
+    assert (gone.status_code, gone.json()["deleted"]) == (200, True)
+    assert (await operator.get("/prices")).json()["data"] == set_now
+    assert (await operator.delete(f"/prices/{made['id']}")).status_code == 404
+    kept = await operator.delete(f"/prices/{set_now[0]['id']}")
+    assert (kept.status_code, kept.json()["error"]["code"]) == (409, "prices_in_force")
+    (row, *_) = (await operator.get("/audit_logs")).json()["data"]
+    assert row["type"] == "prices.withdrawn"
+    for table in ("prices", "price_versions"):
+        with pytest.raises(asyncpg.RaiseError, match="never changed"):
+            await books.fetch(f"DELETE FROM {table}")
+
+
+async def test_a_parameter_that_is_given_twice_is_refused(operator: httpx.AsyncClient, books: Books) -> None:
+    twice = await operator.get("/costs?start_time=1&start_time=5")
+    assert (twice.status_code, twice.json()["error"]["param"]) == (400, "start_time")
+    lists = "group_by=project_id&group_by=api_key_id&group_by[]=line_item&group_by[]=line_item"
+    assert (await operator.get(f"/costs?start_time=1&{lists}")).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import resource
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from adapters.store import AdapterStore
 from engine.protocol import GenerateRequest, SamplingParams
+from gateway.backup.restore import marked
 from gateway.backup.take import Installation, take_backup
 from gateway.cli import main
 from gateway.db import adapter_versions, dump
@@ -28,7 +30,7 @@ from gateway.metering.format import frame
 from gateway.metering.meter import Meter
 from gateway.metering.service import Metering
 from gateway.observe import Metrics
-from gateway.serve.lock import refuse_half_restored
+from gateway.serve.lock import DataFolderUnusable, refuse_half_restored
 from gateway.tenancy.keys import new_key
 from tests.conftest import with_database
 from tests.gateway.admin_server import write_adapter
@@ -306,11 +308,38 @@ async def test_a_backup_that_is_cut_off_has_no_manifest(house: House, tmp_path: 
         assert not (folder / "manifest.json").exists()
 
 
+async def test_a_backup_that_fails_leaves_nothing(house: House, lorikeet: Lorikeet, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
+    try:
+        why = await lorikeet.refused(house.environ, "backup", str(tmp_path / "full"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert why.startswith(f"lorikeet: {tmp_path}/full/journal/0/") and why.endswith(": File too large")
+    assert not await asyncio.to_thread((tmp_path / "full").exists)
+
+
+def test_a_folder_is_marked_before_anything_is_restored_to_it(tmp_path: Path) -> None:
+    """Whoever dies in there, however early, leaves no folder that a server would start anew in."""
+    key = tmp_path / "operator.key"
+    with marked(tmp_path, [key], tmp_path / "backup"), pytest.raises(DataFolderUnusable, match="half restored"):
+        refuse_half_restored(tmp_path)
+    refuse_half_restored(tmp_path)
+    key.write_text("sk-lk-operator")
+    with pytest.raises(KeyboardInterrupt), marked(tmp_path, [key], tmp_path / "backup") as mark:
+        refuse_half_restored(tmp_path)  # what is there is whole as long as nothing is touched
+        mark.set()
+        raise KeyboardInterrupt
+    refuse_half_restored(tmp_path)
+
+
 async def test_only_a_whole_installation_starts_and_nothing_is_replaced_unless_forced(
     house: House, backup: Path, elsewhere: dict[str, str], lorikeet: Lorikeet
 ) -> None:
     data_dir, dsn, of_backup = Path(elsewhere["LORIKEET_DATA_DIR"]), elsewhere["DATABASE_URL"], str(backup)
     assert "is not empty" in await lorikeet.refused(house.environ, "backup", of_backup)
+    file = backup / "manifest.json"
+    assert "is not a folder" in await lorikeet.refused(house.environ, "backup", str(file))
     # A database that does not take it: something of the same name stands in the way, where force is not given.
     await _execute(dsn, "CREATE TYPE limits AS (x integer)")
     assert "pg_restore failed" in await lorikeet.refused(elsewhere, "restore", of_backup)

@@ -48,12 +48,37 @@ async def test_a_change_of_prices_is_a_version_of_all_of_them(lorikeet: Cli, acm
     assert (code, len(out.splitlines())) == (0, 1 + 2 + 3 + 2 + 1)
 
 
+async def test_prices_that_are_not_in_force_yet_can_be_withdrawn(lorikeet: Cli, acme: Books) -> None:
+    code, out, _ = await lorikeet("price", "set", "--input", "9", "--output", "9", "--effective", "2099-01-01")
+    assert (code, "which will be in force from 2099-01-01" in out) == (0, True)
+    code, _, err = await lorikeet("price", "set", "--input", "8", "--output", "8")
+    assert (code, "which will be in force from 2099-01-01 00:00:00 UTC; withdraw that one first" in err) == (1, True)
+    assert (await lorikeet("price", "withdraw", "2"))[:2] == (0, "version 2 is withdrawn\n")
+    code, _, err = await lorikeet("price", "withdraw", "1")
+    assert (code, "is in force" in err) == (1, True)
+    soon = await lorikeet.json("price", "set", "--input", "8", "--output", "8")
+    assert soon["version"] == 2
+    stored = await acme.value("SELECT extract(epoch FROM effective_at)::text FROM price_versions WHERE version = 2")
+    assert float(str(stored)) == soon["effective_at"], "what is shown is when it is"
+    code, _, err = await lorikeet("price", "withdraw", "7")
+    assert (code, "there is no version 7" in err) == (1, True)
+
+
+async def test_what_an_entry_is_about_is_said_and_checked(lorikeet: Cli, acme: Books) -> None:
+    code, _, err = await lorikeet("price", "set", "--model", "tony", "--input", "1", "--output", "1")
+    assert (code, "no model 'tony' is served here, only 'tiny'" in err) == (0, True)
+    code, out, _ = await lorikeet("price", "set", "--model", "*", "--remove", "--effective", "2099-01-01")
+    assert (code, "removed --model * --adapter-class * --tier * (input 3.00, output 7.00)" in out) == (0, True)
+
+
 async def test_usage_and_costs_are_shown(lorikeet: Cli, acme: Books) -> None:
     since = LAST.isoformat()
     (bucket,) = await lorikeet.json("usage", "--since", since, "--tenant", "acme")
     assert bucket["results"][0]["num_model_requests"] == 2
     code, out, _ = await lorikeet("usage", "--since", since, "--by", "model")
     assert (code, out.splitlines()[1].split()[2:]) == (0, ["tiny", "2", "2000000", "8", "10"])
+    code, _, err = await lorikeet("costs", "--since", "2099-01-01")
+    assert (code, "--since: it must be before now" in err) == (2, True)
     code, out, _ = await lorikeet("costs", "--since", since)
     assert code == 0 and "acme    tiny, output" in out and "0.00007 usd" in out
 
@@ -61,10 +86,13 @@ async def test_usage_and_costs_are_shown(lorikeet: Cli, acme: Books) -> None:
 async def test_a_month_is_closed_invoiced_and_printed(lorikeet: Cli, acme: Books, tmp_path: Path) -> None:
     month = f"{LAST:%Y-%m}"
     await lorikeet.json("credit", "grant", "--tenant", "acme", "--amount", "1.50", "--reason", "welcome")
+    await lorikeet("tenant", "create", "globex")
+    await lorikeet("stripe-customer", "globex", "cus_globex")
     code, _, err = await lorikeet("invoice", "issue", "--period", month)
     assert (code, "close it first" in err) == (1, True)
-    closed = await lorikeet.json("period", "close", month)
-    assert await lorikeet.json("period", "close", month) == closed
+    code, out, err = await lorikeet("period", "close", month)
+    assert (code, out.split()[-1], "Stripe will bill to nobody" in err and err.endswith(": acme\n")) == (0, "usd", True)
+    assert (await lorikeet("period", "close", month))[:2] == (code, out)
     (issued,) = await lorikeet.json("invoice", "issue", "--period", month)
     assert await lorikeet.json("invoice", "show", "--period", month, "--tenant", "acme") == issued
     assert issued["credit_nanos"] == 1_500_000_000
@@ -75,6 +103,11 @@ async def test_a_month_is_closed_invoiced_and_printed(lorikeet: Cli, acme: Books
         "invoice", "show", "--period", month, "--tenant", "acme", "--format", "html", "--out", str(page)
     )
     assert (code, f"{month}-0001" in page.read_text()) == (0, True)
+    html = ("--tenant", "acme", "--format", "html", "--out")
+    code, _, err = await lorikeet("invoice", "show", "--period", month, *html, str(tmp_path / "nowhere" / "x.html"))
+    assert (code, "No such file or directory" in err, err.count("\n")) == (1, True, 1)
+    code, _, err = await lorikeet("invoice", "show", "--period", "2001-01", "--tenant", "acme")
+    assert (code, "There is no billing period 2001-01: they are" in err) == (1, True)
     refund = await lorikeet.json(
         "adjustment", "add", "--tenant", "acme", "--refund", "0.5", "--reason", "outage", "--corrects-request", "req_1"
     )
@@ -98,16 +131,34 @@ async def test_a_tenant_pays_in_advance_or_not(lorikeet: Cli, acme: Books) -> No
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "why"),
     [
-        ["price", "set", "--input", "-1"],
-        ["price", "set", "--input", "0.0000000001"],
-        ["price", "set", "--effective", "soon"],
-        ["credit", "grant", "--tenant", "acme", "--reason", "x", "--amount", "nan"],
-        ["adjustment", "add", "--tenant", "acme", "--reason", "x", "--charge", "1", "--refund", "1"],
+        ("price set --input -1", "from 0 to 1000000"),
+        ("price set --input 9999999999", "from 0 to 1000000"),
+        ("price set --input 0.0000000001", "nine decimals"),
+        ("price set --effective soon", "a date or a time"),
+        ("price set", "give --input and --output"),
+        ("price set --remove", "say which entry with --model, --adapter-class, --tier"),
+        ("price set --tier gold --input 1 --output 1", "--tier: expected default, flex, priority, batch"),
+        ("price set --adapter-class a/b --input 1 --output 1", "letters, digits"),
+        ("price set --input 1 --cached-input 2 --output 1", "must not be dearer than --input"),
+        ("price set --discount initech", "--discount: expected TENANT=PERCENT"),
+        ("price set --discount initech=150", "a percentage from 0 to 100"),
+        ("credit grant --tenant acme --reason x --amount nan", "must be an amount"),
+        ("credit grant --tenant acme --reason x --amount 1e9", "to 100000000 with"),
+        ("adjustment add --tenant acme --reason x --charge 1 --refund 1", "not allowed with"),
+        ("limit set --tenant acme --unit cost --max 9999999999", "from 0 to 4611686018 of cost"),
+        ("delivery set x --folder y --kind foo", "choose from"),
+        ("stripe-customer acme acme", "begins with cus_"),
+        ("reconcile --write-off journal_x", "go together"),
+        ("export usage --period foo", "expected a month such as 2026-10"),
+        ("export usage --period 2025-10 --format focus", "--format: expected csv"),
+        ("export invoice --period 2025-10-01", "a whole month"),
     ],
 )
-def test_wrong_usage_is_said(words: list[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(words, {})
-    assert left.value.code == 2
+def test_wrong_usage_is_said(words: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main(words.split(), {})
+    except SystemExit as left:
+        code = int(str(left.code))
+    assert (code, why in capsys.readouterr().err) == (2, True)

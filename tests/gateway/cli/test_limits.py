@@ -52,6 +52,10 @@ async def test_cost_is_in_the_currency(lorikeet: Cli) -> None:
         "limit", "set", "--tenant", "acme", "--unit", "cost", "--window", "month", "--max", "12.5"
     )
     assert (made["unit"], made["max"], made["free"]) == ("cost", 12.5, 12.5)
+    tiny = ("limit", "set", "--tenant", "acme", "--unit", "cost", "--window", "day", "--max", "0.00000765")
+    assert (await lorikeet(*tiny))[1].endswith(": at most 0.00000765 cost per day\n")
+    _, out, _ = await lorikeet("limit", "list", "--tenant", "acme")
+    assert sorted(line.split()[5] for line in out.splitlines()[1:]) == ["0.00000765", "12.50"]
 
 
 async def test_what_cannot_be_is_one_line(lorikeet: Cli) -> None:
@@ -64,7 +68,7 @@ async def test_what_cannot_be_is_one_line(lorikeet: Cli) -> None:
     code, _, err = await lorikeet("limit", "list", "--tenant", "nobody")
     assert (code, "no tenant named 'nobody'" in err) == (1, True)
     code, _, err = await lorikeet("limit", "set", "--tenant", "acme", "--unit", "tokens", "--max", "1.5")
-    assert (code, err) == (1, "lorikeet: --max: expected a whole number of tokens\n")
+    assert (code, err) == (2, "lorikeet: --max: expected a whole number of tokens\n")
 
 
 @pytest.mark.parametrize("most", ["-1", "many", "nan", "1e400000000"])

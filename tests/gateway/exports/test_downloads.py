@@ -61,6 +61,13 @@ async def test_a_wrong_question_is_refused_by_its_parameter(server: AdminServer)
             assert (reply.status_code, reply.json()["error"]["param"]) == (400, param), query
 
 
+async def test_a_period_that_never_was_is_not_found(server: AdminServer) -> None:
+    async with server.client(server.operator_key) as operator:
+        for period in ("2025-08", "2099-12"):
+            reply = await operator.get("/exports", params=QUERY | {"period": period})
+            assert (reply.status_code, reply.json()["error"]["param"]) == (404, "period")
+
+
 async def test_who_reads_slowly_holds_up_nobody_else(server: AdminServer, books: Books) -> None:
     downloads = server.services.downloads
     async with server.client(server.operator_key) as operator:

@@ -20,15 +20,23 @@ def shortage(of: Limit) -> Shortage:
 
 
 def test_a_tenants_own_limit_shows_its_numbers() -> None:
-    error = refusal(shortage(limit("proj_x")), ())
+    error = refusal(shortage(limit("proj_x")), (), "usd")
     assert isinstance(error, QuotaExceeded)
     assert "is 1000 tokens per day: 787 used, 212 reserved by running requests" in error.message
     assert msgspec.to_builtins(error.limit) | {"used": 787, "reserved": 212} == msgspec.to_builtins(error.limit)
 
 
+def test_people_read_of_money_and_programs_of_nanos() -> None:
+    error = refusal(shortage(limit("proj_x", "cost_nanos")), (), "eur")
+    assert "is 0.000001 EUR of cost per day: 0.000000787 EUR used, 0.000000212 EUR reserved" in error.message
+    assert msgspec.to_builtins(error.limit)["used"] == 787
+    balance = refusal(shortage(limit("proj_x", "cost_nanos", "none")), (), "eur")
+    assert "The credits of this project come to 0.000001 EUR: 0.000000787 EUR used" in balance.message
+
+
 @pytest.mark.parametrize(("unit", "window"), [("tokens", "day"), ("requests", "minute"), ("concurrency", "none")])
 def test_the_organizations_limit_hides_what_its_other_projects_do(unit: Unit, window: Window) -> None:
-    error = refusal(shortage(limit(None, unit, window)), ())
+    error = refusal(shortage(limit(None, unit, window)), (), "usd")
     shown = msgspec.to_builtins(error.limit)
     assert (shown["scope"], shown["max"], shown["needed"]) == ("organization", 1000, 5)
     assert (shown["used"], shown["reserved"]) == (None, None)
