@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 WATCHING = 0x6C6F7269776174  # "loriwat"
 COLLECTING = 0x6C6F7269636F6C  # "loricol"
 
+ASK_TIMEOUT_S = 10.0
 _TRY_LOCK = "SELECT pg_try_advisory_lock($1)"
 
 
@@ -31,7 +32,7 @@ class Turn:
         if self._session is None or self._session.is_closed():
             self._session = await self._database.connect_alone()
         try:
-            return bool(await self._session.fetchval(_TRY_LOCK, self._lock_key))
+            return bool(await self._session.fetchval(_TRY_LOCK, self._lock_key, timeout=ASK_TIMEOUT_S))
         except Exception:
             self.release()
             raise
