@@ -19,9 +19,8 @@ from adapters.store import AdapterStore
 from gateway.db.adapter_imports import expire_imports
 from gateway.db.contents import owners, store_exclusive
 from gateway.db.pool import Database
-from gateway.db.turns import COLLECTING
+from gateway.db.turns import COLLECTING, Turn
 from gateway.lifecycle.forever import forever
-from gateway.lifecycle.turn import Turn
 from gateway.lifecycle.uploads import Uploads
 
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.5, 20.0

@@ -65,10 +65,7 @@ class Residency:
         try:
             await self._look_up()
         finally:
-            held = await asyncio.gather(*(each.hold(self._pinned) for each in self._engines), return_exceptions=True)
-        for error in held:
-            if error is not None:
-                raise error
+            await asyncio.gather(*(engine.hold(self._pinned) for engine in self._engines))
 
     async def _look_up(self) -> None:
         if not self._is_stale:
@@ -115,6 +112,9 @@ class _Held:
             await command(key)
         except GatewayError as error:
             log.warning("a pinned adapter is not as it should be on the engine: %s: %s", key, error.message)
-            self._failed[key] = asyncio.get_running_loop().time() + RETRY_S
-            return False
-        return True
+        except Exception:
+            log.exception("a pinned adapter is not as it should be on the engine: %s", key)
+        else:
+            return True
+        self._failed[key] = asyncio.get_running_loop().time() + RETRY_S
+        return False

@@ -24,11 +24,10 @@ from adapters.store import AdapterStore
 from gateway.db.adapter_imports import ImportRow, create_import, end_import
 from gateway.db.audit import Author
 from gateway.db.pool import Database
-from gateway.db.turns import WATCHING
+from gateway.db.turns import WATCHING, Turn
 from gateway.db.watched import Tenant, bind_folder, note_taken, taken_fingerprint
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.lifecycle.forever import forever
-from gateway.lifecycle.turn import Turn
 from gateway.lifecycle.watched_files import Look, look, read
 from gateway.lifecycle.workspace import workspace
 
