@@ -50,10 +50,13 @@ def digest_of(key: str) -> str:
     return match[1]
 
 
-def check_adapter_name(name: str) -> None:
-    """Raises ValueError unless name is 1 to 64 of a-z, 0-9, dot, underscore and hyphen, the first a letter or digit."""
+def check_adapter_name(name: str, what: str = "adapter name") -> None:
+    """what: the message's word for it.
+
+    Raises ValueError unless name is 1 to 64 of a-z, 0-9, dot, underscore and hyphen, the first a letter or digit.
+    """
     if _NAME.fullmatch(name) is None:
         raise ValueError(
-            f"adapter name {name[: MAX_NAME_CHARS + 1]!r} is not valid: use 1 to {MAX_NAME_CHARS} characters of "
+            f"{what} {name[: MAX_NAME_CHARS + 1]!r} is not valid: use 1 to {MAX_NAME_CHARS} characters of "
             "a-z, 0-9, '.', '_' and '-', and begin with a letter or digit"
         )

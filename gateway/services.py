@@ -212,6 +212,7 @@ def _lifecycle(settings: Settings, config: ModelConfig, database: Database, pool
         base=BaseShape(config.adapter_targets(), config.num_layers),
         bounds=Bounds(settings.max_adapter_rank, settings.max_adapter_bytes),
         upload_dir=settings.data_dir / "uploads",
+        grace_s=settings.adapter_grace_seconds,
     )
 
 

@@ -119,6 +119,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     adapter_cache_bytes: Annotated[
         Bytes, Meta(description="What each machine keeps on its disk of adapters in a bucket.")
     ] = 16 << 30
+    adapter_grace_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=86400 * 30,
+            description="How long an adapter's content stays after nothing refers to it; requests that run may still "
+            "need it.",
+        ),
+    ] = 3600.0
     adapter_sources: Annotated[
         str,
         Meta(
@@ -342,10 +351,11 @@ def _check_origins(settings: Settings) -> None:
 
 
 def _check_adapter_places(settings: Settings) -> None:
-    try:
-        _ = settings.allowed_sources
-    except WrongSource as error:
-        raise BadSetting(f"LORIKEET_ADAPTER_SOURCES={settings.adapter_sources!r}: {error}") from None
+    for place in filter(None, map(str.strip, settings.adapter_sources.split(","))):
+        try:
+            parse_place(place)
+        except WrongSource as error:
+            raise BadSetting(f"LORIKEET_ADAPTER_SOURCES: {place!r} is no source: {error}") from None
     if "://" in settings.adapter_store:
         try:
             is_bucket = parse_place(settings.adapter_store).scheme == "s3"

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from gateway.admin.access import LIST_QUERY, Nothing, needs, read_body
 from gateway.admin.adapter_wire import AdapterImport, PutAdapter, import_wire
-from gateway.admin.adapters import check_room, checked_name, put_answer
+from gateway.admin.adapters import check_room, check_storage, checked_name, put_answer
 from gateway.admin.common import author
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
 from gateway.admin.projects import active_project, existing_project
@@ -31,11 +31,13 @@ MAX_OFFSET_DIGITS = 16
 
 
 class CreateAdapterImport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """size_bytes: of the archive. promote: whether the version becomes current once it is ready."""
+    """size_bytes, sha256: of the archive; what comes is held against them.
+    promote: whether the version becomes current once it is ready."""
 
     name: str
     size_bytes: Annotated[int, Meta(ge=1, le=2**50)]
     promote: bool = True
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None
 
 
 class AdapterImportController(Controller):
@@ -66,6 +68,7 @@ class AdapterImportController(Controller):
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             await check_room(conn, project_id)
+            await check_storage(conn, caller.organization_id, project_id, wanted.size_bytes, "size_bytes")
             row = await adapter_imports.create_import(
                 conn,
                 project_id,
@@ -75,6 +78,7 @@ class AdapterImportController(Controller):
                 promote=wanted.promote,
                 author=author(caller),
                 size_bytes=wanted.size_bytes,
+                sha256=wanted.sha256,
             )
             shown = import_wire(row)
             event = "adapter_import.created"
@@ -134,7 +138,8 @@ class AdapterImportController(Controller):
             await existing_project(conn, caller.organization_id, project_id)
             row = await _existing(conn, project_id, import_id)
             if row.state == "receiving" and row.received_bytes != row.size_bytes:
-                raise Conflict(f"{row.received_bytes} of {row.size_bytes} bytes have come.", code="upload_incomplete")
+                come = "Not all" if row.size_bytes is None else f"{row.received_bytes} of {row.size_bytes}"
+                raise Conflict(f"{come} bytes have come.", code="upload_incomplete")
             mine = None
             if row.state == "receiving":
                 services.lifecycle.uploads.whole(row)
@@ -142,7 +147,8 @@ class AdapterImportController(Controller):
         if mine is None:
             return await _answer_again(services, row)
         try:
-            taken = await services.lifecycle.intake.take_in(mine, services.lifecycle.uploads.whole(mine))
+            content = await services.lifecycle.uploads.as_announced(mine)
+            taken = await services.lifecycle.intake.take_in(mine, content)
         finally:
             services.lifecycle.uploads.discard(mine)
         return await put_answer(services, project_id, mine.name, taken)

@@ -41,8 +41,9 @@ class PutAdapter(Adapter, frozen=True, kw_only=True):
 
 
 class AdapterVersion(msgspec.Struct, frozen=True):
-    """id, model: as a request names this very version, less the base in the id. promote: whether it becomes the current
-    version once it is ready, or did. reason: why it was rejected. changed_at: when it came to its state."""
+    """id, model: as a request names this very version, less the base in the id. promote: whether it was ever to become
+    the current version once it is ready; a later wish for another version may have overtaken that. reason: why it was
+    rejected. changed_at: when it came to its state."""
 
     id: str
     adapter: str
@@ -69,8 +70,9 @@ class AdapterVersionDetail(AdapterVersion, frozen=True, kw_only=True):
 
 
 class AdapterImport(msgspec.Struct, frozen=True):
-    """How content comes in. version: what it became, once state is "done". reason: why it is "rejected" or "failed".
-    received_bytes: where a resumable upload goes on."""
+    """How content comes in. name: empty until that part of an upload in one piece has come. version: what it became,
+    once state is "done". reason: why it is "rejected" or "failed". received_bytes: where a resumable upload goes on.
+    sha256: of the archive, as announced."""
 
     id: str
     name: str
@@ -81,13 +83,17 @@ class AdapterImport(msgspec.Struct, frozen=True):
     received_bytes: int
     promote: bool
     version: int | None
+    sha256: str | None
     created_at: int
     updated_at: int
     object: Literal["organization.project.adapter_import"] = "organization.project.adapter_import"
 
 
 class DeletedAdapter(msgspec.Struct, frozen=True):
+    """aliases: those that pointed at it, which went with it."""
+
     name: str
+    aliases: list[str]
     deleted: Literal[True] = True
     object: Literal["organization.project.adapter.deleted"] = "organization.project.adapter.deleted"
 
@@ -145,6 +151,7 @@ def import_wire(row: ImportRow) -> AdapterImport:
         received_bytes=row.received_bytes,
         promote=row.promote,
         version=row.version,
+        sha256=row.sha256,
         created_at=seconds(row.created_at),
         updated_at=seconds(row.updated_at),
     )

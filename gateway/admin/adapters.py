@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -25,19 +26,25 @@ from gateway.admin.projects import active_project, existing_project
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.admin.upload import FORM, read_json, receive_adapter
 from gateway.api.shape import shape
-from gateway.db import adapter_imports, adapters, audit
+from gateway.db import adapter_imports, adapters, aliases, audit
+from gateway.db.adapter_imports import ImportRow
 from gateway.db.adapter_versions import find_version, wish
-from gateway.errors import Conflict, InvalidRequest, NotFound
+from gateway.db.limits import most_storage
+from gateway.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded
+from gateway.lifecycle.alive import alive
 from gateway.lifecycle.intake import Taken
 from gateway.lifecycle.sources import WrongSource
-from gateway.lifecycle.verify import Verification, verify
+from gateway.lifecycle.verify import Verification
 from gateway.lifecycle.workspace import workspace
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-MAX_UNDER_WAY = 16
-"""Imports of one project whose bytes have not all come: each takes room on a gateway's disk."""
+MAX_AT_WORK = 16
+"""Imports of one project that are not over: each takes room on a gateway's disk."""
+
+MAX_WRAPPING_BYTES = 16 << 10
+"""How much larger a form or a tar archive may be than the two files in it."""
 
 
 class AddFromSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,23 +87,11 @@ class AdapterController(Controller):
         if request.headers.get("content-type", "").partition(";")[0].strip() == "application/json":
             imported = await _fetch_later(request, services, caller, project_id)
             return Response(imported, status_code=202)
-        async with services.database.acquire() as conn:
-            await existing_project(conn, caller.organization_id, project_id)
+        begun = await _begin_upload(request, services, caller, project_id)
         async with workspace(services.store) as folder:
-            uploaded = await receive_adapter(request, folder, services.max_adapter_bytes)
-            checked_name(uploaded.name)
-            async with services.database.acquire() as conn:
-                imported_row = await adapter_imports.create_import(
-                    conn,
-                    project_id,
-                    name=uploaded.name,
-                    source="upload",
-                    state="uploaded",
-                    promote=uploaded.promote,
-                    author=author(caller),
-                )
-            taken = await services.lifecycle.intake.take_in(imported_row, uploaded.content)
-        return Response(await put_answer(services, project_id, uploaded.name, taken))
+            row, content = await _receive(request, services, begun, folder)
+            taken = await services.lifecycle.intake.take_in(row, content)
+        return Response(await put_answer(services, project_id, row.name, taken))
 
     @get("/{name:str}", opt=needs("adapters.read"))
     async def get_adapter(
@@ -131,21 +126,72 @@ class AdapterController(Controller):
     async def remove_adapter(
         self, project_id: FromPath[str], name: FromPath[str], services: Services, caller: Caller
     ) -> DeletedAdapter:
-        """Remove an adapter with all its versions. Content that no other adapter uses leaves the store soon."""
+        """Remove an adapter with all its versions, and the aliases that point at them.
+
+        Content that no other adapter uses leaves the store soon."""
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             before = await locked_adapter(conn, project_id, name)
+            gone = [alias.name for alias in await aliases.list_aliases(conn, project_id) if alias.adapter == name]
             await adapters.remove_adapter(conn, project_id, name)
             shown = audited(before)
             await audit.record(conn, author(caller), "adapter.deleted", before.id, project_id=project_id, before=shown)
-        return DeletedAdapter(name)
+        return DeletedAdapter(name, gone)
 
 
 @post("/adapters/verify", status_code=200, opt=needs("adapters.write", body=Nothing))
 async def verify_adapters(request: Request[Any, Any, Any], services: Services, caller: Caller) -> Verification:
     """Read the content of every version again, and compare the store with what is known of it."""
     await read_body(request, Nothing)
-    return await verify(services.database, services.store, caller.organization_id)
+    return await services.lifecycle.verifier.verify(caller.organization_id)
+
+
+async def _begin_upload(
+    request: Request[Any, Any, Any], services: AdminServices, caller: Caller, project_id: str
+) -> ImportRow:
+    """Before a byte is read: what is under way is counted and bounded."""
+    announced = request.headers.get("content-length", "")
+    async with services.database.transaction() as conn:
+        await active_project(conn, caller.organization_id, project_id)
+        await check_room(conn, project_id)
+        if announced.isascii() and announced.isdecimal():
+            await check_storage(conn, caller.organization_id, project_id, int(announced), "file")
+        return await adapter_imports.create_import(
+            conn, project_id, name="", source="upload", state="receiving", promote=True, author=author(caller)
+        )
+
+
+async def _receive(
+    request: Request[Any, Any, Any], services: AdminServices, begun: ImportRow, folder: Path
+) -> tuple[ImportRow, Path]:
+    """The import, whose turn in the intake it is, and what came. Raises as `receive_adapter`, and Conflict where the
+    import was canceled meanwhile; nothing is left of an import whose body is no adapter's."""
+
+    async def touch() -> None:
+        async with services.database.acquire() as conn:
+            await adapter_imports.touch_import(conn, begun.id)
+
+    try:
+        async with alive(touch):
+            uploaded = await receive_adapter(request, folder, services.max_adapter_bytes)
+            checked_name(uploaded.name)
+        async with services.database.acquire() as conn:
+            row = await adapter_imports.set_uploaded(conn, begun.id, name=uploaded.name, promote=uploaded.promote)
+            size_bytes = _size_bytes(uploaded.content)
+            await adapter_imports.touch_import(conn, begun.id, received_bytes=size_bytes, size_bytes=size_bytes)
+    except BaseException:
+        async with services.database.acquire() as conn:
+            await adapter_imports.drop_import(conn, begun.id)
+        raise
+    if row is None:
+        raise Conflict("The import is over: it was canceled, or nobody seemed to work on it.", param="import_id")
+    return row, uploaded.content
+
+
+def _size_bytes(content: Path) -> int:
+    """Of an archive, or of the files in a folder."""
+    files = content.iterdir() if content.is_dir() else (content,)
+    return sum(file.stat().st_size for file in files)
 
 
 async def _fetch_later(
@@ -178,11 +224,21 @@ async def _fetch_later(
 
 async def check_room(conn: Connection, project_id: str) -> None:
     """Raises Conflict where as many imports are under way as may be."""
-    if await adapter_imports.num_under_way(conn, project_id) >= MAX_UNDER_WAY:
+    if await adapter_imports.num_at_work(conn, project_id) >= MAX_AT_WORK:
         raise Conflict(
-            f"{MAX_UNDER_WAY} imports of the project are under way: complete or cancel one first.",
+            f"{MAX_AT_WORK} imports of the project are under way: complete or cancel one first.",
             code="too_many_imports",
         )
+
+
+async def check_storage(
+    conn: Connection, organization_id: str, project_id: str, announced_bytes: int, param: str
+) -> None:
+    """Raises QuotaExceeded for what is larger than all that may be stored. What is stored by now does not count here:
+    the same content counts once, which only its inspection tells."""
+    most = await most_storage(conn, organization_id, project_id)
+    if most is not None and announced_bytes > most + MAX_WRAPPING_BYTES:
+        raise QuotaExceeded(f"All adapters may have {most} bytes; this one has {announced_bytes}.", param=param)
 
 
 async def put_answer(services: AdminServices, project_id: str, name: str, taken: Taken) -> PutAdapter:

@@ -23,19 +23,18 @@ if TYPE_CHECKING:
 
 MAX_ALIASES = 1000
 
-AdapterName = Annotated[str, Meta(min_length=1, max_length=64)]
 Version = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
 class MoveAlias(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    adapter: AdapterName
+    adapter: str
     version: Version
 
 
 class CreateAlias(MoveAlias, frozen=True, forbid_unknown_fields=True):
     """name: the model id, as an adapter may be called; not that of the base model."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    name: str
 
 
 class Alias(msgspec.Struct, frozen=True):
@@ -75,7 +74,7 @@ class AliasController(Controller):
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Alias:
         wanted = await read_body(request, CreateAlias)
-        _check_name("name", wanted.name)
+        _check_name("name", wanted.name, "alias")
         _check_name("adapter", wanted.adapter)
         if wanted.name == services.model_name:
             raise wrong_value("name", "it is the base model's")
@@ -127,10 +126,10 @@ class AliasController(Controller):
         return DeletedAlias(name)
 
 
-def _check_name(field: str, name: str) -> None:
+def _check_name(field: str, name: str, what: str = "adapter name") -> None:
     """An alias is called as an adapter may be. Raises InvalidRequest."""
     try:
-        check_adapter_name(name)
+        check_adapter_name(name, what)
     except ValueError as error:
         raise InvalidRequest(f"{error}.", param=field, code="invalid_value") from None
 

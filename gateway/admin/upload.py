@@ -23,6 +23,9 @@ from gateway.errors import BodyTooLarge, InvalidRequest
 
 T = TypeVar("T")
 
+IDLE_S = 30.0
+"""Without a byte: a client that is gone may not have said so, and what came of its upload takes room."""
+
 MAX_FIELD_BYTES = 1024
 FIELDS = ("name", "promote")
 ARCHIVE = "archive"
@@ -40,7 +43,8 @@ class Uploaded(msgspec.Struct, frozen=True):
 async def receive_adapter(request: Request[Any, Any, Any], folder: Path, max_bytes: int) -> Uploaded:
     """Write what comes into folder, which is empty.
 
-    Raises InvalidRequest naming the part that is missing, unknown or there twice, BodyTooLarge beyond max_bytes.
+    Raises InvalidRequest naming the part that is missing, unknown or there twice, or where nothing comes for
+    `IDLE_S`, and BodyTooLarge beyond max_bytes.
     """
     content_type, options = parse_options_header(request.headers.get("content-type", ""))
     if content_type != "multipart/form-data" or not options.get("boundary"):
@@ -65,14 +69,27 @@ async def read_json(request: Request[Any, Any, Any], kind: type[T], max_bytes: i
 
 
 async def limited(request: Request[Any, Any, Any], max_bytes: int) -> AsyncIterator[bytes]:
-    """The body as it comes. Raises BodyTooLarge."""
+    """The body as it comes. Raises BodyTooLarge, and InvalidRequest where it stalls."""
     num_bytes = 0
-    async for chunk in request.stream():
+    async for chunk in while_they_come(request.stream(), IDLE_S):
         num_bytes += len(chunk)
         if num_bytes > max_bytes:
             raise BodyTooLarge(f"The upload is larger than {max_bytes} bytes.")
         if chunk:
             yield chunk
+
+
+async def while_they_come(chunks: AsyncIterator[bytes], idle_s: float) -> AsyncIterator[bytes]:
+    """Raises InvalidRequest where none comes for idle_s."""
+    while True:
+        try:
+            async with asyncio.timeout(idle_s):
+                chunk = await anext(chunks, None)
+        except TimeoutError:
+            raise InvalidRequest(f"No byte came for {idle_s:g} seconds.", code="upload_stalled") from None
+        if chunk is None:
+            return
+        yield chunk
 
 
 class _Receiver:

@@ -7,11 +7,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from gateway.cli.adapter_path import add_tenant
-from gateway.cli.errors import CommandFailed
+from gateway.cli.errors import EXIT_OPEN, CommandFailed
 from gateway.cli.output import add_json_flag, print_result
+from gateway.cli.parts import name_part
 from gateway.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from gateway.cli.output import Verbs
 
 POLL_S = 0.25
-PROBE_S = 10.0
-"""How long to wait for an engine to have tried what was fetched."""
+UNTRIED = ("inspected", "probed")
+"""States of a version that no engine has judged."""
+
+OUTCOME_S = 60
+"""How long to wait, unless told otherwise, for an engine to have tried what came."""
 
 _DESCRIPTION = """\
 Add an adapter, or a new version of it.
@@ -33,6 +36,8 @@ WHAT is one of
 
 The server fetches the last three itself, from where LORIKEET_ADAPTER_SOURCES allows it. Adding the content that is
 current changes nothing. Content over 16 MiB is sent in pieces; if that is cut off, --resume goes on.
+
+Exit code 4 says that the content is in and no engine has tried it yet: `lorikeet adapter versions` will tell.
 """
 _EPILOG = """\
 examples:
@@ -55,6 +60,13 @@ def register(actions: Verbs) -> None:
     add.add_argument("what", metavar="WHAT", help="a path or a source, see above")
     add.add_argument("--no-promote", action="store_true", help="do not make it the current version once it is ready")
     add.add_argument("--resume", metavar="IMPORT_ID", help="go on with an upload that was cut off")
+    add.add_argument(
+        "--wait",
+        type=int,
+        default=OUTCOME_S,
+        metavar="SECONDS",
+        help="for an engine to have tried it (default: %(default)s); then exit with 4",
+    )
     add_json_flag(add)
     add.set_defaults(run=_add)
 
@@ -62,6 +74,7 @@ def register(actions: Verbs) -> None:
 def _add(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
+    name_part(arguments.name)
     with AdminClient.of(environ) as client:
         project = client.tenant_path(arguments.tenant)
         if "://" not in arguments.what:
@@ -75,15 +88,26 @@ def _upload(client: AdminClient, project: str, arguments: argparse.Namespace) ->
     from gateway.cli.adapter_upload import Upload
 
     progress = Progress("sending", quiet=arguments.json)
-    upload = Upload(client, project, progress, name=arguments.name, promote=not arguments.no_promote)
+    upload = Upload(
+        client,
+        progress,
+        tenant=arguments.tenant,
+        project=project,
+        name=arguments.name,
+        promote=not arguments.no_promote,
+    )
     try:
         put = upload.send(Path(arguments.what), arguments.resume)
     finally:
         progress.done()
     model, version = put["model"], put["uploaded_version"]
-    if put["version_state"] != "ready":
-        text = f"version {version} of {model} waits for an engine to try it"
-    elif put["version"] != version:
+    if put["version_state"] in UNTRIED:
+        adapter = f"{project}/adapters/{arguments.name}"
+        state = _outcome(client, f"{adapter}/versions/{version}", arguments.wait)["state"]
+        put |= client.get(adapter) | {"object": put["object"], "version_state": state}
+    if put["version_state"] in UNTRIED:
+        return _left_open(arguments, put, f"version {version} of {model}")
+    if put["version"] != version:
         text = f"version {version} of {model} is ready; `lorikeet adapter promote` makes it the current one"
     else:
         text = f"{model} {'is now' if put['changed'] else 'is already'} version {version} ({put['digest'][:12]})"
@@ -103,14 +127,12 @@ def _fetch(client: AdminClient, project: str, arguments: argparse.Namespace) -> 
         progress.done()
     if imported["state"] != "done":
         raise CommandFailed(f"{arguments.what}: {imported['reason']}")
-    version = _probed(client, f"{project}/adapters/{quote(arguments.name, safe='')}/versions/{imported['version']}")
-    if version["state"] == "rejected":
-        raise CommandFailed(f"{version['model']} was refused: {version['reason']}")
-    if version["state"] != "ready":
-        text = f"{version['model']} waits for an engine to try it"
-    else:
-        text = f"{version['model']} is {'now current' if version['current'] else 'ready'} ({version['digest'][:12]})"
+    path = f"{project}/adapters/{arguments.name}/versions/{imported['version']}"
+    version = _outcome(client, path, arguments.wait)
     shown = imported | {"version_state": version["state"], "current": version["current"]}
+    if version["state"] in UNTRIED:
+        return _left_open(arguments, shown, version["model"])
+    text = f"{version['model']} is {'now current' if version['current'] else 'ready'} ({version['digest'][:12]})"
     return print_result(arguments, shown, text)
 
 
@@ -124,11 +146,20 @@ def _wait(client: AdminClient, path: str, progress: Progress) -> dict[str, Any]:
         time.sleep(POLL_S)
 
 
-def _probed(client: AdminClient, path: str) -> dict[str, Any]:
-    """The version as it is after its probe, or after `PROBE_S` without one."""
-    deadline = time.monotonic() + PROBE_S
+def _outcome(client: AdminClient, path: str, wait_s: int) -> dict[str, Any]:
+    """The version at this path once an engine has tried it, or as it is after `wait_s`. Raises CommandFailed where the
+    engine refused it."""
+    deadline = time.monotonic() + wait_s
     while True:
         version = client.get(path)
-        if version["state"] not in ("inspected", "probed") or time.monotonic() > deadline:
+        if version["state"] == "rejected":
+            raise CommandFailed(f"{version['model']} was refused: {version['reason']}")
+        if version["state"] not in UNTRIED or time.monotonic() > deadline:
             return version
         time.sleep(POLL_S)
+
+
+def _left_open(arguments: argparse.Namespace, shown: dict[str, Any], what: str) -> int:
+    text = f"{what} waits for an engine to try it; `lorikeet adapter versions` will tell how that ends"
+    print_result(arguments, shown, text)
+    return EXIT_OPEN

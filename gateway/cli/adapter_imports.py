@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from gateway.cli.adapter_path import add_tenant
 from gateway.cli.errors import EXIT_OK
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.cli.parts import id_part
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
@@ -50,7 +50,7 @@ def _imports(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             i["source"],
             i["state"],
             i["version"],
-            i["received_bytes"],
+            i["received_bytes"] or None,
             i["size_bytes"],
             utc(i["created_at"]),
             i["reason"],
@@ -64,7 +64,8 @@ def _imports(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def _cancel(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
+    part = id_part(arguments.id)
     with AdminClient.of(environ) as client:
-        path = f"{client.tenant_path(arguments.tenant)}/adapter_imports/{quote(arguments.id, safe='')}"
+        path = f"{client.tenant_path(arguments.tenant)}/adapter_imports/{part}"
         canceled = client.delete(path)
     return print_result(arguments, canceled, f"{canceled['id']} is canceled")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from gateway.cli.errors import CommandFailed
+from gateway.cli.parts import name_part
 
 if TYPE_CHECKING:
     from gateway.cli.client import AdminClient
@@ -23,8 +23,9 @@ def add_adapter(parser: argparse.ArgumentParser, metavar: str = "NAME") -> None:
 
 
 def adapter_path(client: AdminClient, tenant: str, name: str) -> str:
-    """Raises CommandFailed where there is no such tenant."""
-    return f"{client.tenant_path(tenant)}/adapters/{quote(name, safe='')}"
+    """Raises CommandFailed for what is no name, and where there is no such tenant."""
+    part = name_part(name)
+    return f"{client.tenant_path(tenant)}/adapters/{part}"
 
 
 def split_version(text: str) -> tuple[str, int | None]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.adapter_path import adapter_path, add_adapter
@@ -13,14 +14,26 @@ from gateway.cli.output import add_json_flag, print_result
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
 
-DEFAULTS: tuple[tuple[str, type], ...] = (
-    ("temperature", float),
-    ("top_p", float),
+
+def _finite(text: str) -> float:
+    """JSON has no other numbers. Raises ArgumentTypeError."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"expected a number, not {text!r}")
+    return number
+
+
+DEFAULTS: tuple[tuple[str, Callable[[str], Any]], ...] = (
+    ("temperature", _finite),
+    ("top_p", _finite),
     ("top_k", int),
-    ("min_p", float),
-    ("presence_penalty", float),
-    ("frequency_penalty", float),
-    ("repetition_penalty", float),
+    ("min_p", _finite),
+    ("presence_penalty", _finite),
+    ("frequency_penalty", _finite),
+    ("repetition_penalty", _finite),
     ("max_tokens", int),
     ("system_prompt", str),
 )

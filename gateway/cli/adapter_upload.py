@@ -5,19 +5,21 @@ Knows nothing of what the files hold, but that PEFT writes two of them.
 
 from __future__ import annotations
 
+import hashlib
+import shlex
 import tarfile
 import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
-from urllib.parse import quote
 
 from adapters.errors import AdapterRejected
 from adapters.safe_file import open_regular
 from adapters.store import FILE_NAMES
 from gateway.cli.client import Refused
 from gateway.cli.errors import CommandFailed, ServerUnreachable
+from gateway.cli.parts import id_part
 
 if TYPE_CHECKING:
     from gateway.cli.client import AdminClient
@@ -35,10 +37,13 @@ TRANSIENT = frozenset({"wrong_offset", "import_busy"})
 
 
 class Upload:
-    """project: path of the tenant's project. name: of the adapter."""
+    """tenant: name of the project; project: its path. name: of the adapter."""
 
-    def __init__(self, client: AdminClient, project: str, progress: Progress, *, name: str, promote: bool) -> None:
+    def __init__(
+        self, client: AdminClient, progress: Progress, *, tenant: str, project: str, name: str, promote: bool
+    ) -> None:
         self._client = client
+        self._tenant = tenant
         self._project = project
         self._progress = progress
         self._name = name
@@ -61,15 +66,20 @@ class Upload:
                 form = {"name": self._name, "promote": str(self._promote).lower()}
                 return self._client.post(f"{self._project}/adapters", data=form, files=files)
             archive = files.get("archive") or _pack(files, stack)
-            return self._send_in_pieces(path, archive, import_id or self._begin(_size(archive)))
+            sha256 = _sha256(archive)
+            if import_id is None:
+                import_id = self._begin(_size(archive), sha256)
+            else:
+                known = self._client.get(f"{self._project}/adapter_imports/{id_part(import_id)}")
+                self._check(path, _size(archive), sha256, known)
+            return self._send_in_pieces(path, archive, import_id)
 
-    def _begin(self, size_bytes: int) -> str:
-        wanted = {"name": self._name, "size_bytes": size_bytes, "promote": self._promote}
+    def _begin(self, size_bytes: int, sha256: str) -> str:
+        wanted = {"name": self._name, "size_bytes": size_bytes, "promote": self._promote, "sha256": sha256}
         return str(self._client.post(f"{self._project}/adapter_imports", json=wanted)["id"])
 
     def _send_in_pieces(self, path: Path, archive: BinaryIO, import_id: str) -> dict[str, Any]:
-        imported = f"{self._project}/adapter_imports/{quote(import_id, safe='')}"
-        self._check(path, _size(archive), self._client.get(imported))
+        imported = f"{self._project}/adapter_imports/{id_part(import_id)}"
         num_failed = 0
         try:
             while True:
@@ -86,14 +96,21 @@ class Upload:
         except KeyboardInterrupt:
             self._give_up("interrupted", path, import_id)
 
-    def _check(self, path: Path, size_bytes: int, known: dict[str, Any]) -> None:
+    def _check(self, path: Path, size_bytes: int, sha256: str, known: dict[str, Any]) -> None:
         """Raises CommandFailed where the import is about something else."""
         if known["name"] != self._name:
             raise CommandFailed(f"{known['id']} is an upload of '{known['name']}', not of '{self._name}'")
+        if known["promote"] != self._promote:
+            begun, wanted = ("without", "begin anew to have it") if known["promote"] else ("with", "give it again")
+            raise CommandFailed(f"{known['id']} was begun {begun} --no-promote: {wanted}")
         if known["size_bytes"] != size_bytes:
             raise CommandFailed(
                 f"{known['id']} is an upload of {known['size_bytes']} bytes, and {path} makes {size_bytes}: it is not "
                 "the content that was begun with"
+            )
+        if known["sha256"] not in (None, sha256):
+            raise CommandFailed(
+                f"{path} has changed since {known['id']} began: it is not the content that was begun with; add it anew"
             )
 
     def _go_on(self, imported: str, archive: BinaryIO) -> dict[str, Any]:
@@ -112,10 +129,9 @@ class Upload:
 
     def _give_up(self, why: str, path: Path, import_id: str) -> NoReturn:
         self._progress.done()
-        raise CommandFailed(
-            f"{why}; go on with `lorikeet adapter add {path} --name {self._name} --resume {import_id}` and the same "
-            "--tenant"
-        ) from None
+        words = ["lorikeet", "adapter", "add", str(path), "--tenant", self._tenant, "--name", self._name]
+        words += [] if self._promote else ["--no-promote"]
+        raise CommandFailed(f"{why}; go on with `{shlex.join([*words, '--resume', import_id])}`") from None
 
 
 def _open(path: Path, stack: ExitStack) -> BinaryIO:
@@ -131,6 +147,13 @@ def _size(file: BinaryIO) -> int:
     size_bytes = file.seek(0, 2)
     file.seek(position)
     return size_bytes
+
+
+def _sha256(file: BinaryIO) -> str:
+    hashed = hashlib.sha256()
+    while piece := file.read(PIECE_BYTES):
+        hashed.update(piece)
+    return hashed.hexdigest()
 
 
 def _pack(files: dict[str, BinaryIO], stack: ExitStack) -> BinaryIO:

@@ -50,7 +50,9 @@ def register(verbs: Verbs) -> None:
     add_adapter(show, "NAME[@VERSION]")
     show.set_defaults(run=_show)
     remove = actions.add_parser(
-        "remove", help="remove an adapter", description="Remove an adapter with all its versions."
+        "remove",
+        help="remove an adapter",
+        description="Remove an adapter with all its versions, and the aliases that point at them.",
     )
     add_adapter(remove)
     remove.set_defaults(run=_remove)
@@ -126,19 +128,35 @@ def _print_fields(shown: dict[str, Any], indent: str = "") -> None:
         elif isinstance(value, list) and value and isinstance(value[0], dict):
             print(f"{indent}{name}: {len(value)} (--json shows them)")
         elif isinstance(value, list):
-            print(f"{indent}{name}: {', '.join(map(str, value)) or '-'}")
+            print(f"{indent}{name}: {', '.join(_ranges(value)) or '-'}")
         else:
             at = utc(value) if name.endswith("_at") else value
             print(f"{indent}{name}: {'-' if at in (None, '', {}) else at}")
+
+
+def _ranges(values: list[Any]) -> list[str]:
+    """As text, whole numbers that follow each other as one range."""
+    if not all(type(value) is int for value in values):
+        return list(map(str, values))
+    runs: list[list[int]] = []
+    for number in values:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
 
 
 def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     with AdminClient.of(environ) as client:
-        client.delete(adapter_path(client, arguments.tenant, arguments.name))
-    shown = {"name": arguments.name, "removed": True}
-    return print_result(arguments, shown, f"adapter {arguments.name} of {arguments.tenant} is removed")
+        aliases = client.delete(adapter_path(client, arguments.tenant, arguments.name))["aliases"]
+    shown = {"name": arguments.name, "removed": True, "aliases": aliases}
+    text = f"adapter {arguments.name} of {arguments.tenant} is removed"
+    if aliases:
+        text += f", and with it the aliases that pointed at it: {', '.join(aliases)}"
+    return print_result(arguments, shown, text)
 
 
 def _verify(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -147,7 +165,7 @@ def _verify(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     with AdminClient.of(environ) as client:
         found = client.post("/adapters/verify", json={})
     faults = [*found["missing"], *found["damaged"]]
-    lines = [f"{found['num_verified']} contents are whole, {len(found['unreferenced'])} await collection"]
+    lines = [f"{found['num_verified']} contents are whole, {found['num_unreferenced']} await collection"]
     lines += [f"{fault['project_id']} {fault['name']}@{fault['version']}: {fault['detail']}" for fault in faults]
     print_result(arguments, found, "\n".join(lines))
     return EXIT_FAILED if faults else EXIT_OK

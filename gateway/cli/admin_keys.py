@@ -7,9 +7,9 @@ import sys
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.cli.parts import id_part
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
@@ -91,6 +91,6 @@ def _revoke(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     with AdminClient.of(environ) as client:
-        client.delete(f"/admin_api_keys/{quote(arguments.key_id, safe='')}")
+        client.delete(f"/admin_api_keys/{id_part(arguments.key_id)}")
     shown = {"id": arguments.key_id, "revoked": True}
     return print_result(arguments, shown, f"key {arguments.key_id} is revoked")

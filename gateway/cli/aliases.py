@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from gateway.cli.errors import CommandFailed
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.cli.parts import name_part
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
@@ -26,7 +26,7 @@ def register(verbs: Verbs) -> None:
         help="make an alias, or move it",
         description="Point an alias at a version, whether it is new or not: in force on every gateway within a second.",
     )
-    setting.add_argument("name", metavar="NAME", help="the model id that clients use")
+    setting.add_argument("name", metavar="NAME", help="the model id that clients use, written as an adapter's name")
     setting.add_argument("version", metavar="ADAPTER@VERSION", help="such as support@3")
     setting.set_defaults(run=_set)
     listing = actions.add_parser("list", help="list aliases", description="List a tenant's aliases, oldest first.")
@@ -42,15 +42,15 @@ def register(verbs: Verbs) -> None:
 def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient, Refused
 
-    target = _target(arguments.version)
+    target, name = _target(arguments.version), name_part(arguments.name, "alias")
     with AdminClient.of(environ) as client:
         path = f"{client.tenant_path(arguments.tenant)}/aliases"
         try:
-            alias = client.post(f"{path}/{quote(arguments.name, safe='')}", json=target)
+            alias = client.post(f"{path}/{name}", json=target)
         except Refused as refusal:
             if refusal.code != "not_found":
                 raise
-            alias = client.post(path, json={"name": arguments.name} | target)
+            alias = client.post(path, json={"name": name} | target)
     return print_result(arguments, alias, f"{alias['name']} is now {alias['adapter']}@{alias['version']}")
 
 
@@ -58,7 +58,7 @@ def _target(text: str) -> dict[str, str | int]:
     adapter, _, version = text.rpartition("@")
     if not (adapter and version.isascii() and version.isdecimal()):
         raise CommandFailed(f"'{text}' names no version: give an adapter and a number, such as support@3")
-    return {"adapter": adapter, "version": int(version)}
+    return {"adapter": name_part(adapter), "version": int(version)}
 
 
 def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -77,8 +77,8 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
+    name = name_part(arguments.name, "alias")
     with AdminClient.of(environ) as client:
-        path = client.tenant_path(arguments.tenant)
-        client.delete(f"{path}/aliases/{quote(arguments.name, safe='')}")
-    shown = {"name": arguments.name, "removed": True}
-    return print_result(arguments, shown, f"alias {arguments.name} of {arguments.tenant} is removed")
+        client.delete(f"{client.tenant_path(arguments.tenant)}/aliases/{name}")
+    shown = {"name": name, "removed": True}
+    return print_result(arguments, shown, f"alias {name} of {arguments.tenant} is removed")

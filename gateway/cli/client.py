@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, NoReturn, Self
-from urllib.parse import quote
 
 import httpx
 
 from gateway.cli.errors import CommandFailed, ServerUnreachable
+from gateway.cli.parts import id_part
 from gateway.settings import Settings, load_settings, variable
 
 ADMIN_PATH = "/v1/organization"
@@ -102,7 +102,7 @@ class AdminClient:
 
     def key_path(self, key_id: str) -> str:
         """Path of a project's key, whatever project that is."""
-        key = self.get(f"/api_keys/{quote(key_id, safe='')}")
+        key = self.get(f"/api_keys/{id_part(key_id)}")
         return f"/projects/{key['project_id']}/api_keys/{key['id']}"
 
     def _request(self, method: str, path: str, **options: Any) -> dict[str, Any]:

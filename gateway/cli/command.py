@@ -39,7 +39,8 @@ from gateway.settings import BadSetting
 _EPILOG = """\
 Settings come from the environment: `lorikeet settings` lists them.
 
-exit codes: 0 done, 1 refused or failed, 2 wrong usage or a bad setting, 3 the server cannot be reached
+exit codes: 0 done, 1 refused or failed, 2 wrong usage or a bad setting, 3 the server cannot be reached,
+4 begun, and how it ends is not known yet (`adapter add`)
 """
 
 

@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from gateway.billing.money import NANOS, decimal_text, to_number
 from gateway.cli.errors import WrongUsage
 from gateway.cli.output import add_json_flag, print_json, print_table, utc
+from gateway.cli.parts import id_part
 
 if TYPE_CHECKING:
     from gateway.cli.client import AdminClient
@@ -148,7 +148,7 @@ def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             if all(limit[field] == wanted.get(field) for field in ("unit", "window", "hard", "model", "api_key_id"))
         ]
         for limit_id in found:
-            client.delete(f"{path}/{quote(limit_id, safe='')}")
+            client.delete(f"{path}/{id_part(limit_id)}")
     if arguments.json:
         print_json({"removed": found})
     else:

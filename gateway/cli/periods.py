@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from gateway.billing.money import decimal_text
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc, write_file
+from gateway.cli.parts import id_part
 from gateway.cli.stripe import warn_of_unbilled
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _close(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     with AdminClient.of(environ) as client:
-        closed = client.post(f"/periods/{quote(arguments.period, safe='')}/close")
+        closed = client.post(f"/periods/{id_part(arguments.period)}/close")
     if names := [project["name"] for project in closed["projects_without_customer"]]:
         warn_of_unbilled(names, closed["id"])
     text = f"{closed['id']} is {closed['state']}: {decimal_text(closed['cost_nanos'])} {closed['currency']}"
@@ -89,7 +89,7 @@ def _issue(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     with AdminClient.of(environ) as client:
-        issued = client.post(f"/periods/{quote(arguments.period, safe='')}/invoices")["data"]
+        issued = client.post(f"/periods/{id_part(arguments.period)}/invoices")["data"]
     if arguments.json:
         print_json(issued)
     else:
@@ -101,7 +101,7 @@ def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
     from gateway.cli.errors import CommandFailed
 
-    period = quote(arguments.period, safe="")
+    period = id_part(arguments.period)
     with AdminClient.of(environ) as client:
         if arguments.format == "html":
             if arguments.tenant is None:

@@ -8,13 +8,13 @@ import sys
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from gateway.billing.book import ANY, TIERS
 from gateway.billing.money import decimal_text
 from gateway.cli.errors import CommandFailed, WrongUsage
 from gateway.cli.money import instant, nanos, price
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.cli.parts import name_part
 
 if TYPE_CHECKING:
     from gateway.cli.client import AdminClient
@@ -197,7 +197,7 @@ def _class(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     with AdminClient.of(environ) as client:
-        path = f"{client.tenant_path(arguments.tenant)}/adapters/{quote(arguments.adapter, safe='')}/price_class"
+        path = f"{client.tenant_path(arguments.tenant)}/adapters/{name_part(arguments.adapter)}/price_class"
         made = client.post(path, json={"price_class": arguments.price_class})
     return print_result(arguments, made, f"adapter {made['adapter']} is of the class {made['price_class']}")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from gateway.cli.errors import EXIT_FAILED, EXIT_OK, WrongUsage
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.cli.parts import id_part
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
@@ -40,7 +40,7 @@ def _run(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def _write_off(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
-    path = f"/reconciliation/lost_journals/{quote(arguments.write_off, safe='')}/write_off"
+    path = f"/reconciliation/lost_journals/{id_part(arguments.write_off)}/write_off"
     with AdminClient.of(environ) as client:
         written_off = client.post(path, json={"reason": arguments.reason})
     return print_result(arguments, written_off, f"wrote off {written_off['open_requests']} requests")

@@ -6,9 +6,9 @@ import argparse
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.cli.parts import id_part
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
@@ -70,6 +70,6 @@ def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     with AdminClient.of(environ) as client:
         path = client.tenant_path(arguments.tenant)
-        client.delete(f"{path}/service_accounts/{quote(arguments.account_id, safe='')}")
+        client.delete(f"{path}/service_accounts/{id_part(arguments.account_id)}")
     shown = {"id": arguments.account_id, "removed": True}
     return print_result(arguments, shown, f"service account {arguments.account_id} is removed")

@@ -6,9 +6,9 @@ import argparse
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.cli.parts import id_part
 
 if TYPE_CHECKING:
     from gateway.cli.output import Verbs
@@ -69,5 +69,5 @@ def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     with AdminClient.of(environ) as client:
-        removed = client.delete(f"/webhooks/{quote(arguments.webhook_id, safe='')}")
+        removed = client.delete(f"/webhooks/{id_part(arguments.webhook_id)}")
     return print_result(arguments, {"id": removed["id"], "removed": True}, f"webhook {removed['id']} is removed")

@@ -1,6 +1,6 @@
 """Imports: how content comes in, from the first byte until it is a version of an adapter or refused.
 
-    receiving (a resumable upload) | fetching (from a source) -> uploaded -> done | rejected (reason) | failed (reason)
+    receiving (an upload) | fetching (from a source) -> uploaded -> done | rejected (reason) | failed (reason)
 
 Whoever works on one leaves signs of life; one without any has failed. What anybody changes here is refused once the
 import is over, so that of a cancellation and a success only the first one counts.
@@ -32,8 +32,9 @@ MAX_CLAIMS = 3
 
 
 class ImportRow(msgspec.Struct, frozen=True, kw_only=True):
-    """source: 'upload', 'folder' or the address it is fetched from. size_bytes: as announced, None where nobody knows.
-    adapter_id, version: what it became, once it is done. author: whom the audit log names."""
+    """source: 'upload', 'folder' or the address it is fetched from. size_bytes, sha256: as announced, None where nobody
+    knows; the name of an upload in one piece is empty until its bytes have come. adapter_id, version: what it became,
+    once it is done. author: whom the audit log names."""
 
     id: str
     project_id: str
@@ -47,15 +48,16 @@ class ImportRow(msgspec.Struct, frozen=True, kw_only=True):
     author: Author
     adapter_id: str | None
     version: int | None
+    sha256: str | None
     created_at: datetime.datetime
     updated_at: datetime.datetime
 
 
 _INSERT = """
-    INSERT INTO adapter_imports (id, project_id, name, source, state, size_bytes, promote, author)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+    INSERT INTO adapter_imports (id, project_id, name, source, state, size_bytes, promote, author, sha256)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
     RETURNING id, project_id, name, source, state, reason, size_bytes, received_bytes, promote, author, adapter_id,
-              version, created_at, updated_at
+              version, sha256, created_at, updated_at
 """
 
 
@@ -69,17 +71,20 @@ async def create_import(
     promote: bool,
     author: Author,
     size_bytes: int | None = None,
+    sha256: str | None = None,
 ) -> ImportRow:
     """name: checked by the caller. state: 'receiving', 'fetching', or 'uploaded' where the content is there."""
     kept = msgspec.json.encode(author).decode()
-    row = await conn.fetchrow(_INSERT, new_id("imp"), project_id, name, source, state, size_bytes, promote, kept)
+    row = await conn.fetchrow(
+        _INSERT, new_id("imp"), project_id, name, source, state, size_bytes, promote, kept, sha256
+    )
     assert row is not None
     return _import(row)
 
 
 _FIND = """
     SELECT id, project_id, name, source, state, reason, size_bytes, received_bytes, promote, author, adapter_id,
-           version, created_at, updated_at
+           version, sha256, created_at, updated_at
     FROM adapter_imports WHERE project_id = $1 AND id = $2
 """
 
@@ -91,7 +96,7 @@ async def find_import(conn: Connection, project_id: str, import_id: str) -> Impo
 
 _LIST = """
     SELECT id, project_id, name, source, state, reason, size_bytes, received_bytes, promote, author, adapter_id,
-           version, created_at, updated_at
+           version, sha256, created_at, updated_at
     FROM adapter_imports
     WHERE project_id = $1 AND ($2::text IS NULL OR (created_at, id) <
                                (SELECT created_at, id FROM adapter_imports WHERE project_id = $1 AND id = $2))
@@ -104,11 +109,13 @@ async def list_imports(conn: Connection, project_id: str, *, after: str | None, 
     return [_import(row) for row in await conn.fetch(_LIST, project_id, after, limit)]
 
 
-_COUNT = "SELECT count(*) FROM adapter_imports WHERE project_id = $1 AND state IN ('receiving', 'fetching')"
+_COUNT = """
+    SELECT count(*) FROM adapter_imports WHERE project_id = $1 AND state IN ('receiving', 'fetching', 'uploaded')
+"""
 
 
-async def num_under_way(conn: Connection, project_id: str) -> int:
-    """Whose bytes have not all come."""
+async def num_at_work(conn: Connection, project_id: str) -> int:
+    """Those that are not over."""
     return int(await conn.fetchval(_COUNT, project_id))
 
 
@@ -122,7 +129,7 @@ _CLAIM = """
                          AND fetched.num_claims > 0 AND fetched.updated_at >= now() - interval '20 seconds') < $2
                 ORDER BY created_at LIMIT 1 FOR UPDATE SKIP LOCKED)
     RETURNING id, project_id, name, source, state, reason, size_bytes, received_bytes, promote, author, adapter_id,
-              version, created_at, updated_at
+              version, sha256, created_at, updated_at
 """
 
 
@@ -149,16 +156,22 @@ async def touch_import(
 
 
 _UPLOADED = """
-    UPDATE adapter_imports SET state = 'uploaded', updated_at = now()
+    UPDATE adapter_imports
+    SET state = 'uploaded', name = coalesce($2, name), promote = coalesce($3, promote), updated_at = now()
     WHERE id = $1 AND state IN ('receiving', 'fetching')
     RETURNING id, project_id, name, source, state, reason, size_bytes, received_bytes, promote, author, adapter_id,
-              version, created_at, updated_at
+              version, sha256, created_at, updated_at
 """
 
 
-async def set_uploaded(conn: Connection, import_id: str) -> ImportRow | None:
-    """All of its bytes are here: the intake's turn. None if it is over, or somebody else said so already."""
-    row = await conn.fetchrow(_UPLOADED, import_id)
+async def set_uploaded(
+    conn: Connection, import_id: str, *, name: str | None = None, promote: bool | None = None
+) -> ImportRow | None:
+    """All of its bytes are here: the intake's turn. None if it is over, or somebody else said so already.
+
+    name, promote: where they came with the bytes; the name is checked by the caller.
+    """
+    row = await conn.fetchrow(_UPLOADED, import_id, name, promote)
     return _import(row) if row else None
 
 
@@ -184,10 +197,20 @@ async def end_import(conn: Connection, import_id: str, state: Literal["rejected"
     return await conn.execute(_FAIL, import_id, state, reason) != "UPDATE 0"
 
 
+_DROP = "DELETE FROM adapter_imports WHERE id = $1 AND state = 'receiving'"
+
+
+async def drop_import(conn: Connection, import_id: str) -> None:
+    """As if it had never been, where nothing whole has come."""
+    await conn.execute(_DROP, import_id)
+
+
 _EXPIRE = """
     UPDATE adapter_imports
-    SET state = 'failed', reason = CASE state WHEN 'receiving' THEN 'expired' ELSE 'interrupted' END, updated_at = now()
+    SET state = 'failed', updated_at = now(),
+        reason = CASE WHEN state = 'receiving' AND size_bytes IS NOT NULL THEN 'expired' ELSE 'interrupted' END
     WHERE (state = 'uploaded' AND updated_at < now() - interval '60 seconds')
+       OR (state = 'receiving' AND size_bytes IS NULL AND updated_at < now() - interval '60 seconds')
        OR (state = 'fetching' AND num_claims >= $1 AND updated_at < now() - interval '60 seconds')
        OR (state = 'receiving' AND updated_at < now() - interval '24 hours')
 """

@@ -24,8 +24,8 @@ VersionState = Literal["inspected", "probed", "ready", "rejected", "retired", "d
 
 
 class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """promote: whether it becomes current once it is ready, or did. report, probe: what inspecting and probing it
-    found, as JSON objects. changed_at: of its state."""
+    """promote: whether it was ever to become current once it is ready; a later wish for another version may have
+    overtaken that. report, probe: what inspecting and probing it found, as JSON objects. changed_at: of its state."""
 
     adapter_id: str
     name: str

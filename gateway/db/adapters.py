@@ -144,15 +144,18 @@ _REMOVE = """
     UPDATE adapters SET removed_at = now() WHERE project_id = $1 AND name = $2 AND removed_at IS NULL RETURNING id
 """
 _UNSHARE = "DELETE FROM adapter_shares WHERE adapter_id = $1"
+_UNALIAS = "DELETE FROM model_aliases WHERE adapter_id = $1"
 
 
 async def remove_adapter(conn: Connection, project_id: str, name: str) -> bool:
-    """Take an adapter with all its versions out of use; its content leaves the store later. False: there is none."""
+    """Take an adapter with all its versions out of use, and end its shares and aliases; its content leaves the store
+    later. False: there is none."""
     async with conn.transaction():
         adapter_id = await conn.fetchval(_REMOVE, project_id, name)
         if adapter_id is None:
             return False
         await conn.execute(_UNSHARE, adapter_id)
+        await conn.execute(_UNALIAS, adapter_id)
         return True
 
 

@@ -1,6 +1,6 @@
 """Aliases: a project's own names of models, each of which points at one version of one of its adapters.
 
-An alias whose adapter was removed is not there any more, and its name is free.
+They are removed with the adapter (`adapters.remove_adapter`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def find_target(conn: Connection, project_id: str, adapter: str, version: 
 _FIND = """
     SELECT m.id, m.name, m.target_kind, a.name AS adapter, m.version, m.created_at, m.moved_at
     FROM model_aliases m JOIN adapters a ON a.id = m.adapter_id
-    WHERE m.project_id = $1 AND m.name = $2 AND a.removed_at IS NULL
+    WHERE m.project_id = $1 AND m.name = $2
 """
 
 
@@ -64,7 +64,7 @@ async def find_alias(conn: Connection, project_id: str, name: str) -> AliasRow |
 _LIST = """
     SELECT m.id, m.name, m.target_kind, a.name AS adapter, m.version, m.created_at, m.moved_at
     FROM model_aliases m JOIN adapters a ON a.id = m.adapter_id
-    WHERE m.project_id = $1 AND a.removed_at IS NULL
+    WHERE m.project_id = $1
     ORDER BY m.created_at, m.id
 """
 
@@ -74,10 +74,6 @@ async def list_aliases(conn: Connection, project_id: str) -> list[AliasRow]:
     return [AliasRow(**row) for row in await conn.fetch(_LIST, project_id)]
 
 
-_FREE_NAME = """
-    DELETE FROM model_aliases m USING adapters a
-    WHERE m.project_id = $1 AND m.name = $2 AND a.id = m.adapter_id AND a.removed_at IS NOT NULL
-"""
 _CREATE = """
     INSERT INTO model_aliases (id, project_id, name, target_kind, adapter_id, version)
     VALUES ($1, $2, $3, 'version', $4, $5)
@@ -87,7 +83,6 @@ _CREATE = """
 
 async def create_alias(conn: Connection, project_id: str, name: str, adapter_id: str, version: int) -> bool:
     """False if the project has an alias of this name."""
-    await conn.execute(_FREE_NAME, project_id, name)
     return await conn.fetchval(_CREATE, new_id("alias"), project_id, name, adapter_id, version) is not None
 
 

@@ -26,7 +26,8 @@ _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
 class Author(msgspec.Struct, frozen=True, kw_only=True):
-    """Who changes something: kind is "api_key" or "user", id theirs. address: of the client."""
+    """Who changes something: kind is "api_key" or "user", id theirs, or kind is "system" and id the part of the server
+    that does so by itself, such as "prober". address: of the client, empty where there is none."""
 
     organization_id: str
     kind: str

@@ -168,6 +168,18 @@ async def exceeded_storage(conn: Connection, organization_id: str, project_id: s
     return None
 
 
+_SMALLEST_STORAGE = """
+    SELECT min(max) FROM limits
+    WHERE organization_id = $1 AND (project_id IS NULL OR project_id = $2) AND unit = 'storage_bytes' AND hard
+"""
+
+
+async def most_storage(conn: Connection, organization_id: str, project_id: str) -> int | None:
+    """How many bytes the project's adapters may have if nothing else is stored; None without a limit."""
+    most: int | None = await conn.fetchval(_SMALLEST_STORAGE, organization_id, project_id)
+    return most
+
+
 def _limit(row: asyncpg.Record) -> Limit:
     unit: Unit = row["unit"]
     window: Window = row["period"]

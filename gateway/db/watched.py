@@ -1,4 +1,4 @@
-"""The watched folder's memory: what of each adapter's files was taken in last, and which gateway watches."""
+"""The watched folder's memory: whose each tenant's folder is, and what of each adapter's files was taken in last."""
 
 from __future__ import annotations
 
@@ -9,26 +9,40 @@ import msgspec
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-_LOCK_KEY = 0x6C6F7269776174  # "loriwat"
-_TRY_LOCK = "SELECT pg_try_advisory_lock($1)"
-
-
-async def try_become_watcher(conn: Connection) -> bool:
-    """Whether this session is the one that watches, until it ends. Who is may ask again."""
-    return bool(await conn.fetchval(_TRY_LOCK, _LOCK_KEY))
-
 
 class Tenant(msgspec.Struct, frozen=True):
     project_id: str
     organization_id: str
 
 
-_FIND = "SELECT id AS project_id, organization_id FROM projects WHERE name = $1 AND archived_at IS NULL LIMIT 2"
+_BOUND = """
+    SELECT p.id AS project_id, p.organization_id, p.archived_at IS NOT NULL AS is_archived
+    FROM watched_tenants w JOIN projects p ON p.id = w.project_id WHERE w.folder = $1
+"""
+# An id means one project, so whoever gives a project of his another's id as its name gets nothing.
+_FIND = """
+    SELECT id AS project_id, organization_id FROM projects
+    WHERE archived_at IS NULL AND (id = $1 OR (name = $1 AND NOT EXISTS (SELECT FROM projects WHERE id = $1)))
+    LIMIT 2
+"""
+_BIND = "INSERT INTO watched_tenants (folder, project_id) VALUES ($1, $2)"
 
 
-async def find_tenants(conn: Connection, name: str) -> list[Tenant]:
-    """Whose folder has this name: of any organization, two of them at most."""
-    return [Tenant(**row) for row in await conn.fetch(_FIND, name)]
+async def bind_folder(conn: Connection, folder: str) -> Tenant | None:
+    """Whose folder this is: since it was first asked for, the project that had this id, or alone of all this name.
+
+    It is never another's, whatever projects are called or archived since. None: nobody's, or an archived project's.
+    """
+    async with conn.transaction():
+        bound = await conn.fetchrow(_BOUND, folder)
+        if bound is not None:
+            return None if bound["is_archived"] else Tenant(bound["project_id"], bound["organization_id"])
+        found = await conn.fetch(_FIND, folder)
+        if len(found) != 1:
+            return None
+        tenant = Tenant(**found[0])
+        await conn.execute(_BIND, folder, tenant.project_id)
+        return tenant
 
 
 _FINGERPRINT = "SELECT fingerprint FROM watched_adapters WHERE project_id = $1 AND name = $2"

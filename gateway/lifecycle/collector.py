@@ -1,8 +1,9 @@
 """Takes away what nobody needs any more: content of the store that no version refers to, adapters on engines that
 belong to none, bytes of uploads that are over. So what a process that died left behind goes as well.
 
-Every gateway looks. Content has to be unused for a while as each sees it, and then once more in a transaction in which
-nobody refers to anything new.
+Every gateway looks at its engines and its disk, one of all at the store. Content has to be unused for as long as
+requests that run may need it, as that gateway sees it, and then once more in a transaction in which nobody refers to
+anything new.
 """
 
 from __future__ import annotations
@@ -12,28 +13,26 @@ from collections.abc import Awaitable, Callable, Collection
 
 import structlog
 
-from adapters.errors import AdapterMissing, StoreFailure
+from adapters.errors import AdapterMissing
 from adapters.ref import content_key, digest_of
 from adapters.store import AdapterStore
 from gateway.db.adapter_imports import expire_imports
 from gateway.db.contents import owners, store_exclusive
-from gateway.db.pool import FAILURES, Database
+from gateway.db.pool import Database
+from gateway.db.turns import COLLECTING, Turn
+from gateway.lifecycle.forever import forever
 from gateway.lifecycle.uploads import Uploads
 
-INTERVAL_S = 20.0
-GRACE_S = 60.0
+MIN_INTERVAL_S, MAX_INTERVAL_S = 0.5, 20.0
 
 log = structlog.get_logger(__name__)
-
-AWAY: tuple[type[Exception], ...] = (*FAILURES, StoreFailure)
-"""What ends one look, and not the looking."""
 
 
 class Collector:
     """Works between `start` and `stop`.
 
     resident: keys of the content that engines hold. unload: let them forget one; it must not raise.
-    grace_s: how long content is kept that nobody refers to; an upload refers to what it has put there much sooner.
+    grace_s: how long content is kept that nobody refers to.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class Collector:
         *,
         resident: Callable[[], Collection[str]],
         unload: Callable[[str], Awaitable[None]],
-        grace_s: float = GRACE_S,
+        grace_s: float,
     ) -> None:
         self._database = database
         self._store = store
@@ -52,24 +51,28 @@ class Collector:
         self._resident = resident
         self._unload = unload
         self._grace_s = grace_s
+        self._turn = Turn(database, COLLECTING)
         self._unused_since_s: dict[str, float] = {}  # by digest, or key on an engine
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
+        interval_s = max(MIN_INTERVAL_S, min(MAX_INTERVAL_S, self._grace_s / 4))
+        self._task = asyncio.create_task(forever(self._look, interval_s, name="collection"))
 
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        self._turn.release()
 
-    async def collect(self) -> list[str]:
-        """Look once, and take away what has been unused for long enough; the digests that left the store."""
+    async def collect(self, *, in_store: bool = True) -> list[str]:
+        """Look once, and take away what has been unused for long enough; the digests that left the store. in_store:
+        whether to look there, too: what was seen there before is forgotten otherwise."""
         async with self._database.acquire() as conn:
             await expire_imports(conn)
         await self._uploads.sweep()
         await asyncio.to_thread(self._store.sweep)
-        stored, resident = await asyncio.to_thread(self._store.digests), self._resident()
+        stored, resident = await asyncio.to_thread(self._store.digests) if in_store else [], self._resident()
         unused = await self._unused(stored, resident)
         now_s = asyncio.get_running_loop().time()
         self._unused_since_s = {what: self._unused_since_s.get(what, now_s) for what in unused}
@@ -97,10 +100,10 @@ class Collector:
         log.info("adapter_content_removed", digest=digest)
         return True
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self.collect()
-            except AWAY as error:
-                log.warning("content_collected_later", error=repr(error))
-            await asyncio.sleep(INTERVAL_S)
+    async def _look(self) -> None:
+        try:
+            is_mine = await self._turn.is_mine()
+        except Exception:
+            self._unused_since_s.clear()  # it may have been used meanwhile
+            raise
+        await self.collect(in_store=is_mine)

@@ -18,6 +18,7 @@ from gateway.db.pool import FAILURES, Database
 from gateway.errors import GatewayError
 from gateway.lifecycle.download import FetchFailed, Received
 from gateway.lifecycle.fetch import Fetcher
+from gateway.lifecycle.forever import forever
 from gateway.lifecycle.workspace import workspace
 
 log = structlog.get_logger(__name__)
@@ -58,7 +59,7 @@ class Importer:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
+        self._task = asyncio.create_task(forever(self._begin, self._poll_s, name="imports"))
 
     async def stop(self) -> None:
         """What is being taken in may come to its end, since nobody else has its content."""
@@ -73,14 +74,6 @@ class Importer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self._begin()
-            except FAILURES as error:
-                log.warning("imports_unavailable", error=repr(error))
-            await asyncio.sleep(self._poll_s)
 
     async def _begin(self) -> None:
         """Claim as many as there is room for."""

@@ -14,8 +14,9 @@ from typing import Protocol
 from gateway.backends.base import Health
 from gateway.db.adapter_settings import list_pinned
 from gateway.db.changes import Change
-from gateway.db.pool import FAILURES, Database
+from gateway.db.pool import Database
 from gateway.errors import GatewayError
+from gateway.lifecycle.forever import forever
 
 LOOK_S = 1.0
 """How soon an engine is noticed that came."""
@@ -47,7 +48,7 @@ class Residency:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
+        self._task = asyncio.create_task(forever(self._step, LOOK_S, name="pinned adapters", wake=self._wake))
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -59,16 +60,12 @@ class Residency:
             self._is_stale = True
             self._wake.set()
 
-    async def _run(self) -> None:
-        while True:
-            self._wake.clear()
+    async def _step(self) -> None:
+        """Engines get what was pinned when that was last known."""
+        try:
             await self._look_up()
+        finally:
             await asyncio.gather(*(engine.hold(self._pinned) for engine in self._engines))
-            try:
-                async with asyncio.timeout(LOOK_S):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
 
     async def _look_up(self) -> None:
         if not self._is_stale:
@@ -77,9 +74,9 @@ class Residency:
         try:
             async with self._database.acquire() as conn:
                 self._pinned = await list_pinned(conn)
-        except FAILURES as error:
+        except Exception:
             self._is_stale = True
-            log.warning("pinned adapters are looked up later: %s", error)
+            raise
 
 
 class _Held:
@@ -115,6 +112,9 @@ class _Held:
             await command(key)
         except GatewayError as error:
             log.warning("a pinned adapter is not as it should be on the engine: %s: %s", key, error.message)
-            self._failed[key] = asyncio.get_running_loop().time() + RETRY_S
-            return False
-        return True
+        except Exception:
+            log.exception("a pinned adapter is not as it should be on the engine: %s", key)
+        else:
+            return True
+        self._failed[key] = asyncio.get_running_loop().time() + RETRY_S
+        return False

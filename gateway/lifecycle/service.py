@@ -13,10 +13,11 @@ from adapters.store import AdapterStore
 from gateway.backends.pool import Pool
 from gateway.db.pool import Database
 from gateway.errors import GatewayError
-from gateway.lifecycle.collector import GRACE_S, Collector
+from gateway.lifecycle.collector import Collector
 from gateway.lifecycle.intake import Inspect, Intake
 from gateway.lifecycle.prober import Prober
 from gateway.lifecycle.uploads import Uploads
+from gateway.lifecycle.verify import Verifier
 
 log = structlog.get_logger(__name__)
 
@@ -63,7 +64,8 @@ class PoolEngines:
 
 
 class Lifecycle:
-    """Works in the background between `start` and `stop`. upload_dir: for the bytes of resumable uploads."""
+    """Works in the background between `start` and `stop`. upload_dir: for the bytes of resumable uploads.
+    grace_s: how long content stays that nothing refers to."""
 
     def __init__(
         self,
@@ -74,12 +76,13 @@ class Lifecycle:
         base: BaseShape,
         bounds: Bounds,
         upload_dir: Path,
+        grace_s: float,
         inspect: Inspect = inspect,
-        grace_s: float = GRACE_S,
     ) -> None:
         self.store = store
         self.bounds = bounds
         self.uploads = Uploads(database, upload_dir)
+        self.verifier = Verifier(database, store)
         self.prober = Prober(database, engines.ready, engines.probe)
         self.intake = Intake(database, store, self.prober, base=base, bounds=bounds, inspect=inspect)
         self.collector = Collector(

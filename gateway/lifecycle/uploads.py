@@ -9,29 +9,36 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import hashlib
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+import structlog
+
 from gateway.db import adapter_imports
 from gateway.db.adapter_imports import ImportRow
 from gateway.db.pool import Database
-from gateway.errors import Conflict, InvalidRequest
+from gateway.errors import Conflict, InvalidRequest, Overloaded
 
 SYNC_BYTES = 8 << 20
 SYNC_S = 5.0
 """After so many bytes, or so long, what has come is made durable and told."""
 
-IDLE_S = 30.0
-"""Without a byte: a client that is gone may not have said so, and the next one waits for the lock."""
+RETRY_AFTER_S = 60.0
+"""Of a full disk."""
 
 LOCK_WAIT_S = 1.0
 """A request whose connection broke just now is still telling what came."""
 
 OFFSET_HEADER = "upload-offset"
+
+NOT_AS_ANNOUNCED = "The bytes that came are not those that were announced: their SHA-256 differs."
+
+log = structlog.get_logger(__name__)
 
 
 class Uploads:
@@ -48,16 +55,26 @@ class Uploads:
             raise _elsewhere()
         return path
 
+    async def as_announced(self, imported: ImportRow) -> Path:
+        """The whole file, once it is found to have the announced SHA-256, if any was. Raises what `whole` raises, and
+        InvalidRequest for other bytes: the import is rejected then."""
+        path = self.whole(imported)
+        if imported.sha256 is not None and await asyncio.to_thread(_sha256, path) != imported.sha256:
+            async with self._database.acquire() as conn:
+                await adapter_imports.end_import(conn, imported.id, "rejected", NOT_AS_ANNOUNCED)
+            raise InvalidRequest(NOT_AS_ANNOUNCED, param="file", code="adapter_rejected")
+        return path
+
     def discard(self, imported: ImportRow) -> None:
         self._path(imported).unlink(missing_ok=True)
 
     async def append(self, imported: ImportRow, offset: int, chunks: AsyncIterator[bytes]) -> None:
         """Add what comes at offset. What came before the chunks end in an error is kept.
 
-        Raises Conflict where another offset is next, where somebody else is writing, or where the import is over, and
-        InvalidRequest beyond the announced size.
+        Raises Conflict where another offset is next, where somebody else is writing, or where the import is over or
+        comes in one piece, InvalidRequest beyond the announced size, and Overloaded where the disk takes no more.
         """
-        if imported.state != "receiving":
+        if imported.state != "receiving" or imported.size_bytes is None:
             raise _over()
         async with self._locked(imported) as file:
             known = await self._known(imported)
@@ -69,7 +86,7 @@ class Uploads:
                     param=OFFSET_HEADER,
                     code="wrong_offset",
                 )
-            assert known.size_bytes is not None, "every resumable upload announces its size"
+            assert known.size_bytes is not None, "it never changes"
             _cut(file, offset)
             await self._write(imported, file, offset, known.size_bytes, chunks)
 
@@ -92,23 +109,23 @@ class Uploads:
     ) -> None:
         told, told_s = offset, time.monotonic()
         try:
-            async for chunk in _while_they_come(chunks):
+            async for chunk in chunks:
                 if offset + len(chunk) > size_bytes:
                     raise InvalidRequest(
                         f"There are more than the {size_bytes} bytes that were announced.", code="too_many_bytes"
                     )
-                # A slow disk must not hold up the event loop.
-                await asyncio.to_thread(file.write, chunk)
+                await _on_disk(_write_all, file, chunk)
                 offset += len(chunk)
                 if offset - told >= SYNC_BYTES or time.monotonic() - told_s >= SYNC_S:
-                    await self._tell(imported, file, offset)
+                    # First: what could not be made durable once is not told of later.
                     told, told_s = offset, time.monotonic()
+                    await self._tell(imported, file, offset)
         finally:
             if offset > told:
                 await self._tell(imported, file, offset)
 
     async def _tell(self, imported: ImportRow, file: BinaryIO, received_bytes: int) -> None:
-        await asyncio.to_thread(os.fsync, file.fileno())
+        await _on_disk(os.fsync, file.fileno())
         async with self._database.acquire() as conn:
             if not await adapter_imports.touch_import(conn, imported.id, received_bytes=received_bytes):
                 raise _over()
@@ -130,6 +147,24 @@ class Uploads:
             yield file
 
 
+async def _on_disk(work: Callable[..., object], *arguments: object) -> None:
+    """Without holding up the event loop, which a slow disk would. Raises Overloaded."""
+    try:
+        await asyncio.to_thread(work, *arguments)
+    except OSError as error:
+        log.error("upload_not_written", error=str(error))
+        raise Overloaded(
+            "The upload cannot be written at the moment: what came before is kept.", retry_after_s=RETRY_AFTER_S
+        ) from None
+
+
+def _write_all(file: BinaryIO, chunk: bytes) -> None:
+    """An unbuffered file takes as much as there is room for, and refuses only the next write. Raises OSError."""
+    rest = memoryview(chunk)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
 async def _lock(file: BinaryIO) -> None:
     """The kernel has no way to wait for it with a bound. Raises Conflict."""
     deadline_s = time.monotonic() + LOCK_WAIT_S
@@ -146,19 +181,6 @@ async def _lock(file: BinaryIO) -> None:
             return
 
 
-async def _while_they_come(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Raises InvalidRequest where none comes for `IDLE_S`."""
-    while True:
-        try:
-            async with asyncio.timeout(IDLE_S):
-                chunk = await anext(chunks, None)
-        except TimeoutError:
-            raise InvalidRequest(f"No byte came for {IDLE_S:.0f} seconds.", code="upload_stalled") from None
-        if chunk is None:
-            return
-        yield chunk
-
-
 def _cut(file: BinaryIO, offset: int) -> None:
     """Leave what was told. Raises Conflict where that is not here."""
     if os.fstat(file.fileno()).st_size < offset:
@@ -167,8 +189,13 @@ def _cut(file: BinaryIO, offset: int) -> None:
     file.seek(offset)
 
 
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _over() -> Conflict:
-    return Conflict("The import takes no more bytes: it is over.", param="import_id")
+    return Conflict("The import takes no more bytes: it is over, or comes in one piece.", param="import_id")
 
 
 def _elsewhere() -> Conflict:

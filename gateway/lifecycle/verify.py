@@ -1,9 +1,11 @@
-"""Whether the store holds what the tables refer to, byte for byte, and what it holds beyond that."""
+"""Whether the store holds what the tables refer to, byte for byte, and how much it holds beyond that."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Literal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -11,9 +13,11 @@ from adapters.errors import AdapterMissing, AdapterRejected, StoreFailure
 from adapters.store import AdapterStore
 from gateway.db.contents import Reference, owners, references
 from gateway.db.pool import Database
-from gateway.errors import Overloaded
+from gateway.errors import Conflict, Overloaded
 
 RETRY_AFTER_S = 10.0
+
+T = TypeVar("T")
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -28,41 +32,62 @@ class Fault(msgspec.Struct, frozen=True):
 
 class Verification(msgspec.Struct, frozen=True):
     """num_verified: contents that are there and were read in full. missing, damaged: versions whose content is not, or
-    is not what it was. unreferenced: digests that nobody refers to; the collector takes them away within minutes."""
+    is not what it was. num_unreferenced: contents in the store that nobody of any organization refers to; they are
+    collected after a while."""
 
     num_verified: int
     missing: list[Fault]
     damaged: list[Fault]
-    unreferenced: list[str]
+    num_unreferenced: int
     object: Literal["organization.adapters.verification"] = "organization.adapters.verification"
 
 
-async def verify(database: Database, store: AdapterStore, organization_id: str) -> Verification:
-    """Read everything that the organization's versions refer to; takes as long as that does.
+class Verifier:
+    """One per gateway, which verifies for one caller at a time: it reads as fast as the store can."""
 
-    Raises Overloaded while the store is away.
-    """
-    try:
-        return await _verify(database, store, organization_id)
-    except StoreFailure as error:
-        raise Overloaded(f"The adapter store does not answer: {error}.", retry_after_s=RETRY_AFTER_S) from None
+    def __init__(self, database: Database, store: AdapterStore) -> None:
+        self._database = database
+        self._store = store
+        self._is_at_work = False
+
+    async def verify(self, organization_id: str) -> Verification:
+        """Read everything that the organization's versions refer to; takes as long as that does.
+
+        Raises Conflict while another verification runs, Overloaded while the store is away.
+        """
+        if self._is_at_work:
+            raise Conflict("Adapters are being verified already: try again later.", code="verification_running")
+        self._is_at_work = True
+        # A thread of its own: long reads are not to hold up what others wait for.
+        executor = ThreadPoolExecutor(1, thread_name_prefix="verify")
+        try:
+            return await self._verify(executor, organization_id)
+        except StoreFailure as error:
+            raise Overloaded(f"The adapter store does not answer: {error}.", retry_after_s=RETRY_AFTER_S) from None
+        finally:
+            executor.shutdown(wait=False, cancel_futures=True)
+            self._is_at_work = False
+
+    async def _verify(self, executor: ThreadPoolExecutor, organization_id: str) -> Verification:
+        # Before the tables: what is referred to since then is no orphan.
+        stored = await _in(executor, self._store.digests)
+        async with self._database.acquire() as conn:
+            known = await owners(conn, stored)
+            needed = await references(conn, organization_id)
+        found: dict[str, str | None] = {}
+        for digest in {reference.digest for reference in needed}:
+            found[digest] = await _in(executor, _check, self._store, digest)
+        faults = [(reference, detail) for reference in needed if (detail := found[reference.digest]) is not None]
+        return Verification(
+            num_verified=sum(detail is None for detail in found.values()),
+            missing=[_fault(reference, detail) for reference, detail in faults if detail == _MISSING],
+            damaged=[_fault(reference, detail) for reference, detail in faults if detail != _MISSING],
+            num_unreferenced=sum(digest not in known for digest in stored),
+        )
 
 
-async def _verify(database: Database, store: AdapterStore, organization_id: str) -> Verification:
-    stored = await asyncio.to_thread(store.digests)  # before the tables: what is referred to since then is no orphan
-    async with database.acquire() as conn:
-        known = await owners(conn, stored)
-        needed = await references(conn, organization_id)
-    found: dict[str, str | None] = {}
-    for digest in {reference.digest for reference in needed}:
-        found[digest] = await asyncio.to_thread(_check, store, digest)
-    faults = [(reference, detail) for reference in needed if (detail := found[reference.digest]) is not None]
-    return Verification(
-        num_verified=sum(detail is None for detail in found.values()),
-        missing=[_fault(reference, detail) for reference, detail in faults if detail == _MISSING],
-        damaged=[_fault(reference, detail) for reference, detail in faults if detail != _MISSING],
-        unreferenced=[digest for digest in stored if digest not in known],
-    )
+async def _in(executor: ThreadPoolExecutor, work: Callable[..., T], *arguments: object) -> T:
+    return await asyncio.get_running_loop().run_in_executor(executor, work, *arguments)
 
 
 _MISSING = "the store does not hold it"

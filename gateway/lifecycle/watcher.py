@@ -1,9 +1,10 @@
 """The watched folder: what appears in <folder>/<tenant>/<adapter>/ becomes that tenant's adapter, a change of it a new
 version, all through the one intake.
 
-One gateway of all watches; another takes over when its database session ends. An adapter is taken in when both files
-are there and have not changed between two looks, and once: also after a restart nothing happens to what is as it was
-taken in, or as it was refused. Folders that go away remove nothing. Knows nothing of how files are read safely
+One gateway of all watches; another takes over when its database session ends. A tenant is meant by its id or, alone of
+all, its name; whose folder it was first it stays. An adapter is taken in when both files are there and have not changed
+between two looks, and once: also after a restart nothing happens to what is as it was taken in, or as it was refused
+for what it is. Folders that go away remove nothing. Knows nothing of how files are read safely
 (`gateway.lifecycle.watched_files`).
 """
 
@@ -13,17 +14,20 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import structlog
 
 from adapters.ref import check_adapter_name
 from adapters.store import AdapterStore
 from gateway.db.adapter_imports import ImportRow, create_import, end_import
 from gateway.db.audit import Author
-from gateway.db.pool import FAILURES, Database
-from gateway.db.watched import Tenant, find_tenants, note_taken, taken_fingerprint, try_become_watcher
-from gateway.errors import GatewayError, Overloaded
+from gateway.db.pool import Database
+from gateway.db.turns import WATCHING, Turn
+from gateway.db.watched import Tenant, bind_folder, note_taken, taken_fingerprint
+from gateway.errors import GatewayError, InvalidRequest
+from gateway.lifecycle.forever import forever
 from gateway.lifecycle.watched_files import Look, look, read
 from gateway.lifecycle.workspace import workspace
 
@@ -31,14 +35,27 @@ log = structlog.get_logger(__name__)
 
 POLL_S = 2.0
 RETRY_S = 30.0
-"""Before an adapter is tried again that could not be taken in, though nothing is wrong with it."""
+"""Before an adapter is tried again that could not be taken in, though nothing is wrong with it; twice as long after
+each failed import, for each one leaves a row."""
+MAX_RETRY_S = 3600.0
 
 SOURCE = "folder"
 MAX_TOLD = 1000
 
 TakeIn = Callable[[ImportRow, Path], Awaitable[object]]
-"""`Intake.take_in`: records the import's end itself. Raises Overloaded where it cannot work now, other GatewayErrors
-for what it refuses."""
+"""`Intake.take_in`: records the import's end itself. Raises InvalidRequest for files that are refused, other
+GatewayErrors for what has other reasons, such as a full quota: the same files may be taken in later."""
+
+Outcome = Literal["settled", "waits", "failed"]
+"""settled: taken in or refused, now or before. waits: not begun. failed: an import of it ended; the next may not."""
+
+
+class _Rest(msgspec.Struct, frozen=True):
+    """Nothing is to be done about this look before until_s, by the event loop's time."""
+
+    look: Look
+    until_s: float
+    num_failed: int
 
 
 class Watcher:
@@ -63,39 +80,28 @@ class Watcher:
         self._poll_s = poll_s
         self._retry_s = retry_s
         self._last: dict[tuple[str, str], Look] = {}
-        self._rests: dict[tuple[str, str], tuple[Look, float]] = {}
-        """What nothing is to be done about until it changes, or until this time of the event loop's."""
+        self._rests: dict[tuple[str, str], _Rest] = {}
+        self._turn = Turn(database, WATCHING)
         self._told: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
+        self._task = asyncio.create_task(forever(self._watch, self._poll_s, name="watched folder"))
 
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self._watch()
-            except FAILURES as error:  # of the database or of the folder
-                self._tell("watched_folder_unavailable", folder=str(self._folder), error=str(error))
-            except Exception:
-                log.exception("watched_folder_failed")
-            await asyncio.sleep(self._poll_s)
+        self._turn.release()
 
     async def _watch(self) -> None:
-        """As long as this session lives, and whenever it is the one that watches. Raises `FAILURES`."""
-        session = await self._database.connect_alone()
+        """If this gateway is the one that watches."""
+        if not await self._turn.is_mine():
+            return
         try:
-            while True:
-                if await try_become_watcher(session):
-                    await self._look()
-                await asyncio.sleep(self._poll_s)
-        finally:
-            session.terminate()
+            await self._look()
+        except OSError as error:
+            self._tell("watched_folder_unavailable", folder=str(self._folder), error=str(error))
 
     async def _look(self) -> None:
         found = {
@@ -103,37 +109,45 @@ class Watcher:
         }
         last, self._last = self._last, found
         now_s = asyncio.get_running_loop().time()
-        self._rests = {key: rest for key, rest in self._rests.items() if found.get(key) == rest[0] and now_s < rest[1]}
+        self._rests = {key: rest for key, rest in self._rests.items() if found.get(key) == rest.look}
         for key, each in found.items():
-            if last.get(key) == each and key not in self._rests:
-                self._rests[key] = (each, now_s + self._retry_s)
-                if await self._consider(each):
-                    self._rests[key] = (each, math.inf)
+            rest = self._rests.get(key)
+            if last.get(key) == each and (rest is None or rest.until_s <= now_s):
+                num_failed = rest.num_failed if rest else 0
+                self._rests[key] = self._rest(each, now_s, num_failed, await self._consider(each))
 
-    async def _consider(self, seen: Look) -> bool:
-        """Bring in files that are complete and at rest, unless that was done. False: it cannot be done now."""
+    def _rest(self, look: Look, now_s: float, num_failed: int, outcome: Outcome) -> _Rest:
+        if outcome == "settled":
+            return _Rest(look, math.inf, 0)
+        if outcome == "waits":
+            return _Rest(look, now_s + self._retry_s, num_failed)
+        pause_s = min(self._retry_s * 2.0 ** min(num_failed, 32), MAX_RETRY_S)
+        return _Rest(look, now_s + pause_s, num_failed + 1)
+
+    async def _consider(self, seen: Look) -> Outcome:
+        """Bring in files that are complete and at rest, unless that was done."""
         where = f"{seen.tenant}/{seen.name}"
         try:
             check_adapter_name(seen.name)
             async with self._database.acquire() as conn:
-                tenants = await find_tenants(conn, seen.tenant)
-            if len(tenants) == 1:
-                return await self._bring_in(tenants[0], seen)
-            self._tell("watched_folder_has_no_tenant", folder=where, num_tenants=len(tenants))
+                tenant = await bind_folder(conn, seen.tenant)
+            if tenant is not None:
+                return await self._bring_in(tenant, seen)
+            self._tell("watched_folder_has_no_tenant", folder=where)
         except ValueError as error:
             self._tell("watched_folder_refused", folder=where, error=str(error))
         except Exception as error:  # whatever it is, the other adapters go on
             log.warning("watched_folder_failed", folder=where, error=repr(error))
-        return False
+            return "failed"
+        return "waits"
 
-    async def _bring_in(self, tenant: Tenant, seen: Look) -> bool:
-        """Whether this is settled: taken in or refused, now or before."""
+    async def _bring_in(self, tenant: Tenant, seen: Look) -> Outcome:
         fingerprint = seen.unread_fingerprint if seen.problem else await self._read(seen, None)
         if fingerprint is None:
-            return False
+            return "waits"
         async with self._database.acquire() as conn:
             if fingerprint == await taken_fingerprint(conn, tenant.project_id, seen.name):
-                return True
+                return "settled"
         if seen.problem:
             await self._refuse(tenant, seen, seen.problem)
         else:
@@ -141,25 +155,30 @@ class Watcher:
                 # These bytes are what counts: the files may have changed since.
                 fingerprint = await self._read(seen, folder)
                 if fingerprint is None:
-                    return False
-                await self._import(tenant, seen, folder)
+                    return "waits"
+                if not await self._import(tenant, seen, folder):
+                    return "failed"
         async with self._database.acquire() as conn:
             await note_taken(conn, tenant.project_id, seen.name, fingerprint)
-        return True
+        return "settled"
 
     async def _read(self, seen: Look, into: Path | None) -> str | None:
         return await asyncio.to_thread(read, self._folder, seen, into)
 
-    async def _import(self, tenant: Tenant, seen: Look, folder: Path) -> None:
+    async def _import(self, tenant: Tenant, seen: Look, folder: Path) -> bool:
+        """False: it ended for reasons other than the files."""
         imported = await self._create(tenant, seen)
+        where = f"{seen.tenant}/{seen.name}"
         try:
             await self._take_in(imported, folder)
-        except Overloaded:
-            raise  # it is no fault of the files
+        except InvalidRequest as error:
+            log.warning("watched_folder_refused", folder=where, error=error.message)
         except GatewayError as error:
-            log.warning("watched_folder_refused", folder=f"{seen.tenant}/{seen.name}", error=error.message)
+            log.warning("watched_folder_taken_in_later", folder=where, error=error.message)
+            return False
         else:
-            log.info("watched_folder_taken_in", folder=f"{seen.tenant}/{seen.name}", id=imported.id)
+            log.info("watched_folder_taken_in", folder=where, id=imported.id)
+        return True
 
     async def _refuse(self, tenant: Tenant, seen: Look, reason: str) -> None:
         imported = await self._create(tenant, seen)

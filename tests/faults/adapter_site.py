@@ -153,7 +153,7 @@ class AdapterSite:
         assert list(uploads_dir.glob("*")) == []
         assert await self._fetch("SELECT DISTINCT state FROM adapter_imports") <= {"done", "failed", "rejected"}
         found = await self._verify()
-        assert (found["missing"], found["damaged"], found["unreferenced"]) == ([], [], [])
+        assert (found["missing"], found["damaged"], found["num_unreferenced"]) == ([], [], 0)
         referenced = await self._fetch(
             "SELECT DISTINCT v.digest FROM adapter_versions v JOIN adapters a"
             " ON a.id = v.adapter_id WHERE a.removed_at IS NULL AND v.state = 'ready'"

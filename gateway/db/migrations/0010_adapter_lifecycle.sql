@@ -93,7 +93,7 @@ $$;
 CREATE TRIGGER adapter_versions_changed AFTER UPDATE OF state ON adapter_versions
     FOR EACH ROW WHEN ((OLD.state = 'ready') <> (NEW.state = 'ready')) EXECUTE FUNCTION announce_version_change();
 
--- How content comes in, until it is a version or refused. size_bytes: as announced, NULL where nobody knows.
+-- How content comes in, until it is a version or refused. size_bytes, sha256: as announced, NULL where nobody knows.
 -- source: 'upload', 'folder', or the address it is fetched from. author: whom the audit log names.
 -- updated_at: of its last sign of life, since whoever works on it may die. num_claims: how often a gateway has begun to
 -- fetch it.
@@ -105,6 +105,7 @@ CREATE TABLE adapter_imports (
     state           text NOT NULL CHECK (state IN ('receiving', 'fetching', 'uploaded', 'done', 'rejected', 'failed')),
     reason          text,
     size_bytes      bigint CHECK (size_bytes >= 0),
+    sha256          text CHECK (sha256 ~ '^[0-9a-f]{64}$'),
     received_bytes  bigint NOT NULL DEFAULT 0 CHECK (received_bytes >= 0),
     promote         boolean NOT NULL,
     num_claims      integer NOT NULL DEFAULT 0,

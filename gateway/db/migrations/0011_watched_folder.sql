@@ -7,3 +7,11 @@ CREATE TABLE watched_adapters (
     taken_at     timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (project_id, name)
 );
+
+-- Whose a tenant's folder is: settled when it is first taken from, so that another project that comes to have its name,
+-- of another organization perhaps, gets nothing.
+CREATE TABLE watched_tenants (
+    folder      text PRIMARY KEY,
+    project_id  text NOT NULL REFERENCES projects (id),
+    bound_at    timestamptz NOT NULL DEFAULT now()
+);

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import random
+import resource
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from gateway.admin.upload import while_they_come
 from gateway.db.adapter_imports import expire_imports
+from gateway.errors import InvalidRequest
 from tests.gateway.admin.adapter_uploads import archive_of, error_of, upload
 from tests.gateway.admin_server import MAX_ADAPTER_BYTES, AdminServer, write_adapter
 
@@ -109,6 +115,26 @@ async def test_wrong_bytes_are_refused(operator: httpx.AsyncClient, acme: str, s
     assert (await operator.get(f"{acme}/adapters")).json()["data"] == []
 
 
+async def test_other_bytes_than_announced_are_refused(
+    operator: httpx.AsyncClient, acme: str, archive: bytes, server: AdminServer
+) -> None:
+    announced = hashlib.sha256(archive).hexdigest()
+    for content, state in ((archive[:-1] + b"x", "rejected"), (archive, "done")):
+        wanted = {"name": "pirate", "size_bytes": len(archive), "sha256": announced}
+        made = (await operator.post(f"{acme}/adapter_imports", json=wanted)).json()
+        path = f"{acme}/adapter_imports/{made['id']}"
+        assert (await send(operator, path, 0, content)).json()["sha256"] == announced
+        reply = await operator.post(f"{path}/complete")
+        assert (await state_of(operator, path))[0] == state
+        if state == "rejected":
+            for again in (reply, await operator.post(f"{path}/complete")):
+                assert error_of(again) == (400, "file", "adapter_rejected")
+                assert "are not those that were announced" in again.json()["error"]["message"]
+            assert list((server.store_dir.parent / "uploads").iterdir()) == []
+    wrong = {"name": "pirate", "size_bytes": 1, "sha256": "x"}
+    assert error_of(await operator.post(f"{acme}/adapter_imports", json=wrong))[1] == "sha256"
+
+
 async def test_an_upload_is_canceled_and_then_takes_nothing_more(operator: httpx.AsyncClient, acme: str) -> None:
     path = await begin(operator, acme, 10)
     assert (await operator.delete(path)).json()["reason"] == "canceled"
@@ -123,6 +149,86 @@ async def test_a_project_has_few_uploads_under_way(operator: httpx.AsyncClient, 
     assert error_of(await operator.post(f"{acme}/adapter_imports", json=wanted))[2] == "too_many_imports"
     await operator.delete(paths[0])
     assert (await operator.post(f"{acme}/adapter_imports", json=wanted)).status_code == 200
+
+
+async def half_sent(operator: httpx.AsyncClient, acme: str) -> asyncio.StreamWriter:
+    """An upload in one piece of which only the beginning comes."""
+    _, writer = await asyncio.open_connection(operator.base_url.host, operator.base_url.port)
+    head = f"POST /v1/organization{acme}/adapters HTTP/1.1\r\nhost: x\r\ncontent-length: 5000\r\n"
+    head += f"authorization: {operator.headers['authorization']}\r\ncontent-type: multipart/form-data; boundary=b\r\n"
+    writer.write(f"{head}\r\n--b\r\n".encode())
+    await writer.drain()
+    return writer
+
+
+async def imports_until(operator: httpx.AsyncClient, acme: str, num_imports: int) -> list[dict[str, Any]]:
+    """Newest first, once there are so many."""
+    async with asyncio.timeout(10.0):
+        while True:
+            found: list[dict[str, Any]] = (await operator.get(f"{acme}/adapter_imports")).json()["data"]
+            if len(found) == num_imports:
+                return found
+            await asyncio.sleep(0.01)
+
+
+async def test_uploads_in_one_piece_count_from_their_first_byte_and_are_canceled(
+    operator: httpx.AsyncClient, acme: str, tmp_path: Path
+) -> None:
+    for _ in range(15):
+        await begin(operator, acme, 10)
+    writer = await half_sent(operator, acme)
+    (newest, *_) = await imports_until(operator, acme, 16)
+    refused = await upload(operator, acme, "pirate", write_adapter(tmp_path / "pirate"))
+    assert error_of(refused)[2] == "too_many_imports"
+    path = f"{acme}/adapter_imports/{newest['id']}"
+    assert error_of(await send(operator, path, 0, b"x")) == (409, "import_id", "conflict")
+    assert error_of(await operator.post(f"{path}/complete")) == (409, None, "upload_incomplete")
+    writer.close()
+    await imports_until(operator, acme, 15)
+    assert (await upload(operator, acme, "pirate", tmp_path / "pirate")).status_code == 200
+
+
+async def test_a_body_that_stalls_is_given_up() -> None:
+    async def stalling() -> AsyncIterator[bytes]:
+        yield b"first"
+        await asyncio.Event().wait()
+
+    coming = while_they_come(stalling(), 0.01)
+    assert await anext(coming) == b"first"
+    with pytest.raises(InvalidRequest) as refused:
+        await anext(coming)
+    assert refused.value.code == "upload_stalled"
+
+
+async def test_what_is_announced_larger_than_all_storage_is_refused_at_once(
+    operator: httpx.AsyncClient, acme: str
+) -> None:
+    await operator.post(f"{acme}/limits", json={"unit": "storage_bytes", "max": 1000})
+    wanted = {"name": "pirate", "size_bytes": MAX_ADAPTER_BYTES}
+    refused = await operator.post(f"{acme}/adapter_imports", json=wanted)
+    assert error_of(refused) == (429, "size_bytes", "insufficient_quota")
+    whole = await operator.post(f"{acme}/adapters", data={"name": "x"}, files={"archive": bytes(60_000)})
+    assert error_of(whole) == (429, "file", "insufficient_quota")
+    assert (await operator.get(f"{acme}/adapter_imports")).json()["data"] == []
+
+
+async def test_a_full_disk_loses_nothing_that_came(server: AdminServer, operator: httpx.AsyncClient, acme: str) -> None:
+    """A limit on files' size ends a write as a full disk does: short first, then an error."""
+    content = random.Random(0).randbytes(60_000)
+    path = await begin(operator, acme, len(content))
+    await send(operator, path, 0, content[:30_000])
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1]))
+    try:
+        refused = await send(operator, path, 30_000, content[30_000:])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert refused.status_code == 503
+    received = (await operator.get(path)).json()["received_bytes"]
+    assert 30_000 <= received <= 40_000
+    assert (await send(operator, path, received, content[received:])).json()["received_bytes"] == len(content)
+    (whole,) = (server.store_dir.parent / "uploads").iterdir()
+    assert whole.read_bytes() == content
 
 
 async def test_what_was_refused_can_be_seen_later(operator: httpx.AsyncClient, acme: str, tmp_path: Path) -> None:

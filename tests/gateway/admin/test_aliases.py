@@ -112,3 +112,13 @@ async def test_a_purged_project_has_none(operator: httpx.AsyncClient, database: 
     async with database.transaction() as conn:
         await purge_project(conn, aliases.split("/")[2])
         assert await conn.fetchval("SELECT count(*) FROM model_aliases") == 0
+
+
+async def test_aliases_end_with_their_adapter(
+    operator: httpx.AsyncClient, acme: str, aliases: str, database: Database
+) -> None:
+    """One that was only hidden would count for ever."""
+    await operator.post(aliases, json=ALIAS)
+    await operator.delete(f"{acme}/adapters/pirate")
+    async with database.acquire() as conn:
+        assert await conn.fetchval("SELECT count(*) FROM model_aliases") == 0

@@ -218,6 +218,7 @@ async def test_an_upload_can_be_resumed_another_day(lorikeet: Cli, site: Site, t
         await client.patch(f"/adapter_imports/{imported}", content=content[:100], headers={"upload-offset": "0"})
     add = ("add", *T, "--name", "r", "--resume", imported)
     other = archive(site.adapter("resumed", 7), tmp_path / "b.tar", 10_000)
+    assert "was begun without --no-promote" in await refused(lorikeet, *add, "--no-promote", str(path))
     assert "it is not the content that was begun with" in await refused(lorikeet, *add, str(other))
     assert "is an upload of 'r'" in await refused(lorikeet, "add", *T, "--name", "x", "--resume", imported, str(path))
     assert (await said(lorikeet, *add, str(path))).startswith("tiny:r is now version 1 (")

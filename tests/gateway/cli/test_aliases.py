@@ -39,7 +39,10 @@ async def test_what_is_wrong_is_said_in_one_line(lorikeet: Cli, adapters: None) 
         ("set", "bot", "pirate@x"): "'pirate@x' names no version",
         ("set", "bot", "pirate@3"): "Invalid value for 'version'",
         ("set", "bot", "poet@1"): "Invalid value for 'adapter'",
-        ("set", "Bot", "pirate@1"): "adapter name 'Bot' is not valid",
+        ("set", "Bot", "pirate@1"): "alias 'Bot' is not valid",
+        ("set", "b" * 65, "pirate@1"): "is not valid: use 1 to 64 characters",
+        ("set", "..", "pirate@1"): "alias '..' is not valid",
+        ("remove", ".."): "alias '..' is not valid",
         ("remove", "bot"): "The project has no alias named 'bot'",
     }
     for arguments, complaint in wrong.items():

@@ -69,7 +69,7 @@ async def test_an_adapter_is_added_listed_and_removed(lorikeet: Cli, server: Adm
     (listed,) = await lorikeet.json("adapter", "list", "--tenant", "acme")
     assert listed["digest"] == added["digest"]
     removed = await lorikeet.json("adapter", "remove", "--tenant", "acme", "pirate")
-    assert removed == {"name": "pirate", "removed": True}
+    assert removed == {"name": "pirate", "removed": True, "aliases": []}
     assert await lorikeet.json("adapter", "list", "--tenant", "acme") == []
     assert await server.services.lifecycle.collector.collect() == [added["digest"]]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,8 +15,8 @@ from adapters.store import AdapterStore
 from gateway.db.adapter_imports import ImportRow, end_import, list_imports
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
-from gateway.db.projects import create_project
-from gateway.errors import InvalidRequest, Overloaded
+from gateway.db.projects import archive_project, create_project, rename_project
+from gateway.errors import GatewayError, InvalidRequest, Overloaded, QuotaExceeded
 from gateway.lifecycle.watched_files import look, read
 from gateway.lifecycle.watcher import Watcher
 
@@ -25,18 +26,19 @@ MAX_BYTES = 1000
 
 class Intake:
     """Takes what comes, or refuses what says "bad". taken: name and weights, but for markers.
-    num_away: how often it cannot work yet."""
+    refusals: of the next ones, in order."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self.taken: list[tuple[str, bytes]] = []
         self.markers: set[str] = set()
-        self.num_away = 0
+        self.refusals: list[GatewayError] = []
 
     async def take_in(self, imported: ImportRow, content: Path) -> None:
-        if self.num_away > 0:
-            self.num_away -= 1
-            raise Overloaded("The store is away.")
+        if self.refusals and not imported.name.startswith("marker"):
+            async with self._database.acquire() as conn:
+                await end_import(conn, imported.id, "failed", "not now")
+            raise self.refusals.pop(0)
         if imported.name.startswith("marker"):
             self.markers.add(imported.name)
             return
@@ -183,9 +185,45 @@ async def test_a_tenant_that_comes_later_gets_its_adapter(bench: Bench) -> None:
 
 async def test_what_cannot_be_taken_in_now_is_taken_in_later(bench: Bench) -> None:
     bench.put("acme/pirate", b"one")
-    bench.intake.num_away = 2
+    bench.intake.refusals = [Overloaded("The store is away."), QuotaExceeded("It is full.")]
     async with bench.watching():
         await bench.until_taken(("pirate", b"one"))
+    assert [row.state for row in await bench.imports()] == ["uploaded", "failed", "failed"]
+
+
+async def test_what_fails_again_and_again_is_tried_less_and_less(bench: Bench) -> None:
+    """Some 0.05 s apart, it would be tried dozens of times."""
+    bench.put("acme/pirate", b"one")
+    bench.intake.refusals = [Overloaded("The store is away.")] * 100
+    start_s = asyncio.get_running_loop().time()
+    async with bench.watching():
+        await bench.until(lambda: len(bench.intake.refusals) <= 95)
+        pauses_s = asyncio.get_running_loop().time() - start_s
+    assert pauses_s >= 0.05 * (1 + 2 + 4 + 8)
+
+
+async def test_a_folder_never_becomes_another_projects(bench: Bench) -> None:
+    async with bench.database.acquire() as conn:
+        ours, theirs = [await ensure_organization(conn, name) for name in ("default", "other")]
+        other = await create_project(conn, theirs.id, "theirs")
+        assert other is not None
+    bench.put("acme/pirate", b"one")
+    async with bench.watching():
+        await bench.until_taken(("pirate", b"one"))
+        async with bench.database.acquire() as conn:
+            assert await rename_project(conn, ours.id, bench.project_id, "acme-gmbh")
+            assert await rename_project(conn, theirs.id, other.id, "acme")
+        bench.put("acme/pirate", b"two")
+        await bench.until_taken(("pirate", b"one"), ("pirate", b"two"))
+        async with bench.database.acquire() as conn:
+            await archive_project(conn, ours.id, bench.project_id, datetime.timedelta())
+        bench.put("acme/poet", b"three")
+        bench.put(f"{other.id}/poet", b"four")
+        await bench.until_taken(("pirate", b"one"), ("pirate", b"two"), ("poet", b"four"))
+        await bench.looks()
+    assert len(bench.intake.taken) == 3, "the archived project's folder is nobody's"
+    async with bench.database.acquire() as conn:
+        assert [row.name for row in await list_imports(conn, other.id, after=None, limit=9)] == ["poet"]
 
 
 def _link(target: Path, link: Path) -> None:

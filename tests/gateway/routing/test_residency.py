@@ -22,7 +22,7 @@ from tests.gateway.routing.conftest import City, Tenant, digest_of_version
 
 
 class Engine:
-    """Holds what it is told to; refuses what is in `bad`."""
+    """Holds what it is told to; refuses what is in `bad`. bug: what it raises at the next one, whatever that is."""
 
     def __init__(self) -> None:
         self.engine_id = "first"
@@ -30,12 +30,16 @@ class Engine:
         self.asked: list[str] = []
         self.held: set[str] = set()
         self.bad: set[str] = set()
+        self.bug: Exception | None = None
 
     def health(self) -> Health:
         return Health(self.ready, "", engine_id=self.engine_id)
 
     async def load(self, key: str) -> None:
         self.asked.append(f"load {key[:8]}")
+        if self.bug is not None:
+            bug, self.bug = self.bug, None
+            raise bug
         if key in self.bad:
             raise InvalidRequest("it does not fit", param="model")
         if not self.ready:
@@ -125,6 +129,14 @@ async def test_what_one_engine_refuses_holds_up_nothing_else(engines: list[Engin
     await pins.pin("poet", True)
     await until(lambda: picky.held == {pins.key(2)} and other.held == {pins.key(1), pins.key(2)})
     assert picky.asked.count("load 00000001") == 1, "it is left alone for a while"
+
+
+async def test_a_mistake_of_one_engine_does_not_end_the_work(engines: list[Engine], pins: Pins) -> None:
+    engines[0].bug = KeyError("a mistake")
+    await pins.pin("pirate", True)
+    await until(lambda: engines[0].bug is None)
+    await pins.put("pirate", 3)
+    await until(lambda: all(engine.held == {pins.key(3)} for engine in engines))
 
 
 async def test_pins_over_http_reach_the_engine(city: City, operator: httpx.AsyncClient, tenants: list[Tenant]) -> None:

@@ -1,0 +1,28 @@
+"""Names and ids that become parts of a request's path. One that breaks the rules could lead to another route, so it is
+refused before anything is sent."""
+
+from __future__ import annotations
+
+import re
+
+from gateway.cli.errors import CommandFailed
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+
+def name_part(name: str, what: str = "adapter name") -> str:
+    """The name of an adapter, or of an alias, which follows the same rule. Raises CommandFailed."""
+    from adapters.ref import check_adapter_name
+
+    try:
+        check_adapter_name(name, what)
+    except ValueError as error:
+        raise CommandFailed(str(error)) from None
+    return name
+
+
+def id_part(text: str) -> str:
+    """An id as the server makes them, or a period such as 2026-01. Raises CommandFailed."""
+    if _ID.fullmatch(text) is None:
+        raise CommandFailed(f"{text[:129]!r} is no id: ids have letters, digits, '_' and '-'")
+    return text

@@ -1,0 +1,43 @@
+"""Whose turn it is, of all gateways, to do what one of them is enough for. Knows nothing of that work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway.db.pool import Database
+
+if TYPE_CHECKING:
+    import asyncpg
+
+WATCHING = 0x6C6F7269776174  # "loriwat"
+COLLECTING = 0x6C6F7269636F6C  # "loricol"
+
+ASK_TIMEOUT_S = 10.0
+_TRY_LOCK = "SELECT pg_try_advisory_lock($1)"
+
+
+class Turn:
+    """Held by a database session of its own: another gateway's once that ends, however it ends.
+
+    lock_key: what the turn is about, one of this module.
+    """
+
+    def __init__(self, database: Database, lock_key: int) -> None:
+        self._database = database
+        self._lock_key = lock_key
+        self._session: asyncpg.Connection[asyncpg.Record] | None = None
+
+    async def is_mine(self) -> bool:
+        """Take it unless another has it; who has it may ask again. Raises `FAILURES`: then it may be another's."""
+        if self._session is None or self._session.is_closed():
+            self._session = await self._database.connect_alone()
+        try:
+            return bool(await self._session.fetchval(_TRY_LOCK, self._lock_key, timeout=ASK_TIMEOUT_S))
+        except Exception:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        if self._session is not None:
+            self._session.terminate()
+            self._session = None

@@ -1,0 +1,116 @@
+"""`lorikeet adapter` where it goes wrong: other bytes than it began with, names that are none, no engine to try it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.admin.adapter_uploads import WEIGHTS
+from tests.gateway.admin_server import AdminServer, write_adapter
+from tests.gateway.cli.conftest import Cli
+
+T = ("--tenant", "acme")
+
+
+@pytest.fixture
+async def acme(lorikeet: Cli) -> str:
+    """Path of the tenant."""
+    return f"/projects/{(await lorikeet.json('tenant', 'create', 'acme'))['id']}"
+
+
+async def begin(server: AdminServer, acme: str, **wanted: object) -> str:
+    """Id of an import whose first byte came."""
+    async with server.client(server.operator_key) as client:
+        made = await client.post(f"{acme}/adapter_imports", json={"name": "a"} | wanted)
+        await client.patch(f"{acme}/adapter_imports/{made.json()['id']}", content=b"x", headers={"upload-offset": "0"})
+    return str(made.json()["id"])
+
+
+async def test_an_upload_does_not_go_on_with_other_bytes(
+    lorikeet: Cli, server: AdminServer, acme: str, tmp_path: Path
+) -> None:
+    one, other = tmp_path / "one.tar", tmp_path / "other.tar"
+    one.write_bytes(b"x" * 10)
+    other.write_bytes(b"y" * 10)
+    begun = await begin(server, acme, size_bytes=10, sha256=hashlib.sha256(one.read_bytes()).hexdigest())
+    code, _, err = await lorikeet("adapter", "add", str(other), *T, "--name", "a", "--resume", begun)
+    assert (code, f"{other} has changed since {begun} began" in err) == (1, True)
+    (known,) = await lorikeet.json("adapter", "imports", *T)
+    assert (known["state"], known["received_bytes"]) == ("receiving", 1), "nothing was sent"
+
+
+async def test_a_resumed_upload_is_promoted_as_it_was_begun(
+    lorikeet: Cli, server: AdminServer, acme: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(b"x" * 10)
+    for promote, flags, why in (
+        (True, ("--no-promote",), "was begun without --no-promote"),
+        (False, (), "was begun with --no-promote"),
+    ):
+        begun = await begin(server, acme, size_bytes=10, promote=promote)
+        code, _, err = await lorikeet("adapter", "add", str(path), *T, "--name", "a", "--resume", begun, *flags)
+        assert (code, f"{begun} {why}" in err) == (1, True)
+
+
+async def test_an_outcome_that_is_open_is_no_success(
+    lorikeet: Cli, server: AdminServer, acme: str, tmp_path: Path
+) -> None:
+    server.engines.is_ready = False
+    add = ("adapter", "add", str(write_adapter(tmp_path / "a")), *T, "--name", "a", "--wait", "0")
+    code, out, err = await lorikeet(*add)
+    assert (code, err) == (4, "")
+    assert ":a waits for an engine to try it" in out
+
+
+async def test_names_and_ids_lead_to_no_other_route(lorikeet: Cli, acme: str) -> None:
+    for argv in (
+        ("adapter", "remove", "..", *T),
+        ("adapter", "show", "..", *T),
+        ("adapter", "show", "a/../b@1", *T),
+        ("adapter", "versions", "x/versions?a=", *T),
+        ("adapter", "cancel-import", "..", *T),
+        ("alias", "set", "..", "a@1", *T),
+        ("alias", "remove", "../x", *T),
+        ("key", "revoke", ".."),
+        ("webhook", "remove", ".."),
+    ):
+        # Where nobody listens: it is refused before anything is sent.
+        code, out, err = await lorikeet(*argv, LORIKEET_PORT="1")
+        assert (code, out, err.count("\n")) == (1, "", 1), argv
+        assert "is not valid" in err or "is no id" in err
+
+
+@pytest.mark.parametrize("words", [("--temperature", "nan"), ("--top-p", "inf"), ("--min-p", "x")])
+async def test_a_default_is_a_number(lorikeet: Cli, words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        await lorikeet("adapter", "set", "x", *T, *words)
+    assert ended.value.code == 2
+    assert f"argument {words[0]}: expected a number, not '{words[1]}'" in capsys.readouterr().err
+
+
+async def test_removing_an_adapter_tells_which_aliases_went(lorikeet: Cli, acme: str, tmp_path: Path) -> None:
+    await lorikeet.json("adapter", "add", str(write_adapter(tmp_path / "a")), *T, "--name", "a")
+    await lorikeet.json("alias", "set", "bot", "a@1", *T)
+    (known,) = await lorikeet.json("adapter", "imports", *T)
+    assert known["received_bytes"] == known["size_bytes"] > (tmp_path / "a" / WEIGHTS).stat().st_size
+    code, out, _ = await lorikeet("adapter", "show", "a@1", *T)
+    assert (code, "k_proj: 0-1\n" in out) == (0, True)
+    code, out, _ = await lorikeet("adapter", "remove", "a", *T)
+    assert (code, out) == (
+        0,
+        "adapter a of acme is removed, and with it the aliases that pointed at it: bot\n",
+    )
+
+
+async def test_merging_wants_a_folder(lorikeet: Cli, tmp_path: Path) -> None:
+    packed = tmp_path / "a.zip"
+    packed.write_bytes(b"PK")
+    folders = ("--base", str(tmp_path), "--out", str(tmp_path / "out"))
+    code, _, err = await lorikeet("adapter", "merge", "--adapter", str(packed), *folders)
+    assert (code, err) == (
+        1,
+        f"lorikeet: --adapter: expected a folder, as PEFT saves it, and {packed} is none\n",
+    )
