@@ -4,7 +4,7 @@ A folder appears under its digest only when it is whole and durable, so a reader
 dies meanwhile. Names from outside never become paths: the only path part it takes is a digest of 64 hex digits. Many
 processes may share one root. Knows nothing of tenants, names and versions.
 
-`open_store` makes the same of a bucket (`adapters.remote_store`).
+`adapters.remote_store` makes the same of a bucket.
 """
 
 from __future__ import annotations
@@ -28,18 +28,6 @@ COPY_BYTES = 1024 * 1024
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TEMPORARY_PREFIX = ".temporary-"
-
-
-def open_store(place: str | Path, cache_dir: Path, cache_bytes: int) -> AdapterStore:
-    """The store in a folder, or in the bucket of an s3:// URL, of which the folder cache_dir then keeps cache_bytes.
-
-    Raises StoreFailure for any other URL, or if the bucket's settings are wrong.
-    """
-    if "://" not in str(place):
-        return AdapterStore(Path(place))
-    from adapters.remote_store import RemoteStore, open_bucket  # a store in a folder needs no client for buckets
-
-    return RemoteStore(open_bucket(str(place)), cache_dir, cache_bytes)
 
 
 def is_digest(text: str) -> bool:

@@ -16,7 +16,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from adapters.inspection import BaseShape, Bounds
-from adapters.store import open_store
+from adapters.stores import open_store
 from engine.config import ModelConfig, load_model_config, model_digest
 from gateway.admin.purge import Purger
 from gateway.admin.services import AdminServices

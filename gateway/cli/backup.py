@@ -125,7 +125,7 @@ def _failures() -> Iterator[None]:
 
 
 def _installation(settings: Settings) -> Installation:
-    from adapters.store import open_store
+    from adapters.stores import open_store
     from gateway.backup.take import Installation
 
     return Installation(

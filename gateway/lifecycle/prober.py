@@ -15,10 +15,11 @@ import structlog
 
 from adapters.ref import content_key
 from gateway.db import audit, probes
-from gateway.db.pool import FAILURES, Database
+from gateway.db.pool import Database
 from gateway.db.probes import MAX_PROBES, ToProbe
 from gateway.errors import BackendFailed, GatewayError, InvalidRequest
 from gateway.lifecycle.alive import alive
+from gateway.lifecycle.forever import forever
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -51,7 +52,7 @@ class Prober:
         return self._ready()
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
+        self._task = asyncio.create_task(forever(self._probe_all, INTERVAL_S, name="probes"))
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -127,14 +128,9 @@ class Prober:
                 shown = {"name": claimed.name, "version": claimed.version, "digest": claimed.digest, "reason": reason}
                 await _record(conn, claimed, "adapter_version.rejected", after=shown)
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                while await self.probe_waiting():
-                    pass
-            except FAILURES as error:
-                log.warning("adapters_probed_later", error=repr(error))
-            await asyncio.sleep(INTERVAL_S)
+    async def _probe_all(self) -> None:
+        while await self.probe_waiting():
+            pass
 
 
 async def _record(conn: Connection, claimed: ToProbe, event: str, *, after: object, before: object = None) -> None:

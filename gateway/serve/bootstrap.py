@@ -15,7 +15,7 @@ import msgspec
 
 from adapters.demo import DEMO
 from adapters.peft_format import read_adapter
-from adapters.store import open_store
+from adapters.stores import open_store
 from gateway.db.adapter_versions import put_adapter
 from gateway.db.audit import Author, record
 from gateway.db.contents import store_shared

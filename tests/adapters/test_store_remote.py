@@ -17,7 +17,8 @@ from obstore.store import MemoryStore, ObjectStore
 from adapters.digest import canonical_digest
 from adapters.errors import AdapterDamaged, AdapterMissing, AdapterRejected, StoreFailure
 from adapters.remote_store import RemoteStore
-from adapters.store import AdapterStore, open_store
+from adapters.store import AdapterStore
+from adapters.stores import open_store
 from tests.adapters.folders import CONFIG, good_tensors, tensor, tensor_name, write_adapter
 
 ABSENT = "0" * 64

@@ -10,7 +10,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from adapters.errors import StoreFailure
-from adapters.store import open_store
+from adapters.stores import open_store
 from gateway.db.pool import Database
 from tests.gateway.admin_server import serve_admin, write_adapter
 from tests.gateway.cli.conftest import Cli

@@ -1,0 +1,19 @@
+"""Which kind of store a place is. Knows nothing about how either works."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from adapters.store import AdapterStore
+
+
+def open_store(place: str | Path, cache_dir: Path, cache_bytes: int) -> AdapterStore:
+    """The store in a folder, or in the bucket of an s3:// URL, of which the folder cache_dir then keeps cache_bytes.
+
+    Raises StoreFailure for any other URL, or if the bucket's settings are wrong.
+    """
+    if "://" not in str(place):
+        return AdapterStore(Path(place))
+    from adapters.remote_store import RemoteStore, open_bucket  # a store in a folder needs no client for buckets
+
+    return RemoteStore(open_bucket(str(place)), cache_dir, cache_bytes)
