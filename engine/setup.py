@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from adapters.store import open_store
+from adapters.stores import open_store
 from engine.compilations import Compilations
 from engine.config import EngineConfig, ModelConfig, load_model_config, model_digest
 from engine.core import EngineCore

@@ -38,20 +38,6 @@ async def test_a_month_by_day_project_and_model_comes_fast_from_sums_alone(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     conn, made = generated
-    values = (made.organization_id, "day", made.start, made.end, None, [], [], [], None, ["project_id", "model"])
-    for plan in (
-        await explain(conn, usage_sums._USAGE, *values, False),
-        await explain(conn, usage_sums._COSTS, *values),
-    ):
-        assert "ledger" not in plan, plan
-        assert "usage_rollups_pkey" in plan, plan
-    of_the_month = f"Seq Scan on ledger_{made.start:%Y%m}"  # days without a row have no better plan
-    plan = await explain(conn, usage._LIST, "proj_7", 20)
-    assert of_the_month not in plan, plan
-    month = made.start.date()
-    plan = await explain(conn, exports._LEDGER_ROWS, made.organization_id, None, month, None, None, "usd")
-    assert of_the_month not in plan and "Presorted Key: l.created_at" in plan, plan
-
     async with (
         await Database.connect(dsn) as database,
         serve_admin(database, tmp_path_factory.mktemp("plans")) as server,
@@ -73,6 +59,22 @@ async def test_a_month_by_day_project_and_model_comes_fast_from_sums_alone(
         f"p95 {p95_s * 1e3:.0f} ms"
     )
     assert p95_s <= MAX_S if full else min(times_s) <= MAX_S_BESIDE_OTHER_WORK
+
+    values = (made.organization_id, "day", made.start, made.end, None, [], [], [], None, ["project_id", "model"])
+    for plan in (
+        await explain(conn, usage_sums._USAGE, *values, False),
+        await explain(conn, usage_sums._COSTS, *values),
+    ):
+        assert "ledger" not in plan, plan
+        assert "usage_rollups_pkey" in plan, plan
+    of_the_month = f"Seq Scan on ledger_{made.start:%Y%m}"  # days without a row have no better plan
+    plan = await explain(conn, usage._LIST, "proj_7", 20)
+    assert of_the_month not in plan, plan
+    month = made.start.date()
+    async with conn.transaction():
+        await conn.execute(exports._IN_ORDER)
+        plan = await explain(conn, exports._LEDGER_ROWS, made.organization_id, None, month, None, None, "usd")
+    assert of_the_month not in plan and "Presorted Key: l.created_at" in plan, plan
 
 
 async def month_by_day(client: httpx.AsyncClient, made: Generated) -> httpx.Response:
