@@ -99,7 +99,7 @@ _LEDGER_ROWS = """
 
 
 _IN_ORDER = "SET LOCAL enable_sort = off"
-"""Rows come out of the days' indexes one after the other; a planner that counts only the whole would sort a month first."""
+"""Rows come out of the days' indexes one by one; a planner that counts only the whole would sort a month first."""
 
 
 async def ledger_rows(conn: Connection, scope: Scope) -> AsyncIterator[list[LedgerRow]]:
