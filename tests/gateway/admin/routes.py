@@ -53,7 +53,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
     ArchiveProject: {"retention_days": 1},
     ChangePassword: {"password": "x", "new_password": "a long new password"},
     Confirm: {"code": "000000"},
-    CreateAdapterImport: {"name": "x", "size_bytes": 1, "promote": True},
+    CreateAdapterImport: {"name": "x", "size_bytes": 1, "promote": True, "sha256": "0" * 64},
     CreateAdminKey: {"name": "x", "scopes": ["admin_read"], "expires_at": None, "ip_allowlist": ["10.0.0.0/8"]},
     CreateKey: {
         "name": "x",

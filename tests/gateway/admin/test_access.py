@@ -301,7 +301,7 @@ async def test_other_tenants_ids_answer_as_nonexistent_ones_to_the_byte(cast: Ca
             theirs = foreign.admin_key_id if "admin_api_keys" in route.path else getattr(foreign, param, None)
             if theirs is None:
                 # Journals are the whole installation's, versions are numbers under an adapter's name.
-                assert param in ("login_id", "period", "journal_id", "version")
+                assert param in ("login_id", "period", "journal_id", "version", "version_id")
                 continue
             nobody = theirs[:-4] + ("aaaa" if theirs[-4:] != "aaaa" else "bbbb")
             for who in ("owner of organization", "owner of acme", "admin_read", "admin_write", "key adapters"):
