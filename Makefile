@@ -12,8 +12,9 @@ DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: serve test check bench bench-gateway bench-adapters bench-kernels bench-gpu long-kernels long-numerics long-scheduler \
-	long-grammar long-tenancy long-limits long-conservation long-adapter-kills long-usage long-exports long-hostile long-signatures \
-	install clean
+	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-adapter-kills long-usage long-exports long-hostile long-idempotency \
+	long-malformed long-signatures long-tools \
+	long-streams bench-streams conformance install clean
 
 # `exec`: Ctrl-C reaches Lorikeet itself rather than a shell around it. Make only waits for it to drain.
 serve: $(VENV)/.installed
@@ -46,6 +47,12 @@ bench: $(VENV)/.installed-dev $(DEMO_MODEL)
 bench-gateway: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m gateway.bench.overhead --model-dir $(DEMO_MODEL) $(ARGS)
 
+# What a streamed chat costs the gateway by request, by chunk and by room, its overhead over the engine's own protocol,
+# and what 500 clients that do not read cost others: five minutes.
+bench-streams: $(VENV)/.installed-dev $(DEMO_MODEL)
+	$(BIN)/python -m gateway.bench.streams --model-dir $(DEMO_MODEL) $(ARGS)
+	$(BIN)/python -m gateway.bench.slow_readers --model-dir $(DEMO_MODEL)
+
 # The engine against transformers and peft at full size, with drafts against without, and 500 mixed requests: minutes.
 long-numerics: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/pytest --full tests/engine/models/test_demo_numerics.py tests/engine/models/test_demo_speculation.py \
@@ -61,6 +68,11 @@ long-scheduler: $(VENV)/.installed-dev
 long-grammar: $(VENV)/.installed-dev $(DEMO_MODEL)
 	JSON_SCHEMA_SUITE=$(SUITE) $(BIN)/pytest --full -s tests/engine/grammar/test_outputs.py tests/engine/grammar/test_hostile_grammars.py
 
+# 100,000 requests that Schemathesis makes of the document, to all operations but one: hours. FIRST_SEED is another,
+# FIRST_OPERATION goes on from one.
+long-schemathesis: $(VENV)/.installed-dev
+	$(BIN)/pytest --full -s tests/gateway/test_schemathesis.py
+
 # 5,000 hostile texts through every door, every host against every route, and whether an answer about another tenant's
 # object takes as long as one about none: five minutes.
 long-tenancy: $(VENV)/.installed-dev
@@ -75,12 +87,18 @@ long-limits: $(VENV)/.installed-dev
 long-conservation: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/test_conservation.py
 
+# 2,000 clients that leave at random bytes, by the ledger, and as many by the engine's places and blocks; and 2,000 random
+# token sequences streamed and whole: ten minutes.
+long-streams: $(VENV)/.installed-dev
+	$(BIN)/pytest --full -s tests/faults/test_leaving_clients.py tests/faults/test_room_after_leaving.py \
+	    tests/gateway/api/test_stream_fidelity.py
+
 # A gateway killed at 200 moments of uploads, promotions and removals of adapters. FIRST_SEED goes on from one.
 long-adapter-kills: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/test_adapter_kills.py
 
 # Ten million events of one month: usage by day, project and model within a tenth of a second, by plans that never read the
-# ledger from end to end. Ten minutes and 10 GB.
+# ledger from end to end. Ten minutes and 10 GB, which stay in build/long-usage: the next run takes seconds.
 long-usage: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/gateway/billing/test_query_plans.py
 
@@ -93,9 +111,27 @@ long-exports: $(VENV)/.installed-dev
 long-hostile: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/adapters/hostile
 
+# 1,000 pairs and 20 races of a hundred with one Idempotency-Key each, over two gateways: two minutes.
+long-idempotency: $(VENV)/.installed-dev
+	$(BIN)/pytest --full -s tests/gateway/kept/test_races.py
+
+# 10,000 malformed requests, none of which may be a fault of the server: a minute. FIRST_SEED goes on from one.
+long-malformed: $(VENV)/.installed-dev
+	$(BIN)/pytest --full -s tests/gateway/api/test_malformed.py
+
 # 100,000 requests to adapters that tell who they are, while their versions change: twenty minutes. FIRST_SEED is another.
 long-signatures: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/e2e/test_signatures.py
+
+# 200 made-up tools called by the demo model under every tool_choice, whole and streamed: twenty minutes.
+long-tools: $(VENV)/.installed-dev $(DEMO_MODEL)
+	$(BIN)/pytest --full -s tests/gateway/text/tools/test_grammar.py tests/e2e/test_tool_calls.py
+
+# Outside clients and suites, each in an environment of its own, against one server; writes tests/conformance/README.md
+# once all are of the same sources. Needs the network the first time. A quarter of an hour and 1 GB.
+#     make conformance ARGS="--only openai-python"
+conformance: $(VENV)/.installed-dev $(DEMO_MODEL)
+	$(BIN)/python -m tests.conformance $(ARGS)
 
 # The Triton kernels over every size, and all of them compiled for an H100; on a machine with a GPU, on it.
 long-kernels: $(VENV)/.installed-dev

@@ -3,7 +3,8 @@
 It serves the gateway's tests and benchmarks. Choice i repeats the prompt's tokens from the i-th on; an adapter rotates
 them by a number taken from its digest, so that an answer tells which adapter gave it. Grammars are not enforced, but
 one whose source holds `UNSUPPORTED_WORD` is refused as an engine refuses what it cannot enforce. Whole blocks of a
-prompt that the same tenant and adapter sent before count as cached. A probe refuses an adapter that rotates by nothing,
+prompt that the same tenant and adapter sent before count as cached. Each token of a prediction counts as a draft, those
+at the positions where choice 0 has the same token as accepted. A probe refuses an adapter that rotates by nothing,
 as one does whose digest begins with eight zeros.
 """
 
@@ -26,6 +27,7 @@ from engine.protocol import (
     Abort,
     AdapterProbe,
     AdapterStatus,
+    CallGrammar,
     Delta,
     EngineError,
     EngineLimits,
@@ -33,6 +35,7 @@ from engine.protocol import (
     Final,
     FinishReason,
     GenerateRequest,
+    Grammar,
     LoadAdapter,
     SamplingParams,
     StepOutputs,
@@ -73,8 +76,22 @@ def fake_embedding(request: GenerateRequest, size: int) -> bytes:
     return struct.pack(f"<{size}f", *(count / norm for count in counts))
 
 
+def _num_predicted(request: GenerateRequest, num_tokens: int) -> int:
+    """How many of the prediction's tokens choice 0 has as well, of its first num_tokens."""
+    predicted = request.predicted_token_ids[:num_tokens]
+    return sum(fake_token(request, position) == token for position, token in enumerate(predicted))
+
+
 def _rotation(adapter: str) -> int:
     return int(adapter[:8], 16) if adapter else 0
+
+
+def _label(grammar: Grammar) -> str:
+    """Of the tool that is refused."""
+    if grammar.kind != "tool_calls":
+        return ""
+    tools = msgspec.json.decode(grammar.source, type=CallGrammar).tools
+    return next((tool.label for tool in tools if UNSUPPORTED_WORD in str(tool.parameters)), "")
 
 
 class _Running(msgspec.Struct):
@@ -148,7 +165,8 @@ class FakeCore:
     def _add(self, request: GenerateRequest) -> None:
         grammar = request.sampling.grammar
         if grammar is not None and UNSUPPORTED_WORD in grammar.source:
-            error = EngineError("invalid_request", f"the keyword '{UNSUPPORTED_WORD}' cannot be enforced")
+            reason = f"the keyword '{UNSUPPORTED_WORD}' cannot be enforced"
+            error = EngineError("invalid_request", reason, label=_label(grammar))
             final = Final(request.request_id, "error", Usage(prompt_tokens=0, completion_tokens=0), error)
             self._mailbox.post(StepOutputs(finals=[final]))
             return
@@ -258,6 +276,8 @@ class FakeCore:
             cached_tokens=running.num_cached_tokens,
             discarded_tokens=sum(running.num_sent) - kept,
             decode_ms=(time.monotonic() - running.started_s) * 1e3,
+            draft_tokens=len(request.predicted_token_ids),
+            accepted_draft_tokens=_num_predicted(request, running.num_kept.get(0, 0)),
         )
         embedding = fake_embedding(request, self._hidden_size) if request.pooling else None
         return Final(request.request_id, reason, usage, embedding=embedding)
@@ -295,7 +315,8 @@ def main() -> None:
         model.max_position, args.max_num_seqs, args.max_waiting, block_size=BLOCK_SIZE, num_blocks=4096
     )
     mailbox = Mailbox()
-    server = EngineServer(args.endpoint, model_digest(args.model_dir), limits, mailbox)
+    digest = model_digest(args.model_dir)
+    server = EngineServer(args.endpoint, digest, limits, mailbox, fingerprint=digest)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.drain())
     core = FakeCore(

@@ -17,11 +17,11 @@ Token ids only: no text crosses this border. Never pickle.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 HEARTBEAT_INTERVAL_S = 1.0
 HEARTBEATS_MISSED = 3
 STEP_BUCKETS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -36,21 +36,54 @@ class Grammar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the completion's text must match, enforced token by token.
 
     source: the schema as JSON text for `json_schema`, nothing for `json_object` (any JSON object), the expression for
-    `regex`, a JSON list of strings for `choice`, the grammar for `lark` (llguidance's dialect, EBNF included).
+    `regex`, a JSON list of strings for `choice`, the grammar for `lark` (llguidance's dialect, EBNF included), a
+    `CallGrammar` as JSON for `tool_calls`.
     """
 
-    kind: Literal["json_schema", "json_object", "regex", "choice", "lark"]
+    kind: Literal["json_schema", "json_object", "regex", "choice", "lark", "tool_calls"]
     source: str = ""
+
+
+class CallableTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """head: the text of a call up to its arguments, the tool's name included. parameters: JSON schema of the arguments,
+    which are an object. label: what a refusal of that schema calls it."""
+
+    head: str
+    parameters: dict[str, Any]
+    label: str
+
+
+class CallGrammar(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Tool calls, in the letters that the model writes them in:
+
+        trigger opening call (separator call)* closing          call = head ARGUMENTS end
+
+    trigger: a text, or the id of a special token. must_call: nothing but calls; else there may be text instead, of
+    text_schema if there is one, or before them if there is none and the trigger is not empty. text_label: what a
+    refusal calls text_schema.
+    """
+
+    tools: list[CallableTool]
+    end: str
+    trigger: str | int = ""
+    opening: str = ""
+    separator: str = ""
+    closing: str = ""
+    max_calls: int = 1
+    must_call: bool = False
+    text_schema: dict[str, Any] | None = None
+    text_label: str = ""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """How the next token is chosen. The gateway has validated every bound stated here.
 
-    temperature: 0 is greedy; top_k: 0 or -1 is off; top_p in (0, 1]; min_p in [0, 1].
+    temperature: 0 is greedy; top_k: 0 or -1 is off; top_p in [0, 1], 0 takes the most likely token; min_p in [0, 1].
     max_tokens >= 1, or 0 where only the prompt is wanted (num_prompt_logprobs, pooling).
     min_tokens <= max_tokens: before it, no end-of-sequence and no stop id can be chosen.
     presence_penalty and frequency_penalty in [-2, 2] act on the completion's tokens, repetition_penalty > 0 on the
-    prompt's as well; logit_bias in [-100, 100] by token id.
+    prompt's as well; logit_bias in [-100, 100] by token id; allowed_token_ids: no other can be chosen, () allows all;
+    not beside a grammar.
     seed: None draws from the engine's own entropy; with a seed the same prompt gives the same tokens.
     stop_token_ids end the sequence, the stopping id being counted but never sent; ignore_eos disables the model's own.
     num_logprobs, num_prompt_logprobs: how many of the most likely tokens come with each token of the completion, of
@@ -70,6 +103,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: dict[int, float] = {}
+    allowed_token_ids: tuple[int, ...] = ()
     num_logprobs: int | None = None
     num_prompt_logprobs: int | None = None
     grammar: Grammar | None = None
@@ -84,6 +118,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
     Choice i of a seeded request draws with seed + i.
     pooling: of the final hidden states, the last token's or the mean of all.
     meter: opaque bytes that come back with the usage, so that any gateway can bill a request it never saw.
+    predicted_token_ids: what the client expects its one completion to be. An engine that speculates takes its drafts
+    from there; on the text it has no effect.
     """
 
     request_id: str
@@ -96,6 +132,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
     weight: float = 1.0
     attempt: int = 0
     meter: bytes = b""
+    predicted_token_ids: list[int] = []
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -147,12 +184,13 @@ class EngineError(msgspec.Struct, frozen=True):
     """Why a request failed. code: what a gateway maps to a status.
 
     queue_full and draining may be retried (retry_after_s); invalid_request and adapter_rejected may not; internal is
-    a fault of the engine.
+    a fault of the engine. label: which part of the request is refused, where that had one.
     """
 
     code: ErrorCode
     message: str
     retry_after_s: float | None = None
+    label: str = ""
 
 
 class Final(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -310,13 +348,17 @@ class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
-    """The engine's answer to a hello it accepts. credits: the most requests this gateway may have in flight."""
+    """The engine's answer to a hello it accepts. credits: the most requests this gateway may have in flight.
+
+    fingerprint: of all that a seeded answer depends on beside its request: weights, software, kind of device, format.
+    """
 
     version: int
     engine_id: str
     model_digest: str
     limits: EngineLimits
     credits: int
+    fingerprint: str = ""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):

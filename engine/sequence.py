@@ -44,7 +44,7 @@ class Matcher(Protocol):
 
 
 class Drafter(Protocol):
-    """Guesses what follows one sequence; `engine.scheduling.drafter.PromptLookup`, or a test's stand-in."""
+    """Guesses what follows one sequence; those of `engine.scheduling.drafter`, or a test's stand-in."""
 
     def propose(self, token_ids: list[int], max_tokens: int) -> tuple[int, ...]:
         """Up to max_tokens tokens that may follow token_ids, which only ever grows between calls."""

@@ -80,9 +80,12 @@ class InFlight(msgspec.Struct, frozen=True):
 class EngineServer:
     """Speaks for one engine on one endpoint. `run` blocks until the stepping thread posts `Drained`."""
 
-    def __init__(self, endpoint: str, model_digest: str, limits: EngineLimits, mailbox: Mailbox) -> None:
+    def __init__(
+        self, endpoint: str, model_digest: str, limits: EngineLimits, mailbox: Mailbox, *, fingerprint: str = ""
+    ) -> None:
         self._model_digest = model_digest
         self._limits = limits
+        self._fingerprint = fingerprint
         self._mailbox = mailbox
         self._engine_id = uuid.uuid4().hex
         self._credits = limits.max_num_seqs + limits.max_waiting
@@ -185,7 +188,12 @@ class EngineServer:
         if gateway not in self._sessions:
             self._sessions[gateway] = Session(hello.gateway_id, hello.database_id, time.monotonic())
             log.info("gateway %s connected", hello.gateway_id)
-        self._send(gateway, Welcome(PROTOCOL_VERSION, self._engine_id, self._model_digest, self._limits, self._credits))
+        self._send(
+            gateway,
+            Welcome(
+                PROTOCOL_VERSION, self._engine_id, self._model_digest, self._limits, self._credits, self._fingerprint
+            ),
+        )
         return self._hand_over_usage()
 
     def _submit(self, gateway: bytes, session: Session, request: GenerateRequest) -> None:

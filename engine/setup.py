@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -39,7 +41,16 @@ def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
     use_huge_pages()
     mailbox = Mailbox()
     core, limits = build_core(config, mailbox)
-    return core, EngineServer(config.endpoint, model_digest(config.model_dir), limits, mailbox)
+    digest = model_digest(config.model_dir)
+    return core, EngineServer(config.endpoint, digest, limits, mailbox, fingerprint=_fingerprint(config, digest))
+
+
+def _fingerprint(config: EngineConfig, digest: str) -> str:
+    """See `protocol.Welcome`. Threads are left out: they change no more than neighbors do."""
+    where = resolve_device(config.device)
+    name = torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu"
+    parts = (digest, version("lorikeet"), torch.__version__, name, str(resolve_dtype(config.dtype, where)))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def build_core(

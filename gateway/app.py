@@ -25,38 +25,55 @@ from gateway.api.connections import ConnectionCap, capped_protocol
 from gateway.api.embeddings import embeddings
 from gateway.api.envelope import Application
 from gateway.api.errors import exception_handlers
+from gateway.api.heads import bounded_heads
 from gateway.api.health import health
 from gateway.api.models import models
+from gateway.api.stored_chats import stored_chats
+from gateway.api.tokens import tokens
+from gateway.api.unread import reading_protocol
+from gateway.docs.routes import documentation
 from gateway.observe import configure_logging
-from gateway.openapi import openapi
+from gateway.pace import Pace
 from gateway.services import Services, running_services
 from gateway.settings import Settings
 
 log = structlog.get_logger(__name__)
 
 KEEP_ALIVE_S = 75
+TOKENIZING_PER_S, TOKENIZING_BURST = 50.0, 100.0
 
 
 def build_app(services: Services) -> Litestar:
-    """Every route: OpenAI's under /v1, the admin API, their document, health and metrics."""
+    """Every route: OpenAI's under /v1, the admin API, their document and its page, health and metrics."""
     pools, settings = services.pools, services.settings
+    caller = provide_caller(services.authenticator)
+    pace = Pace(TOKENIZING_PER_S, TOKENIZING_BURST, what="tokens of texts")
     openai = Router(
         "/v1",
         route_handlers=[
-            chat_completions(services.pipeline),
-            completions(services.pipeline),
-            embeddings(services.pipeline),
+            chat_completions(services.pipeline, services.idempotency, services.chats),
+            completions(services.pipeline, services.idempotency),
+            embeddings(services.pipeline, services.idempotency),
+            *stored_chats(services.chats),
             *models(services.resolver, pools),
+            *tokens(services.pipeline, pace, operations=("tokenize", "detokenize")),
         ],
-        dependencies={"caller": provide_caller(services.authenticator)},
+        dependencies={"caller": caller},
     )
     return Application(
         metrics=services.metrics,
         trusted_proxies=settings.trusted_networks,
         route_handlers=[
             openai,
+            Router(
+                "/",
+                route_handlers=tokens(
+                    services.pipeline, pace, operations=("tokenize_unversioned", "detokenize_unversioned")
+                ),
+                dependencies={"caller": caller},
+            ),
             *admin_routers(services.admin),
-            openapi(),
+            *documentation(),
             *health(services.database, list(pools.values()), services.metrics),
         ],
         exception_handlers=exception_handlers(),
@@ -75,7 +92,7 @@ def server_config(settings: Settings, app: Litestar) -> uvicorn.Config:
         app,
         host=settings.host,
         port=settings.port,
-        http=capped_protocol(cap),
+        http=bounded_heads(capped_protocol(reading_protocol(settings.unread_seconds), cap)),
         proxy_headers=False,  # uvicorn would believe every process of this machine
         lifespan="off",
         access_log=False,

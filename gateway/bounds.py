@@ -5,11 +5,15 @@ Every refusal names the field as the client calls it. Pure; knows no backend.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
+from engine.protocol import GenerateRequest
 from gateway.errors import InvalidRequest
 from gateway.limits.rules import Sizes
 from gateway.requests import TextRequest
+
+MAX_LOGPROB_VALUES = 1 << 22
+"""Of one HTTP request, those of alternatives included: hundreds of megabytes of JSON."""
 
 
 def completion_bound(context: int, sizes: Sizes, num_prompt_tokens: int, request: TextRequest, default: int) -> int:
@@ -71,7 +75,9 @@ def too_long(
     )
 
 
-def check_ids(field: str, token_ids: Iterable[int], vocab_size: int) -> None:
+def check_ids(field: str, token_ids: Collection[int], vocab_size: int) -> None:
+    if not token_ids or 0 <= min(token_ids) <= max(token_ids) < vocab_size:
+        return
     for token_id in token_ids:
         if not 0 <= token_id < vocab_size:
             raise InvalidRequest(
@@ -84,3 +90,24 @@ def check_ids(field: str, token_ids: Iterable[int], vocab_size: int) -> None:
 def check_at_most(field: str, value: int, bound: int) -> None:
     if value > bound:
         raise InvalidRequest(f"'{field}' must be at most {bound} with this model.", param=field, code="invalid_value")
+
+
+def num_logprob_values(request: GenerateRequest) -> int:
+    """The most log-probabilities that may have to be shown of a request's prompt and completions."""
+    sampling, num_values = request.sampling, 0
+    if sampling.num_logprobs is not None:
+        num_values += sampling.max_tokens * (1 + sampling.num_logprobs)
+    if sampling.num_prompt_logprobs is not None:
+        num_values += len(request.prompt_token_ids) * (1 + sampling.num_prompt_logprobs)
+    return num_values * request.n
+
+
+def check_logprobs(num_values: int, field: str) -> None:
+    """Raises InvalidRequest. num_values: of all prompts of an HTTP request so far; field: what asked for them."""
+    if num_values > MAX_LOGPROB_VALUES:
+        raise InvalidRequest(
+            f"'{field}' may come to {num_values} log-probabilities; one request may have at most {MAX_LOGPROB_VALUES}. "
+            "Ask for fewer tokens, choices, prompts or alternatives.",
+            param=field,
+            code="invalid_value",
+        )

@@ -5,11 +5,18 @@ Knows neither backends nor how an API presents any of it.
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+
 import msgspec
 
 from engine.protocol import Delta, FinishReason, TokenLogprobs
 from gateway.text.detokenizer import Detokenizer
+from gateway.text.options import PLAIN, TextStyle
 from gateway.text.tokenizer import Tokenizer
+from gateway.text.tools.parser import CallDelta
+
+PROMPT_TOKENS_AT_ONCE = 512
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -22,79 +29,120 @@ class Token(msgspec.Struct, frozen=True):
 
 class Piece(msgspec.Struct, frozen=True):
     """What is new of one choice. tokens: those of the text, where log-probabilities were asked for. finish_reason:
-    nothing follows."""
+    nothing follows. calls: of tools; they follow the text. token_ids: those that came, where they were asked for."""
 
     index: int
     text: str
     tokens: list[Token] = []
     finish_reason: FinishReason | None = None
+    calls: tuple[CallDelta, ...] = ()
+    token_ids: list[int] = []
 
 
 class Choice:
     """One completion on its way to its client. finish_reason: set once it has ended."""
 
-    def __init__(self, index: int, tokenizer: Tokenizer, stop: tuple[str, ...], *, min_tokens: int) -> None:
+    def __init__(
+        self, index: int, tokenizer: Tokenizer, stop: tuple[str, ...], *, min_tokens: int, style: TextStyle = PLAIN
+    ) -> None:
         self.finish_reason: FinishReason | None = None
         self.num_kept_tokens: int | None = None
         """Set by a stop string: the completion tokens up to the one that completed it."""
         self._index = index
-        self._detokenizer = Detokenizer(tokenizer, stop, min_tokens=min_tokens)
+        self._detokenizer = Detokenizer(
+            tokenizer,
+            stop,
+            min_tokens=min_tokens,
+            include_stop=style.include_stop,
+            with_special=style.with_special,
+            follows_prompt=style.follows_prompt,
+        )
+        self._with_token_ids = style.with_token_ids
+        self._new_ids: list[int] = []
+        self._num_shown_ids = 0
         self._num_shown_chars = 0
-        self._pending: list[Token] = []  # their text is not shown yet, or not wholly
+        self._pending: list[tuple[Token, int]] = []  # with where they end: their text is not shown yet, or not wholly
 
     def push(self, delta: Delta) -> Piece | None:
         """None where there is nothing to show yet; what comes after the end is ignored."""
         if self.finish_reason is not None:
             return None
         text = self._decode(delta)
+        if self._with_token_ids:
+            self._new_ids += delta.token_ids
         if self._detokenizer.finished:
             return self._stopped(text)
         if delta.finish_reason in ("stop", "length"):
             return self.end(delta.finish_reason, text)
         tokens = self._release(text) if delta.logprobs is not None else []
-        return Piece(self._index, text, tokens) if text or tokens else None
+        if text or tokens or self._new_ids:
+            return Piece(self._index, text, tokens, token_ids=self._take_ids())
+        return None
 
     def end(self, reason: FinishReason, text: str = "") -> Piece:
         """The engine has ended it: text, then what was held back, which may end with a stop string after all."""
-        text += self._detokenizer.finish().text
+        text += self._detokenizer.finish()
         if self._detokenizer.finished:
             return self._stopped(text)
         self.finish_reason = reason
         self._num_shown_chars += len(text)
-        return Piece(self._index, text, self._pending, reason)
+        tokens = [token for token, _ in self._pending]
+        return Piece(self._index, text, tokens, reason, token_ids=self._take_ids())
 
     def _decode(self, delta: Delta) -> str:
         if delta.logprobs is None:
-            return self._detokenizer.push(delta.token_ids).text
-        text = ""
+            return self._detokenizer.push(delta.token_ids)
+        text, detokenizer = "", self._detokenizer
         for token_id, logprobs in zip(delta.token_ids, delta.logprobs, strict=True):
-            if not self._detokenizer.finished:
-                self._pending.append(Token(token_id, self._detokenizer.num_chars, logprobs))
-                text += self._detokenizer.push([token_id]).text
+            if not detokenizer.finished:
+                start = detokenizer.num_chars
+                text += detokenizer.push((token_id,))
+                end = detokenizer.num_chars + detokenizer.is_within_character
+                self._pending.append((Token(token_id, start, logprobs), end))
         return text
 
     def _stopped(self, text: str) -> Piece:
         self.finish_reason = "stop"
         self.num_kept_tokens = self._detokenizer.num_tokens
         self._num_shown_chars += len(text)
-        tokens = [token for token in self._pending if token.start < self._num_shown_chars]
-        return Piece(self._index, text, tokens, "stop")
+        del self._new_ids[self.num_kept_tokens - self._num_shown_ids :]
+        return Piece(self._index, text, self._begun(), "stop", token_ids=self._take_ids())
+
+    def _begun(self) -> list[Token]:
+        """Of those that are pending, the ones whose text is shown, wholly or in part, or that have none."""
+        shown = self._num_shown_chars
+        before = itertools.takewhile(lambda each: each[0].start < shown or each[1] <= shown, self._pending)
+        return [token for token, _ in before]
+
+    def _take_ids(self) -> list[int]:
+        ids, self._new_ids = self._new_ids, []
+        self._num_shown_ids += len(ids)
+        return ids
 
     def _release(self, text: str) -> list[Token]:
         """The tokens that text completes: none of which a stop string could still take away."""
         self._num_shown_chars += len(text)
-        count = len(self._pending)
-        if self._detokenizer.is_holding:
-            count = sum(token.start < self._num_shown_chars for token in self._pending)
-        released, self._pending = self._pending[:count], self._pending[count:]
+        released = self._begun()
+        del self._pending[: len(released)]
         return released
 
 
-def prompt_tokens(tokenizer: Tokenizer, token_ids: list[int], logprobs: list[TokenLogprobs | None]) -> list[Token]:
-    """A prompt's tokens as a choice's tokens are shown."""
+async def prompt_tokens(
+    tokenizer: Tokenizer, token_ids: list[int], logprobs: list[TokenLogprobs | None]
+) -> list[Token]:
+    """A prompt's tokens as a choice's tokens are shown. The streams of others go on between."""
     detokenizer = Detokenizer(tokenizer)
-    tokens = []
+    tokens: list[Token] = []
     for token_id, each in zip(token_ids, logprobs, strict=True):
         tokens.append(Token(token_id, detokenizer.num_chars, each))
-        detokenizer.push([token_id])
+        detokenizer.push((token_id,))
+        if not len(tokens) % PROMPT_TOKENS_AT_ONCE:
+            await asyncio.sleep(0)
     return tokens
+
+
+def style_after(prompt_ids: list[int], tokenizer: Tokenizer, style: TextStyle) -> TextStyle:
+    """Of what follows this prompt: one of special tokens alone has no text that could be followed."""
+    if style.follows_prompt and all(token_id in tokenizer.special_ids for token_id in prompt_ids):
+        return msgspec.structs.replace(style, follows_prompt=False)
+    return style

@@ -9,22 +9,37 @@ from typing import Any, ClassVar
 
 import msgspec
 
+MAX_ECHO_CHARS = 100
+
+
+def shortened(text: str) -> str:
+    """What a message repeats of a client's own text."""
+    return text if len(text) <= MAX_ECHO_CHARS else f"{text[:MAX_ECHO_CHARS]}..."
+
 
 class GatewayError(Exception):
-    """Base of all. message is for the client: it names what to change and never holds a secret."""
+    """Base of all. message is for the client: it names what to change and never holds a secret. should_retry: whether
+    the same request may help, where its status does not say so to a client."""
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
     code: str | None = None
 
     def __init__(
-        self, message: str, *, param: str | None = None, code: str | None = None, retry_after_s: float | None = None
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+        should_retry: bool | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.code = code if code is not None else type(self).code
         self.retry_after_s = retry_after_s
+        self.should_retry = should_retry
 
 
 class InvalidRequest(GatewayError):
@@ -85,7 +100,9 @@ class ModelNotFound(NotFound):
     code = "model_not_found"
 
     def __init__(self, model: str) -> None:
-        super().__init__(f"The model `{model}` does not exist or you do not have access to it.", param="model")
+        super().__init__(
+            f"The model `{shortened(model)}` does not exist or you do not have access to it.", param="model"
+        )
 
 
 class Conflict(GatewayError):
@@ -135,3 +152,22 @@ class BackendFailed(GatewayError):
     status = 502
     type = "server_error"
     code = "backend_failed"
+
+
+class ContentUnreadable(GatewayError):
+    """What was kept was encrypted with a key that this gateway does not have, or was tampered with."""
+
+    status = 503
+    type = "server_error"
+    code = "content_unreadable"
+
+    def __init__(self) -> None:
+        super().__init__("What was kept cannot be read here; the operator's log says why.", should_retry=False)
+
+
+class ReadTooSlowly(GatewayError):
+    """The client left more of a stream unread than is kept for it; seen only as the stream's last event."""
+
+    status = 408
+    type = "invalid_request_error"
+    code = "stream_read_too_slowly"

@@ -55,6 +55,12 @@ class Metrics:
             "lorikeet_http_requests", "HTTP requests.", ["method", "route", "status"], registry=registry
         )
         self._http_children: dict[tuple[str, str, int], Counter] = {}  # `labels` looks at its arguments anew each time
+        self.content_lost = Counter(
+            "lorikeet_content_lost",
+            "Replies for an Idempotency-Key, and completions to be stored, that could not be kept.",
+            ["kind"],
+            registry=registry,
+        )
         self.usage_written = Counter("lorikeet_usage_events_written", "Usage events in the ledger.", registry=registry)
         self.usage_waiting = Gauge(
             "lorikeet_usage_events_waiting",
@@ -67,9 +73,9 @@ class Metrics:
         """Export the engines' own numbers, as of their last heartbeat."""
         self._rendered.register(EngineCollector(pools))
 
-    def count_usage(self, event: UsageEvent, usage: Usage) -> None:
-        """One request, once its event is in the ledger."""
-        self._requests.count(event, usage)
+    def count_usage(self, requests: Sequence[tuple[UsageEvent, Usage]]) -> None:
+        """Requests whose events are in the ledger now."""
+        self._requests.count(requests)
 
     def count_http(self, method: str, route: str, status: int) -> None:
         """route: the pattern that matched, never the path as the client wrote it."""

@@ -3,17 +3,17 @@ to."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 
 import msgspec
 
 from engine.protocol import Delta, Final, GenerateRequest, SamplingParams, TokenLogprobs, Usage
-from gateway.backends.base import Backend, PreparedPrompt
+from gateway.backends.base import Backend, Capabilities
 from gateway.backends.pool import Pool
 from gateway.bounds import check_at_most, check_ids, check_prompt, completion_bound, too_long
-from gateway.choices import Choice, Piece, Token, prompt_tokens
+from gateway.calling_choice import CallingChoice, calling_choices
+from gateway.choices import Choice, Piece, Token, prompt_tokens, style_after
 from gateway.errors import BackendFailed, InvalidRequest, Overloaded
 from gateway.limits.limiter import Limiter
 from gateway.limits.refusal import Headers
@@ -22,18 +22,19 @@ from gateway.metering.meter import Meter
 from gateway.metering.tag import MeterTag, encode_tag
 from gateway.principal import Principal
 from gateway.requests import Conversation, EmbeddingRequest, Prompt, TextRequest
-from gateway.routing.defaults import with_defaults
+from gateway.routing.defaults import with_defaults, with_system_prompt
 from gateway.routing.resolve import Resolver, Route
+from gateway.text.options import PLAIN, TextStyle
 from gateway.text.tokenizer import Tokenizer
-
-THREAD_ABOVE_CHARS = 16_384
-"""Longer prompts are tokenized in a thread, so that the streams of others go on."""
+from gateway.text.tools.grammar import call_grammar
+from gateway.text.tools.tool import ToolUse
+from gateway.tokenizing import predicted_tokens, prepared_prompt, tokenized
 
 
 class Prepared(msgspec.Struct, frozen=True):
     """A request that was found good: nothing but its tenant's limits and the engine can refuse it any more. tag: of its
     usage, which goes with the request once it is admitted. grammar_field: what the client calls the grammar, which only
-    the engine understands."""
+    the engine understands. tools: that its completions may call."""
 
     pool: Pool
     route: Route
@@ -41,6 +42,8 @@ class Prepared(msgspec.Struct, frozen=True):
     tag: MeterTag
     stop: tuple[str, ...] = ()
     grammar_field: str | None = None
+    tools: ToolUse | None = None
+    style: TextStyle = PLAIN
 
     @property
     def max_tokens(self) -> int:
@@ -64,6 +67,7 @@ class PromptTokens(msgspec.Struct, frozen=True):
 
 
 Item = list[Piece] | PromptTokens | Usage
+AnyChoices = Sequence[Choice | CallingChoice]
 
 
 class Pipeline:
@@ -99,9 +103,15 @@ class Pipeline:
         pool, adapter = self._pools[route.base], route.adapter
         if adapter is not None:
             request = with_defaults(request, adapter.defaults)
-        prompt = await _tokenize(pool.any, request.prompt, request.names.prompt)
+        tools = request.prompt.tools if isinstance(request.prompt, Conversation) else None
+        prompt = await prepared_prompt(pool.any, request)
         capabilities, sampling = pool.any.capabilities, request.sampling
+        if tools is not None:
+            template = self._tokenizers[pool.name].tools
+            grammar = call_grammar(template, tools, sampling.grammar, request.names.grammar)
+            sampling = msgspec.structs.replace(sampling, grammar=grammar)
         check_ids("stop_token_ids", sampling.stop_token_ids, capabilities.vocab_size)
+        check_ids("allowed_token_ids", sampling.allowed_token_ids, capabilities.vocab_size)
         check_ids("logit_bias", sampling.logit_bias, capabilities.vocab_size)
         check_at_most(request.names.n, request.n, capabilities.max_choices)
         sizes = (await self._limiter.rules(principal, route.model)).sizes
@@ -116,14 +126,15 @@ class Pipeline:
             tenant=principal.project_id,
             adapter=adapter.key if adapter else "",
             n=request.n,
+            predicted_token_ids=await predicted_tokens(pool.any, request.prediction, max_tokens),
             weight=request.weight,
         )
-        return Prepared(pool, route, generate, tag, request.stop, request.names.grammar)
+        return Prepared(pool, route, generate, tag, request.stop, request.names.grammar, tools, request.style)
 
     async def prepare_embedding(self, principal: Principal, route: Route, request: EmbeddingRequest) -> Prepared:
         """Raises as `prepare` does."""
         pool, adapter = self._pools[route.base], route.adapter
-        prompt = await _tokenize(pool.any, request.prompt, request.names.prompt)
+        prompt = await prepared_prompt(pool.any, request)
         capabilities = pool.any.capabilities
         if prompt.num_tokens > capabilities.max_model_len:
             raise too_long(capabilities.max_model_len, prompt.num_tokens, request.names.prompt)
@@ -140,6 +151,22 @@ class Pipeline:
             pooling=request.pooling,
         )
         return Prepared(pool, route, generate, tag)
+
+    async def tokenize(self, route: Route, prompt: Prompt, field: str, *, add_special_tokens: bool = True) -> list[int]:
+        """A prompt's tokens, as a request that goes this way would have them. Raises InvalidRequest."""
+        if route.adapter is not None:
+            prompt = with_system_prompt(prompt, route.adapter.defaults)
+        backend = self._pools[route.base].any
+        return (await tokenized(backend, prompt, field, add_special_tokens=add_special_tokens)).token_ids
+
+    @property
+    def only_model(self) -> str | None:
+        """The base model, where there is but one."""
+        return next(iter(self._pools)) if len(self._pools) == 1 else None
+
+    def model_of(self, route: Route) -> tuple[Tokenizer, Capabilities]:
+        """Of what a request that goes this way runs on."""
+        return self._tokenizers[route.base], self._pools[route.base].any.capabilities
 
     async def admit(self, principal: Principal, prepared: Sequence[Prepared]) -> Admitted:
         """Reserve what the prompts of one request may use at most; completions may have to be shorter for it.
@@ -169,8 +196,7 @@ class Pipeline:
         InvalidRequest and Overloaded before the first piece, BackendFailed at any time.
         """
         request, backend, tokenizer = prepared.request, prepared.pool.pick(), self.tokenizer(prepared)
-        min_tokens = request.sampling.min_tokens
-        choices = [Choice(index, tokenizer, prepared.stop, min_tokens=min_tokens) for index in range(request.n)]
+        choices = _choices(prepared, tokenizer)
         waits_for_prompt = request.sampling.num_prompt_logprobs is not None
         pieces: list[Piece] = []
         try:
@@ -184,7 +210,7 @@ class Pipeline:
                     pieces += await _pieces(choices, item, backend)
                     if waits_for_prompt and (prompt := _prompt_logprobs(item)) is not None:
                         waits_for_prompt = False
-                        yield PromptTokens(prompt_tokens(tokenizer, request.prompt_token_ids, prompt))
+                        yield PromptTokens(await prompt_tokens(tokenizer, request.prompt_token_ids, prompt))
                     if pieces and not waits_for_prompt:
                         yield pieces
                         pieces = []
@@ -234,7 +260,16 @@ def _admitted(prepared: Prepared, cap: int, instant_ns: int) -> Prepared:
     return msgspec.structs.replace(prepared, request=msgspec.structs.replace(request, sampling=sampling, meter=meter))
 
 
-async def _pieces(choices: list[Choice], deltas: list[Delta], backend: Backend) -> list[Piece]:
+def _choices(prepared: Prepared, tokenizer: Tokenizer) -> AnyChoices:
+    request, stop = prepared.request, prepared.stop
+    style = style_after(request.prompt_token_ids, tokenizer, prepared.style)
+    min_tokens = request.sampling.min_tokens
+    if prepared.tools is not None:
+        return calling_choices(request.n, tokenizer, prepared.tools, stop, min_tokens=min_tokens, style=style)
+    return [Choice(index, tokenizer, stop, min_tokens=min_tokens, style=style) for index in range(request.n)]
+
+
+async def _pieces(choices: AnyChoices, deltas: list[Delta], backend: Backend) -> list[Piece]:
     pieces = []
     for delta in deltas:
         choice = choices[delta.index]
@@ -250,7 +285,7 @@ def _prompt_logprobs(deltas: list[Delta]) -> list[TokenLogprobs | None] | None:
     return next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs is not None), None)
 
 
-def _end(choices: list[Choice], final: Final) -> list[Piece]:
+def _end(choices: AnyChoices, final: Final) -> list[Piece]:
     """The ends of the choices that no delta has ended. Raises BackendFailed when the engine did not complete them."""
     unended = [choice for choice in choices if choice.finish_reason is None]
     if unended and final.finish_reason not in ("stop", "length"):
@@ -268,14 +303,3 @@ def _told(error: InvalidRequest | BackendFailed, prepared: Prepared) -> InvalidR
     if error.param == "model" and is_borrowed:
         return InvalidRequest("The adapter cannot be loaded.", param=error.param, code=error.code)
     return InvalidRequest(error.message, param=error.param or prepared.grammar_field, code=error.code)
-
-
-async def _tokenize(backend: Backend, prompt: Prompt, field: str) -> PreparedPrompt:
-    if isinstance(prompt, Conversation):
-        messages = prompt.messages
-        if sum(len(message["content"]) for message in messages) > THREAD_ABOVE_CHARS:
-            return await asyncio.to_thread(backend.prepare_chat, messages)
-        return backend.prepare_chat(messages)
-    if isinstance(prompt, str) and len(prompt) > THREAD_ABOVE_CHARS:
-        return await asyncio.to_thread(backend.prepare_text, prompt, field)
-    return backend.prepare_text(prompt, field)

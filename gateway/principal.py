@@ -42,7 +42,8 @@ class Principal(msgspec.Struct, frozen=True):
     """The owner of an API key. A tenant is a project; an operator's key belongs to the organization: project_id is "".
 
     Ids are strings as the API shows them (`org_...`, `proj_...`, `key_...`). models: ids the key may call, None for
-    all. permissions: in the admin API, within the project or, for an operator's key, the organization.
+    all. permissions: in the admin API, within the project or, for an operator's key, the organization. store_days: how
+    long the project stores completions, 0: it does not.
     """
 
     organization_id: str
@@ -51,3 +52,4 @@ class Principal(msgspec.Struct, frozen=True):
     scopes: frozenset[Scope]
     models: frozenset[str] | None = None
     permissions: frozenset[Permission] = frozenset()
+    store_days: int = 0

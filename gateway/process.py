@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,14 +101,43 @@ def naming(path: Path) -> Iterator[None]:
 
 def write_private(path: Path, text: str) -> None:
     """Replace a file as a whole with text, readable by its owner alone; it is on disk when this returns."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with naming(path), os.fdopen(opened, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    _written(path, text).replace(path)
+    _sync_folder(path.parent)
+
+
+def make_private(path: Path, text: str) -> str:
+    """Make a file with text, as `write_private` does, unless there is one. Returns what is in it: of several processes
+    that make it at once, one does, and all return the same."""
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = _written(path, text)
+        try:
+            with contextlib.suppress(FileExistsError):
+                path.hardlink_to(temporary)
+            _sync_folder(path.parent)
+        finally:
+            temporary.unlink()
+    return path.read_text()
+
+
+def _written(path: Path, text: str) -> Path:
+    """A temporary file beside path, readable by its owner alone, that holds text, on disk. Its name is nobody else's:
+    processes of several containers, which share the folder, may have the same pid."""
+    opened, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        with naming(path), os.fdopen(opened, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        temporary.unlink()
+        raise
+    return temporary
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)
     finally:

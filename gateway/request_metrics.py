@@ -5,14 +5,12 @@ Adapters are too many for a label, and so are tenants: the first ones get a labe
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from engine.protocol import Usage
 from gateway.db.usage import UsageEvent
-
-M = TypeVar("M", Counter, Histogram)
 
 MAX_TENANT_LABELS = 100
 OTHER_TENANTS = "other"
@@ -37,30 +35,54 @@ class TenantLabels:
         return tenant if tenant in self._own else OTHER_TENANTS
 
 
-class _Labeled(Generic[M]):
-    """A metric whose children are kept by the values of their labels: finding one again in prometheus_client costs more
-    than counting in it."""
+class _Histogram:
+    """Keeps its children by the values of their labels: finding one again in prometheus_client costs more than
+    observing."""
 
-    def __init__(self, metric: M) -> None:
-        self._metric: M = metric
-        self._children: dict[tuple[str, ...], M] = {}
+    def __init__(self, metric: Histogram) -> None:
+        self._metric = metric
+        self._children: dict[str, Histogram] = {}
 
-    def labels(self, *values: str) -> M:
-        child = self._children.get(values)
+    def observe(self, label: str, value: float) -> None:
+        child = self._children.get(label)
         if child is None:
-            child = self._children[values] = self._metric.labels(*values)
-        return child
+            child = self._children[label] = self._metric.labels(label)
+        child.observe(value)
+
+
+class _Counter:
+    """Adds up what one batch of requests brings, by the values of the labels, and counts that at once."""
+
+    def __init__(self, metric: Counter) -> None:
+        self._metric = metric
+        self._children: dict[tuple[str, ...], Counter] = {}
+        self._sums: dict[tuple[str, ...], float] = {}
+
+    def add(self, amount: float, *labels: str) -> None:
+        self._sums[labels] = self._sums.get(labels, 0.0) + amount
+
+    def flush(self) -> None:
+        for labels, amount in self._sums.items():
+            child = self._children.get(labels)
+            if child is None:
+                child = self._children[labels] = self._metric.labels(*labels)
+            child.inc(amount)
+        self._sums.clear()
 
 
 class _Overall:
     """By base model."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, doc: str, *labels: str) -> _Labeled[Counter]:
-            return _Labeled(Counter(name, doc, ["model_name", *labels], registry=registry))
+        self.counters: list[_Counter] = []
 
-        def histogram(name: str, doc: str, buckets: tuple[float, ...] = _LATENCY_BUCKETS_S) -> _Labeled[Histogram]:
-            return _Labeled(Histogram(name, doc, ["model_name"], buckets=buckets, registry=registry))
+        def counter(name: str, doc: str, *labels: str) -> _Counter:
+            made = _Counter(Counter(name, doc, ["model_name", *labels], registry=registry))
+            self.counters.append(made)
+            return made
+
+        def histogram(name: str, doc: str, buckets: tuple[float, ...] = _LATENCY_BUCKETS_S) -> _Histogram:
+            return _Histogram(Histogram(name, doc, ["model_name"], buckets=buckets, registry=registry))
 
         self._prompt_tokens = counter("vllm:prompt_tokens", "Prompt tokens processed.")
         self._generation_tokens = counter("vllm:generation_tokens", "Tokens generated.")
@@ -85,31 +107,35 @@ class _Overall:
 
     def count(self, event: UsageEvent, usage: Usage) -> None:
         base = event.model.partition(":")[0]
-        self._prompt_tokens.labels(base).inc(usage.prompt_tokens)
-        self._generation_tokens.labels(base).inc(usage.completion_tokens)
-        self._success.labels(base, event.finish_reason).inc()
+        self._prompt_tokens.add(usage.prompt_tokens, base)
+        self._generation_tokens.add(usage.completion_tokens, base)
+        self._success.add(1, base, event.finish_reason)
         for phase, num_tokens in _phases(usage).items():
-            self._tokens.labels(base, phase).inc(num_tokens)
-        self._queue_s.labels(base).observe(usage.queue_ms / 1e3)
-        self._prefill_s.labels(base).observe(usage.prefill_ms / 1e3)
-        self._decode_s.labels(base).observe(usage.decode_ms / 1e3)
+            self._tokens.add(num_tokens, base, phase)
+        self._queue_s.observe(base, usage.queue_ms / 1e3)
+        self._prefill_s.observe(base, usage.prefill_ms / 1e3)
+        self._decode_s.observe(base, usage.decode_ms / 1e3)
         if event.adapter_digest is not None:
-            self._adapter_wait_s.labels(base).observe(usage.adapter_wait_ms / 1e3)
+            self._adapter_wait_s.observe(base, usage.adapter_wait_ms / 1e3)
         if event.latency_ms is not None:
-            self._latency_s.labels(base).observe(event.latency_ms / 1e3)
+            self._latency_s.observe(base, event.latency_ms / 1e3)
         if event.ttft_ms is not None:
-            self._first_token_s.labels(base).observe(event.ttft_ms / 1e3)
+            self._first_token_s.observe(base, event.ttft_ms / 1e3)
         if (per_token_s := _per_token_s(event, usage)) is not None:
-            self._per_token_s.labels(base).observe(per_token_s)
+            self._per_token_s.observe(base, per_token_s)
 
 
 class _ByTenant:
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, doc: str, *labels: str) -> _Labeled[Counter]:
-            return _Labeled(Counter(name, doc, ["tenant", *labels], registry=registry))
+        self.counters: list[_Counter] = []
 
-        def histogram(name: str, doc: str, buckets: tuple[float, ...]) -> _Labeled[Histogram]:
-            return _Labeled(Histogram(name, doc, ["tenant"], buckets=buckets, registry=registry))
+        def counter(name: str, doc: str, *labels: str) -> _Counter:
+            made = _Counter(Counter(name, doc, ["tenant", *labels], registry=registry))
+            self.counters.append(made)
+            return made
+
+        def histogram(name: str, doc: str, buckets: tuple[float, ...]) -> _Histogram:
+            return _Histogram(Histogram(name, doc, ["tenant"], buckets=buckets, registry=registry))
 
         self._labels = TenantLabels()
         self._requests = counter("lorikeet_tenant_requests", "Requests.", "finished_reason")
@@ -125,16 +151,16 @@ class _ByTenant:
 
     def count(self, event: UsageEvent, usage: Usage) -> None:
         tenant = self._labels.of(event.project_id)
-        self._requests.labels(tenant, event.finish_reason).inc()
+        self._requests.add(1, tenant, event.finish_reason)
         for phase, num_tokens in _phases(usage).items():
-            self._tokens.labels(tenant, phase).inc(num_tokens)
-        self._queue_s.labels(tenant).inc(usage.queue_ms / 1e3)
+            self._tokens.add(num_tokens, tenant, phase)
+        self._queue_s.add(usage.queue_ms / 1e3, tenant)
         if event.adapter_digest is not None:
-            self._adapter_wait_s.labels(tenant).inc(usage.adapter_wait_ms / 1e3)
+            self._adapter_wait_s.add(usage.adapter_wait_ms / 1e3, tenant)
         if event.ttft_ms is not None:
-            self._first_token_s.labels(tenant).observe(event.ttft_ms / 1e3)
+            self._first_token_s.observe(tenant, event.ttft_ms / 1e3)
         if (per_token_s := _per_token_s(event, usage)) is not None:
-            self._per_token_s.labels(tenant).observe(per_token_s)
+            self._per_token_s.observe(tenant, per_token_s)
 
 
 class RequestMetrics:
@@ -143,10 +169,13 @@ class RequestMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._views = (_Overall(registry), _ByTenant(registry))
 
-    def count(self, event: UsageEvent, usage: Usage) -> None:
-        """One request, once its event is in the ledger."""
+    def count(self, requests: Sequence[tuple[UsageEvent, Usage]]) -> None:
+        """Requests whose events are in the ledger now."""
         for view in self._views:
-            view.count(event, usage)
+            for event, usage in requests:
+                view.count(event, usage)
+            for counter in view.counters:
+                counter.flush()
 
 
 def _per_token_s(event: UsageEvent, usage: Usage) -> float | None:

@@ -12,12 +12,16 @@ import msgspec
 
 from engine.protocol import SamplingParams
 from gateway.backends.base import Message
+from gateway.text.options import PLAIN, USUAL, Rendering, TextStyle
+from gateway.text.tools.tool import ToolUse
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """A prompt that the model's chat template renders."""
+    """A prompt that the model's chat template renders. tools: that the completion may call, if any."""
 
     messages: list[Message]
+    tools: ToolUse | None = None
+    rendering: Rendering = USUAL
 
 
 Prompt = Conversation | str | list[int]
@@ -38,10 +42,13 @@ class FieldNames(msgspec.Struct, frozen=True):
 class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Completions of one prompt, n of them.
 
+    prediction: what the client expects the completion to be; "" is none. add_special_tokens: around a prompt of text;
+    max_prompt_tokens: only so many of the prompt's last ones count, where that is a number.
     given: the fields of sampling that the client gave a value; an adapter may have its own for the others.
     max_tokens None: as many as usual_max_tokens, or as the gateway's default, where there is room; 0: the prompt alone;
     that of sampling is not looked at.
-    stop: strings that end the text. weight: as in `GenerateRequest`. service_tier: what it is priced as.
+    stop: strings that end the text, style: how that is shown. weight: as in `GenerateRequest`. service_tier: what it is
+    priced as.
     """
 
     request_id: str
@@ -55,12 +62,17 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
     usual_max_tokens: int | None = None
     n: int = 1
     stop: tuple[str, ...] = ()
+    style: TextStyle = PLAIN
+    prediction: str = ""
+    add_special_tokens: bool = True
+    max_prompt_tokens: int | None = None
     weight: float = 1.0
     service_tier: str = "default"
 
 
 class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One text's embedding: the pooled final hidden states. dimensions: how many of it the client wants."""
+    """One text's embedding: the pooled final hidden states. dimensions: how many of it the client wants. The rest is as
+    in `TextRequest`."""
 
     request_id: str
     endpoint: str
@@ -68,5 +80,7 @@ class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
     names: FieldNames
     pooling: Literal["last", "mean"]
     dimensions: int | None = None
+    add_special_tokens: bool = True
+    max_prompt_tokens: int | None = None
     stream: Literal[False] = False
     service_tier: str = "default"

@@ -31,6 +31,12 @@ from gateway.db.organizations import installation_id
 from gateway.db.pool import FAILURES, UNAVAILABLE, UNUSABLE, Database, lock_table_warning
 from gateway.db.prices import PriceLoader
 from gateway.exports.deliverer import Deliverer, places_below
+from gateway.kept.chats import StoredChats
+from gateway.kept.cipher import Cipher
+from gateway.kept.idempotency import Idempotency
+from gateway.kept.keeper import Keeper
+from gateway.kept.keys import content_keys
+from gateway.kept.writes import Writes
 from gateway.lifecycle.download import Downloader
 from gateway.lifecycle.fetch import Fetcher, Hub
 from gateway.lifecycle.importer import Importer
@@ -73,15 +79,18 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     pipeline: Pipeline
     metrics: Metrics
     admin: AdminServices
+    idempotency: Idempotency
+    chats: StoredChats
 
 
 @asynccontextmanager
 async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> AsyncIterator[Services]:
     """Services that are started on entry and, on leaving, stopped: requests first, then the ledger, then the database.
 
-    Waits for the database; the engine may come later, and go and come again. Raises one of `UNUSABLE`, JournalUnusable
-    and StoreFailure.
+    Waits for the database; the engine may come later, and go and come again. Raises one of `UNUSABLE`, JournalUnusable,
+    StoreFailure and BadContentKey.
     """
+    cipher = Cipher(content_keys(settings.content_key, settings.content_key_path))
     config = load_model_config(model_dir)
     tokenizer = Tokenizer.from_folder(model_dir)
     shared = os.environ.get(SHARED_METRICS_DIR)
@@ -120,10 +129,15 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         lifecycle = _lifecycle(settings, config, database, pools[settings.model_name])
         admin = _admin_services(settings, database, authenticator, failures, backend, reconciler, lifecycle)
         await _start(stack, authenticator, limiter, metering, backend, Purger(database))
+        writes = Writes(metrics.content_lost)
+        idempotency = Idempotency(database, cipher, writes)
         residency = Residency(database, [backend])
         authenticator.changes.subscribe(residency.changed)
         _run(
             stack,
+            writes,
+            idempotency,
+            Keeper(database, cipher),
             lifecycle,
             *_ways_in(settings, database, lifecycle),
             residency,
@@ -149,6 +163,8 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             ),
             metrics=metrics,
             admin=admin,
+            idempotency=idempotency,
+            chats=StoredChats(database, cipher, writes),
         )
 
 

@@ -20,9 +20,15 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from gateway.kept.keys import BadContentKey, parse_keys
 from gateway.lifecycle.sources import AllowedSources, WrongSource, parse_place
 
 PREFIX = "LORIKEET_"
+URL_VARIABLE = "LORIKEET_URL"
+API_KEY_VARIABLE = "LORIKEET_API_KEY"
+CLIENT_VARIABLES = frozenset({URL_VARIABLE, API_KEY_VARIABLE})
+"""Whom `lorikeet chat` talks to; a server that meets them in its environment has no use for them."""
+
 DEMO_MODEL_NAME = "smollm2-135m-instruct"
 MAX_SOCKET_PATH_BYTES = 107
 """The longest path of a Unix socket on Linux (`sockaddr_un.sun_path`, less its final NUL)."""
@@ -44,7 +50,7 @@ _BYTE_FIELDS = frozenset(
     }
 )
 _PATH_FIELDS = frozenset({"data_dir", "adapter_folder"})  # Path is not one of msgspec's types
-_SECRET_FIELDS = frozenset({"admin_key", "database_url"})
+_SECRET_FIELDS = frozenset({"admin_key", "content_key", "database_url"})
 _BYTE_UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -154,6 +160,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_connections_per_address: Annotated[
         Count, Meta(description="Open connections per address, in each gateway (0: no bound).")
     ] = 1024
+    unread_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=86400,
+            description="How long a client may leave a full buffer of its reply unread; then it is cut off and its "
+            "work aborted.",
+        ),
+    ] = 60.0
     private_webhooks: Annotated[
         bool,
         Meta(
@@ -169,6 +184,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
     admin_key: Annotated[
         str | None, Meta(description="The operator's key (unset: read from `operator.key` in the data folder).")
+    ] = None
+    content_key: Annotated[
+        str | None,
+        Meta(
+            description="Key that encrypts kept replies and stored completions, 32 bytes in base64, the same for all "
+            "gateways; older ones behind it, after commas, still decrypt (unset: `content.key` in the data folder)."
+        ),
     ] = None
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
@@ -241,6 +263,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.data_dir / "operator.key"
 
     @property
+    def content_key_path(self) -> Path:
+        """What kept content is encrypted with, where no setting says so."""
+        return self.data_dir / "content.key"
+
+    @property
     def demo_env_path(self) -> Path:
         return self.data_dir / "demo.env"
 
@@ -281,7 +308,7 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
     hints = typing.get_type_hints(Settings, include_extras=True)
     fields = {variable(name): name for name in hints}
     for name in sorted(environ):
-        if name.startswith(PREFIX) and name not in fields:
+        if name.startswith(PREFIX) and name not in fields and name not in CLIENT_VARIABLES:
             raise BadSetting(f"{name} is not a setting{_suggestion(name, list(fields))}")
     values = {
         field: _value(name, field, environ[name], hints[field]) for name, field in fields.items() if environ.get(name)
@@ -292,6 +319,7 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
     _check_networks(settings)
     _check_origins(settings)
     _check_adapter_places(settings)
+    _check_content_key(settings)
     if settings.database_url is not None:
         _check_database_url(settings.database_url)
     return settings
@@ -365,6 +393,14 @@ def _check_adapter_places(settings: Settings) -> None:
             raise BadSetting(
                 f"LORIKEET_ADAPTER_STORE={settings.adapter_store!r}: Expected a folder, or s3://BUCKET/PREFIX"
             )
+
+
+def _check_content_key(settings: Settings) -> None:
+    try:
+        if settings.content_key is not None:
+            parse_keys(settings.content_key)
+    except BadContentKey as error:
+        raise BadSetting(f"LORIKEET_CONTENT_KEY: {error}") from None
 
 
 def _check_database_url(url: str) -> None:

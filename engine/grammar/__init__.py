@@ -2,6 +2,7 @@
 
     limits         what a grammar may cost
     json_schema    what of JSON Schema is enforced, and the refusal of the rest by name
+    tool_calls     calls of tools in a model's format, around their arguments' schemas
     source         a request's grammar, of any kind, as one text in llguidance's Lark dialect
     vocabulary     the bytes of the model's tokens
     matcher        where one completion stands in its grammar

@@ -166,7 +166,7 @@ class GrammarCompiler:
             return _refusal(grammar, f"longer than {MAX_SOURCE_BYTES} bytes")
         verdict = self._worker.judge(grammar)
         if verdict.error is not None:
-            return _refusal(grammar, verdict.error)
+            return _refusal(grammar, verdict.error, verdict.label)
         matcher = LLMatcher(self._vocabulary, verdict.text, limits=PARSER_LIMITS, log_level=0)
         matcher.compute_bitmask()  # so that every copy starts with this work done
         return _refusal(grammar, matcher.get_error()) if matcher.is_error() else matcher
@@ -242,8 +242,8 @@ def _cause_of_death(status: int) -> str:
     return "too complex to compile"
 
 
-def _refusal(grammar: Grammar, reason: str) -> EngineError:
-    return EngineError("invalid_request", f"{grammar.kind}: {reason}")
+def _refusal(grammar: Grammar, reason: str, label: str = "") -> EngineError:
+    return EngineError("invalid_request", f"{label or grammar.kind}: {reason}", label=label)
 
 
 def _start_thread(target: Callable[[], None]) -> threading.Thread:

@@ -50,7 +50,12 @@ UNSPELLABLE_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\(?:[av]|[xu]\{|x[01]|x7[fF]|
 
 
 class Unenforceable(ValueError):
-    """This grammar can't be enforced; the message names what of it can't."""
+    """This grammar can't be enforced; the message names what of it can't. label: of the part at fault, if parts have
+    any."""
+
+    def __init__(self, message: str, label: str = "") -> None:
+        super().__init__(message)
+        self.label = label
 
 
 def parse_schema(text: str) -> dict[str, Any]:
@@ -62,6 +67,11 @@ def parse_schema(text: str) -> dict[str, Any]:
         schema = json.loads(text, parse_constant=_refuse_constant)
     except ValueError as error:
         raise Unenforceable(f"not JSON: {error}") from None
+    return prepare_schema(schema)
+
+
+def prepare_schema(schema: Any) -> dict[str, Any]:
+    """The same of a schema that is no text any more; it may be changed."""
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):

@@ -10,6 +10,7 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from engine.grammar.json_schema import Unenforceable, parse_schema
 from engine.grammar.limits import MAX_CHOICES, MAX_SOURCE_BYTES
+from engine.grammar.tool_calls import call_rules
 from engine.protocol import Grammar
 
 # llguidance would write out at every mask all text that can't be otherwise, at the cost of its length, and then allow
@@ -53,6 +54,8 @@ def _translate(grammar: Grammar) -> str:
         case "choice":
             # One terminal: thousands of choices are one automaton to the lexer, and as many rules to the parser.
             return _rule("CHOICE\nCHOICE: " + " | ".join(json.dumps(choice) for choice in _choices(grammar.source)))
+        case "tool_calls":
+            return f"{NO_FORCING}\n{call_rules(grammar.source)}\n"
         case "lark":
             # The option stands last, so that errors name the caller's own line numbers.
             return f"{_lark_or_ebnf(grammar.source)}\n{NO_FORCING}\n"

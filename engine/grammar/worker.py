@@ -27,15 +27,17 @@ from engine.grammar.limits import (
     PARSER_LIMITS,
 )
 from engine.grammar.source import error_message, lark
+from engine.grammar.tool_calls import parts as call_parts
 from engine.grammar.vocabulary import load_vocabulary
 from engine.protocol import Grammar
 
 
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Either text, which compiles within the limits, or the reason why there is none."""
+    """Either text, which compiles within the limits, or the reason why there is none. label: of the part at fault."""
 
     text: str = ""
     error: str | None = None
+    label: str = ""
 
 
 def main() -> None:
@@ -56,13 +58,23 @@ def judge(vocabulary: LLTokenizer, grammar: Grammar) -> Verdict:
     try:
         text = lark(grammar)
     except Unenforceable as error:
-        return Verdict(error=str(error))
+        return Verdict(error=str(error), label=error.label)
+    whole = _fault(vocabulary, text)
+    if not whole:
+        return Verdict(text)
+    if grammar.kind == "tool_calls":
+        for label, part in call_parts(grammar.source):
+            if fault := _fault(vocabulary, part):
+                return Verdict(error=error_message(grammar, fault), label=label)
+    return Verdict(error=error_message(grammar, whole))
+
+
+def _fault(vocabulary: LLTokenizer, text: str) -> str:
+    """llguidance's error; "" if it has none."""
     matcher = LLMatcher(vocabulary, text, limits=PARSER_LIMITS, log_level=0)
     if not matcher.is_error():
         matcher.compute_bitmask()
-    if matcher.is_error():
-        return Verdict(error=error_message(grammar, matcher.get_error()))
-    return Verdict(text)
+    return matcher.get_error() if matcher.is_error() else ""
 
 
 @contextmanager

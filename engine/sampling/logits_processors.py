@@ -1,8 +1,8 @@
 """What requests change in their rows of logits before a token is chosen. Rows that ask for nothing cost nothing.
 
-In this order: logit_bias; the penalties (`kernels.penalties`: repetition, then frequency and presence); the grammar's
-bitmask; before min_tokens, the ban of the tokens that end a sequence. A ban sets -inf, which nothing raises again.
-A grammar outranks min_tokens: where only an end may follow, it stays allowed.
+In this order: logit_bias; the penalties (`kernels.penalties`: repetition, then frequency and presence); the bitmask of
+the grammar, or of the tokens that are allowed; before min_tokens, the ban of the tokens that end a sequence. A ban sets
+-inf, which nothing raises again. A bitmask outranks min_tokens: where only an end may follow, it stays allowed.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def process_logits_(
     of `adjust_`."""
     (adjust or adjust_)(logits, rows, put)
     params = [row.params for row in rows]
-    early = [i for i, p in enumerate(params) if p.min_tokens and rows[i].sequence.matcher is None]
-    matched = [i for i, row in enumerate(rows) if row.sequence.matcher is not None]
-    if matched:
-        _keep_allowed_(logits, matched, rows, eos_token_ids, put)
+    masked = [i for i, p in enumerate(params) if p.allowed_token_ids or rows[i].sequence.matcher is not None]
+    early = [i for i, p in enumerate(params) if p.min_tokens and i not in masked]
+    if masked:
+        _keep_allowed_(logits, masked, rows, eos_token_ids, put)
     if early:
         _ban_ends_(logits, early, rows, eos_token_ids, put)
 
@@ -109,14 +109,16 @@ def _penalize_counts_(logits: Tensor, indexes: Many[int], rows: Many[Row], put: 
 
 
 def _keep_allowed_(logits: Tensor, indexes: Many[int], rows: Many[Row], eos_token_ids: Many[int], put: Put) -> None:
-    """Everything a grammar does not allow next becomes -inf."""
+    """Everything that a grammar, or a list, does not allow next becomes -inf."""
     bitmask = np.zeros((len(indexes), -(-logits.shape[1] // 32)), dtype=np.int32)
     for bits, i in zip(bitmask, indexes, strict=True):
         matcher = rows[i].sequence.matcher
-        assert matcher is not None and not rows[i].drafts, "a matcher knows no state but its own: no drafts beside it"
-        matcher.fill_allowed(bits)
+        if matcher is not None:
+            assert not rows[i].drafts, "a matcher knows no state but its own: no drafts beside it"
+            matcher.fill_allowed(bits)
     allowed = np.unpackbits(bitmask.view(np.uint8), axis=1, count=logits.shape[1], bitorder="little").view(np.bool_)
     for row, i in zip(allowed, indexes, strict=True):
+        row[list(rows[i].params.allowed_token_ids)] = True
         banned = rows[i].banned(eos_token_ids)
         ends = row[banned].copy()
         row[banned] = False

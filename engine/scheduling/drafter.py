@@ -1,14 +1,32 @@
-"""Guesses of what follows, from the sequence's own tokens: prompt lookup (Saxena, 2023). No model, no torch.
+"""Guesses of what follows one sequence: from its own tokens, or from what its client predicted. No model, no torch.
 
 Text that is quoted, edited or summarized repeats its prompt. Where the last few tokens occurred before, what followed
-them then is proposed now. A wrong guess costs a row of a step and never changes the text.
+them then is proposed now: prompt lookup (Saxena, 2023). A file that is written anew with a few changes is mostly what
+it was, and the client has it: then the guess is what follows in there. A wrong guess costs a row of a step and never
+changes the text.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Many
+
+from engine.protocol import GenerateRequest
+from engine.sequence import Drafter
+
 # Longer matches are right more often, so they are tried first; beyond three tokens hardly anything is left to tell
 # apart, and one token alone still finds the repeated names and brackets of structured text.
 NGRAM_SIZES = (3, 2, 1)
+
+
+MAX_AHEAD = 2048
+MAX_FOLLOWED = 32
+
+
+def drafter_of(request: GenerateRequest) -> Drafter:
+    """Of one of its sequences. A prediction's drafts are all from it, so that they can be counted as such."""
+    if request.predicted_token_ids:
+        return PredictedOutput(request.predicted_token_ids, len(request.prompt_token_ids))
+    return PromptLookup()
 
 
 class PromptLookup:
@@ -34,3 +52,61 @@ class PromptLookup:
                 if position >= size:
                     self._position_after[tuple(token_ids[position - size : position])] = position
         self._num_seen = len(token_ids)
+
+
+class PredictedOutput:
+    """Follows a completion through its prediction. While the two agree, what comes next there is proposed; after they
+    part, nothing is, until the last tokens of the completion occur in the prediction: it is resumed after their next
+    occurrence from where it was left, which passes over what was left out, changed or put in.
+
+    A proposal costs the same however long the prediction is: it is looked at no further than MAX_AHEAD from where it
+    was left. Of more than MAX_FOLLOWED new tokens that are not what was predicted, the last ones alone are followed.
+    """
+
+    def __init__(self, prediction: Many[int], num_prompt_tokens: int) -> None:
+        self._prediction = prediction
+        self._num_seen = num_prompt_tokens
+        self._next = 0  # of the prediction, where the two agreed last
+        self._agrees = True
+        self._window = ""  # of the prediction, a character for each token, so that `str.find` finds n-grams
+        self._window_start = 0
+
+    def propose(self, token_ids: list[int], max_tokens: int) -> tuple[int, ...]:
+        """See `sequence.Drafter`; the first tokens it is given are the prompt."""
+        new = token_ids[self._num_seen :]
+        if self._agrees and self._prediction[self._next : self._next + len(new)] == new:
+            self._next += len(new)
+        else:
+            self._agrees = self._agrees and len(new) <= MAX_FOLLOWED
+            for end in range(max(self._num_seen, len(token_ids) - MAX_FOLLOWED) + 1, len(token_ids) + 1):
+                self._follow(token_ids, end)
+        self._num_seen = len(token_ids)
+        return tuple(self._prediction[self._next : self._next + max_tokens]) if self._agrees else ()
+
+    def _follow(self, token_ids: list[int], end: int) -> None:
+        """Take the token before `end`."""
+        is_next = self._next < len(self._prediction) and token_ids[end - 1] == self._prediction[self._next]
+        if self._agrees and is_next:
+            self._next += 1
+            return
+        self._agrees = False
+        self._look_ahead()
+        last = self._next + MAX_AHEAD - self._window_start
+        for size in NGRAM_SIZES:
+            first = max(0, self._next - size - self._window_start)
+            found = self._window.find(_as_text(token_ids[end - size : end]), first, last) if end >= size else -1
+            if found >= 0:
+                self._next, self._agrees = self._window_start + found + size, True
+                return
+
+    def _look_ahead(self) -> None:
+        """Have MAX_AHEAD tokens in the window: twice as many at once, so that it is seldom made anew."""
+        end = self._window_start + len(self._window)
+        if end < min(self._next + MAX_AHEAD, len(self._prediction)):
+            self._window_start = max(0, self._next - max(NGRAM_SIZES))
+            self._window = _as_text(self._prediction[self._window_start : self._next + 2 * MAX_AHEAD])
+
+
+def _as_text(token_ids: Many[int]) -> str:
+    """No vocabulary has more tokens than Unicode has characters."""
+    return "".join(map(chr, token_ids))

@@ -62,6 +62,8 @@ def _wrong_length(request: GenerateRequest, max_model_len: int) -> str | None:
         return "prompt_token_ids is empty"
     if total > max_model_len:
         return f"prompt_token_ids and max_tokens make {total} tokens of at most {max_model_len}"
+    if len(request.predicted_token_ids) > max_model_len:
+        return f"predicted_token_ids: {len(request.predicted_token_ids)} tokens of at most {max_model_len}"
     wants_prompt_only = request.pooling is not None or sampling.num_prompt_logprobs is not None
     if sampling.max_tokens < (0 if wants_prompt_only else 1):
         return f"max_tokens is {sampling.max_tokens}"
@@ -73,6 +75,8 @@ def _wrong_length(request: GenerateRequest, max_model_len: int) -> str | None:
 def _wrong_choices(request: GenerateRequest, max_num_seqs: int) -> str | None:
     if not 1 <= request.n <= max_num_seqs:
         return f"n is {request.n}; this engine takes 1 to {max_num_seqs}"
+    if request.n > 1 and request.predicted_token_ids:
+        return f"n is {request.n}; with predicted_token_ids it must be 1"
     if request.n > 1 and not request.sampling.max_tokens:
         return f"n is {request.n}; with max_tokens 0 it must be 1"
     return None
@@ -82,6 +86,8 @@ def _wrong_token_ids(request: GenerateRequest, vocab_size: int) -> str | None:
     named = {
         "prompt_token_ids": request.prompt_token_ids,
         "stop_token_ids": request.sampling.stop_token_ids,
+        "allowed_token_ids": request.sampling.allowed_token_ids,
+        "predicted_token_ids": request.predicted_token_ids,
         "logit_bias": request.sampling.logit_bias,
     }
     for field, token_ids in named.items():
@@ -103,6 +109,8 @@ def _wrong_sampling(sampling: SamplingParams) -> str | None:
             return f"{field} is {value}; it must be in {least:g}..{most:g}"
     if sampling.min_tokens > sampling.max_tokens:
         return f"min_tokens is {sampling.min_tokens}; max_tokens is {sampling.max_tokens}"
+    if sampling.allowed_token_ids and sampling.grammar is not None:
+        return "allowed_token_ids: not beside a grammar"
     if not all(-MAX_LOGIT_BIAS <= bias <= MAX_LOGIT_BIAS for bias in sampling.logit_bias.values()):
         return f"logit_bias: biases must be in {-MAX_LOGIT_BIAS}..{MAX_LOGIT_BIAS}"
     return None

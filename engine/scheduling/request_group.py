@@ -61,7 +61,7 @@ class RequestGroup(msgspec.Struct, eq=False):
             adapter_wait_ms=self.adapter_wait_s * 1e3,
             adapter_load_bytes=sum(choice.adapter_load_bytes for choice in self.choices),
             draft_tokens=sum(choice.num_draft_tokens for choice in self.choices),
-            accepted_draft_tokens=sum(choice.num_accepted_drafts for choice in self.choices),
+            accepted_draft_tokens=sum(min(choice.num_accepted_drafts, _num_kept(choice)) for choice in self.choices),
         )
 
 

@@ -23,7 +23,7 @@ from engine.protocol import EngineError, Final, GenerateRequest, StepOutputs, Te
 from engine.scheduling.admission import Admission
 from engine.scheduling.block_manager import BlockManager
 from engine.scheduling.completion import NOT_A_NUMBER, Progress, take_result
-from engine.scheduling.drafter import PromptLookup
+from engine.scheduling.drafter import drafter_of
 from engine.scheduling.fairness import DECODE_COST, ServiceCounters
 from engine.scheduling.limits import Limits, check_request
 from engine.scheduling.matcher_time import MatcherTime
@@ -46,7 +46,7 @@ class Scheduler:
         adapters: AdapterSlots,
         limits: Limits,
         clock: Callable[[], float],
-        make_drafter: Callable[[], Drafter] = PromptLookup,
+        make_drafter: Callable[[GenerateRequest], Drafter] = drafter_of,
     ) -> None:
         self._blocks = blocks
         self._limits = limits
@@ -225,7 +225,7 @@ class Scheduler:
         if num_wanted <= 0 or not sequence.may_speculate:
             return ()
         if sequence.drafter is None:
-            sequence.drafter = self._make_drafter()
+            sequence.drafter = self._make_drafter(sequence.request)
         drafts = sequence.drafter.propose(sequence.token_ids, num_wanted)
         if not self._blocks.grow(sequence, len(sequence.token_ids) + len(drafts)):
             return ()

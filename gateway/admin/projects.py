@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 RETENTION_DAYS = 30
 MAX_RETENTION_DAYS = 3650
+MAX_STORE_DAYS = 365
 
 
 class CreateProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,7 +31,12 @@ class CreateProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ModifyProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    name: Name
+    """What is left out stays as it is. keep_replies: whether replies may be kept for a day, encrypted, for requests
+    with an Idempotency-Key. store_days: for how long completions are stored whose request says `store`; 0: none are."""
+
+    name: Name | msgspec.UnsetType = msgspec.UNSET
+    keep_replies: bool | msgspec.UnsetType = msgspec.UNSET
+    store_days: Annotated[int, msgspec.Meta(ge=0, le=MAX_STORE_DAYS)] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ArchiveProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,6 +54,8 @@ class Project(msgspec.Struct, frozen=True):
     archived_at: int | None
     suspended_at: int | None
     purge_after: int | None
+    keep_replies: bool
+    store_days: int
     status: Literal["active", "suspended", "archived"]
     object: Literal["organization.project"] = "organization.project"
 
@@ -93,14 +101,27 @@ class ProjectController(Controller):
     async def modify_project(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Project:
+        """Its name, and what may be kept of its content."""
         wanted = await read_body(request, ModifyProject)
-        check_name(wanted.name)
+        if isinstance(wanted.name, str):
+            check_name(wanted.name)
         async with services.database.transaction() as conn:
             before = await active_project(conn, caller.organization_id, project_id)
-            if before.name == wanted.name:
+            after = _merged(before, wanted)
+            if after == before:
                 return _wire(before)
-            if not await projects.rename_project(conn, caller.organization_id, project_id, wanted.name):
-                raise _name_taken(wanted.name)
+            if after.name != before.name and not await projects.rename_project(
+                conn, caller.organization_id, project_id, after.name
+            ):
+                raise _name_taken(after.name)
+            if (after.keep_replies, after.store_days) != (before.keep_replies, before.store_days):
+                await projects.set_retention(
+                    conn,
+                    caller.organization_id,
+                    project_id,
+                    keep_replies=after.keep_replies,
+                    store_days=after.store_days,
+                )
             return await _changed(conn, caller, "project.updated", before)
 
     @post("/{project_id:str}/suspend", status_code=200, opt=needs("projects.write", body=Nothing))
@@ -174,6 +195,11 @@ async def _changed(
     return after
 
 
+def _merged(row: projects.ProjectRow, wanted: ModifyProject) -> projects.ProjectRow:
+    given = {name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not msgspec.UNSET}
+    return msgspec.structs.replace(row, **given)
+
+
 def _visible(caller: Actor) -> frozenset[str] | None:
     """Ids of the projects that the caller may see, None for all of the organization."""
     if "projects.read" in caller.permissions:
@@ -199,5 +225,7 @@ def _wire(row: projects.ProjectRow) -> Project:
         archived_at=seconds_or_none(row.archived_at),
         suspended_at=seconds_or_none(row.suspended_at),
         purge_after=seconds_or_none(row.purge_after),
+        keep_replies=row.keep_replies,
+        store_days=row.store_days,
         status="archived" if row.archived_at else "suspended" if row.suspended_at else "active",
     )

@@ -1,5 +1,5 @@
-"""Takes what archived projects held away once their retention is over; the collector takes the content. Every gateway
-looks; one does it."""
+"""Takes what archived projects held away once their retention is over; the collector takes the adapters' content. Every
+gateway looks; one does it. What is kept of requests and replies goes before, little by little: it may be much."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 
 from gateway.db import audit, projects
 from gateway.db.pool import FAILURES, Database
+from gateway.kept.keeper import drop_content
 
 INTERVAL_S = 60.0
 
@@ -32,16 +33,20 @@ class Purger:
     async def purge_all(self) -> int:
         """Purge every project that is due; returns how many. What a crash leaves half done is done again."""
         num_purged = 0
-        while await self._purge_one():
-            num_purged += 1
+        while (due := await self._next()) is not None:
+            num_purged += await self._purge(*due)
         return num_purged
 
-    async def _purge_one(self) -> bool:
+    async def _next(self) -> tuple[str, str] | None:
+        async with self._database.acquire() as conn:
+            return await projects.next_to_purge(conn)
+
+    async def _purge(self, organization_id: str, project_id: str) -> bool:
+        """False if another gateway was faster."""
+        await drop_content(self._database, project_id)
         async with self._database.transaction() as conn:
-            due = await projects.next_to_purge(conn)
-            if due is None:
+            if not await projects.lock_to_purge(conn, organization_id, project_id):
                 return False
-            organization_id, project_id = due
             await projects.purge_project(conn, project_id)
             author = audit.Author(
                 organization_id=organization_id, kind="system", id="purge", email=None, address="", request_id=""

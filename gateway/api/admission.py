@@ -22,7 +22,7 @@ async def admit(
     """What may run, in order; all of it goes one way. Raises LimitReached and Overloaded."""
     admitted = await pipeline.admit(caller, prepared)
     call, adapter = call_of(request.scope), prepared[0].route.adapter
-    call.headers, call.on_end = admitted.headers, admitted.close
+    call.headers, call.on_end, call.num_admitted = admitted.headers, admitted.close, len(prepared)
     if adapter is not None:
         call.headers = (*call.headers, (ADAPTER_HEADER, adapter.label))
     return admitted.prepared

@@ -22,7 +22,7 @@ def provide_caller(authenticator: Authenticator) -> Provide:
     async def caller(request: Request[Any, Any, Any]) -> Principal:
         call = call_of(request.scope)
         principal = await authenticator.authenticate(request.headers.get("authorization"), call.address)
-        call.tenant = principal.project_id
+        call.organization, call.tenant = principal.organization_id, principal.project_id
         require(principal, "inference")
         return principal
 

@@ -5,12 +5,27 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, UnsetType
 
-from gateway.api.common_wire import CommonFields
+from gateway.api.common_wire import COMMON_NO_EFFECT, CommonFields
 from gateway.api.fields import NumTokens
 from gateway.api.grammar import ResponseFormat
-from gateway.api.logprobs import ChatLogprobs
+from gateway.api.logprobs import ChatLogprobs, PromptLogprobs
+from gateway.api.prediction import Prediction
+from gateway.api.rendering import ReasoningEffort, TemplateArguments, Verbosity
+from gateway.api.tools_wire import (
+    MAX_TOOLS,
+    FunctionCall,
+    FunctionCallDelta,
+    FunctionCallParam,
+    FunctionChoice,
+    Functions,
+    ToolCall,
+    ToolCallDelta,
+    ToolCallParam,
+    ToolChoice,
+    Tools,
+)
 from gateway.api.usage import UsageOut
 
 
@@ -31,10 +46,11 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     content: str | list[ContentPart] | None = None
     name: str | None = None
     refusal: str | None = None
+    annotations: list[Any] | None = None
     audio: Any = None
-    tool_calls: list[Any] | None = None
+    tool_calls: Annotated[list[ToolCallParam], Meta(max_length=MAX_TOOLS)] | None = None
     tool_call_id: str | None = None
-    function_call: Any = None
+    function_call: FunctionCallParam | None = None
 
 
 ServedTier = Literal["default", "flex", "priority"]
@@ -55,33 +71,30 @@ class ChatCompletionRequest(CommonFields, frozen=True, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
-    tools: list[Any] | None = None
-    tool_choice: Any = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    functions: list[Any] | None = None
-    function_call: Any = None
+    functions: Functions | None = None
+    function_call: FunctionChoice | None = None
     modalities: list[str] | None = None
     audio: Any = None
-    prediction: Any = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
+    prediction: Prediction | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    verbosity: Verbosity | None = None
     web_search_options: Any = None
     moderation: Any = None
+    # Beyond OpenAI, with vLLM's names.
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    add_special_tokens: bool | None = None
+    chat_template_kwargs: TemplateArguments | None = None
 
 
-CHAT_NO_EFFECT: dict[str, tuple[Any, ...]] = {
+CHAT_NO_EFFECT: dict[str, tuple[Any, ...]] = COMMON_NO_EFFECT | {
     "prompt_cache_retention": ("in_memory",),
     "prompt_cache_options": (),
-    "store": (False,),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
     "modalities": (["text"],),
     "audio": (),
-    "prediction": (),
-    "reasoning_effort": ("none",),
-    "verbosity": ("medium",),
     "web_search_options": (),
     "moderation": (),
 }
@@ -89,19 +102,30 @@ CHAT_NO_EFFECT: dict[str, tuple[Any, ...]] = {
 
 
 class AssistantMessage(msgspec.Struct, frozen=True):
-    content: str
+    """content: null where there are calls and no text. tool_calls, function_call: where there are any; the latter for
+    those who sent functions."""
+
+    content: str | None
     role: Literal["assistant"] = "assistant"
-    refusal: None = None
+    refusal: str | None = None
+    annotations: list[dict[str, Any]] = []
+    tool_calls: list[ToolCall] | UnsetType = msgspec.UNSET
+    function_call: FunctionCall | UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
+    """token_ids, vLLM's: where they were asked for."""
+
     index: int
     message: AssistantMessage
     finish_reason: str
     logprobs: ChatLogprobs | None = None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
+    """The last two, vLLM's: where they were asked for."""
+
     id: str
     object: Literal["chat.completion"] = "chat.completion"
     created: int
@@ -110,11 +134,18 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     usage: UsageOut
     service_tier: ServedTier = "default"
     system_fingerprint: str | None = None
+    prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
-class ChatDelta(msgspec.Struct, frozen=True, omit_defaults=True):
-    role: Literal["assistant"] | None = None
-    content: str | None = None
+class ChatDelta(msgspec.Struct, frozen=True):
+    """What is new of a message. refusal: null, once, with the role."""
+
+    role: Literal["assistant"] | UnsetType = msgspec.UNSET
+    content: str | UnsetType | None = msgspec.UNSET
+    refusal: str | UnsetType | None = msgspec.UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = msgspec.UNSET
+    function_call: FunctionCallDelta | UnsetType = msgspec.UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True):
@@ -122,10 +153,12 @@ class ChatChunkChoice(msgspec.Struct, frozen=True):
     delta: ChatDelta
     finish_reason: str | None = None
     logprobs: ChatLogprobs | None = None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """usage is left out unless the client asked for it; then it is null in every chunk but the last."""
+    """usage is left out unless the client asked for it; then it is null in every chunk but the last. prompt_token_ids:
+    in the first one, where token ids were asked for."""
 
     id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
@@ -135,3 +168,4 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     usage: UsageOut | msgspec.UnsetType | None = msgspec.UNSET
     service_tier: ServedTier = "default"
     system_fingerprint: str | None = None
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from gateway.api.fields import (
+    AllowedTokenIds,
     LogitBias,
     Metadata,
     MinP,
     MinTokens,
     NumChoices,
+    NumLogprobs,
+    NumTokens,
     Penalty,
     RepetitionPenalty,
     Seed,
@@ -49,4 +52,23 @@ class CommonFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     min_tokens: MinTokens | None = None
     ignore_eos: bool | None = None
     stop_token_ids: StopTokenIds | None = None
+    allowed_token_ids: AllowedTokenIds | None = None
     structured_outputs: StructuredOutputs | None = None
+    prompt_logprobs: NumLogprobs | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    truncate_prompt_tokens: NumTokens | None = None
+    return_token_ids: bool | None = None
+    priority: int | None = None
+    bad_words: list[str] | None = None
+    logits_processors: list[Any] | None = None
+
+
+COMMON_NO_EFFECT: dict[str, tuple[Any, ...]] = {
+    "spaces_between_special_tokens": (True,),
+    "priority": (0,),
+    "bad_words": ([],),
+    "logits_processors": ([],),
+}
+"""Of vLLM's fields that are not served, the values that change nothing."""

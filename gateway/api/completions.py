@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -11,10 +12,12 @@ import msgspec
 from litestar import Request, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.response.base import ASGIResponse
+from msgspec import UNSET
 
+from gateway.api import examples
 from gateway.api.admission import admit
 from gateway.api.caller import Caller
-from gateway.api.completions_stream import CompletionEvents
+from gateway.api.completions_stream import CompletionEvents, ShownPrompt
 from gateway.api.completions_wire import (
     COMPLETION_NO_EFFECT,
     DEFAULT_MAX_TOKENS,
@@ -24,32 +27,51 @@ from gateway.api.completions_wire import (
     TextCompletion,
 )
 from gateway.api.disconnect import unless_gone
-from gateway.api.envelope import call_of
+from gateway.api.envelope import call_of, tell_user
 from gateway.api.fields import decode, refuse_unsupported
 from gateway.api.grammar import requested_grammar
-from gateway.api.logprobs import TokenBytes, text_logprobs
+from gateway.api.idempotent import idempotent
+from gateway.api.logprobs import TokenBytes, prompt_logprobs, whole_text_logprobs
 from gateway.api.merge import all_of, merged
-from gateway.api.options import given_options, include_usage, sampling_params, stop_strings
+from gateway.api.obfuscation import obfuscated
+from gateway.api.options import (
+    check_prompt_logprobs,
+    given_options,
+    include_obfuscation,
+    include_usage,
+    sampling_params,
+    stop_strings,
+    text_style,
+)
 from gateway.api.prompts import prompts
-from gateway.api.replies import Answer, Collected, collect, json_response, reply_id, row_id
+from gateway.api.replies import Answer, Collected, collect, fingerprint, json_response, reply_id, row_id
 from gateway.api.shape import shape
+from gateway.api.slices import encoded
 from gateway.api.sse import open_stream
 from gateway.api.usage import usage_out
+from gateway.bounds import check_logprobs, num_logprob_values
 from gateway.errors import InvalidRequest
+from gateway.kept.idempotency import Idempotency
 from gateway.pipeline import Pipeline, Prepared
 from gateway.requests import FieldNames, TextRequest
 
 ENDPOINT = "/v1/completions"
 
+SHAPE = shape(
+    body=CompletionRequest, reply=TextCompletion, event=TextCompletion, is_billed=True, example=examples.COMPLETION
+)
 _DECODER = msgspec.json.Decoder(CompletionRequest)
 
 
-def completions(pipeline: Pipeline) -> HTTPRouteHandler:
-    @post("/completions", status_code=200, opt=shape(body=CompletionRequest, reply=TextCompletion))
+def completions(pipeline: Pipeline, idempotency: Idempotency) -> HTTPRouteHandler:
+    @post("/completions", status_code=200, opt=SHAPE)
+    @idempotent(idempotency)
     async def create_completion(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
+        """Continue a text, or several, whole or as a stream."""
         call = call_of(request.scope)
         wire = decode(_DECODER, await request.body())
         call.model = wire.model
+        tell_user(call, wire.user)
         with_usage = include_usage(wire)
         _check(wire)
         asked = [
@@ -57,19 +79,39 @@ def completions(pipeline: Pipeline) -> HTTPRouteHandler:
             for index, prompt in enumerate(prompts(wire.prompt, "prompt", MAX_PROMPTS))
         ]
         route = await pipeline.route(caller, wire.model)
-        good = [await pipeline.prepare(caller, route, each) for each in asked]
+        good, num_logprobs = [], 0
+        for each in asked:
+            good.append(await pipeline.prepare(caller, route, each))
+            num_logprobs += num_logprob_values(good[-1].request)
+            check_logprobs(num_logprobs, _logprobs_field(wire))
+            await asyncio.sleep(0)  # the streams of others go on while many prompts are tokenized
         prepared = await admit(pipeline, request, caller, good)
-        echoes = [_echo(pipeline, wire, each, index) for index, each in enumerate(prepared)]
-        to_bytes = None if wire.logprobs is None else pipeline.tokenizer(prepared[0]).token_bytes
+        shown = [
+            ShownPrompt(_echo(pipeline, wire, each, index), each.request.prompt_token_ids)
+            for index, each in enumerate(prepared)
+        ]
+        to_bytes = pipeline.tokenizer(prepared[0]).token_bytes
         reply = partial(
-            TextCompletion, id=reply_id("cmpl", call.request_id), created=int(time.time()), model=wire.model
+            TextCompletion,
+            id=reply_id("cmpl", call.request_id),
+            created=int(time.time()),
+            model=wire.model,
+            system_fingerprint=fingerprint(prepared[0]),
         )
         if wire.stream:
-            events = CompletionEvents(reply, wire.n or 1, echoes, with_usage=with_usage, to_bytes=to_bytes)
-            return await open_stream(request, events.of(merged([pipeline.run(each) for each in prepared])))
+            events = CompletionEvents(
+                reply,
+                wire.n or 1,
+                shown,
+                with_usage=with_usage,
+                with_token_ids=bool(wire.return_token_ids),
+                to_bytes=None if wire.logprobs is None else to_bytes,
+            )
+            stream = events.of(merged([pipeline.run(each) for each in prepared]))
+            return await open_stream(request, obfuscated(stream, events.empty) if include_obfuscation(wire) else stream)
         jobs = [collect(pipeline.run(each), each.request.n) for each in prepared]
         collected = await unless_gone(request.receive, all_of(jobs))
-        choices = _choices(collected, echoes, wire.n or 1, to_bytes)
+        choices = await _choices(wire, collected, shown, to_bytes)
         return json_response(reply(choices=choices, usage=usage_out([each.usage for each in collected])))
 
     return create_completion
@@ -78,7 +120,8 @@ def completions(pipeline: Pipeline) -> HTTPRouteHandler:
 def _check(wire: CompletionRequest) -> None:
     """What only several fields together make wrong. Raises InvalidRequest."""
     refuse_unsupported(wire, COMPLETION_NO_EFFECT)
-    num_choices, num_candidates = wire.n or 1, wire.best_of or wire.n or 1
+    check_prompt_logprobs(wire, shown_otherwise=bool(wire.echo) and wire.logprobs is not None)
+    num_choices, num_candidates = _num_choices(wire)
     if num_candidates < num_choices:
         raise InvalidRequest(f"'best_of' must be at least 'n' ({num_choices}).", param="best_of", code="invalid_value")
     if wire.stream and num_candidates > num_choices:
@@ -91,12 +134,20 @@ def _check(wire: CompletionRequest) -> None:
         raise InvalidRequest("Several choices need 'max_tokens' above 0.", param="max_tokens", code="invalid_value")
 
 
+def _num_choices(wire: CompletionRequest) -> tuple[int, int]:
+    """Of each prompt, those that are shown, and the candidates that these are chosen from."""
+    num_choices = wire.n or 1
+    return num_choices, wire.best_of or num_choices
+
+
 def _text_request(wire: CompletionRequest, prompt: str | list[int], request_id: str) -> TextRequest:
     grammar, grammar_field = requested_grammar(None, wire.structured_outputs)
-    num_choices, num_candidates = wire.n or 1, wire.best_of or wire.n or 1
+    num_choices, num_candidates = _num_choices(wire)
     chooses = num_candidates > num_choices  # by log-probabilities, whether they are shown or not
     num_prompt_logprobs = wire.logprobs if wire.echo else None
-    if wire.max_tokens == 0:  # the engine is asked for something at least
+    if wire.prompt_logprobs is not None:
+        num_prompt_logprobs = wire.prompt_logprobs
+    elif wire.max_tokens == 0:  # the engine is asked for something at least
         num_prompt_logprobs = wire.logprobs or 0
     return TextRequest(
         request_id=request_id,
@@ -115,6 +166,9 @@ def _text_request(wire: CompletionRequest, prompt: str | list[int], request_id: 
         usual_max_tokens=DEFAULT_MAX_TOKENS,
         n=num_candidates,
         stop=stop_strings(wire),
+        style=text_style(wire, follows_prompt=True),
+        add_special_tokens=wire.add_special_tokens is not False,
+        max_prompt_tokens=wire.truncate_prompt_tokens,
     )
 
 
@@ -122,27 +176,45 @@ def _echo(pipeline: Pipeline, wire: CompletionRequest, prepared: Prepared, index
     """A prompt as it is shown before its choices; "" where the client did not ask for that."""
     if not wire.echo:
         return ""
-    if isinstance(wire.prompt, str):
-        return wire.prompt
-    prompt = wire.prompt[index]
-    return prompt if isinstance(prompt, str) else pipeline.tokenizer(prepared).decode(prepared.request.prompt_token_ids)
+    prompt = wire.prompt if isinstance(wire.prompt, str) else wire.prompt[index]
+    if isinstance(prompt, str) and wire.truncate_prompt_tokens is None:
+        return prompt
+    return pipeline.tokenizer(prepared).decode(prepared.request.prompt_token_ids)
 
 
-def _choices(
-    collected: Sequence[Collected], echoes: Sequence[str], num_choices: int, to_bytes: TokenBytes | None
+def _logprobs_field(wire: CompletionRequest) -> str:
+    """What asks for log-probabilities; candidates are chosen by them."""
+    if wire.logprobs is not None:
+        return "logprobs"
+    return "best_of" if wire.prompt_logprobs is None else "prompt_logprobs"
+
+
+async def _choices(
+    wire: CompletionRequest, collected: Sequence[Collected], prompts: Sequence[ShownPrompt], to_bytes: TokenBytes
 ) -> list[CompletionChoice]:
-    """Each prompt's choices, the likeliest of its candidates where there are more."""
+    """Each prompt's choices, the likeliest of its candidates where there are more. Each is encoded, see `slices`."""
     choices: list[CompletionChoice] = []
-    for each, echo in zip(collected, echoes, strict=True):
-        answers = each.answers
+    for each, prompt in zip(collected, prompts, strict=True):
+        answers, num_choices = each.answers, wire.n or 1
         if len(answers) > num_choices:
             answers = sorted(answers, key=_mean_logprob, reverse=True)[:num_choices]
+        of_prompt = UNSET if wire.prompt_logprobs is None else await prompt_logprobs(each.prompt_tokens, to_bytes)
+        echoed_tokens = each.prompt_tokens if wire.echo and wire.logprobs is not None else []
+        echoed = await whole_text_logprobs(echoed_tokens, to_bytes)
         for answer in answers:
             logprobs = None
-            if to_bytes is not None:
-                prompt = text_logprobs(each.prompt_tokens, to_bytes)
-                logprobs = prompt.followed_by(text_logprobs(answer.tokens, to_bytes, len(echo)))
-            choices.append(CompletionChoice(len(choices), echo + answer.text, answer.finish_reason, logprobs))
+            if wire.logprobs is not None:
+                logprobs = echoed.followed_by(await whole_text_logprobs(answer.tokens, to_bytes, len(prompt.echo)))
+            choice = CompletionChoice(
+                len(choices),
+                prompt.echo + answer.text,
+                answer.finish_reason,
+                logprobs,
+                of_prompt,
+                prompt.token_ids if wire.return_token_ids else UNSET,
+                answer.token_ids if wire.return_token_ids else UNSET,
+            )
+            choices += await encoded([choice])
     return choices
 
 

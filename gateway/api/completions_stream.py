@@ -10,33 +10,47 @@ import msgspec
 
 from engine.protocol import Usage
 from gateway.api.completions_wire import CompletionChoice, TextCompletion
-from gateway.api.logprobs import TextLogprobs, TokenBytes, text_logprobs
+from gateway.api.logprobs import TextLogprobs, TokenBytes, text_logprobs, whole_text_logprobs
 from gateway.api.sse import DONE, TextEvent, event
 from gateway.api.usage import usage_out
-from gateway.choices import Piece, Token
+from gateway.choices import Piece
 from gateway.pipeline import Item, PromptTokens
 
 
+class ShownPrompt(msgspec.Struct, frozen=True):
+    """echo: the prompt's text, "" where it is not to be shown."""
+
+    echo: str
+    token_ids: list[int]
+
+
 class CompletionEvents:
-    """Encodes the chunks of one reply. chunk: what they have in common. echoes: each prompt's text, "" where it is not
-    to be shown. to_bytes: None where no log-probabilities are to be shown."""
+    """Encodes the chunks of one reply. chunk: what they have in common. to_bytes: None where no log-probabilities are
+    to be shown."""
 
     def __init__(
         self,
         chunk: partial[TextCompletion],
         num_choices: int,
-        echoes: Sequence[str],
+        prompts: Sequence[ShownPrompt],
         *,
         with_usage: bool,
+        with_token_ids: bool,
         to_bytes: TokenBytes | None,
     ) -> None:
         self._chunk = partial(chunk, usage=None if with_usage else msgspec.UNSET)
         self._num_choices = num_choices
-        self._echoes = echoes
+        self._shown = prompts
+        self._with_token_ids = with_token_ids
         self._with_usage = with_usage
         self._to_bytes = to_bytes
         self._text_events: dict[int, TextEvent] = {}
-        self._prompts: dict[int, list[Token]] = {}
+        self._prompts: dict[int, TextLogprobs] = {}
+
+    @property
+    def empty(self) -> bytes:
+        """An event without text."""
+        return self._event(0, "")
 
     async def of(self, items: AsyncGenerator[tuple[int, Item]]) -> AsyncGenerator[bytes]:
         """The prompts where they are echoed, text as it comes, the finish reason of each choice, and the usage of all
@@ -47,7 +61,8 @@ class CompletionEvents:
                 if isinstance(item, list):
                     yield b"".join(self._piece(prompt, piece) for piece in item)
                 elif isinstance(item, PromptTokens):
-                    self._prompts[prompt] = item.tokens
+                    if self._to_bytes is not None:
+                        self._prompts[prompt] = await whole_text_logprobs(item.tokens, self._to_bytes)
                 else:
                     usages.append(item)
         yield self._end(usages)
@@ -56,27 +71,40 @@ class CompletionEvents:
         index, data = prompt * self._num_choices + piece.index, b""
         if index not in self._text_events:
             self._text_events[index] = TextEvent(self._chunk(choices=[CompletionChoice(index, "")]), "text")
-            data = self._echo(prompt, index)
-        if self._to_bytes is not None and piece.tokens:
-            logprobs = text_logprobs(piece.tokens, self._to_bytes, len(self._echoes[prompt]))
-            data += self._event(index, piece.text, logprobs=logprobs)
+            data = self._prompt(prompt, index)
+        if self._to_bytes is not None and (piece.tokens or piece.token_ids):
+            logprobs = text_logprobs(piece.tokens, self._to_bytes, len(self._shown[prompt].echo))
+            data += self._event(index, piece.text, logprobs=logprobs, token_ids=piece.token_ids)
+        elif piece.token_ids:
+            data += self._event(index, piece.text, token_ids=piece.token_ids)
         elif piece.text:
             data += self._text_events[index](piece.text)
         if piece.finish_reason is not None:
             data += self._event(index, "", piece.finish_reason)
         return data
 
-    def _echo(self, prompt: int, index: int) -> bytes:
-        if not self._echoes[prompt]:
+    def _prompt(self, prompt: int, index: int) -> bytes:
+        """What a choice shows of its prompt before all else."""
+        shown = self._shown[prompt]
+        if not shown.echo and not self._with_token_ids:
             return b""
-        tokens = self._prompts.get(prompt)
-        logprobs = text_logprobs(tokens, self._to_bytes) if tokens is not None and self._to_bytes is not None else None
-        return self._event(index, self._echoes[prompt], logprobs=logprobs)
+        choice = CompletionChoice(index, shown.echo, None, self._prompts.get(prompt))
+        if self._with_token_ids:
+            choice = msgspec.structs.replace(choice, prompt_token_ids=shown.token_ids, token_ids=[])
+        return event(self._chunk(choices=[choice]))
 
     def _event(
-        self, index: int, text: str, finish_reason: str | None = None, logprobs: TextLogprobs | None = None
+        self,
+        index: int,
+        text: str,
+        finish_reason: str | None = None,
+        logprobs: TextLogprobs | None = None,
+        token_ids: Sequence[int] = (),
     ) -> bytes:
-        return event(self._chunk(choices=[CompletionChoice(index, text, finish_reason, logprobs)]))
+        choice = CompletionChoice(index, text, finish_reason, logprobs)
+        if self._with_token_ids:
+            choice = msgspec.structs.replace(choice, token_ids=list(token_ids))
+        return event(self._chunk(choices=[choice]))
 
     def _end(self, usages: list[Usage]) -> bytes:
         return (event(self._chunk(choices=[], usage=usage_out(usages))) if self._with_usage else b"") + DONE

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.api.common_wire import CommonFields
+from gateway.api.common_wire import COMMON_NO_EFFECT, CommonFields
 from gateway.api.fields import MinTokens
-from gateway.api.logprobs import TextLogprobs
+from gateway.api.logprobs import PromptLogprobs, TextLogprobs
 from gateway.api.usage import UsageOut
 
 MAX_PROMPTS = 64
@@ -19,26 +19,33 @@ DEFAULT_MAX_TOKENS = 16
 class CompletionRequest(CommonFields, frozen=True, kw_only=True):
     """POST /v1/completions. prompt: a text, texts, token ids, or lists of token ids; each makes n choices.
 
-    max_tokens 0 goes with echo alone. best_of candidates are made for each prompt, of which the n likeliest are shown.
+    max_tokens 0 goes with echo alone. best_of candidates are made for each prompt, of which the n likeliest are shown;
+    0 are as many as n.
     """
 
     prompt: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
     max_tokens: MinTokens | None = None
-    best_of: Annotated[int, Meta(ge=1, le=20)] | None = None
+    best_of: Annotated[int, Meta(ge=0, le=20)] | None = None
     echo: bool | None = None
     suffix: str | None = None
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
+    add_special_tokens: bool | None = None
 
 
-COMPLETION_NO_EFFECT: dict[str, tuple[Any, ...]] = {"suffix": ()}
+COMPLETION_NO_EFFECT: dict[str, tuple[Any, ...]] = COMMON_NO_EFFECT | {"suffix": ()}
 """The values of fields this API does not serve yet that change nothing; any other value is refused by name."""
 
 
 class CompletionChoice(msgspec.Struct, frozen=True):
+    """The last three, vLLM's: where they were asked for; of a stream the prompt's are in each choice's first chunk."""
+
     index: int
     text: str
     finish_reason: str | None = None
     logprobs: TextLogprobs | None = None
+    prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class TextCompletion(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,13 +49,13 @@ class ConnectionCap:
             del self._num_open[client]
 
 
-def capped_protocol(cap: ConnectionCap) -> type[HttpToolsProtocol]:
-    """Uvicorn's protocol for HTTP, under the cap."""
+def capped_protocol(base: type[HttpToolsProtocol], cap: ConnectionCap) -> type[HttpToolsProtocol]:
+    """A protocol for HTTP, under the cap."""
 
-    class CappedProtocol(HttpToolsProtocol):
+    class CappedProtocol(base):  # type: ignore[misc, valid-type]
         counted: str | None = None
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
             address = self.client[0] if self.client else ""
             if cap.enter(address):

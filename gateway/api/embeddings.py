@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -13,33 +14,54 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.response.base import ASGIResponse
 from numpy.typing import NDArray
 
+from gateway.api import examples
 from gateway.api.admission import admit
 from gateway.api.caller import Caller
 from gateway.api.disconnect import unless_gone
-from gateway.api.embeddings_wire import MAX_INPUTS, EmbeddingList, EmbeddingOut, EmbeddingsRequest, EmbeddingUsage
-from gateway.api.envelope import call_of
-from gateway.api.fields import decode
+from gateway.api.embeddings_wire import (
+    EMBEDDING_NO_EFFECT,
+    MAX_INPUTS,
+    MAX_NUMBERS,
+    MAX_TOTAL_TOKENS,
+    EmbeddingList,
+    EmbeddingOut,
+    EmbeddingsRequest,
+    EmbeddingUsage,
+)
+from gateway.api.envelope import call_of, tell_user
+from gateway.api.fields import decode, refuse_unsupported
+from gateway.api.idempotent import idempotent
 from gateway.api.merge import all_of
 from gateway.api.prompts import prompts
 from gateway.api.replies import json_response, row_id
 from gateway.api.shape import shape
+from gateway.api.slices import encoded
+from gateway.errors import InvalidRequest
+from gateway.kept.idempotency import Idempotency
 from gateway.pipeline import Pipeline
 from gateway.requests import EmbeddingRequest, FieldNames
 
 ENDPOINT = "/v1/embeddings"
 
+SHAPE = shape(body=EmbeddingsRequest, reply=EmbeddingList, is_billed=True, example=examples.EMBEDDING)
 _DECODER = msgspec.json.Decoder(EmbeddingsRequest)
 
 
-def embeddings(pipeline: Pipeline) -> HTTPRouteHandler:
-    @post("/embeddings", status_code=200, opt=shape(body=EmbeddingsRequest, reply=EmbeddingList))
+def embeddings(pipeline: Pipeline, idempotency: Idempotency) -> HTTPRouteHandler:
+    @post("/embeddings", status_code=200, opt=SHAPE)
+    @idempotent(idempotency)
     async def create_embeddings(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
+        """Embed a text, or several."""
         call = call_of(request.scope)
         wire = decode(_DECODER, await request.body())
         call.model = wire.model
+        tell_user(call, wire.user)
+        refuse_unsupported(wire, EMBEDDING_NO_EFFECT)
         inputs = prompts(wire.input, "input", MAX_INPUTS)
+        _check_lengths(inputs)
         route = await pipeline.route(caller, wire.model)
-        good = []
+        check_numbers(wire, len(inputs), pipeline.model_of(route)[1].embedding_size)
+        good, num_tokens = [], 0
         for index, prompt in enumerate(inputs):
             asked = EmbeddingRequest(
                 request_id=row_id(call.request_id, index),
@@ -48,16 +70,50 @@ def embeddings(pipeline: Pipeline) -> HTTPRouteHandler:
                 names=FieldNames(prompt="input"),
                 pooling=wire.pooling or "mean",
                 dimensions=wire.dimensions,
+                add_special_tokens=wire.add_special_tokens is not False,
+                max_prompt_tokens=wire.truncate_prompt_tokens,
             )
             good.append(await pipeline.prepare_embedding(caller, route, asked))
+            num_tokens += len(good[-1].request.prompt_token_ids)
+            _check_total(num_tokens)
             await asyncio.sleep(0)  # the streams of others go on while thousands of inputs are tokenized
         prepared = await admit(pipeline, request, caller, good)
         results = await unless_gone(request.receive, all_of([pipeline.embed(each) for each in prepared]))
-        num_tokens = sum(usage.prompt_tokens for _, usage in results)
-        data = [EmbeddingOut(index, _shown(wire, vector)) for index, (vector, _) in enumerate(results)]
+        data = await encoded(EmbeddingOut(index, _shown(wire, vector)) for index, (vector, _) in enumerate(results))
         return json_response(EmbeddingList(data, wire.model, EmbeddingUsage(num_tokens, num_tokens)))
 
     return create_embeddings
+
+
+def _check_lengths(inputs: Sequence[str | list[int]]) -> None:
+    """What can be told before anything is tokenized. Raises InvalidRequest."""
+    for index, each in enumerate(inputs):
+        if not each:
+            raise InvalidRequest(
+                f"Invalid value for 'input[{index}]': an input cannot be empty.", param="input", code="invalid_value"
+            )
+    _check_total(sum(len(each) for each in inputs if not isinstance(each, str)))
+
+
+def check_numbers(wire: EmbeddingsRequest, num_inputs: int, size: int) -> None:
+    """size: of this model's embeddings. Raises InvalidRequest."""
+    num_numbers = num_inputs * min(wire.dimensions or size, size)
+    if wire.encoding_format != "base64" and num_numbers > MAX_NUMBERS:
+        raise InvalidRequest(
+            f"These inputs come to {num_numbers} numbers; one request may have at most {MAX_NUMBERS}, unless "
+            "'encoding_format' is 'base64'.",
+            param="input",
+            code="invalid_value",
+        )
+
+
+def _check_total(num_tokens: int) -> None:
+    if num_tokens > MAX_TOTAL_TOKENS:
+        raise InvalidRequest(
+            f"The inputs of one request may have at most {MAX_TOTAL_TOKENS} tokens in all.",
+            param="input",
+            code="max_tokens_per_request",
+        )
 
 
 def _shown(wire: EmbeddingsRequest, vector: bytes) -> list[float] | str:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from gateway.api.fields import Metadata
+from gateway.api.fields import Metadata, NumTokens
 
 MAX_INPUTS = 2048
+MAX_TOTAL_TOKENS = 300_000
+"""Of all inputs of one request, as OpenAI has it."""
+
+MAX_NUMBERS = 1 << 22
+"""Of all embeddings of one request where they are shown as numbers, some twenty bytes of JSON each."""
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -26,6 +31,13 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     user: str | None = None
     metadata: Metadata | None = None
     pooling: Literal["mean", "last"] | None = None
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: NumTokens | None = None
+    priority: int | None = None
+
+
+EMBEDDING_NO_EFFECT: dict[str, tuple[Any, ...]] = {"priority": (0,)}
+"""The values of fields this API does not serve that change nothing; any other value is refused by name."""
 
 
 class EmbeddingOut(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -33,10 +34,12 @@ _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 class Call(msgspec.Struct):
-    """One HTTP request. tenant and model are set by whoever finds them out; error is a code.
+    """One HTTP request. organization, tenant and model are set by whoever finds them out; error is a code.
 
+    user, safety_identifier: digests of who the client says its own user is, see `tell_user`.
     address: the client's. is_https: of the client's own connection. client_gone: the server said that the client
-    disconnected. headers: more of the reply's; on_end: called when the reply is over, however it ended.
+    disconnected. headers: more of the reply's; num_admitted: prompts that an engine may have worked on; on_end: called
+    when the reply is over, however it ended.
     """
 
     request_id: str
@@ -44,11 +47,15 @@ class Call(msgspec.Struct):
     address: str = ""
     is_https: bool = False
     status: int = 0
+    organization: str = ""
     tenant: str = ""
     model: str = ""
+    user: str = ""
+    safety_identifier: str = ""
     error: str | None = None
     client_gone: bool = False
     headers: tuple[tuple[str, str], ...] = ()
+    num_admitted: int = 0
     on_end: Callable[[], None] | None = None
 
     @property
@@ -59,6 +66,17 @@ class Call(msgspec.Struct):
 def call_of(scope: Scope) -> Call:
     call: Call = scope["state"]["call"]
     return call
+
+
+def tell_user(call: Call, user: str | None, safety_identifier: str | None = None) -> None:
+    """Put who a request is for into its log line: as the first 64 bits of SHA-256, in hex, since the name itself may be
+    an address or a number that is nobody's business. Whoever has it finds the user's requests."""
+    call.user = _digest(user)
+    call.safety_identifier = _digest(safety_identifier)
+
+
+def _digest(name: str | None) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:16] if name else ""
 
 
 class Application(Litestar):
@@ -117,12 +135,15 @@ def _origin(scope: HTTPScope, trusted: Sequence[Network]) -> tuple[str, bool]:
 
 
 def _headers(call: Call) -> list[tuple[bytes, bytes]]:
-    return [
+    headers = [
         (b"x-request-id", call.request_id.encode()),
         (b"openai-processing-ms", str(round(call.elapsed_ms)).encode()),
         (b"openai-version", b"2020-10-01"),
         *((name.encode(), value.encode()) for name, value in call.headers),
     ]
+    if call.organization:
+        headers.append((b"openai-organization", call.organization.encode()))
+    return headers
 
 
 def _log_fields(call: Call, scope: Scope) -> dict[str, Any]:
@@ -133,6 +154,8 @@ def _log_fields(call: Call, scope: Scope) -> dict[str, Any]:
         "ms": round(call.elapsed_ms, 1),
         "tenant": call.tenant,
         "model": call.model,
+        "user": call.user,
+        "safety_identifier": call.safety_identifier,
         "error": call.error,
     }
     return {name: value for name, value in fields.items() if value not in (None, "")}

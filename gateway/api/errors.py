@@ -14,7 +14,16 @@ from litestar.types import ExceptionHandlersMap
 from gateway.api.disconnect import ClientGone
 from gateway.api.envelope import call_of
 from gateway.db.pool import CONFLICTS, UNAVAILABLE
-from gateway.errors import BodyTooLarge, GatewayError, InvalidRequest, LimitReached, NotFound, Overloaded
+from gateway.errors import (
+    BodyTooLarge,
+    GatewayError,
+    InvalidRequest,
+    LimitReached,
+    NotFound,
+    Overloaded,
+    shortened,
+)
+from gateway.limits.refusal import Explanation
 
 log = structlog.get_logger(__name__)
 
@@ -26,7 +35,7 @@ class ErrorDetail(msgspec.Struct, frozen=True):
     type: str
     param: str | None
     code: str | None
-    limit: msgspec.Struct | msgspec.UnsetType = msgspec.UNSET
+    limit: Explanation | msgspec.UnsetType = msgspec.UNSET
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -35,7 +44,8 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 def body_of(error: GatewayError) -> ErrorBody:
     limit = error.limit if isinstance(error, LimitReached) else None
-    return ErrorBody(ErrorDetail(error.message, error.type, error.param, error.code, limit or msgspec.UNSET))
+    shown = limit if isinstance(limit, Explanation) else msgspec.UNSET
+    return ErrorBody(ErrorDetail(error.message, error.type, error.param, error.code, shown))
 
 
 def unexpected(request_id: str) -> GatewayError:
@@ -64,12 +74,15 @@ def _gateway_error(request: Request[Any, Any, Any], error: GatewayError) -> Resp
     if error.retry_after_s is not None:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
         headers["retry-after-ms"] = str(math.ceil(error.retry_after_s * 1e3))
+    if error.should_retry is not None:
+        headers["x-should-retry"] = "true" if error.should_retry else "false"
     return _render(request, error, error.status, headers)
 
 
 def _http_exception(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
     """What the framework refuses by itself: unknown paths, wrong methods, bodies over the cap, bad parameters."""
-    status, where = error.status_code, f"{request.method} {request.scope['path']}"  # its URL would be the Host header's
+    # Of its URL, the host would be the Host header's.
+    status, where = error.status_code, f"{request.method} {shortened(request.scope['path'])}"
     if call_of(request.scope).client_gone:  # while its body was read, which the framework calls a fault of the server
         return _gateway_error(request, ClientGone("The client disconnected."))
     if status >= 500:

@@ -6,18 +6,20 @@ Knows the shape of errors, not the meaning of any field.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from gateway.errors import InvalidRequest
+from gateway.api.explain import explain
+from gateway.errors import InvalidRequest, shortened
 
 T = TypeVar("T")
 
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Temperature = Annotated[float, Meta(ge=0, le=2)]
-TopP = Annotated[float, Meta(gt=0, le=1)]
+TopP = Annotated[float, Meta(ge=0, le=1)]
 TopK = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
 MinP = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -26,6 +28,8 @@ NumTokens = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 MinTokens = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 StopTokenIds = Annotated[list[TokenId], Meta(max_length=128)]
+AllowedTokenIds = Annotated[list[TokenId], Meta(min_length=1, max_length=1024)]
+NumLogprobs = Annotated[int, Meta(ge=0, le=20)]
 NumChoices = Annotated[int, Meta(ge=1, le=128)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
 Stop = StopString | Annotated[list[StopString], Meta(max_length=4)]
@@ -35,11 +39,11 @@ Metadata = Annotated[
 LogitBias = Annotated[dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)]
 """Its keys are token ids as JSON has them for keys: in quotes."""
 
-_PATH = re.compile(r" - at (?:`(?:key|value)` in )?`\$\.?(?P<path>.*)`$")
-_MISSING = re.compile(r"^Object missing required field `(?P<field>.*)`")
+MAX_DEPTH = 100
+"""Of schemas and of calls' arguments: each level takes frames of the stack of what renders and compiles them."""
+
 _LONE_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])")
 """Found only where decoding failed: the decoder then says that the body was cut off."""
-_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>.*)`")
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,12 +56,43 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _explain(str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        reason = "half of a surrogate pair is not text" if _LONE_SURROGATE.search(body) else error
-        raise InvalidRequest(
-            f"The body of the request is not valid JSON in UTF-8: {reason}", code="invalid_json"
-        ) from None
+        raise explain(str(error), decoder.type) from None
+    except RecursionError:
+        raise InvalidRequest("The body of the request is nested too deeply.", code="invalid_json") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(_no_json(body, str(error)), code="invalid_json") from None
+
+
+def invalid(message: str, param: str) -> InvalidRequest:
+    return InvalidRequest(message, param=param, code="invalid_value")
+
+
+def missing(param: str) -> InvalidRequest:
+    return InvalidRequest(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
+
+
+def check_depth(value: Any, field: str) -> None:
+    """Raises InvalidRequest for objects and arrays in one another that whoever goes through them would not survive."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [below for each in level for below in _below(each)]
+        if not level:
+            return
+    raise invalid(f"'{field}' is nested more than {MAX_DEPTH} levels deep.", field)
+
+
+def _below(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _no_json(body: bytes, reason: str) -> str:
+    if not body:
+        return "The body of the request is empty: expected a JSON object."
+    if _LONE_SURROGATE.search(body):
+        reason = "half of a surrogate pair is not text"
+    return f"The body of the request is not valid JSON in UTF-8: {shortened(reason)}"
 
 
 def refuse_unsupported(request: msgspec.Struct, no_effect: dict[str, tuple[Any, ...]]) -> None:
@@ -66,7 +101,7 @@ def refuse_unsupported(request: msgspec.Struct, no_effect: dict[str, tuple[Any, 
         value = getattr(request, field)
         # 1 == True in Python, so compare types as well.
         if value is not None and not any(value == other and type(value) is type(other) for other in accepted):
-            shown = f" The value must be {' or '.join(_json(other) for other in accepted)}." if accepted else ""
+            shown = f" The value must be {' or '.join(as_json(other) for other in accepted)}." if accepted else ""
             raise InvalidRequest(
                 f"The field '{field}' is not supported with this model.{shown}",
                 param=field,
@@ -74,24 +109,5 @@ def refuse_unsupported(request: msgspec.Struct, no_effect: dict[str, tuple[Any, 
             )
 
 
-def _explain(message: str) -> InvalidRequest:
-    found = _PATH.search(message)
-    path = found["path"].replace("[...]", "") if found else ""
-    reason = message[: found.start()] if found else message
-    if unknown := _UNKNOWN.match(reason):
-        param = _join(path, unknown["field"])
-        return InvalidRequest(f"Unrecognized request argument supplied: {param}", param=param, code="unknown_parameter")
-    if missing := _MISSING.match(reason):
-        param = _join(path, missing["field"])
-        return InvalidRequest(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
-    code = "invalid_type" if ", got " in reason else "invalid_value"
-    where = f" for '{path}'" if path else ""
-    return InvalidRequest(f"Invalid value{where}: {reason.replace('`', '')}.", param=path or None, code=code)
-
-
-def _join(path: str, field: str) -> str:
-    return f"{path}.{field}" if path else field
-
-
-def _json(value: Any) -> str:
+def as_json(value: Any) -> str:
     return msgspec.json.encode(value).decode()

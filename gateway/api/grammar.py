@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Meta
 
 from engine.protocol import Grammar
-from gateway.errors import InvalidRequest
+from gateway.api.fields import as_json, check_depth, invalid, missing
+from gateway.errors import InvalidRequest, shortened
 
 JSON_OBJECT = Grammar("json_object")
 
@@ -64,16 +65,29 @@ def requested_grammar(
     return _of_structured(structured_outputs), "structured_outputs"
 
 
-def _of_format(wanted: ResponseFormat) -> Grammar | None:
-    if (wanted.type == "json_schema") != (wanted.json_schema is not None):
+def check_beside_tools(grammar: Grammar | None, field: str | None) -> None:
+    """Raises InvalidRequest for a grammar of text that calls cannot be told from."""
+    if grammar is not None and grammar.kind not in ("json_schema", "json_object"):
         raise InvalidRequest(
-            "'response_format.json_schema' belongs to the type 'json_schema', and only to it.",
+            f"'{field}' can be combined with tools that may be called only where it asks for JSON.",
+            param=field,
+            code="invalid_parameter_combination",
+        )
+
+
+def _of_format(wanted: ResponseFormat) -> Grammar | None:
+    if wanted.type == "json_schema" and wanted.json_schema is None:
+        raise missing("response_format.json_schema")
+    if wanted.type != "json_schema" and wanted.json_schema is not None:
+        raise InvalidRequest(
+            "'response_format.json_schema' goes with the type 'json_schema' alone.",
             param="response_format.json_schema",
-            code="missing_required_parameter" if wanted.json_schema is None else "invalid_parameter_combination",
+            code="invalid_parameter_combination",
         )
     if wanted.json_schema is not None:
         schema = wanted.json_schema.schema
-        return JSON_OBJECT if schema is None else Grammar("json_schema", _json(schema))
+        check_depth(schema, "response_format.json_schema.schema")
+        return JSON_OBJECT if schema is None else Grammar("json_schema", as_json(schema))
     return JSON_OBJECT if wanted.type == "json_object" else None
 
 
@@ -93,15 +107,27 @@ def _of_structured(wanted: StructuredOutputs) -> Grammar:
             code="invalid_value",
         )
     if wanted.json is not None:
-        return Grammar("json_schema", wanted.json if isinstance(wanted.json, str) else _json(wanted.json))
+        return Grammar("json_schema", _schema_text(wanted.json, "structured_outputs.json"))
     if wanted.regex is not None:
         return Grammar("regex", wanted.regex)
     if wanted.choice is not None:
-        return Grammar("choice", _json(wanted.choice))
+        return Grammar("choice", as_json(wanted.choice))
     if wanted.grammar is not None:
         return Grammar("lark", wanted.grammar)
     return JSON_OBJECT
 
 
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+def _schema_text(schema: dict[str, Any] | str, field: str) -> str:
+    """Raises InvalidRequest for a text that is no JSON object, and for what is nested too deeply."""
+    parsed = _object(schema, field) if isinstance(schema, str) else schema
+    check_depth(parsed, field)
+    return schema if isinstance(schema, str) else as_json(schema)
+
+
+def _object(text: str, field: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except RecursionError:
+        raise invalid(f"'{field}' is nested too deeply.", field) from None
+    except msgspec.DecodeError as error:
+        raise invalid(f"'{field}' is not the text of a JSON object: {shortened(str(error))}", field) from None

@@ -32,9 +32,10 @@ class Readiness(msgspec.Struct, frozen=True):
 def health(database: Database, pools: Sequence[Pool], metrics: Metrics) -> list[HTTPRouteHandler]:
     @get("/health/live")
     async def live() -> dict[str, str]:
+        """The process lives."""
         return {"status": "ok"}
 
-    @get("/health/ready", opt=shape(reply=Readiness))
+    @get("/health/ready", opt=shape(reply=Readiness, statuses={503: Readiness}))
     async def ready() -> ASGIResponse:
         """200 once the database answers and every pool has a ready backend, else 503; says what is missing."""
         database_detail = await _database_detail(database)
@@ -43,8 +44,9 @@ def health(database: Database, pools: Sequence[Pool], metrics: Metrics) -> list[
         body = Readiness("ready" if is_ready else "not ready", database_detail or "ready", details)
         return json_response(body, status=200 if is_ready else 503)
 
-    @get("/metrics")
+    @get("/metrics", opt=shape(media=("text/plain",)))
     async def prometheus() -> ASGIResponse:
+        """Metrics, as Prometheus reads them."""
         return ASGIResponse(body=metrics.render(), headers={"content-type": CONTENT_TYPE_LATEST})
 
     return [live, ready, prometheus]

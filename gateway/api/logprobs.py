@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 import msgspec
 
+from engine.protocol import TokenLogprobs
+from gateway.api.slices import encoded
 from gateway.choices import Token
 
 LEAST_LOGPROB = -9999.0
 """What JSON shows of a probability of zero, which it has no number for; OpenAI's own replies do the same."""
+
+TOKENS_AT_ONCE = 64
 
 TokenBytes = Callable[[int], bytes]
 
@@ -51,8 +56,32 @@ class TextLogprobs(msgspec.Struct, frozen=True):
         )
 
 
+class PromptLogprob(msgspec.Struct, frozen=True):
+    """rank: among all tokens, from 1; null beyond those that were asked for."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[int, PromptLogprob] | None]
+"""As vLLM shows them: of each token of the prompt the most likely ones and itself, by id; null for the first."""
+
+
+async def prompt_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> PromptLogprobs:
+    """Encoded, as in `whole_chat_logprobs`."""
+    return await encoded(
+        None if token.logprobs is None else _prompt_token(token, token.logprobs, to_bytes) for token in tokens
+    )
+
+
 def chat_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> ChatLogprobs:
     return ChatLogprobs([_chat_token(token, to_bytes) for token in tokens])
+
+
+async def whole_chat_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> ChatLogprobs:
+    """Of a whole choice, which may be megabytes: each token's are encoded already, see `slices`."""
+    return ChatLogprobs(await encoded(_chat_token(token, to_bytes) for token in tokens))
 
 
 def text_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes, offset: int = 0) -> TextLogprobs:
@@ -73,6 +102,19 @@ def text_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes, offset: int = 0
     return shown
 
 
+async def whole_text_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes, offset: int = 0) -> TextLogprobs:
+    """Of a whole choice or prompt; the most likely tokens are encoded, as in `whole_chat_logprobs`."""
+    whole = TextLogprobs([], [], [], [])
+    for first in range(0, len(tokens), TOKENS_AT_ONCE):
+        part = text_logprobs(tokens[first : first + TOKENS_AT_ONCE], to_bytes, offset)
+        whole.tokens.extend(part.tokens)
+        whole.token_logprobs.extend(part.token_logprobs)
+        whole.top_logprobs.extend(await encoded(part.top_logprobs))
+        whole.text_offset.extend(part.text_offset)
+        await asyncio.sleep(0)
+    return whole
+
+
 def _chat_token(token: Token, to_bytes: TokenBytes) -> ChatTokenLogprob:
     assert token.logprobs is not None
     raw, logprobs = to_bytes(token.token_id), token.logprobs
@@ -81,6 +123,17 @@ def _chat_token(token: Token, to_bytes: TokenBytes) -> ChatTokenLogprob:
         other = to_bytes(token_id)
         top.append(TopLogprob(_text(other), _finite(logprob), list(other)))
     return ChatTokenLogprob(_text(raw), _finite(logprobs.logprob), list(raw), top)
+
+
+def _prompt_token(token: Token, logprobs: TokenLogprobs, to_bytes: TokenBytes) -> dict[int, PromptLogprob]:
+    shown = {
+        token_id: PromptLogprob(_finite(logprob), rank, _text(to_bytes(token_id)))
+        for rank, (token_id, logprob) in enumerate(
+            zip(logprobs.top_token_ids, logprobs.top_logprobs, strict=True), start=1
+        )
+    }
+    shown.setdefault(token.token_id, PromptLogprob(_finite(logprobs.logprob), None, _text(to_bytes(token.token_id))))
+    return shown
 
 
 def _text(raw: bytes) -> str:

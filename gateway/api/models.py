@@ -13,6 +13,7 @@ from litestar.params import FromPath
 from litestar.response.base import ASGIResponse
 
 from gateway.api.caller import Caller
+from gateway.api.examples import MODELS
 from gateway.api.replies import json_response
 from gateway.api.shape import shape
 from gateway.backends.pool import Pool
@@ -40,14 +41,16 @@ class ModelList(msgspec.Struct, frozen=True):
 
 
 def models(resolver: Resolver, pools: Mapping[str, Pool]) -> list[HTTPRouteHandler]:
-    @get("/models", opt=shape(reply=ModelList))
+    @get("/models", opt=shape(reply=ModelList, example=MODELS))
     async def list_models(caller: Caller) -> ASGIResponse:
+        """What the key may call: the base model, its adapters, and its aliases of them."""
         routes = await resolver.list_routes(caller.project_id, caller.models)
         return json_response(ModelList([_model(route, pools[route.base]) for route in routes]))
 
     # A path, since the name of a base model may hold a slash.
     @get("/models/{model_id:path}", opt=shape(reply=Model))
     async def get_model(model_id: FromPath[Path], caller: Caller) -> ASGIResponse:
+        """One model that the key may call."""
         route = await resolver.resolve(caller.project_id, str(model_id).lstrip("/"), caller.models)
         return json_response(_model(route, pools[route.base]))
 

@@ -11,27 +11,36 @@ Schema = dict[str, Any]
 """A JSON schema."""
 
 
+class Example(msgspec.Struct, frozen=True):
+    """A body that the route takes, and a reply to it. client_method: of OpenAI's Python client, which sends it."""
+
+    body: dict[str, Any] | None = None
+    reply: dict[str, Any] | None = None
+    client_method: str = ""
+
+
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """body: JSON that it takes. reply: JSON that it answers with; for a route that can stream, the whole answer.
-    accepted: JSON that it answers with, as status 202, where the work goes on. media: types of what it answers with
-    that is no JSON. query: schemas of query parameters that are no plain text; needed: those that must be there."""
+    """body: JSON that it takes. reply: JSON that it answers with; for a route that can stream, the whole answer, and
+    event what each event of a stream holds.
+
+    accepted: JSON that it answers with, as status 202, where the work goes on. statuses: JSON of failures that have a
+    body of their own. media: types of what it answers with that is no JSON. query: schemas of query parameters that are
+    no plain text; needed: those that must be there. is_billed: it computes, within limits, and may be asked for with an
+    Idempotency-Key.
+    """
 
     body: type[msgspec.Struct] | None = None
-    reply: type[msgspec.Struct] | None = None
+    reply: Any = None
+    event: type[msgspec.Struct] | None = None
     accepted: type[msgspec.Struct] | None = None
+    statuses: Mapping[int, type[msgspec.Struct]] = {}
     media: tuple[str, ...] = ()
     query: Mapping[str, Schema] = {}
     needed: tuple[str, ...] = ()
+    is_billed: bool = False
+    example: Example = Example()
 
 
-def shape(
-    *,
-    body: type[msgspec.Struct] | None = None,
-    reply: type[msgspec.Struct] | None = None,
-    accepted: type[msgspec.Struct] | None = None,
-    media: tuple[str, ...] = (),
-    query: Mapping[str, Schema] | None = None,
-    needed: tuple[str, ...] = (),
-) -> dict[str, Shape]:
-    """The `opt` of a route handler."""
-    return {"shape": Shape(body=body, reply=reply, accepted=accepted, media=media, query=query or {}, needed=needed)}
+def shape(**what: Any) -> dict[str, Shape]:
+    """The `opt` of a route handler; what: the fields of `Shape`."""
+    return {"shape": Shape(**what)}

@@ -5,13 +5,15 @@ A backend's streams speak the engine protocol's `Delta` and `Final`: token ids w
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from engine.protocol import AdapterProbe, Delta, EngineStats, Final, GenerateRequest, UsageRecord
 from gateway.metering.format import Count
+from gateway.text.options import USUAL, Rendering
+from gateway.text.tools.tool import Tool
 
 Message = dict[str, Any]
 
@@ -20,7 +22,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     """What a backend can do; what it cannot is refused before it is asked. Token ids are in 0..vocab_size - 1.
 
     max_choices: the most choices of one request. max_in_flight: the most choices that it runs and keeps waiting.
-    embedding_size: numbers in an embedding.
+    embedding_size: numbers in an embedding. fingerprint: as in `engine.protocol.Welcome`.
     """
 
     exact_counts: bool
@@ -35,6 +37,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     max_choices: int
     max_in_flight: int
     embedding_size: int
+    fingerprint: str = ""
 
 
 class PreparedPrompt(msgspec.Struct, frozen=True):
@@ -95,10 +98,12 @@ class Backend(Acknowledged, Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
-    def prepare_chat(self, messages: list[Message]) -> PreparedPrompt:
-        """Render the chat template and tokenize. Raises InvalidRequest(param="messages")."""
+    def prepare_chat(
+        self, messages: list[Message], tools: Sequence[Tool] = (), rendering: Rendering = USUAL
+    ) -> PreparedPrompt:
+        """Render the chat template and tokenize. Raises InvalidRequest, of messages param="messages"."""
 
-    def prepare_text(self, prompt: str | list[int], field: str) -> PreparedPrompt:
+    def prepare_text(self, prompt: str | list[int], field: str, *, add_special_tokens: bool = True) -> PreparedPrompt:
         """Tokenize a plain prompt, or check ids against the vocabulary. Raises InvalidRequest(param=field)."""
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[list[Delta] | Final]:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
-
-import msgspec
+from collections.abc import AsyncGenerator, Sequence
 
 from engine.config import ModelConfig
 from engine.protocol import (
@@ -30,7 +28,6 @@ from engine.protocol import (
     Submit,
     UnackedUsage,
     UnloadAdapter,
-    Usage,
     UsageRecord,
     Welcome,
 )
@@ -38,14 +35,20 @@ from gateway.backends.adapter_calls import AdapterCalls
 from gateway.backends.base import Capabilities, Health, Message, PreparedPrompt, UsageSink
 from gateway.backends.credits import Credits
 from gateway.backends.engine_link import EngineGone, EngineLink
-from gateway.errors import BackendFailed, GatewayError, InvalidRequest, Overloaded
+from gateway.backends.engine_stream import EngineStream
+from gateway.errors import BackendFailed, GatewayError, InvalidRequest, Overloaded, ReadTooSlowly
 from gateway.metering.format import Count
+from gateway.text.options import USUAL, Rendering
 from gateway.text.tokenizer import Tokenizer
+from gateway.text.tools.tool import Tool
 
 CREDIT_WAIT_S = 2.0
 GIVE_UP_S = 10.0
 """After an engine is there again. It ends the requests of a gateway that it has not heard of for a few seconds, and
 hands their usage to whoever is connected then."""
+
+FULL_FOR_S = 5.0
+"""How long more than MAX_UNREAD_VALUES may wait for the reader of a stream."""
 
 ADAPTER_WAIT_S = 60.0
 RETRY_AFTER_S = 1.0
@@ -54,46 +57,6 @@ MAX_IN_FLIGHT = 1 << 20
 """While no engine has said what it takes."""
 
 SAMPLING = frozenset(SamplingParams.__struct_fields__)
-
-
-class _Stream(msgspec.Struct, eq=False):
-    """One request on the engine. counts: the last cumulative count seen of each choice; kept: how many of them count,
-    for the choices that stop_at has ended; abandoned: nobody reads it any more; lost: the engine is gone, its final is
-    made up here. Times are the loop's, in seconds."""
-
-    request: GenerateRequest
-    engine_id: str
-    submitted_s: float
-    counts: list[int]
-    first_token_s: float | None = None
-    final_s: float | None = None
-    kept: dict[int, int] = msgspec.field(default_factory=dict)
-    abandoned: bool = False
-    lost: bool = False
-    deltas: list[Delta] = msgspec.field(default_factory=list)
-    final: Final | None = None
-    waiter: asyncio.Future[None] | None = None
-
-    @property
-    def num_kept_tokens(self) -> int:
-        """What was seen of all choices, less what follows the stop strings."""
-        if not self.kept:
-            return sum(self.counts)
-        return sum(min(count, self.kept.get(index, count)) for index, count in enumerate(self.counts))
-
-    def wake(self) -> None:
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
-
-    async def take(self) -> list[Delta] | Final:
-        while not self.deltas and self.final is None:
-            self.waiter = asyncio.get_running_loop().create_future()
-            await self.waiter
-        if self.deltas:
-            deltas, self.deltas = self.deltas, []
-            return deltas
-        assert self.final is not None
-        return self.final
 
 
 class EngineBackend:
@@ -109,18 +72,20 @@ class EngineBackend:
         tokenizer: Tokenizer,
         sink: UsageSink,
         give_up_s: float = GIVE_UP_S,
+        full_for_s: float = FULL_FOR_S,
     ) -> None:
         self._link = EngineLink(endpoint, database_id=database_id, model_digest=model_digest, listener=self)
         self._config = config
         self._tokenizer = tokenizer
         self._sink = sink
         self._give_up_s = give_up_s
+        self._full_for_s = full_for_s
         self._welcome: Welcome | None = None
         self._connected = False
         self._draining = False
         self._stats: EngineStats | None = None
         self._resident: frozenset[str] = frozenset()
-        self._streams: dict[str, _Stream] = {}
+        self._streams: dict[str, EngineStream] = {}
         self._credits = Credits()
         self._adapter_calls = AdapterCalls(self._link.send)
         self._lost_ids: list[str] = []
@@ -151,6 +116,7 @@ class EngineBackend:
             max_choices=min(MAX_CHOICES, limits.max_num_seqs) if limits else MAX_CHOICES,
             max_in_flight=limits.max_num_seqs + limits.max_waiting if limits else MAX_IN_FLIGHT,
             embedding_size=self._config.hidden_size,
+            fingerprint=self._welcome.fingerprint if self._welcome else "",
         )
 
     @property
@@ -162,12 +128,18 @@ class EngineBackend:
     def num_in_flight(self) -> int:
         return self._credits.num_taken
 
-    def prepare_chat(self, messages: list[Message]) -> PreparedPrompt:
-        token_ids = self._tokenizer.encode_chat(messages)
+    def prepare_chat(
+        self, messages: list[Message], tools: Sequence[Tool] = (), rendering: Rendering = USUAL
+    ) -> PreparedPrompt:
+        token_ids = self._tokenizer.encode_chat(messages, tools, rendering)
         return PreparedPrompt(token_ids, len(token_ids))
 
-    def prepare_text(self, prompt: str | list[int], field: str) -> PreparedPrompt:
-        token_ids = self._tokenizer.encode_text(prompt) if isinstance(prompt, str) else prompt
+    def prepare_text(self, prompt: str | list[int], field: str, *, add_special_tokens: bool = True) -> PreparedPrompt:
+        token_ids = (
+            self._tokenizer.encode_text(prompt, add_special_tokens=add_special_tokens)
+            if isinstance(prompt, str)
+            else prompt
+        )
         if not token_ids:
             raise InvalidRequest(f"The {field} must have at least one token.", param=field)
         if not isinstance(prompt, str) and not 0 <= min(token_ids) <= max(token_ids) < self._config.vocab_size:
@@ -177,7 +149,7 @@ class EngineBackend:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[Delta] | Final]:
         await self._take_credit()
         engine_id = self._engine_id
-        stream = _Stream(request, engine_id, asyncio.get_running_loop().time(), [0] * request.n)
+        stream = EngineStream(request, engine_id, asyncio.get_running_loop().time(), [0] * request.n)
         self._streams[request.request_id] = stream
         self._sink.dispatched(request, engine_id)  # before any engine can work on it, whoever dies in between
         try:
@@ -192,6 +164,8 @@ class EngineBackend:
             self._leave(stream)
         if final.error is not None:
             raise _failure(final.error)
+        if stream.unread:
+            raise ReadTooSlowly("The reply was not read as fast as it was generated, and ended early.")
         yield final
 
     async def stop_at(self, request_id: str, index: int, num_kept_tokens: int) -> None:
@@ -279,23 +253,18 @@ class EngineBackend:
         stream = self._streams.get(delta.request_id)
         if stream is None:
             return None
-        if stream.first_token_s is None:
-            stream.first_token_s = asyncio.get_running_loop().time()
-        stream.counts[delta.index] = delta.num_completion_tokens
-        if not stream.abandoned:
-            stream.deltas.append(delta)
-            stream.wake()
-        request = stream.request
-        return Count(request.request_id, request.attempt, len(request.prompt_token_ids), stream.num_kept_tokens)
+        was_unread = stream.unread
+        stream.add(delta, asyncio.get_running_loop().time(), full_for_s=self._full_for_s)
+        if stream.unread and not was_unread:
+            self._abort(stream, Abort(delta.request_id))
+        return stream.count
 
-    def _lose(self, stream: _Stream, reason: str) -> None:
+    def _lose(self, stream: EngineStream, reason: str) -> None:
         """Its engine is gone, and it ends with what this gateway saw of it."""
         stream.lost = True
-        seen = sum(stream.counts)
-        num_prompt_tokens = len(stream.request.prompt_token_ids) if seen else 0
-        usage = Usage(prompt_tokens=num_prompt_tokens, completion_tokens=seen)
+        usage = stream.usage_seen
         error = EngineError("internal", reason)
-        if seen == 0:  # nothing of the answer exists yet: it may be asked for again
+        if not usage.completion_tokens:  # nothing of the answer exists yet: it may be asked for again
             error = EngineError("queue_full", reason, retry_after_s=RETRY_AFTER_S)
         self._end(Final(stream.request.request_id, "error", usage, error))
 
@@ -311,30 +280,24 @@ class EngineBackend:
             stream.final = final
             stream.wake()
 
-    def _settle(self, stream: _Stream, final: Final) -> Final:
-        """Record the usage, once. The engine may have run past a stop string before it heard of it: the rest is
-        discarded here then, as the engine would have."""
-        usage, reason = final.usage, final.finish_reason
-        kept = stream.num_kept_tokens
-        if stream.kept and kept < usage.completion_tokens:
-            discarded = usage.discarded_tokens + usage.completion_tokens - kept
-            usage = msgspec.structs.replace(usage, completion_tokens=kept, discarded_tokens=discarded)
-        if len(stream.kept) == stream.request.n and reason == "length":
-            reason = "stop"
+    def _settle(self, stream: EngineStream, final: Final) -> Final:
+        """Record the usage, once."""
+        final = stream.settled(final)
         del self._streams[stream.request.request_id]
         if stream.lost:
             self._lost_ids.append(stream.request.request_id)
-        record = UsageRecord(final.request_id, stream.request.attempt, reason, usage, stream.request.meter)
+        request = stream.request
+        record = UsageRecord(final.request_id, request.attempt, final.finish_reason, final.usage, request.meter)
         self._sink.record(
             record,
             engine_id="" if stream.lost else stream.engine_id,
             source=None if stream.lost else self,
-            ttft_ms=_elapsed_ms(stream.submitted_s, stream.first_token_s),
-            latency_ms=_elapsed_ms(stream.submitted_s, stream.final_s),
+            ttft_ms=stream.elapsed_ms(stream.first_token_s),
+            latency_ms=stream.elapsed_ms(stream.final_s),
         )
-        return msgspec.structs.replace(final, finish_reason=reason, usage=usage)
+        return final
 
-    def _leave(self, stream: _Stream) -> None:
+    def _leave(self, stream: EngineStream) -> None:
         """The reader is gone. A request that still runs is aborted; its final settles it, whenever that comes."""
         if self._streams.get(stream.request.request_id) is not stream:
             return
@@ -344,7 +307,7 @@ class EngineBackend:
         else:
             self._abort(stream, Abort(stream.request.request_id))
 
-    def _abort(self, stream: _Stream, abort: Abort) -> None:
+    def _abort(self, stream: EngineStream, abort: Abort) -> None:
         if stream.final_s is None:
             with contextlib.suppress(EngineGone):  # then it ends by itself
                 self._link.send(abort)
@@ -378,10 +341,6 @@ class EngineBackend:
         return status
 
 
-def _elapsed_ms(start_s: float, end_s: float | None) -> float | None:
-    return None if end_s is None else (end_s - start_s) * 1e3
-
-
 def _not_ready(reason: str) -> Overloaded:
     return Overloaded(f"No engine can take the request now ({reason}).", retry_after_s=RETRY_AFTER_S)
 
@@ -394,7 +353,7 @@ def _failure(error: EngineError) -> GatewayError:
                 retry_after_s=error.retry_after_s or RETRY_AFTER_S,
             )
         case "invalid_request":
-            return InvalidRequest(error.message)
+            return InvalidRequest(error.message, param=error.label or None)
         case "adapter_rejected":
             return InvalidRequest(error.message, param="model")
         case "internal":

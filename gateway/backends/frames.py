@@ -16,6 +16,9 @@ MAX_AT_ONCE = 256
 """The rest comes after others have had their turn."""
 
 
+_READABLE = int(zmq.POLLIN)
+
+
 class Frames:
     """Over a connected or connecting socket, which stays its owner's to close, after `stop`. One task may `take`."""
 
@@ -46,16 +49,17 @@ class Frames:
 
     def _drain(self) -> list[bytes]:
         frames: list[bytes] = []
-        try:
-            while len(frames) < MAX_AT_ONCE:
-                frames.append(self._socket.recv(zmq.NOBLOCK))
-        except zmq.Again:
-            pass
+        while len(frames) < MAX_AT_ONCE and self._is_readable():
+            frames.append(self._socket.recv(zmq.NOBLOCK))
         self._is_full = len(frames) == MAX_AT_ONCE
         return frames
 
     def _look(self) -> None:
         if self._waiter is None or self._waiter.done():
             return  # nobody waits: whoever takes next reads first
-        if cast("int", self._socket.EVENTS) & zmq.POLLIN:
+        if self._is_readable():
             self._waiter.set_result(None)
+
+    def _is_readable(self) -> bool:
+        """Half of what it costs to receive in vain, which raises, or to ask by name, which makes an enumeration."""
+        return bool(cast("int", self._socket.get(zmq.EVENTS)) & _READABLE)

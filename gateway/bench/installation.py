@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -41,11 +41,12 @@ LIMITS: tuple[tuple[Unit, Window, int], ...] = (
 
 
 class Installation(msgspec.Struct, frozen=True):
-    """ports: of the gateways; keys: one of each tenant."""
+    """ports: of the gateways; keys: one of each tenant; engine_endpoint: where gateways find the engine."""
 
     ports: list[int]
     keys: list[str]
     gateways: list[subprocess.Popen[bytes]]
+    engine_endpoint: str
 
     def cpu_s(self) -> float:
         """Seconds of processor time that the gateways have used."""
@@ -54,9 +55,18 @@ class Installation(msgspec.Struct, frozen=True):
 
 @contextmanager
 def running(
-    folder: Path, model_dir: Path, *, num_gateways: int, num_tenants: int, with_limits: bool
+    folder: Path,
+    model_dir: Path,
+    *,
+    num_gateways: int,
+    num_tenants: int,
+    with_limits: bool,
+    engine_flags: Sequence[str] = (),
+    gateway: Sequence[str] = ("gateway.cli", "gateway"),
+    settings_of: Mapping[str, str] | None = None,
 ) -> Iterator[Installation]:
-    """Everything that runs is gone when the context is left. folder: an empty one; every user can pass through it."""
+    """Everything that runs is gone when the context is left. folder: an empty one; every user can pass through it.
+    gateway: the module that a gateway is, with its arguments; settings_of: more variables of gateways."""
     settings = Settings(data_dir=folder, model=str(model_dir), model_name=MODEL_NAME)
     settings.run_dir.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -65,7 +75,7 @@ def running(
         stack.callback(server.stop)
         keys = asyncio.run(_tenants(dsn, num_tenants, with_limits))
         engine = ("engine.fake", "--endpoint", settings.engine_endpoint, "--model-dir", str(model_dir))
-        spawn(stack, folder / "engine.log", (sys.executable, "-m", *engine), {})
+        spawn(stack, folder / "engine.log", (sys.executable, "-m", *engine, *engine_flags), {})
         ports, gateways = [], []
         for number in range(num_gateways):
             port = free_port()
@@ -75,13 +85,14 @@ def running(
                 "LORIKEET_MODEL_NAME": MODEL_NAME,
                 "LORIKEET_PORT": str(port),
                 "DATABASE_URL": dsn,
+                **(settings_of or {}),
             }
-            command = (sys.executable, "-m", "gateway.cli", "gateway")
+            command = (sys.executable, "-m", *gateway)
             gateways.append(spawn(stack, folder / f"gateway{number}.log", command, environ))
             ports.append(port)
-        for port, gateway in zip(ports, gateways, strict=True):
-            _wait_ready(port, gateway)
-        yield Installation(ports, keys, gateways)
+        for port, process in zip(ports, gateways, strict=True):
+            _wait_ready(port, process)
+        yield Installation(ports, keys, gateways, settings.engine_endpoint)
 
 
 async def _tenants(dsn: str, count: int, with_limits: bool) -> list[str]:

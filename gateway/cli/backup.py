@@ -25,8 +25,9 @@ def register(verbs: Verbs) -> None:
         "backup",
         help="back up database, journals and adapters",
         description="Back up the database, the journals and the adapter store into a new folder, while everything runs."
-        " The folder holds secrets: keep it as the data folder is kept. Journals of gateways on other machines are"
-        " theirs: back up there too.",
+        " The folder holds secrets: keep it as the data folder is kept. Stored completions are in it, encrypted,"
+        " and beside them the data folder's content.key, which opens them; replies kept for an Idempotency-Key are not."
+        " Journals of gateways on other machines are theirs: back up there too.",
     )
     backup.add_argument("folder", type=Path, metavar="FOLDER", help="one that does not exist or is empty")
     backup.add_argument(
@@ -137,7 +138,7 @@ def _installation(settings: Settings) -> Installation:
 
 
 def _key_files(settings: Settings) -> tuple[Path, ...]:
-    return settings.operator_key_path, settings.demo_env_path
+    return settings.operator_key_path, settings.demo_env_path, settings.content_key_path
 
 
 def _started(postgres: Any) -> str:

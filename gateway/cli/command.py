@@ -16,6 +16,7 @@ from gateway.cli import (
     aliases,
     audit,
     backup,
+    chat,
     credits,
     deliveries,
     exports,
@@ -76,6 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(metavar="COMMAND", required=True)
     rooms = (
         processes,
+        chat,
         tenants,
         keys,
         limits,

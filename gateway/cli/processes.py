@@ -86,6 +86,7 @@ def _gateway(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from adapters.errors import StoreFailure
     from gateway.app import run_gateway
     from gateway.db.pool import UNUSABLE, in_words
+    from gateway.kept.keys import BadContentKey
     from gateway.metering.recovery import JournalUnusable
 
     _refuse_half_restored(settings)
@@ -93,7 +94,7 @@ def _gateway(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         run_gateway(settings, model_dir=_prepared(settings), dsn=database_dsn(settings), sockets=sockets)
     except UNUSABLE as error:
         raise CommandFailed(in_words(error)) from None
-    except (JournalUnusable, StoreFailure) as error:
+    except (BadContentKey, JournalUnusable, StoreFailure) as error:
         raise CommandFailed(str(error)) from None
     return 0
 

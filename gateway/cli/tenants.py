@@ -35,6 +35,22 @@ def register(verbs: Verbs) -> None:
         parser.add_argument("name", metavar="NAME", help="the tenant")
         add_json_flag(parser)
         parser.set_defaults(run=_set_suspended, action=action)
+    modify = actions.add_parser(
+        "modify",
+        help="change what may be kept of a tenant's content",
+        description="Change what may be kept, encrypted, of a tenant's requests and replies.",
+    )
+    modify.add_argument("name", metavar="NAME", help="the tenant")
+    modify.add_argument(
+        "--keep-replies",
+        choices=("yes", "no"),
+        help="whether replies are kept for a day for requests with an Idempotency-Key",
+    )
+    modify.add_argument(
+        "--store-days", type=int, metavar="N", help="days for which completions are stored on request (0: not at all)"
+    )
+    add_json_flag(modify)
+    modify.set_defaults(run=_modify)
     delete = actions.add_parser(
         "delete",
         help="delete a tenant",
@@ -83,6 +99,22 @@ def _set_suspended(arguments: argparse.Namespace, environ: Mapping[str, str]) ->
     with AdminClient.of(environ) as client:
         project = client.post(f"{client.tenant_path(arguments.name)}/{arguments.action}")
     return print_result(arguments, project, f"tenant {project['name']} is {project['status']}")
+
+
+def _modify(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    body: dict[str, object] = {}
+    if arguments.keep_replies is not None:
+        body["keep_replies"] = arguments.keep_replies == "yes"
+    if arguments.store_days is not None:
+        body["store_days"] = arguments.store_days
+    with AdminClient.of(environ) as client:
+        project = client.post(client.tenant_path(arguments.name), json=body)
+    replies = "kept for a day" if project["keep_replies"] else "not kept"
+    chats = f"stored for {project['store_days']} days" if project["store_days"] else "not stored"
+    text = f"tenant {project['name']}: replies for an Idempotency-Key are {replies}, completions are {chats}"
+    return print_result(arguments, project, text)
 
 
 def _delete(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

@@ -63,6 +63,7 @@ class FoundKey(msgspec.Struct, frozen=True):
     owner_role: Role | None
     owner_project_role: Role | None
     suspended: Literal["API key", "project", "organization"] | None
+    store_days: int
 
 
 _INSERT = """
@@ -111,7 +112,8 @@ _FIND_USABLE = """
            k.owner_user_id IS NOT NULL AS owned_by_user, u.role AS owner_role, m.role AS owner_project_role,
            CASE WHEN k.suspended_at IS NOT NULL THEN 'API key'
                 WHEN p.suspended_at IS NOT NULL THEN 'project'
-                WHEN k.kind = 'project' AND o.suspended_at IS NOT NULL THEN 'organization' END AS suspended
+                WHEN k.kind = 'project' AND o.suspended_at IS NOT NULL THEN 'organization' END AS suspended,
+           coalesce(p.store_days, 0) AS store_days
     FROM api_keys k JOIN organizations o ON o.id = k.organization_id
          LEFT JOIN projects p ON p.id = k.project_id
          LEFT JOIN users u ON u.id = k.owner_user_id

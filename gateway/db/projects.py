@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class ProjectRow(msgspec.Struct, frozen=True):
-    """archived_name: what an archived project was called, whose name is its id. purge_after: when its content goes."""
+    """archived_name: what an archived project was called, whose name is its id. purge_after: when its content goes.
+    keep_replies: for an Idempotency-Key. store_days: how long completions are stored, 0: not at all."""
 
     id: str
     organization_id: str
@@ -27,12 +28,15 @@ class ProjectRow(msgspec.Struct, frozen=True):
     archived_at: datetime.datetime | None
     archived_name: str | None
     purge_after: datetime.datetime | None
+    keep_replies: bool
+    store_days: int
 
 
 _INSERT = """
     INSERT INTO projects (id, organization_id, name) VALUES ($1, $2, $3)
     ON CONFLICT (organization_id, name) DO NOTHING
-    RETURNING id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after
+    RETURNING id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after,
+           keep_replies, store_days
 """
 
 
@@ -43,7 +47,8 @@ async def create_project(conn: Connection, organization_id: str, name: str) -> P
 
 
 _GET = """
-    SELECT id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after
+    SELECT id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after,
+           keep_replies, store_days
     FROM projects WHERE organization_id = $1 AND id = $2
 """
 
@@ -54,7 +59,8 @@ async def get_project(conn: Connection, organization_id: str, project_id: str) -
 
 
 _LOCK = """
-    SELECT id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after
+    SELECT id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after,
+           keep_replies, store_days
     FROM projects WHERE organization_id = $1 AND id = $2 FOR NO KEY UPDATE
 """
 
@@ -66,7 +72,8 @@ async def lock_project(conn: Connection, organization_id: str, project_id: str) 
 
 
 _FIND = """
-    SELECT id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after
+    SELECT id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after,
+           keep_replies, store_days
     FROM projects WHERE organization_id = $1 AND name = $2 AND archived_at IS NULL
 """
 
@@ -85,7 +92,8 @@ async def was_archived(conn: Connection, organization_id: str, name: str) -> boo
 
 
 _LIST = """
-    SELECT id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after
+    SELECT id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after,
+           keep_replies, store_days
     FROM projects
     WHERE organization_id = $1
       AND ($2::text IS NULL OR (created_at, id) >
@@ -125,6 +133,22 @@ async def rename_project(conn: Connection, organization_id: str, project_id: str
     return True
 
 
+# The time of day, not of the transaction: of what was kept before the lock, nothing is newer.
+_SET_RETENTION = """
+    UPDATE projects SET keep_replies = $3, store_days = $4,
+        replies_from = CASE WHEN keep_replies AND NOT $3 THEN clock_timestamp() ELSE replies_from END
+    WHERE organization_id = $1 AND id = $2
+"""
+
+
+async def set_retention(
+    conn: Connection, organization_id: str, project_id: str, *, keep_replies: bool, store_days: int
+) -> None:
+    """What may be kept of its content, from now on; the caller's transaction has locked it. What may not be kept any
+    more is not shown, and deleted in the background: replies are not shown again when they are allowed again."""
+    await conn.execute(_SET_RETENTION, organization_id, project_id, keep_replies, store_days)
+
+
 _SUSPEND = """
     UPDATE projects SET suspended_at = CASE WHEN $3 THEN now() END WHERE organization_id = $1 AND id = $2
 """
@@ -154,15 +178,26 @@ async def archive_project(
 
 
 _DUE = """
-    SELECT id, organization_id FROM projects WHERE purge_after <= now() AND purged_at IS NULL
-    ORDER BY purge_after LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+    SELECT organization_id, id FROM projects WHERE purge_after <= now() AND purged_at IS NULL
+    ORDER BY purge_after, id LIMIT 1
 """
 
 
 async def next_to_purge(conn: Connection) -> tuple[str, str] | None:
-    """(organization, id) of an archived project whose retention is over, locked until the transaction ends."""
+    """(organization, id) of an archived project whose retention is over."""
     row = await conn.fetchrow(_DUE)
     return (row["organization_id"], row["id"]) if row else None
+
+
+_LOCK_DUE = """
+    SELECT true FROM projects WHERE organization_id = $1 AND id = $2 AND purge_after <= now() AND purged_at IS NULL
+    FOR NO KEY UPDATE
+"""
+
+
+async def lock_to_purge(conn: Connection, organization_id: str, project_id: str) -> bool:
+    """Lock it until the transaction ends; False if it is not due any more, as where another gateway was faster."""
+    return bool(await conn.fetchval(_LOCK_DUE, organization_id, project_id))
 
 
 _REMOVE_ADAPTERS = """
@@ -189,7 +224,8 @@ async def purge_project(conn: Connection, project_id: str) -> None:
     """Take away what an archived project held, in the caller's transaction.
 
     Kept are the project's row, the ledger, the audit log, and of keys and adapters what the ledger refers to: their
-    ids, the adapters' names, versions and digests.
+    ids, the adapters' names, versions and digests. What was kept of requests and replies is not shown from then on; it
+    is for the caller to delete before, and for the keeper of kept content where something is left.
     """
     for statement in (
         _REMOVE_MEMBERS,

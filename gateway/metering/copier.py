@@ -19,7 +19,7 @@ from gateway.observe import Metrics
 log = structlog.get_logger(__name__)
 
 MAX_BATCH = 500
-LINGER_S = 0.05
+LINGER_S = 0.1
 """Between the starts of two transactions, so that events under load are written together: a transaction for each of
 them would cost more than its request."""
 
@@ -94,9 +94,9 @@ class Copier:
             return False
         self._backoff_s, self._limit = FIRST_BACKOFF_S, min(2 * self._limit, MAX_BATCH)
         self._journal.copied([ended.key for ended in batch])
-        for entry in entries:
-            if entry.ended.attempt in new:
-                self._metrics.count_usage(entry.event, entry.ended.record.usage)
+        self._metrics.count_usage(
+            [(entry.event, entry.ended.record.usage) for entry in entries if entry.ended.attempt in new]
+        )
         self._metrics.usage_written.inc(len(new))
         self._metrics.usage_waiting.set(len(unsettled.ended))
         return True

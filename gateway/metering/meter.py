@@ -69,12 +69,8 @@ class Meter:
         ttft_ms: float | None,
         latency_ms: float | None,
     ) -> None:
-        try:
-            decode_tag(usage.meter)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            # Not acknowledged, so the engine keeps it and whoever can read it still may.
-            log.error("usage_without_meter_tag", request_id=usage.request_id, error=str(error))
-            return
+        if not self._has_tag(usage):
+            return  # not acknowledged, so the engine keeps it and whoever can read it still may
         ended = Ended(usage, engine_id, ttft_ms, latency_ms, time.time_ns())
         self._journal.end(ended)
         if source is not None:
@@ -84,6 +80,17 @@ class Meter:
             self._limiter.seen(usage.request_id, usage.usage)
         self._metrics.usage_waiting.set(len(self._journal.unsettled.ended))
         self._copier.wake()
+
+    def _has_tag(self, usage: UsageRecord) -> bool:
+        """Whether it tells whom to bill, as what was dispatched here does."""
+        if (usage.request_id, usage.attempt) in self._journal.unsettled.running:
+            return True
+        try:
+            decode_tag(usage.meter)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            log.error("usage_without_meter_tag", request_id=usage.request_id, error=str(error))
+            return False
+        return True
 
     def given_up(self, request_ids: Collection[str]) -> None:
         self._limiter.given_up(request_ids)

@@ -50,11 +50,15 @@ def with_defaults(request: TextRequest, defaults: Defaults) -> TextRequest:
         request,
         sampling=msgspec.structs.replace(request.sampling, **chosen),
         usual_max_tokens=request.usual_max_tokens if defaults.max_tokens is None else defaults.max_tokens,
-        prompt=_instructed(request.prompt, defaults.system_prompt) if defaults.system_prompt else request.prompt,
+        prompt=with_system_prompt(request.prompt, defaults),
     )
 
 
-def _instructed(prompt: Prompt, system_prompt: str) -> Prompt:
-    if not isinstance(prompt, Conversation) or any(message["role"] == "system" for message in prompt.messages):
+def with_system_prompt(prompt: Prompt, defaults: Defaults) -> Prompt:
+    """A conversation without a system message gets the adapter's, if that has one."""
+    if not defaults.system_prompt or not isinstance(prompt, Conversation):
         return prompt
-    return Conversation([{"role": "system", "content": system_prompt}, *prompt.messages])
+    if any(message["role"] == "system" for message in prompt.messages):
+        return prompt
+    messages = [{"role": "system", "content": defaults.system_prompt}, *prompt.messages]
+    return msgspec.structs.replace(prompt, messages=messages)

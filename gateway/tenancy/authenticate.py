@@ -79,8 +79,10 @@ class Authenticator:
         return principal
 
     async def _first_seen(self, parsed: ParsedKey | None, address: str) -> CachedKey:
-        """Raises InvalidApiKey and counts the failure; once an address has had too many, TooManyAttempts."""
-        if blocked_s := self._failures.blocked_for_s(address, asyncio.get_running_loop().time()):
+        """Raises InvalidApiKey and counts the failure; once an address has had too many, TooManyAttempts, except for
+        keys that were good when last seen."""
+        is_guess = parsed is None or not self._cache.was_good(parsed.sha256)
+        if is_guess and (blocked_s := self._failures.blocked_for_s(address, asyncio.get_running_loop().time())):
             raise TooManyAttempts("Too many incorrect API keys from your address.", retry_after_s=blocked_s)
         entry = await self._look_up(parsed) if parsed is not None else None
         if entry is None:
@@ -151,6 +153,7 @@ def _principal(key: FoundKey) -> Principal:
         scopes=scopes,
         models=None if key.models is None else frozenset(key.models),
         permissions=permissions,
+        store_days=key.store_days,
     )
 
 

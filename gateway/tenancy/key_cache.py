@@ -54,6 +54,7 @@ class KeyCache:
         self._known: OrderedDict[bytes, CachedKey] = OrderedDict()
         self._digests_of: dict[str, set[bytes]] = {}  # two while a rotated key's old secret is good
         self._unknown_until: OrderedDict[bytes, float] = OrderedDict()
+        self._good_before: OrderedDict[bytes, None] = OrderedDict()
 
     def get(self, sha256: bytes) -> CachedKey | None:
         entry = self._known.get(sha256)
@@ -66,10 +67,15 @@ class KeyCache:
         until = self._unknown_until.get(sha256)
         return until is not None and now_s < until
 
+    def was_good(self, sha256: bytes) -> bool:
+        """Whether it was known until something changed, and was not looked up since: whoever has it does not guess."""
+        return sha256 in self._good_before
+
     def put(self, sha256: bytes, entry: CachedKey, generation: int) -> None:
         if generation != self.generation:
             return
         self._known[sha256] = entry
+        self._good_before.pop(sha256, None)
         self._digests_of.setdefault(entry.principal.api_key_id, set()).add(sha256)
         if len(self._known) > self._max_known:
             digest, oldest = self._known.popitem(last=False)
@@ -81,6 +87,7 @@ class KeyCache:
     def put_unknown(self, sha256: bytes, now_s: float, generation: int) -> None:
         if generation != self.generation:
             return
+        self._good_before.pop(sha256, None)
         self._unknown_until[sha256] = now_s + UNKNOWN_TTL_S
         self._unknown_until.move_to_end(sha256)
         if len(self._unknown_until) > self._max_unknown:
@@ -90,14 +97,22 @@ class KeyCache:
         """One key changed. It may be a new one, so every failed look-up is forgotten too."""
         self.generation += 1
         for sha256 in self._digests_of.pop(api_key_id, ()):
-            self._known.pop(sha256, None)
+            if self._known.pop(sha256, None) is not None:
+                self._remember(sha256)
         self._unknown_until.clear()
 
     def forget_all(self) -> None:
         self.generation += 1
+        for sha256 in self._known:
+            self._remember(sha256)
         self._known.clear()
         self._digests_of.clear()
         self._unknown_until.clear()
+
+    def _remember(self, sha256: bytes) -> None:
+        self._good_before[sha256] = None
+        if len(self._good_before) > self._max_known:
+            self._good_before.popitem(last=False)
 
     def __len__(self) -> int:
         return len(self._known) + len(self._unknown_until)

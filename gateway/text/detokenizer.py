@@ -1,118 +1,90 @@
-"""Token ids to text as they come, ended by stop strings. Knows nothing of requests or of how ids are made."""
+"""Token ids to text as they come, ended by stop strings. Knows nothing of requests or of how ids are made.
+
+Tokens are bytes, and text is what these are in UTF-8, with U+FFFD for each maximal part that begins no character
+(Unicode 16, 3.9, "U+FFFD Substitution of Maximal Subparts"). That depends on no token that follows, so what was shown
+stays true. Byte-level tokenizers decode the same way; those with byte tokens replace a whole run of these where one
+byte is wrong, characters that a client saw long ago included, and agree only on what is valid.
+"""
 
 from __future__ import annotations
 
-import msgspec
-from tokenizers.decoders import DecodeStream
+from codecs import utf_8_decode
+from collections.abc import Sequence
 
+from gateway.text.stop_strings import StopStrings
 from gateway.text.tokenizer import Tokenizer
 
 
-class TextDelta(msgspec.Struct, frozen=True):
-    """Text that is safe to show. finished: a stop string was found, nothing follows.
-
-    num_kept_tokens: completion tokens so far, or, once finished, up to and with the one that completed the stop string.
-    """
-
-    text: str
-    finished: bool
-    num_kept_tokens: int
-
-
 class Detokenizer:
-    """The text of one completion. All deltas together equal the one-shot decode, cut before the first stop string.
+    """The text of one completion. All that is returned together is the text of all ids at once, cut at the first stop
+    string.
 
-    A character that is split over tokens is shown once it is whole. Text that may be the beginning of a stop string
-    is held back until that is decided. The first stop string to be complete wins; it is not looked for within the first
-    `min_tokens` tokens.
+    A character that is split over tokens is shown once it is whole. Stop strings are not looked for within the first
+    `min_tokens` tokens; include_stop: the one that ends the text is shown as well. Special tokens have no text, unless
+    with_special. follows_prompt: the text goes on where a prompt's ended, and a space that it begins with is part of
+    it; a text of its own begins without the one that its tokenizer puts there.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...] = (), *, min_tokens: int = 0) -> None:
-        self._tokenizer = tokenizer
-        self._stream = DecodeStream(skip_special_tokens=True)
-        self._stop = stop
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop: tuple[str, ...] = (),
+        *,
+        min_tokens: int = 0,
+        include_stop: bool = False,
+        with_special: bool = False,
+        follows_prompt: bool = False,
+    ) -> None:
+        self.num_tokens = 0
+        """Tokens taken so far; once finished, up to and with the one that completed the stop string."""
+        self.num_chars = 0
+        """Characters decoded so far, those that are held back included."""
+        self._to_bytes = tokenizer.token_bytes
+        self._skipped = frozenset() if with_special else tokenizer.special_ids
+        self._strips_space = tokenizer.strips_first_space and not follows_prompt
+        self._has_stop = bool(stop)
+        self._stop = StopStrings(stop, include=include_stop)
         self._min_tokens = min_tokens
-        self._token_ids: list[int] = []
-        self._num_decoded_chars = 0
-        self._undecided = False  # the decoder keeps tokens whose bytes are not a whole character yet
-        self._held = ""
-        self._finished = False
+        self._rest = b""  # the beginning of a character
 
     @property
     def finished(self) -> bool:
         """Whether a stop string was found."""
-        return self._finished
+        return self._stop.found
 
     @property
-    def num_tokens(self) -> int:
-        """Tokens taken so far; once finished, up to and with the one that completed the stop string."""
-        return len(self._token_ids)
+    def is_within_character(self) -> bool:
+        """Whether the last token ended in the midst of one."""
+        return bool(self._rest)
 
-    @property
-    def num_chars(self) -> int:
-        """Characters decoded so far, those that are held back included."""
-        return self._num_decoded_chars
-
-    @property
-    def is_holding(self) -> bool:
-        """Whether some of what was pushed is not in the text yet."""
-        return self._undecided or bool(self._held)
-
-    def push(self, token_ids: list[int]) -> TextDelta:
-        """Take the next ids; those after a found stop string are ignored."""
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Take the next ids; returns what is safe to show. Those after a found stop string are ignored."""
+        if not self._has_stop:
+            self.num_tokens += len(token_ids)
+            return self._decode(token_ids)
         shown = ""
         for token_id in token_ids:
-            if self._finished:
+            if self._stop.found:
                 break
-            shown += self._show(self._decode(token_id))
-        return TextDelta(shown, self._finished, len(self._token_ids))
+            self.num_tokens += 1
+            shown += self._show(self._decode((token_id,)))
+        return shown
 
-    def finish(self) -> TextDelta:
-        """The end of the ids: what was held back. Bytes that never became a character end as U+FFFD."""
-        shown = ""
-        if not self._finished:
-            if self._undecided:
-                shown = self._show(self._tokenizer.decode(self._token_ids)[self._num_decoded_chars :])
-            shown += self._held
-            self._held = ""
-        return TextDelta(shown, self._finished, len(self._token_ids))
+    def finish(self) -> str:
+        """The end of the ids: what was held back. A character that never became whole ends as U+FFFD."""
+        if self._stop.found:
+            return ""
+        return self._show(self._decode((), final=True)) + self._stop.finish()
 
-    def _decode(self, token_id: int) -> str:
-        self._token_ids.append(token_id)
-        text = self._stream.step(self._tokenizer.backend, token_id)
-        self._undecided = text is None
-        text = text or ""
-        self._num_decoded_chars += len(text)
+    def _decode(self, token_ids: Sequence[int], *, final: bool = False) -> str:
+        raw = self._rest + b"".join([self._to_bytes(each) for each in token_ids if each not in self._skipped])
+        text, num_used = utf_8_decode(raw, "replace", final)
+        self._rest = raw[num_used:]
+        if self._strips_space and text:
+            self._strips_space = False
+            text = text.removeprefix(" ")
+        self.num_chars += len(text)
         return text
 
     def _show(self, text: str) -> str:
-        if not self._stop:
-            return text
-        held = self._held + text
-        if len(self._token_ids) <= self._min_tokens:
-            self._held = ""
-            return held
-        found = _first_complete(held, self._stop)
-        if found is not None:
-            self._finished = True
-            self._held = ""
-            return held[:found]
-        cut = len(held) - _num_undecided_chars(held, self._stop)
-        self._held = held[cut:]
-        return held[:cut]
-
-
-def _first_complete(text: str, stop: tuple[str, ...]) -> int | None:
-    """Where the stop string begins that is complete first; of several that end together, the longest."""
-    found = [(start + len(word), start) for word in stop if (start := text.find(word)) >= 0]
-    return min(found)[1] if found else None
-
-
-def _num_undecided_chars(text: str, stop: tuple[str, ...]) -> int:
-    """Length of the longest end of text that is the beginning of a stop string."""
-    longest = max(len(word) for word in stop) - 1
-    for size in range(min(longest, len(text)), 0, -1):
-        end = text[-size:]
-        if any(word.startswith(end) for word in stop):
-            return size
-    return 0
+        return self._stop.push(text, is_exempt=self.num_tokens <= self._min_tokens)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from tokenizers import Tokenizer as BackendTokenizer
@@ -15,31 +16,54 @@ _VISIBLE_SPACE = "\u2581"
 
 
 class TokenText:
-    """Bytes by token id. Those of a text's tokens together are the text, before a decoder strips its first space."""
+    """Bytes by token id. Those of a text's tokens together are the text, before a decoder strips its first space.
+
+    special_ids: tokens that are no text. strips_first_space: whether the decoder does.
+    """
 
     def __init__(self, backend: BackendTokenizer) -> None:
         self._backend = backend
-        self._added = {token_id: token.content for token_id, token in backend.get_added_tokens_decoder().items()}
-        self._alphabet = _byte_alphabet() if _is_byte_level(json.loads(backend.to_str())["decoder"]) else None
+        added = backend.get_added_tokens_decoder()
+        self._added_ids = frozenset(added)
+        steps = list(_steps(json.loads(backend.to_str())["decoder"]))
+        self._alphabet = _byte_alphabet() if any(step["type"] == "ByteLevel" for step in steps) else None
+        self._found: dict[int, bytes] = {}  # a vocabulary at most
+        self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self.strips_first_space = any(map(_strips_first_space, steps))
 
     def to_bytes(self, token_id: int) -> bytes:
         """b"" for an id that the tokenizer does not know, as a model's padded vocabulary may have."""
-        if token_id in self._added:
-            return self._added[token_id].encode()
-        token = self._backend.id_to_token(token_id)
+        raw = self._found.get(token_id)
+        if raw is None:
+            raw = self._found[token_id] = self._find(token_id)
+        return raw
+
+    def _find(self, token_id: int) -> bytes:
+        token: str | None = self._backend.id_to_token(token_id)
         if token is None:
             return b""
         if self._alphabet is not None:
-            return bytes(self._alphabet[char] for char in token)
+            is_added = token_id in self._added_ids
+            return token.encode() if is_added else bytes(self._alphabet[char] for char in token)
         if byte := _BYTE_TOKEN.fullmatch(token):
             return bytes([int(byte[1], 16)])
-        return str(token).replace(_VISIBLE_SPACE, " ").encode()
+        return token.replace(_VISIBLE_SPACE, " ").encode()
 
 
-def _is_byte_level(decoder: dict[str, Any] | None) -> bool:
+def _steps(decoder: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """The decoders that a decoder is made of."""
     if decoder is None:
-        return False
-    return decoder["type"] == "ByteLevel" or any(map(_is_byte_level, decoder.get("decoders", ())))
+        return
+    if decoder["type"] != "Sequence":
+        yield decoder
+    for inner in decoder.get("decoders", ()):
+        yield from _steps(inner)
+
+
+def _strips_first_space(decoder: dict[str, Any]) -> bool:
+    if decoder["type"] == "Metaspace":
+        return bool(decoder.get("prepend_scheme", "always") != "never")
+    return bool(decoder["type"] == "Strip" and decoder["content"] == " " and decoder["start"] > 0)
 
 
 def _byte_alphabet() -> dict[str, int]:

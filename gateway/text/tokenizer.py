@@ -5,15 +5,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import msgspec
 from tokenizers import Tokenizer as BackendTokenizer
 from transformers import PreTrainedTokenizerFast
 
 from gateway.errors import InvalidRequest
+from gateway.text.options import USUAL, Rendering
+from gateway.text.template_arguments import chosen, known_arguments
 from gateway.text.token_text import TokenText
+from gateway.text.tools.formats import TemplateTools, template_tools
+from gateway.text.tools.prompt import as_plain_messages, with_call_ids
+from gateway.text.tools.tool import Tool
 
 Message = dict[str, Any]
 
@@ -28,6 +35,11 @@ class Tokenizer:
         self.backend.no_truncation()
         self.backend.no_padding()
         self._token_text = TokenText(self.backend)
+        self.token_bytes: Callable[[int], bytes] = self._token_text.to_bytes
+        """The bytes of one token, which need not be whole characters."""
+        self._template_arguments = known_arguments(fast)
+        self.tools = self._template_tools()
+        """What the chat template makes of tools."""
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> Tokenizer:
@@ -42,33 +54,71 @@ class Tokenizer:
         """Number of ids that mean something, added tokens included."""
         return int(self.backend.get_vocab_size(with_added_tokens=True))
 
-    def render_chat(self, messages: list[Message]) -> str:
-        """The model's prompt for a conversation, ending where the assistant is to speak.
+    def render_chat(self, messages: list[Message], tools: Sequence[Tool] = (), rendering: Rendering = USUAL) -> str:
+        """The model's prompt for a conversation.
 
-        Raises InvalidRequest(param="messages") when the template refuses them.
+        Messages are as templates expect them: a call's arguments an object, or a text where they are none. Raises
+        InvalidRequest, with param="messages" when the template refuses them.
         """
         if not self._fast.chat_template:
             raise InvalidRequest("This model has no chat template; use /v1/completions.", param="messages")
+        arguments = chosen(rendering.arguments, self._template_arguments)
+        described = None
         try:
-            return str(self._fast.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError) as error:
+            if self.tools.is_native:
+                messages = with_call_ids(messages, self.tools.format)
+                described = [tool.described() for tool in tools] or None
+            else:
+                messages = as_plain_messages(messages, tools, self.tools.format)
+            return str(
+                self._fast.apply_chat_template(
+                    messages,
+                    tools=described,
+                    tokenize=False,
+                    add_generation_prompt=rendering.add_generation_prompt,
+                    continue_final_message=rendering.continue_final_message,
+                    **arguments,
+                )
+            )
+        except (jinja2.TemplateError, TypeError, ValueError, KeyError, RecursionError) as error:
             raise InvalidRequest(f"The chat template refuses these messages: {error}", param="messages") from None
 
-    def encode_chat(self, messages: list[Message]) -> list[int]:
+    def encode_chat(
+        self, messages: list[Message], tools: Sequence[Tool] = (), rendering: Rendering = USUAL
+    ) -> list[int]:
         """Token ids of `render_chat`; the template itself writes the special tokens."""
-        return self._encode(self.render_chat(messages), add_special_tokens=False)
+        rendered = self.render_chat(messages, tools, rendering)
+        return self._encode(rendered, add_special_tokens=rendering.add_special_tokens)
 
-    def encode_text(self, text: str) -> list[int]:
+    def encode_text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a plain prompt, with the special tokens that the tokenizer puts around one (such as BOS)."""
-        return self._encode(text, add_special_tokens=True)
+        return self._encode(text, add_special_tokens=add_special_tokens)
 
-    def token_bytes(self, token_id: int) -> bytes:
-        """The bytes of one token, which need not be whole characters."""
-        return self._token_text.to_bytes(token_id)
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Tokens that are no text."""
+        return self._token_text.special_ids
 
-    def decode(self, token_ids: list[int]) -> str:
-        """The text of ids in one go, special tokens left out."""
-        return str(self.backend.decode(token_ids, skip_special_tokens=True))
+    @property
+    def strips_first_space(self) -> bool:
+        """Whether the space that a text's first token begins with is not shown."""
+        return self._token_text.strips_first_space
+
+    def decode(self, token_ids: list[int], *, with_special: bool = False) -> str:
+        """The text of ids in one go, special tokens left out unless with_special."""
+        return str(self.backend.decode(token_ids, skip_special_tokens=not with_special))
+
+    def _template_tools(self) -> TemplateTools:
+        template = self._fast.chat_template
+        if isinstance(template, dict):  # of several, one is for tools
+            template = template.get("tool_use") or template.get("default")
+        found = template_tools(template)
+        special = {
+            token.content: token_id
+            for token_id, token in self.backend.get_added_tokens_decoder().items()
+            if token.special
+        }
+        return msgspec.structs.replace(found, trigger_id=special.get(found.format.trigger))
 
     def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         # The batch calls release the interpreter lock; the fast one leaves out offsets, which nobody reads.

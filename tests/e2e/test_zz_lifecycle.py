@@ -11,6 +11,9 @@ import httpx
 
 from tests.e2e.installation import BASE, Installation
 
+RESTART_S = 60.0
+"""Within which a machine that runs other tests as well has a new engine ready; one that is idle needs ten."""
+
 
 def lines_of_a_stream(installation: Installation, max_tokens: int) -> httpx.Response:
     body = {
@@ -36,7 +39,7 @@ def test_a_killed_engine_ends_its_streams_with_an_error_and_comes_back(installat
     assert "data: [DONE]" not in rest
     status = 0
     while status != 200:
-        assert time.monotonic() - killed_s < 20
+        assert time.monotonic() - killed_s < RESTART_S
         with lines_of_a_stream(installation, max_tokens=2) as response:
             status = response.status_code
             response.read()

@@ -103,6 +103,13 @@ def test_drafts_change_how_fast_a_text_comes_and_nothing_else() -> None:
     assert usage.completion_tokens == 20
 
 
+def test_of_drafts_no_more_are_accepted_than_tokens_are_kept() -> None:
+    predicted = request(max_tokens=12, predicted_token_ids=expected_choice(request(max_tokens=12), seed=5).shown)
+    aborted = {4: [Abort("r", num_kept_tokens=2, index=0)]}
+    usage = final(run_core(predicted, num_draft_tokens=4, later=aborted)[0]).usage
+    assert usage.completion_tokens == usage.accepted_draft_tokens == 2 < usage.draft_tokens
+
+
 def test_a_grammar_is_compiled_first_and_ends_the_text() -> None:
     asked = request(grammar={"kind": "regex", "source": "x"}, max_tokens=40)
     compiler = SlowCompiler()

@@ -98,7 +98,7 @@ def billed(site: Site, seen: list[Seen], *reasons: str) -> list[Row]:
     return rows()
 
 
-def until(holds: Callable[[], bool], within_s: float = 15.0) -> None:
+def until(holds: Callable[[], bool], within_s: float = 30.0) -> None:
     deadline_s = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < deadline_s

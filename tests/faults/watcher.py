@@ -22,16 +22,49 @@ _REQUEST_ID = re.compile(rb"\r\nx-request-id: (\S+)\r\n", re.IGNORECASE)
 TIMEOUT_S = 20.0
 
 
+def request_bytes(secret: str, body: bytes) -> bytes:
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-type: application/json\r\n"
+        f"authorization: Bearer {secret}\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+class Listener:
+    """Takes the bytes of a reply, streamed or whole, as they come."""
+
+    def __init__(self) -> None:
+        self.seen = Seen()
+        self._received, self._position = b"", 0
+
+    def hear(self, data: bytes) -> None:
+        self._received += data
+        if not self.seen.request_id and (found := _REQUEST_ID.search(self._received)):
+            self.seen.request_id = found[1].decode()
+            self.seen.status = int(self._received.split()[1])
+        for event in _EVENT.finditer(self._received, self._position):
+            self._position = event.end()
+            self._take(json.loads(event[1]))
+        self.seen.has_ended = b"data: [DONE]\n\n" in self._received[self._position :]
+
+    def _take(self, event: dict[str, Any]) -> None:
+        if "error" in event:
+            self.seen.has_failed = True
+            return
+        self.seen.num_tokens += sum(len(choice["text"]) for choice in event["choices"])
+        self.seen.usage = event.get("usage") or self.seen.usage
+
+
 class Watcher:
     """One request over a connection of its own. `leave_after` tokens it disconnects. secret: of a key, the site's
     without one."""
 
     def __init__(self, site: Site, gateway: int, *, secret: str | None = None, **fields: Any) -> None:
-        self.seen = Seen()
+        self._listener = Listener()
+        self.seen = self._listener.seen
         site.seen.append(self.seen)
         body = {"model": BASE, "prompt": PROMPT, "ignore_eos": True, "stream": True, "max_tokens": 40, **fields}
-        self._body = msgspec.json.encode(body)
-        self._secret = secret or site.key.secret
+        self._request = request_bytes(secret or site.key.secret, msgspec.json.encode(body))
         self._port = site.gateways[gateway].port
         self._changed = asyncio.Event()
 
@@ -41,7 +74,7 @@ class Watcher:
             async with asyncio.timeout(TIMEOUT_S):
                 reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
                 try:
-                    writer.write(self._request())
+                    writer.write(self._request)
                     await self._read(reader, leave_after)
                 finally:
                     writer.transport.abort()
@@ -54,31 +87,9 @@ class Watcher:
                 self._changed.clear()
                 await self._changed.wait()
 
-    def _request(self) -> bytes:
-        head = (
-            "POST /v1/completions HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-type: application/json\r\n"
-            f"authorization: Bearer {self._secret}\r\ncontent-length: {len(self._body)}\r\n\r\n"
-        )
-        return head.encode() + self._body
-
     async def _read(self, reader: asyncio.StreamReader, leave_after: int | None) -> None:
-        received, position = b"", 0
         while data := await reader.read(65536):
-            received += data
-            if not self.seen.request_id and (found := _REQUEST_ID.search(received)):
-                self.seen.request_id = found[1].decode()
-                self.seen.status = int(received.split()[1])
-            for event in _EVENT.finditer(received, position):
-                position = event.end()
-                self._take(json.loads(event[1]))
-            self.seen.has_ended = b"data: [DONE]\n\n" in received[position:]
+            self._listener.hear(data)
             self._changed.set()
             if leave_after is not None and self.seen.num_tokens >= leave_after:
                 return
-
-    def _take(self, event: dict[str, Any]) -> None:
-        if "error" in event:
-            self.seen.has_failed = True
-            return
-        self.seen.num_tokens += sum(len(choice["text"]) for choice in event["choices"])
-        self.seen.usage = event.get("usage") or self.seen.usage

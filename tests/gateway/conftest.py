@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import asyncpg
@@ -38,10 +39,18 @@ async def _create_database(postgres: str, name: str, template: str) -> None:
 
 @pytest.fixture(scope="session")
 def house(postgres: str, database_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    folder: Path = tmp_path_factory.mktemp("house")
+    with open_house(postgres, database_template, tmp_path_factory.mktemp("house"), "house") as house:
+        yield house
+
+
+@contextmanager
+def open_house(
+    postgres: str, database_template: str, folder: Path, database: str, tokens_per_s: int = 500
+) -> Iterator[House]:
+    """A gateway over a new database of this name, until the context is left."""
     model_dir = make_model_folder(folder / "model")
-    asyncio.run(_create_database(postgres, "house", database_template))
-    dsn = with_database(postgres, "house")
+    asyncio.run(_create_database(postgres, database, database_template))
+    dsn = with_database(postgres, database)
     acme = asyncio.run(make_tenant(dsn, "acme", "pirate", "1"))
     globex = asyncio.run(make_tenant(dsn, "globex", "poet", "2"))
     operator_key = asyncio.run(make_operator_key(dsn))
@@ -55,7 +64,7 @@ def house(postgres: str, database_template: str, tmp_path_factory: pytest.TempPa
         cors_origins="https://app.example.com, https://other.example.com:8443",
     )
     (folder / "run").mkdir()
-    engine = FakeEngine(settings.engine_endpoint, model_dir, "--tokens-per-s", "500")
+    engine = FakeEngine(settings.engine_endpoint, model_dir, "--tokens-per-s", str(tokens_per_s))
     gateway = LiveGateway(settings, model_dir, dsn)
     try:
         gateway.start()

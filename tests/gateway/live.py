@@ -123,6 +123,12 @@ class LiveGateway:
         assert self._services is not None
         return sum(backend.num_in_flight for pool in self._services.pools.values() for backend in pool.backends)
 
+    @property
+    def num_connections(self) -> int:
+        """Of clients, open ones."""
+        assert self._server is not None
+        return len(self._server.server_state.connections)
+
     def start(self) -> None:
         self._thread.start()
         self.wait_ready()

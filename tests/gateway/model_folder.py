@@ -1,4 +1,7 @@
-"""A model folder without weights: a byte-level tokenizer with a few merges, a chat template, a tiny config."""
+"""A model folder without weights: a byte-level tokenizer with a few merges, a chat template, a tiny config.
+
+With tools the prompt is the last message alone, so that a model that repeats its prompt can be made to call them.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,12 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 CONTEXT = 512
 CHAT_TEMPLATE = (
+    '{# <tool_call> {"name": NAME, "arguments": OBJECT} #}'
+    "{% if tools %}{{ messages[-1]['content'] }}{% else %}"
     "{% for message in messages %}"
     "{% if message['content'] == 'refuse me' %}{{ raise_exception('the template refuses') }}{% endif %}"
     "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}{% endif %}"
 )
 _CORPUS = ["the quick brown fox jumps over the lazy dog", "hello there, how are you today?", "stop here and there"] * 8
 

@@ -54,7 +54,7 @@ EVENT = UsageEvent(
 
 def test_a_request_counts_by_phase_and_time_overall_and_for_its_tenant() -> None:
     registry = CollectorRegistry()
-    RequestMetrics(registry).count(EVENT, USAGE)
+    RequestMetrics(registry).count([(EVENT, USAGE)])
     phases = {"prompt": 20, "cached": 16, "generation": 5, "discarded": 2, "draft": 4, "accepted": 3}
     for phase, expected in phases.items():
         overall, own = {"model_name": "tiny", "phase": phase}, {"tenant": "proj_1", "phase": phase}
@@ -80,8 +80,7 @@ def test_tenants_beyond_the_bound_share_a_label_and_nothing_is_lost() -> None:
     registry = CollectorRegistry()
     metrics = RequestMetrics(registry)
     for number in range(MAX_TENANT_LABELS + 7):
-        for _ in range(2):
-            metrics.count(msgspec.structs.replace(EVENT, project_id=f"proj_{number}"), USAGE)
+        metrics.count([(msgspec.structs.replace(EVENT, project_id=f"proj_{number}"), USAGE)] * 2)
     values = {
         sample.labels["tenant"]: sample.value
         for metric in registry.collect()

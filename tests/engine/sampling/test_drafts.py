@@ -19,6 +19,7 @@ KINDS: dict[str, dict[str, object]] = {
     "seeded": {"temperature": 1.0, "seed": 5},
     "seeded-truncated": {"temperature": 0.8, "seed": 6, "top_p": 0.9, "top_k": 40, "repetition_penalty": 1.2},
     "seeded-biased": {"temperature": 1.2, "seed": 7, "min_p": 0.05, "logit_bias": {3: 4.0, 9: -100.0}},
+    "seeded-allowed": {"temperature": 1.0, "seed": 9, "allowed_token_ids": list(range(0, 199, 5))},
     "late-stop": {"temperature": 1.0, "seed": 8, "min_tokens": NUM_TOKENS, "stop_token_ids": list(range(0, 150, 2))},
 }
 

@@ -33,6 +33,7 @@ PARAMS = st.builds(
     frequency_penalty=st.sampled_from((0.0, -1.0, 1.5)),
     repetition_penalty=st.sampled_from((1.0, 0.5, 1.3)),
     logit_bias=st.dictionaries(TOKEN, st.floats(-100, 100), max_size=4),
+    allowed_token_ids=st.sampled_from(((), (), (5, 7, 40), EOS)),
 )
 
 
@@ -66,7 +67,8 @@ class Case(msgspec.Struct, frozen=True):
     allowed: frozenset[int] | None
 
     def row(self, seed: int = 0) -> Row:
-        request = GenerateRequest("r", self.prompt, self.params, "t")
+        params = self.params if self.allowed is None else msgspec.structs.replace(self.params, allowed_token_ids=())
+        request = GenerateRequest("r", self.prompt, params, "t")
         sequence = Sequence(request, self.prompt + self.completion, seed, 0.0)
         if self.allowed is not None:
             sequence.matcher = OneOf(self.allowed)
@@ -81,7 +83,7 @@ class Case(msgspec.Struct, frozen=True):
         expected = penalties_reference(
             biased, self.prompt, completion, p.repetition_penalty, p.frequency_penalty, p.presence_penalty
         )
-        choices = set(range(VOCAB)) if self.allowed is None else set(self.allowed)
+        choices = set(p.allowed_token_ids or range(VOCAB)) if self.allowed is None else set(self.allowed)
         if len(completion) < p.min_tokens:
             ends = {*p.stop_token_ids, *(() if p.ignore_eos else EOS)}
             choices = choices - ends or choices

@@ -131,7 +131,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Little makes preemptions and evictions, more lets prefixes be found again."""
         self.blocks = BlockManager(num_blocks, BLOCK_SIZE)
         self.scheduler = Scheduler(
-            self.blocks, self.slots, LIMITS, lambda: self.now_s, make_drafter=lambda: Oracle(self.texts)
+            self.blocks, self.slots, LIMITS, lambda: self.now_s, make_drafter=lambda _: Oracle(self.texts)
         )
         self.runner = HashingRunner(num_blocks, BLOCK_SIZE, self.slots.adapter)
 

@@ -35,6 +35,7 @@ from gateway.admin.spend_limits import UpdateSpendLimit
 from gateway.admin.stripe_customers import SetStripeCustomer
 from gateway.admin.users import CreateUser, ModifyUser, ResetUser
 from gateway.admin.webhooks import CreateWebhook
+from gateway.api.shape import Shape
 
 GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
     SetAdapter: {"defaults": {"temperature": 0.5, "system_prompt": None}, "pinned": False},
@@ -76,7 +77,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
         "ip_allowlist": ["10.0.0.0/8"],
     },
     ModifyMember: {"role": "viewer"},
-    ModifyProject: {"name": "x"},
+    ModifyProject: {"name": "x", "keep_replies": True, "store_days": 0},
     ModifyUser: {"name": "X", "role": "viewer"},
     ResetUser: {"password": "a long new password"},
     RotateKey: {"grace_seconds": 1},
@@ -124,11 +125,13 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
 
 
 class Route(msgspec.Struct, frozen=True):
-    """path: a pattern with {name} for each parameter. access: None where the route declares none."""
+    """path: a pattern with {name} for each parameter. access: None where the route declares none. query: of a route
+    beside the admin API."""
 
     method: str
     path: str
     access: Access | None
+    query: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -156,5 +159,6 @@ def routes_of(app: Litestar) -> list[Route]:
         for handler in getattr(route, "route_handlers", []):
             assert isinstance(handler, HTTPRouteHandler)
             path = re.sub(r"\{(\w+):\w+\}", r"{\1}", route.path)
-            routes += [Route(method, path, handler.opt.get("access")) for method in handler.http_methods]
+            access, query = handler.opt.get("access"), tuple(handler.opt.get("shape", Shape()).query)
+            routes += [Route(method, path, access, query) for method in handler.http_methods]
     return sorted((route for route in routes if route.method != "OPTIONS"), key=str)

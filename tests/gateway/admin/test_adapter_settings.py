@@ -58,7 +58,7 @@ async def test_what_is_named_changes_and_null_clears(operator: httpx.AsyncClient
 
 WRONG: dict[str, Any] = {
     "temperature": 2.1,
-    "top_p": 0,
+    "top_p": -0.1,
     "top_k": -2,
     "min_p": 1.1,
     "presence_penalty": 3,

@@ -106,3 +106,10 @@ def test_the_service_tier_that_was_served_is_named(client, asked: str, said: str
         model="tiny", messages=MESSAGES, max_tokens=1, service_tier=asked, stream=True
     )
     assert {chunk.service_tier for chunk in stream} == {said}
+
+
+async def test_more_log_probabilities_than_a_reply_can_show_are_refused(house: House):
+    body = {"model": "tiny", "prompt": ["a"] * 64, "max_tokens": 500, "n": 32, "logprobs": 5}
+    async with httpx.AsyncClient(base_url=house.url, headers={"authorization": f"Bearer {house.acme.key}"}) as http:
+        reply = await http.post("/v1/completions", json=body)
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "logprobs")

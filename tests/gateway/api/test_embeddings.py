@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import struct
+from typing import Any
 
 import httpx
 import openai
@@ -12,6 +13,9 @@ import pytest
 
 from engine.fake import fake_embedding
 from engine.protocol import GenerateRequest, SamplingParams
+from gateway.api.embeddings import check_numbers
+from gateway.api.embeddings_wire import EmbeddingsRequest
+from gateway.errors import InvalidRequest
 from tests.gateway.api.test_streams import usage_rows
 from tests.gateway.conftest import House
 
@@ -78,3 +82,16 @@ async def test_each_input_is_one_row_of_the_ledger(house: House):
     assert len(mine) == 40
     assert {(row["prompt_tokens"], row["completion_tokens"], row["model"]) for row in mine} == {(1, 0, "tiny:poet")}
     assert {row["endpoint"] for row in mine} == {"/v1/embeddings"}
+
+
+def test_more_numbers_than_a_reply_can_show_are_refused_before_any_work() -> None:
+    def check(num_inputs: int, size: int, **fields: Any) -> None:
+        check_numbers(EmbeddingsRequest(model="tiny", input="x", **fields), num_inputs, size)
+
+    check(2048, 2048)
+    check(2048, 4096, encoding_format="base64")
+    check(2048, 4096, dimensions=256)
+    for fields in ({}, {"encoding_format": "float"}, {"dimensions": 4096}, {"dimensions": 10_000}):
+        with pytest.raises(InvalidRequest, match="numbers") as refused:
+            check(2048, 4096, **fields)
+        assert refused.value.param == "input"

@@ -6,7 +6,9 @@ import msgspec
 import pytest
 
 from engine.protocol import Grammar
+from gateway.api.fields import MAX_DEPTH
 from gateway.api.grammar import ResponseFormat, StructuredOutputs, requested_grammar
+from gateway.errors import InvalidRequest
 
 SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"const": 1.0}}}
 SCHEMA_TEXT = '{"type":"object","properties":{"b":{"type":"integer"},"a":{"const":1.0}}}'
@@ -41,3 +43,12 @@ def test_a_response_format_is_a_grammar(given, grammar):
 def test_structured_outputs_are_a_grammar(given, grammar):
     wanted = msgspec.convert(given, StructuredOutputs)
     assert requested_grammar(ResponseFormat("text"), wanted) == (grammar, "structured_outputs")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "true", "[]", "{} {}", '{"a":' * 3000, '{"a":' * MAX_DEPTH + "1" + "}" * MAX_DEPTH]
+)
+def test_a_schema_as_text_is_an_object_of_bounded_depth(text: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        requested_grammar(None, StructuredOutputs(json=text))
+    assert (refused.value.param, refused.value.code) == ("structured_outputs.json", "invalid_value")

@@ -116,6 +116,11 @@ async def test_async_stream(async_client):
     assert chunks[-1].choices[0].finish_reason == "length"
 
 
+def test_replies_name_the_organization_of_the_key(client):
+    reply = client.models.with_raw_response.list()
+    assert reply.headers["openai-organization"].startswith("org_")
+
+
 def test_models_are_the_base_and_this_tenants_adapters(client, house: House):
     assert [model.id for model in client.models.list()] == ["tiny", "tiny:pirate"]
     model = client.models.retrieve("tiny:pirate")

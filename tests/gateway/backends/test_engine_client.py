@@ -34,8 +34,9 @@ from engine.protocol import (
     UsageRecord,
     encode,
 )
+from gateway.backends.backlog import JOIN_ABOVE, MAX_UNREAD_VALUES
 from gateway.backends.engine_client import EngineBackend
-from gateway.errors import BackendFailed, GatewayError, InvalidRequest, Overloaded
+from gateway.errors import BackendFailed, GatewayError, InvalidRequest, Overloaded, ReadTooSlowly
 from gateway.metering.format import Count
 from gateway.text.tokenizer import Tokenizer
 from tests.gateway.backends.scripted import ListSink, ScriptedEngine
@@ -73,6 +74,7 @@ def make_backend(endpoint: str, model_dir: Path, sink: ListSink) -> EngineBacken
         tokenizer=Tokenizer.from_folder(model_dir),
         sink=sink,
         give_up_s=0.05,
+        full_for_s=0.0,
     )
 
 
@@ -119,6 +121,32 @@ async def test_deltas_then_the_final_and_its_usage_once(engine, backend, sink):
     assert sink.engine_ids == ["engine"]
     await backend.acknowledge([("req_1", 0)])
     assert (await engine.expect(AckUsage)).keys == [("req_1", 0)]
+
+
+async def test_a_stream_that_nobody_reads_is_aborted_once_too_much_of_it_waits(engine, backend, sink):
+    await ready(backend, engine)
+    items = backend.generate(request())
+    reading = asyncio.create_task(anext(items))
+    await engine.expect(Submit)
+    await engine.send(StepOutputs([Delta("req_1", [7], 1)]))
+    assert await reading == [Delta("req_1", [7], 1)]
+    at_once = MAX_UNREAD_VALUES // JOIN_ABOVE
+    count = 1
+    for _ in range(2 * JOIN_ABOVE + 2):
+        count += at_once
+        await engine.send(StepOutputs([Delta("req_1", [8] * at_once, count)]))
+    assert (await engine.expect(Abort)).request_id == "req_1"
+    await engine.send(StepOutputs([], [final(completion=count, reason="abort")]))
+    await until(lambda: len(sink.counts) == 2 * JOIN_ABOVE + 3)
+    kept = [delta async for item in items_until_too_slow(items) for delta in item]
+    assert sum(len(delta.token_ids) for delta in kept) <= MAX_UNREAD_VALUES + 2 * JOIN_ABOVE * at_once
+    assert sink.records == [UsageRecord("req_1", 0, "abort", Usage(3, count), b"m")]
+
+
+async def items_until_too_slow(items):
+    with pytest.raises(ReadTooSlowly):
+        async for item in items:
+            yield item
 
 
 class DyingSink(ListSink):
@@ -192,11 +220,14 @@ async def test_tokens_after_a_stop_string_are_discarded_even_if_the_engine_was_f
     stream = backend.generate(request())
     first = asyncio.create_task(anext(stream))
     await engine.expect(Submit)
-    await engine.send(StepOutputs([Delta("req_1", [7, 8, 9, 9], 4)], [final(completion=4)]))
+    ended = final(completion=4)
+    usage = msgspec.structs.replace(ended.usage, draft_tokens=5, accepted_draft_tokens=4)
+    await engine.send(StepOutputs([Delta("req_1", [7, 8, 9, 9], 4)], [msgspec.structs.replace(ended, usage=usage)]))
     await first
     await backend.stop_at("req_1", 0, 3)
     end = await anext(stream)
-    assert (end.finish_reason, end.usage) == ("stop", Usage(3, 3, discarded_tokens=1))
+    expected = Usage(3, 3, discarded_tokens=1, draft_tokens=5, accepted_draft_tokens=3)
+    assert (end.finish_reason, end.usage) == ("stop", expected), "no more of them is accepted than is kept"
     assert [(record.finish_reason, record.usage) for record in sink.records] == [("stop", end.usage)]
     await stream.aclose()
     assert len(sink.records) == 1

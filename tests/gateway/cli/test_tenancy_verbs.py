@@ -30,6 +30,19 @@ async def test_a_tenant_is_suspended_resumed_and_deleted(lorikeet: Cli, server: 
     assert (code, err.startswith("lorikeet: there is no tenant named 'acme'")) == (1, True)
 
 
+async def test_what_may_be_kept_of_a_tenant_is_changed_and_recorded(lorikeet: Cli) -> None:
+    await lorikeet.json("tenant", "create", "acme")
+    told = "tenant acme: replies for an Idempotency-Key are not kept, completions are stored for 30 days\n"
+    assert await lorikeet("tenant", "modify", "acme", "--keep-replies", "no", "--store-days", "30") == (0, told, "")
+    shown = await lorikeet.json("tenant", "modify", "acme", "--keep-replies", "yes")
+    assert (shown["name"], shown["keep_replies"], shown["store_days"]) == ("acme", True, 30)
+    assert await lorikeet.json("tenant", "modify", "acme") == shown
+    code, _, err = await lorikeet("tenant", "modify", "acme", "--store-days", "366")
+    assert (code, "store_days" in err) == (1, True)
+    events = [row["type"] for row in await lorikeet.json("audit", "list", "--tenant", "acme")]
+    assert events == ["project.updated", "project.updated", "project.created"]
+
+
 async def test_a_key_is_narrowed_rotated_and_suspended(lorikeet: Cli, server: AdminServer) -> None:
     await lorikeet.json("tenant", "create", "acme")
     narrow = ["--scope", "inference", "--scope", "adapters", "--model", "tiny", "--ip", "10.0.0.0/8"]

@@ -52,3 +52,16 @@ def test_a_failed_look_up_is_remembered_briefly() -> None:
     assert cache.is_unknown(digest(1), 10.0 + UNKNOWN_TTL_S / 2)
     assert not cache.is_unknown(digest(1), 10.0 + UNKNOWN_TTL_S)
     assert not cache.is_unknown(digest(2), 10.0)
+
+
+def test_a_key_that_was_good_until_something_changed_is_remembered_as_no_guess() -> None:
+    cache = KeyCache(max_known=2)
+    for number in range(3):
+        cache.put(digest(number), entry(number), cache.generation)
+    cache.forget_all()
+    assert [cache.was_good(digest(number)) for number in range(3)] == [False, True, True]
+    cache.put(digest(1), entry(1), cache.generation)
+    cache.put_unknown(digest(2), 0.0, cache.generation)
+    assert not any(cache.was_good(digest(number)) for number in range(3)), "each was looked up since"
+    cache.forget("key_1")
+    assert cache.was_good(digest(1))

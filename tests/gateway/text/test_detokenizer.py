@@ -26,12 +26,9 @@ def shown(tokenizer: Tokenizer, chunks: list[list[int]], stop: tuple[str, ...] =
     detokenizer = Detokenizer(tokenizer, stop)
     text = ""
     for chunk in chunks:
-        delta = detokenizer.push(chunk)
-        text += delta.text
-        if delta.finished:
-            return text, True, delta.num_kept_tokens
-    last = detokenizer.finish()
-    return text + last.text, last.finished, last.num_kept_tokens
+        text += detokenizer.push(chunk)
+    text += detokenizer.finish()
+    return text, detokenizer.finished, detokenizer.num_tokens
 
 
 def chunked(ids: list[int], sizes: list[int]) -> list[list[int]]:
@@ -73,24 +70,22 @@ def test_stop_strings_cut_where_a_search_of_the_whole_text_would(tokenizer, text
 @settings(deadline=None)
 def test_no_piece_shows_half_a_character(tokenizer: Tokenizer, text: str):
     detokenizer = Detokenizer(tokenizer)
-    pieces = [detokenizer.push([token_id]).text for token_id in tokenizer.encode_text(text)]
+    pieces = [detokenizer.push([token_id]) for token_id in tokenizer.encode_text(text)]
     assert sum(piece.count("\ufffd") for piece in pieces) <= text.count("\ufffd")
 
 
 def test_text_that_may_begin_a_stop_string_is_held_back_then_shown(tokenizer: Tokenizer):
     detokenizer = Detokenizer(tokenizer, ("abcd",))
-    shown = [detokenizer.push(tokenizer.encode_text(letter)).text for letter in "xabcx"]
+    shown = [detokenizer.push(tokenizer.encode_text(letter)) for letter in "xabcx"]
     assert shown == ["x", "", "", "", "abcx"]
-    assert detokenizer.push(tokenizer.encode_text("ab")).text == ""
-    assert detokenizer.finish().text == "ab"
+    assert detokenizer.push(tokenizer.encode_text("ab")) == ""
+    assert detokenizer.finish() == "ab"
 
 
 def test_no_stop_string_is_looked_for_within_min_tokens(tokenizer: Tokenizer):
     detokenizer = Detokenizer(tokenizer, ("b",), min_tokens=3)
-    deltas = [detokenizer.push(tokenizer.encode_text(letter)) for letter in "abcab"]
-    assert "".join(delta.text for delta in deltas) == "abca"
-    assert deltas[-1].finished
-    assert deltas[-1].num_kept_tokens == 5
+    assert "".join(detokenizer.push(tokenizer.encode_text(letter)) for letter in "abcab") == "abca"
+    assert (detokenizer.finished, detokenizer.num_tokens) == (True, 5)
 
 
 def test_special_tokens_are_never_shown(tokenizer: Tokenizer):

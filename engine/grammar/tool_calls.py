@@ -1,0 +1,83 @@
+"""Tool calls as a grammar in llguidance's Lark dialect: text, or calls whose arguments match their tool's schema."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from engine.grammar.json_schema import Unenforceable, prepare_schema
+from engine.protocol import CallableTool, CallGrammar
+
+ANY_TEXT = "/(?s:.*)/"
+
+_decode = msgspec.json.Decoder(CallGrammar).decode
+
+
+def call_rules(source: str) -> str:
+    """The rules of a `CallGrammar`. Raises Unenforceable, with the label of the tool at fault."""
+    wanted = _grammar(source)
+    rules = [_start(wanted), _calls(wanted)]
+    for index, tool in enumerate(wanted.tools):
+        rules.append(f"call_{index}: {_text(tool.head)} arguments_{index} {_text(wanted.end)}")
+        rules.append(f"arguments_{index}: %json {json.dumps(_arguments_schema(tool))}")
+    return "\n".join(rules)
+
+
+def parts(source: str) -> list[tuple[str, str]]:
+    """(label, rules) of the schemas that it is made of, each as a grammar of its own: which of them is at fault?"""
+    wanted = _grammar(source)
+    schemas = [(tool.label, _arguments_schema(tool)) for tool in wanted.tools]
+    if wanted.text_schema is not None:
+        schemas.append((wanted.text_label, _schema(wanted.text_schema, wanted.text_label)))
+    return [(label, f"start: %json {json.dumps(schema)}") for label, schema in schemas]
+
+
+def _grammar(source: str) -> CallGrammar:
+    try:
+        return _decode(source)
+    except msgspec.DecodeError as error:
+        raise Unenforceable(f"not a grammar of tool calls: {error}") from None
+
+
+def _start(wanted: CallGrammar) -> str:
+    """Where calls come: no text can be read as both, so that whoever reads it knows what it is."""
+    trigger = wanted.trigger
+    calls = f"<[{trigger}]> calls" if isinstance(trigger, int) else f"{_text(trigger)} calls"
+    if wanted.must_call:
+        return f"start: {calls}"
+    if wanted.text_schema is not None:
+        schema = _schema(wanted.text_schema, wanted.text_label)
+        return f"start: text | {calls}\ntext: %json {json.dumps(schema)}"
+    if isinstance(trigger, int):  # which no text can hold: its letters are text like any other
+        return f"start: TEXT ({calls})?\nTEXT: {ANY_TEXT}"
+    if trigger:
+        no_trigger = f"{ANY_TEXT} & ~({ANY_TEXT} {_text(trigger)} {ANY_TEXT})"
+        return f"start: TEXT | before calls\nTEXT: {no_trigger}\nbefore[lazy]: {ANY_TEXT} {_text(trigger)}"
+    heads = " | ".join(_text(wanted.opening + tool.head) for tool in wanted.tools)
+    return f"start: TEXT | calls\nTEXT: {ANY_TEXT} & ~(({heads}) {ANY_TEXT})"
+
+
+def _calls(wanted: CallGrammar) -> str:
+    more = wanted.max_calls - 1
+    repeated = f"({_text(wanted.separator)} call){{0,{more}}}" if more else ""
+    call = " | ".join(f"call_{index}" for index in range(len(wanted.tools)))
+    return f"calls: {_text(wanted.opening)} call {repeated} {_text(wanted.closing)}\ncall: {call}"
+
+
+def _arguments_schema(tool: CallableTool) -> dict[str, Any]:
+    """Arguments are an object, whether or not their schema says so."""
+    return {"type": "object"} | _schema(tool.parameters, tool.label)
+
+
+def _schema(schema: dict[str, Any], label: str) -> dict[str, Any]:
+    try:
+        return prepare_schema(schema)
+    except Unenforceable as error:
+        raise Unenforceable(str(error), label) from None
+
+
+def _text(literal: str) -> str:
+    """Nothing has no literal."""
+    return json.dumps(literal) if literal else ""

@@ -1,0 +1,246 @@
+"""`python -m gateway.bench.streams`: what a streamed chat costs the gateway, and where.
+
+Over the fake engine, with authentication, limits and metering on: processor time of one gateway for a chat of a
+kilobyte and each of its chunks, with the rooms where it goes; then how much longer a client of the gateway waits for a
+token than one that speaks the engine's protocol itself. A program, never a timed test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvloop
+
+from engine.config import load_model_config, model_digest
+from engine.protocol import Final, GenerateRequest, SamplingParams, UsageRecord
+from gateway.backends.base import Acknowledged
+from gateway.backends.engine_client import EngineBackend
+from gateway.bench.http import connect, post
+from gateway.bench.installation import MODEL_NAME, Installation, running
+from gateway.bench.load import WORDS, quantile_ms
+from gateway.bench.open_loop import Connections
+from gateway.metering.format import Count
+from gateway.observe import configure_logging
+from gateway.text.tokenizer import Tokenizer
+
+PATH = "/v1/chat/completions"
+PROMPT_BYTES = 1024
+MAX_CONNECTIONS = 256
+STEPS_PER_S = 100
+"""Slow enough that each token is a chunk of its own."""
+
+WARM_UP_S = 2.0
+TOP = 20
+
+
+class NoBooks:
+    """A sink that forgets, and tells engines to do the same."""
+
+    def __init__(self) -> None:
+        self._telling: set[asyncio.Task[None]] = set()
+
+    def dispatched(self, request: GenerateRequest, engine_id: str) -> None:
+        pass
+
+    def progressed(self, counts: list[Count]) -> None:
+        pass
+
+    def record(
+        self,
+        usage: UsageRecord,
+        *,
+        engine_id: str,
+        source: Acknowledged | None,
+        ttft_ms: float | None,
+        latency_ms: float | None,
+    ) -> None:
+        if source is not None:
+            telling = asyncio.create_task(source.acknowledge([(usage.request_id, usage.attempt)]))
+            self._telling.add(telling)
+            telling.add_done_callback(self._telling.discard)
+
+    def given_up(self, request_ids: Collection[str]) -> None:
+        pass
+
+
+def chat(rng: random.Random, max_tokens: int, *, stream: bool) -> bytes:
+    """The body of a request of about PROMPT_BYTES."""
+    text = ""
+    while len(text) < PROMPT_BYTES - 100:
+        text += f"{rng.choice(WORDS)} "
+    messages = [{"role": "user", "content": text}]
+    body = {"model": MODEL_NAME, "messages": messages, "max_tokens": max_tokens, "stream": stream, "ignore_eos": True}
+    return msgspec.json.encode(body)
+
+
+async def used_us(installation: Installation, requests: Sequence[bytes], rate: float, seconds: float) -> float:
+    """Microseconds of the gateway's processor time for one request, beyond what it uses when it is idle."""
+    connections = Connections([await connect("127.0.0.1", installation.ports[0]) for _ in range(MAX_CONNECTIONS)])
+    try:
+        if set(await asyncio.gather(*map(connections.ask, requests))) != {200}:
+            raise RuntimeError("the gateway does not answer as it should")
+        await asyncio.sleep(WARM_UP_S)
+        before_s = installation.cpu_s()
+        await asyncio.sleep(seconds / 2)
+        idle_share = (installation.cpu_s() - before_s) / (seconds / 2)
+        for gateway in installation.gateways:
+            gateway.send_signal(signal.SIGUSR1)
+        before_s, start_s = installation.cpu_s(), time.perf_counter()
+        asked, due = itertools.cycle(requests), range(round(rate * seconds))
+        async with asyncio.TaskGroup() as group:
+            for _ in due:
+                group.create_task(connections.ask(next(asked)))
+                await asyncio.sleep(1 / rate)
+        return (installation.cpu_s() - before_s - idle_share * (time.perf_counter() - start_s)) / len(due) * 1e6
+    finally:
+        connections.close()
+
+
+async def overhead(installation: Installation, args: argparse.Namespace, rng: random.Random) -> dict[str, Any]:
+    """One token through the gateway and one from the engine itself, in turn and far apart. Latencies in ms."""
+    tokenizer = Tokenizer.from_folder(args.model_dir)
+    direct = EngineBackend(
+        installation.engine_endpoint,
+        database_id="none",
+        model_digest=model_digest(args.model_dir),
+        config=load_model_config(args.model_dir),
+        tokenizer=tokenizer,
+        sink=NoBooks(),
+    )
+    direct.start()
+    connection = await connect("127.0.0.1", installation.ports[0])
+    request = post(PATH, installation.keys[0], chat(rng, 1, stream=False))
+    token_ids = tokenizer.encode_text(chat(rng, 1, stream=False).decode())
+    through_s, direct_s = [], []
+    try:
+        while not direct.health().ready:  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0.05)
+        for number in range(args.calls + args.calls // 10):
+            await asyncio.sleep(1 / args.low_rate)
+            started_s = time.perf_counter()
+            await connection.ask(request)
+            asked_s = time.perf_counter()
+            await asyncio.sleep(1 / args.low_rate)
+            began_s = time.perf_counter()
+            await _one_token(direct, token_ids, f"direct-{number}")
+            through_s.append(asked_s - started_s)
+            direct_s.append(time.perf_counter() - began_s)
+    finally:
+        connection.close()
+        await direct.stop()
+    warm = slice(args.calls // 10, None)
+    return {
+        "calls": args.calls,
+        "through_ms_p50": quantile_ms(through_s[warm], 0.5, digits=3),
+        "direct_ms_p50": quantile_ms(direct_s[warm], 0.5, digits=3),
+        "overhead_ms_p50": quantile_ms(
+            [a - b for a, b in zip(through_s[warm], direct_s[warm], strict=True)], 0.5, digits=3
+        ),
+    }
+
+
+async def _one_token(backend: EngineBackend, token_ids: list[int], request_id: str) -> None:
+    asked = GenerateRequest(request_id, token_ids, SamplingParams(max_tokens=1), tenant="bench")
+    async for item in backend.generate(asked):
+        if isinstance(item, Final):
+            return
+
+
+def costs(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Processor time by request and by chunk, and the profile of the longer streams."""
+    profile = folder / "profile.json"
+    rng = random.Random(args.seed)  # noqa: S311 - prompts are no secret
+    with _installed(args, folder, ("--tokens-per-s", str(STEPS_PER_S)), profile) as installation:
+        used = {}
+        for num_chunks in (1, args.chunks):
+            requests = [post(PATH, key, chat(rng, num_chunks, stream=True)) for key in installation.keys]
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                used[num_chunks] = runner.run(used_us(installation, requests, args.rate, args.seconds))
+    found = json.loads(profile.read_bytes())
+    total = sum(count for _, count in found["rooms"])
+    return {
+        "chunks": args.chunks,
+        "us_per_request_of_1_chunk": round(used[1]),
+        "us_per_request": round(used[args.chunks]),
+        "us_per_chunk": round((used[args.chunks] - used[1]) / (args.chunks - 1), 1),
+        **{name: {place: round(count / total, 3) for place, count in found[name][:TOP]} for name in found},
+    }
+
+
+def _installed(
+    args: argparse.Namespace, folder: Path, engine_flags: Sequence[str], profile: Path | None = None
+) -> AbstractContextManager[Installation]:
+    folder.mkdir(mode=0o711)
+    return running(
+        folder,
+        args.model_dir,
+        num_gateways=1,
+        num_tenants=args.tenants,
+        with_limits=True,
+        engine_flags=(*engine_flags, "--max-num-seqs", str(MAX_CONNECTIONS)),
+        gateway=("gateway.cli", "gateway") if profile is None else ("gateway.bench.profiled", str(profile), "gateway"),
+    )
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m gateway.bench.streams", description=__doc__)
+    add = parser.add_argument
+    add("--model-dir", type=Path, required=True, help="a prepared model's folder: its tokenizer and template are used")
+    add("--chunks", type=int, default=64, help="tokens of a streamed chat, each a chunk")
+    add("--rate", type=float, default=20.0, help="requests per second while processor time is measured")
+    add("--seconds", type=float, default=10.0, help="of each measurement of processor time")
+    add("--calls", type=int, default=200, help="of one token, to find the overhead")
+    add("--low-rate", type=float, default=20.0, help="of those, per second")
+    add("--tenants", type=int, default=10, help="keys that the requests use in turn")
+    add("--seed", type=int, default=0, help="of the prompts")
+    add("--json", action="store_true", help="one JSON object instead of lines")
+    args = parser.parse_args(argv)
+    args.model_dir = args.model_dir.absolute()
+    return args
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    told = [
+        f"{found['us_per_request']} us of processor time for a chat of 1 kB and {found['chunks']} chunks: "
+        f"{found['us_per_request_of_1_chunk']} us with one chunk, and {found['us_per_chunk']} us for each more",
+        f"one token: {found['through_ms_p50']} ms through the gateway, {found['direct_ms_p50']} ms from the engine; "
+        f"{found['overhead_ms_p50']} ms between them (p50 of {found['calls']})",
+    ]
+    for name in ("rooms", "functions"):
+        told.append(f"{name}, by share of that time:")
+        told += [f"  {share:6.1%}  {place}" for place, share in found[name].items()]
+    return told
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_arguments(argv)
+    configure_logging("error")
+    with tempfile.TemporaryDirectory(prefix="lorikeet-bench-") as name:
+        folder = Path(name)
+        folder.chmod(0o711)  # PostgreSQL may have to run as another user
+        found = costs(args, folder / "costs")
+        with (
+            _installed(args, folder / "overhead", ()) as installation,
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
+            found |= runner.run(overhead(installation, args, random.Random(args.seed)))  # noqa: S311
+    sys.stdout.write(json.dumps(found) if args.json else "\n".join(lines(found)))
+    sys.stdout.write("\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

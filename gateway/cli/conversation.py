@@ -1,0 +1,31 @@
+"""What a conversation consists of, and the requests that it makes. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Conversation(msgspec.Struct):
+    """base: the base model of model. options: of every request, as they are named there."""
+
+    model: str
+    base: str = ""
+    system: str | None = None
+    options: dict[str, Any] = {}
+    messages: list[dict[str, str]] = []
+
+    def asking(self, question: str) -> dict[str, Any]:
+        """The body of a request that asks this next."""
+        before = [{"role": "system", "content": self.system}] if self.system else []
+        messages = [*before, *self.messages, {"role": "user", "content": question}]
+        return {"model": self.model, "messages": messages, **self.options}
+
+    def answered(self, question: str, answer: str) -> None:
+        """Both belong to what the next question follows."""
+        self.messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+    def clear(self) -> None:
+        """Forget what was said, but not what the model is told before everything else."""
+        self.messages = []

@@ -1,0 +1,197 @@
+"""The inference API of a running server, as `lorikeet chat` uses it: over HTTP with a tenant's key, as any client."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, NoReturn, Self
+from urllib.parse import quote, urlsplit
+
+import httpx
+import msgspec
+
+from gateway.cli.client import CONNECT_TIMEOUT_S, REPLY_TIMEOUT_S, Refused, server_url
+from gateway.cli.errors import CommandFailed, ServerUnreachable, WrongUsage
+from gateway.settings import API_KEY_VARIABLE, URL_VARIABLE, Settings, load_settings
+
+DEMO_KEY = "OPENAI_API_KEY"
+"""Under which name the demo's key stands in `demo.env`."""
+
+_ADVICE = {
+    "invalid_api_key": f"`lorikeet key create --tenant NAME` makes a key; {API_KEY_VARIABLE} or --key names it",
+    "model_not_found": "/adapter lists what the key may call, as `GET /v1/models` does",
+    "context_length_exceeded": "/clear begins anew",
+    "insufficient_quota": "the budget is used up: ask whoever runs the server",
+    "server_is_overloaded": "try again in a moment",
+    "backend_failed": "the engine comes back by itself: try again in a moment",
+}
+
+
+class Access(msgspec.Struct, frozen=True):
+    url: str
+    key: str
+
+
+class Model(msgspec.Struct, frozen=True):
+    """root: the base model. parent: None for a base model."""
+
+    id: str
+    root: str
+    parent: str | None
+
+
+class _Models(msgspec.Struct, frozen=True):
+    data: list[Model]
+
+
+class PromptDetails(msgspec.Struct, frozen=True):
+    cached_tokens: int = 0
+
+
+class Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: PromptDetails = PromptDetails()
+
+
+class _Delta(msgspec.Struct, frozen=True):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    delta: _Delta
+    finish_reason: str | None = None
+
+
+class _Error(msgspec.Struct, frozen=True):
+    message: str
+    code: str | None = None
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    choices: list[_Choice] = []
+    usage: Usage | None = None
+    error: _Error | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(choice.delta.content or "" for choice in self.choices)
+
+
+_CHUNK = msgspec.json.Decoder(Chunk)
+
+
+def find_access(url: str | None, key: str | None, environ: Mapping[str, str]) -> Access:
+    """Of the flags, else the environment, else the data folder's server and its demo's key.
+
+    Raises BadSetting, WrongUsage and ServerUnreachable. A key of the data folder goes to its own server alone.
+    """
+    url, key = url or environ.get(URL_VARIABLE), key or environ.get(API_KEY_VARIABLE)
+    if url:
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise WrongUsage(f"{url!r} is no URL: it looks like http://127.0.0.1:8080")
+        if not key:
+            raise WrongUsage(f"a key for {url} is missing: set {API_KEY_VARIABLE}, or give --key")
+        return Access(url.rstrip("/").removesuffix("/v1"), key)
+    settings = load_settings(environ)
+    url = server_url(settings, environ)
+    if not key:
+        key = _demo_key(settings, url)
+    if not key:
+        raise WrongUsage(
+            f"no key: set {API_KEY_VARIABLE}, or give --key; `lorikeet key create --tenant NAME` makes one"
+        )
+    return Access(url, key)
+
+
+def _demo_key(settings: Settings, url: str) -> str | None:
+    """The data folder's, if it is its own server that runs at url: LORIKEET_HOST may name a stranger."""
+    from gateway.serve.bootstrap import read_env_file
+    from gateway.serve.lock import running_url
+
+    try:
+        is_own = running_url(settings.data_dir) == url
+    except OSError as error:
+        raise CommandFailed(f"where the server runs cannot be read: {error}") from None
+    return read_env_file(settings.demo_env_path).get(DEMO_KEY) if is_own else None
+
+
+class InferenceClient:
+    """A context manager. Every method raises ServerUnreachable, or Refused in words that say what to do."""
+
+    def __init__(self, access: Access) -> None:
+        self._url = access.url
+        self._http = httpx.Client(
+            base_url=access.url,
+            headers={"authorization": f"Bearer {access.key}"},
+            timeout=httpx.Timeout(REPLY_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            trust_env=False,  # the key is for this server only
+        )
+
+    def models(self) -> list[Model]:
+        with self._sent("GET", "/v1/models") as reply:
+            return msgspec.json.decode(reply.read(), type=_Models).data
+
+    def model(self, model_id: str) -> Model:
+        with self._sent("GET", f"/v1/models/{quote(model_id, safe='/:@')}") as reply:
+            return msgspec.json.decode(reply.read(), type=Model)
+
+    def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        with self._sent("POST", "/v1/chat/completions", json=body) as reply:
+            answer: dict[str, Any] = msgspec.json.decode(reply.read())
+            return answer
+
+    def stream_chat(self, body: Mapping[str, Any]) -> Generator[Chunk]:
+        """The chunks as they come; the last one has the usage. Whoever stops early ends the request."""
+        asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        with self._sent("POST", "/v1/chat/completions", json=asked) as reply:
+            for line in reply.iter_lines():
+                data = line.removeprefix("data: ")
+                if data == "[DONE]":
+                    return
+                if data and data != line:
+                    chunk = _CHUNK.decode(data)
+                    if chunk.error is not None:
+                        raise _refused(chunk.error)
+                    yield chunk
+        raise ServerUnreachable("the answer broke off before its end")
+
+    @contextmanager
+    def _sent(self, method: str, path: str, **options: Any) -> Generator[httpx.Response]:
+        try:
+            with self._http.stream(method, path, **options) as reply:
+                if not reply.is_success:
+                    self._refuse(reply)
+                yield reply
+        except httpx.ConnectError:
+            raise ServerUnreachable(f"no server answers at {self._url}; start it with `lorikeet serve`") from None
+        except httpx.TransportError as error:
+            raise ServerUnreachable(
+                f"the server at {self._url} went away: {str(error) or type(error).__name__}"
+            ) from None
+        except msgspec.DecodeError:
+            raise CommandFailed(f"{self._url} answers as no OpenAI-compatible server does") from None
+
+    def _refuse(self, reply: httpx.Response) -> NoReturn:
+        try:
+            error = msgspec.json.decode(reply.read(), type=Chunk).error
+        except msgspec.DecodeError:
+            error = None
+        if error is None:
+            raise CommandFailed(f"{self._url} answered {reply.status_code} without saying why")
+        wait = reply.headers.get("retry-after")
+        raise _refused(error, f"try again in {wait} s" if wait else "")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+
+def _refused(error: _Error, wait: str = "") -> Refused:
+    advice = _ADVICE.get(error.code or "", wait)
+    return Refused(f"{error.message.rstrip('.')}. ({advice})" if advice else error.message, error.code)

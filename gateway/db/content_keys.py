@@ -1,0 +1,53 @@
+"""Which keys gateways encrypt kept content with: their ids, never the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+_NOTE = """
+    INSERT INTO content_keys (id) VALUES ($1) ON CONFLICT (id) DO UPDATE SET used_at = now()
+"""
+_OTHERS = """
+    SELECT id FROM content_keys WHERE NOT id = ANY ($1::text[]) AND used_at > now() - interval '1 day' ORDER BY id
+"""
+
+
+async def note_content_keys(conn: Connection, ids: Collection[str], writing: str) -> list[str]:
+    """Say that this gateway encrypts with the key `writing` and can read those of ids. Returns the ids of keys that
+    others have encrypted with of late and this one lacks."""
+    await conn.execute(_NOTE, writing)
+    return [row["id"] for row in await conn.fetch(_OTHERS, list(ids))]
+
+
+MAX_COUNTED = 100_000
+"""Of one key, rows of each table are counted up to here."""
+
+
+class UnreadableRow(msgspec.Struct, frozen=True):
+    """How much is encrypted with a key; MAX_COUNTED: so much at least."""
+
+    id: str
+    num_replies: int
+    num_chats: int
+
+
+_UNREADABLE = """
+    SELECT k.id, replies.count AS num_replies, chats.count AS num_chats
+    FROM content_keys k
+         CROSS JOIN LATERAL (SELECT count(*) FROM
+             (SELECT FROM kept_replies WHERE content_key = k.id LIMIT $2) some_replies) replies
+         CROSS JOIN LATERAL (SELECT count(*) FROM
+             (SELECT FROM stored_chats WHERE content_key = k.id LIMIT $2) some_chats) chats
+    WHERE NOT k.id = ANY ($1::text[]) AND replies.count + chats.count > 0 ORDER BY k.id
+"""
+
+
+async def unreadable_content(conn: Connection, ids: Collection[str]) -> list[UnreadableRow]:
+    """What is encrypted with none of the keys of ids, by the key that it needs."""
+    return [UnreadableRow(**row) for row in await conn.fetch(_UNREADABLE, list(ids), MAX_COUNTED)]

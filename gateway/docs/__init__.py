@@ -1,0 +1,1 @@
+"""The reference page: the OpenAPI document as people read it. Offline, without scripts, the same for everybody."""

@@ -1,0 +1,127 @@
+"""JSON schemas in words: "text of 1 to 512 characters", "list of ChatMessage". Pure.
+
+Knows JSON Schema as far as our document uses it (draft 2020-12), and nothing about what fields mean.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+JsonSchema = dict[str, Any]
+
+MANY_VALUES = 12
+"""More than these are not listed one by one in the type of a field."""
+
+
+class Word(msgspec.Struct, frozen=True):
+    """A part of a type's description. schema: name of the component that it names. is_value: as JSON has it."""
+
+    text: str
+    schema: str = ""
+    is_value: bool = False
+
+
+def words(schema: JsonSchema) -> list[Word]:
+    """The type as words to be read one after another, spaces included."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return [Word(shown_name(name), schema=name)]
+    if "enum" in schema or "const" in schema:
+        return _values(schema.get("enum", [schema.get("const")]))
+    for choice in ("anyOf", "oneOf"):
+        if choice in schema:
+            return list(_joined([words(each) for each in schema[choice]]))
+    match schema.get("type"):
+        case "array":
+            return [Word(f"list{_bounds(schema, 'minItems', 'maxItems')}"), *words(schema.get("items", {}))]
+        case "object" if isinstance(schema.get("additionalProperties"), dict):
+            bounds = _bounds(schema, "minProperties", "maxProperties")
+            return [Word(f"object{bounds}"), *words(schema["additionalProperties"])]
+        case "string":
+            return [Word(f"text{_length(schema)}{_pattern(schema)}")]
+        case "integer" | "number" as kind:
+            return [Word(f"{'whole number' if kind == 'integer' else 'number'}{_range(schema)}")]
+        case "boolean":
+            return [Word("true", is_value=True), Word(" or "), Word("false", is_value=True)]
+        case "null":
+            return [Word("null", is_value=True)]
+        case "object":
+            return [Word("object")]
+    return [Word("any JSON")]
+
+
+def without_null(schema: JsonSchema) -> JsonSchema:
+    """For a field that may be left out, where null says the same."""
+    left = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
+    if not left or len(left) == len(schema["anyOf"]):
+        return schema
+    return left[0] if len(left) == 1 else {"anyOf": left}
+
+
+def shown_name(name: str) -> str:
+    """A component's name as people say it: `Page_ApiKey_` is a page of ApiKey."""
+    head, _, rest = name.partition("_")
+    return f"{head} of {rest.rstrip('_')}" if rest else name
+
+
+def _joined(choices: list[list[Word]]) -> Iterator[Word]:
+    for place, choice in enumerate(choices):
+        if place:
+            yield Word(" or ")
+        yield from choice
+
+
+def _values(values: list[Any]) -> list[Word]:
+    shown = [[Word(json.dumps(value), is_value=True)] for value in values[:MANY_VALUES]]
+    more = len(values) - len(shown)
+    return [*_joined(shown), *([Word(f" and {more} more")] if more else [])]
+
+
+def _length(schema: JsonSchema) -> str:
+    if schema.get("format") == "binary":
+        return " of bytes"
+    least, most = schema.get("minLength"), schema.get("maxLength")
+    if least is None and most is None:
+        return ""
+    if least == most:
+        return f" of {least} characters"
+    if most is None:
+        return "" if least == 1 else f" of {least} characters or more"
+    return f" of {f'{least} to' if least else 'up to'} {most:,} characters"
+
+
+def _pattern(schema: JsonSchema) -> str:
+    return f" that matches {schema['pattern']}" if "pattern" in schema else ""
+
+
+def _range(schema: JsonSchema) -> str:
+    least, most, over = schema.get("minimum"), schema.get("maximum"), schema.get("exclusiveMinimum")
+    parts = []
+    if over is not None:
+        parts.append(f"over {_number(over)}")
+    elif least is not None:
+        parts.append(f"{_number(least)} or more" if most is None else f"{_number(least)} to {_number(most)}")
+    if most is not None and (over is not None or least is None):
+        parts.append(f"up to {_number(most)}")
+    return f", {', '.join(parts)}" if parts else ""
+
+
+_LIMITS = {2**31 - 1: "2³¹ − 1", 2**32: "2³²", 2**63 - 1: "2⁶³ − 1", -(2**63): "−2⁶³"}
+
+
+def _number(value: float) -> str:
+    if value in _LIMITS:
+        return _LIMITS[int(value)]
+    return f"{value:,}".replace("-", "−")
+
+
+def _bounds(schema: JsonSchema, least: str, most: str) -> str:
+    """How many there may be, up to the word before what each is."""
+    low, high = schema.get(least), schema.get(most)
+    if high is None:
+        return " of "
+    return f" of {f'{low} to' if low else 'up to'} {high:,}, each "

@@ -1,0 +1,16 @@
+"""Work on much content, such as encrypting it, off the event loop: the streams of others go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+ABOVE_BYTES = 1 << 20
+
+
+async def maybe_in_thread(num_bytes: int, work: Callable[[], T]) -> T:
+    """The result of work on so many bytes."""
+    return await asyncio.to_thread(work) if num_bytes > ABOVE_BYTES else work()

@@ -1,0 +1,94 @@
+"""Writes of content that a reply waits for a moment, never for long: where the database does not answer they are tried
+again in the background, bounded in number, bytes and time. What is given up is counted and logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+from prometheus_client import Counter
+
+from gateway.db.pool import FAILURES
+
+log = structlog.get_logger(__name__)
+
+MAX_WRITES = 4096
+MAX_BYTES = 256 << 20
+WAIT_S = 1.0
+"""What a reply is held up by at most."""
+
+TRY_S = 5.0
+PAUSE_S = 0.25
+GIVE_UP_S = 60.0
+STOP_S = 5.0
+
+Work = Callable[[], Awaitable[object]]
+
+
+class Writes:
+    """One per gateway process. lost: counts what was given up, by kind. max_bytes: of all that waits."""
+
+    def __init__(self, lost: Counter, *, max_bytes: int = MAX_BYTES) -> None:
+        self._lost = lost
+        self._max_bytes = max_bytes
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._num_bytes = 0
+
+    def start(self) -> None:
+        """Nothing runs until something is to be written."""
+
+    async def stop(self) -> None:
+        """Wait a moment for what is under way; the rest is lost."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=STOP_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def begin(self, kind: str, num_bytes: int, work: Work, *, small: Work | None = None) -> asyncio.Task[None]:
+        """Have work done, which may be begun anew, in a task that ends once it is done or given up. kind: for the
+        counter and the log. num_bytes: what is held until then. small: what to do where there is no room for these."""
+        task = asyncio.create_task(self._write(kind, num_bytes, work, small))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def moment(self, task: asyncio.Task[None]) -> None:
+        """Returns once it is done or given up, after WAIT_S at the latest."""
+        await asyncio.wait([task], timeout=WAIT_S)
+
+    async def _write(self, kind: str, num_bytes: int, work: Work, small: Work | None) -> None:
+        if len(self._tasks) > MAX_WRITES or self._num_bytes + num_bytes > self._max_bytes:
+            self.lose(kind, "too much waits to be written")
+            if small is None or len(self._tasks) > MAX_WRITES:
+                return
+            num_bytes, work = 0, small
+        self._num_bytes += num_bytes
+        try:
+            await self._try(kind, work)
+        except asyncio.CancelledError:
+            self.lose(kind, "the gateway stops")
+            raise
+        finally:
+            self._num_bytes -= num_bytes
+
+    async def _try(self, kind: str, work: Work) -> None:
+        give_up_at = asyncio.get_running_loop().time() + GIVE_UP_S
+        while True:
+            try:
+                async with asyncio.timeout(TRY_S):
+                    await work()
+                return None
+            except FAILURES as error:
+                if asyncio.get_running_loop().time() > give_up_at:
+                    return self.lose(kind, repr(error))
+            except Exception as error:  # it would come again
+                return self.lose(kind, repr(error))
+            await asyncio.sleep(PAUSE_S)
+
+    def lose(self, kind: str, reason: str) -> None:
+        """Count and log what is not kept."""
+        self._lost.labels(kind).inc()
+        log.error("content_not_kept", kind=kind, error=reason)

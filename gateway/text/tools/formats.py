@@ -1,0 +1,105 @@
+"""The ways in which models write tool calls, as data. A chat template says which one its model was trained on.
+
+    trigger opening call (separator call)* closing          call = before_name NAME before_arguments ARGUMENTS end
+
+NAME has letters, digits, _ and -; ARGUMENTS is a JSON object.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+import msgspec
+
+
+class CallFormat(msgspec.Struct, frozen=True):
+    """The literal pieces.
+
+    trigger: what calls begin with, wherever it comes in a reply; "" where calls can only be all of a reply. parallel:
+    whether one reply may have several calls. id_chars: how long a call's id must be, where the template wants to know.
+    """
+
+    trigger: str
+    opening: str
+    before_name: str
+    before_arguments: str
+    end: str
+    separator: str = ""
+    closing: str = ""
+    parallel: bool = True
+    id_chars: int | None = None
+
+    def head(self, name: str) -> str:
+        """All of a call that precedes its arguments."""
+        return f"{self.before_name}{name}{self.before_arguments}"
+
+    def write(self, calls: list[tuple[str, str]]) -> str:
+        """Calls as the model writes them, each of a name and arguments."""
+        written = self.separator.join(f"{self.head(name)}{arguments}{self.end}" for name, arguments in calls)
+        return f"{self.trigger}{self.opening}{written}{self.closing}"
+
+    def call_id(self, given: str) -> str:
+        """A call's id as the template takes it: the same for the same one."""
+        return given if self.id_chars is None else hashlib.sha256(given.encode()).hexdigest()[: self.id_chars]
+
+
+HERMES = CallFormat(
+    trigger="<tool_call>",
+    opening="\n",
+    before_name='{"name": "',
+    before_arguments='", "arguments": ',
+    end="}\n</tool_call>",
+    separator="\n<tool_call>\n",
+)
+"""Hermes, Qwen 2.5 and 3, and models that were trained on none."""
+
+LLAMA = CallFormat(
+    trigger="",
+    opening="",
+    before_name='{"name": "',
+    before_arguments='", "parameters": ',
+    end="}",
+    parallel=False,
+)
+"""Llama 3.1 and later, of its own tools: the call is the reply."""
+
+MISTRAL = CallFormat(
+    trigger="[TOOL_CALLS]",
+    opening=" [",
+    before_name='{"name": "',
+    before_arguments='", "arguments": ',
+    end="}",
+    separator=", ",
+    closing="]",
+    id_chars=9,
+)
+"""Mistral 7B v0.3 to Nemo; the trigger is a special token."""
+
+
+class TemplateTools(msgspec.Struct, frozen=True):
+    """What a chat template makes of tools. is_native: it shows them to the model by itself; else `prompt` has to.
+    trigger_id: of the format's trigger, where that is a special token."""
+
+    format: CallFormat
+    is_native: bool
+    trigger_id: int | None = None
+
+
+NO_TOOLS = TemplateTools(HERMES, is_native=False)
+
+
+def template_tools(template: str | None) -> TemplateTools:
+    """What is said of tools in the source of a chat template. One whose format is not known here counts as one that
+    knows no tools."""
+    if not template or not re.search(r"\btools\b", template):
+        return NO_TOOLS
+    if "[TOOL_CALLS]" in template and "[ARGS]" not in template:
+        opening = MISTRAL.opening if "[TOOL_CALLS] " in template else MISTRAL.opening.strip()
+        return TemplateTools(msgspec.structs.replace(MISTRAL, opening=opening), is_native=True)
+    if "<tool_call>" in template:
+        is_known = "arguments" in template and "<function=" not in template
+        return TemplateTools(HERMES, is_native=True) if is_known else NO_TOOLS
+    if "ipython" in template and '"parameters": ' in template:
+        return TemplateTools(LLAMA, is_native=True)
+    return NO_TOOLS

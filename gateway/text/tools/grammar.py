@@ -1,0 +1,46 @@
+"""What the engine holds a completion to that may call tools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from engine.protocol import CallableTool, CallGrammar, Grammar
+from gateway.errors import InvalidRequest
+from gateway.text.tools.formats import TemplateTools
+from gateway.text.tools.tool import MAX_CALLS_UNTRAINED, ToolUse
+
+ANY_OBJECT: dict[str, Any] = {"type": "object"}
+
+
+def call_grammar(template: TemplateTools, use: ToolUse, text: Grammar | None, field: str | None) -> Grammar:
+    """The grammar of calls in a model's format, and of text where there need not be any: what `text` says, which is a
+    JSON schema or any JSON object, or, with None, any text. Schemas are objects, and their depth is checked.
+
+    Raises InvalidRequest(param=field) where that and a call can look the same in the model's format.
+    """
+    form, text_schema = template.format, None
+    if text is not None and not use.must_call:
+        if not form.trigger:
+            raise InvalidRequest(
+                f"'{field}' cannot be combined with tools that may be called: this model writes both alike.",
+                param=field,
+                code="invalid_parameter_combination",
+            )
+        assert text.kind in ("json_schema", "json_object")
+        text_schema = msgspec.json.decode(text.source) if text.kind == "json_schema" else ANY_OBJECT
+    max_calls = use.max_calls if template.is_native else min(use.max_calls, MAX_CALLS_UNTRAINED)
+    calls = CallGrammar(
+        tools=[CallableTool(form.head(tool.name), tool.parameters, tool.label) for tool in use.callable_tools],
+        end=form.end,
+        trigger=form.trigger if template.trigger_id is None else template.trigger_id,
+        opening=form.opening,
+        separator=form.separator,
+        closing=form.closing,
+        max_calls=max_calls if form.parallel else 1,
+        must_call=use.must_call,
+        text_schema=text_schema,
+        text_label=(field or "") if text_schema is not None else "",
+    )
+    return Grammar("tool_calls", msgspec.json.encode(calls).decode())

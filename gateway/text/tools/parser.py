@@ -1,0 +1,179 @@
+"""A completion's text, as it comes, to content and tool calls. Knows neither tokens nor requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from gateway.text.tools.formats import CallFormat
+from gateway.text.tools.said import Said
+
+
+class CallDelta(msgspec.Struct, frozen=True):
+    """What is new of one call, the index-th of its completion. name: where it begins. arguments: more of their text."""
+
+    index: int
+    name: str | None
+    arguments: str
+
+
+class Parsed(msgspec.Struct):
+    """content: more of it. calls: in order; they follow the content."""
+
+    content: str
+    calls: list[CallDelta]
+
+
+class CallParser:
+    """Tells the calls of one completion from its content.
+
+    Whatever the pieces the text comes in, the contents, and the arguments of each call, are the same when put together.
+    White space between content and a call belongs to the call, as far as `said` holds it back. Text that is no call to
+    the letter, or calls a tool that is not among names, is content; with must_call, what is too short to tell is
+    nothing. Where the trigger is a token of its own, its letters alone begin no call. Once `said` is stopped nothing
+    comes any more.
+    """
+
+    def __init__(
+        self,
+        form: CallFormat,
+        names: Iterable[str],
+        said: Said,
+        *,
+        must_call: bool = False,
+        is_trigger_token: bool = False,
+    ) -> None:
+        # Of the arguments their brace belongs to the call's beginning: what follows is a JSON object or no call.
+        heads = {form.head(name) + "{": name for name in names}
+        self._trigger = form.trigger
+        self._starts = {f"{form.trigger}{form.opening}{head}": name for head, name in heads.items()}
+        self._common_start = f"{form.trigger}{form.opening}{form.before_name}"
+        self._nexts = {f"{form.end}{form.separator}{head}": name for head, name in heads.items()}
+        self._end = f"{form.end}{form.closing}"
+        self._said = said
+        self._must_call = must_call
+        self._can_begin = not is_trigger_token
+        self._held = ""
+        self._num_calls = 0
+        self._num_content_chars = 0
+        self._step = self._read_content
+
+    def push(self, text: str, *, is_trigger: bool = False) -> Parsed:
+        """is_trigger: it is the trigger as a token."""
+        self._can_begin = self._can_begin or is_trigger
+        return self._take(text, is_all=False)
+
+    def finish(self) -> Parsed:
+        """The end of the text: what was held back."""
+        parsed = self._take("", is_all=True)
+        parsed.content += self._said.finish()
+        return parsed
+
+    def _take(self, text: str, *, is_all: bool) -> Parsed:
+        self._held += text
+        parsed = Parsed("", [])
+        while self._held and not self._said.is_stopped and self._step(parsed, is_all):
+            pass
+        return parsed
+
+    def _read_content(self, parsed: Parsed, is_all: bool) -> bool:
+        """Up to what is a call, or may be one once more has come. Whether to go on."""
+        at, start = self._find_start(self._held)
+        if start is None and is_all and not self._is_cut_call(self._held[at:]):
+            at = len(self._held)
+        self._num_content_chars += at
+        parsed.content += self._said.push(self._held[:at])
+        self._held = self._held[at:]
+        if self._said.is_stopped or not (self._held and (is_all or start)):
+            return False
+        parsed.content += self._said.before_call()
+        if start is None:  # a call too short to tell of which tool
+            self._held = ""
+            return False
+        self._begin(self._starts[start], start, parsed)
+        return True
+
+    def _read_arguments(self, parsed: Parsed, is_all: bool) -> bool:
+        end = self._object.end_in(self._held)
+        arguments = self._held[:end]
+        self._held = self._held[len(arguments) :]
+        parsed.calls.append(CallDelta(self._num_calls - 1, None, arguments))
+        if end is not None:
+            self._step = self._read_after_arguments
+        return end is not None
+
+    def _read_after_arguments(self, parsed: Parsed, is_all: bool) -> bool:
+        """The end of a call and the beginning of the next one, or the end of all of them."""
+        held = self._held
+        following = _beginning_of(held, self._nexts)
+        if following is not None:
+            self._begin(self._nexts[following], following, parsed)
+            return True
+        if _may_become(held, (*self._nexts, self._end)):
+            return False
+        self._held = held.removeprefix(self._end)
+        self._step = self._read_content
+        return True
+
+    def _find_start(self, text: str) -> tuple[int, str | None]:
+        """Where in text a call begins, or may once more has come, else its end; and which start it is, if it is one."""
+        if not self._can_begin or (not self._trigger and (self._num_content_chars or self._num_calls)):
+            return len(text), None
+        at = text.find(self._common_start)
+        while at >= 0 and (self._trigger or at == 0):
+            start = _beginning_of(text[at:], self._starts)
+            if start is not None or _may_become(text[at:], self._starts):
+                return at, start
+            at = text.find(self._common_start, at + 1)
+        for at in range(max(0, len(text) - len(self._common_start) + 1), len(text) if self._trigger else 1):
+            if self._common_start.startswith(text[at:]):
+                return at, None
+        return len(text), None
+
+    def _is_cut_call(self, undecided: str) -> bool:
+        """Whether the last of a text that has ended was to be a call, but is too short to tell of which tool."""
+        return self._must_call or bool(self._trigger and undecided.startswith(self._trigger))
+
+    def _begin(self, name: str, start: str, parsed: Parsed) -> None:
+        self._held = self._held[len(start) - 1 :]  # all but the brace
+        self._object = _JsonObject()
+        self._step = self._read_arguments
+        parsed.calls.append(CallDelta(self._num_calls, name, ""))
+        self._num_calls += 1
+
+
+class _JsonObject:
+    """Where a JSON object ends that comes piece by piece."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_string = False
+        self._is_escaped = False
+
+    def end_in(self, text: str) -> int | None:
+        """The position behind the object's last brace; None where more has to come."""
+        for position, char in enumerate(text):
+            if self._is_escaped:
+                self._is_escaped = False
+            elif self._in_string:
+                self._is_escaped = char == "\\"
+                self._in_string = char != '"'
+            elif char == '"':
+                self._in_string = True
+            elif char == "{":
+                self._depth += 1
+            elif char == "}":
+                self._depth -= 1
+                if self._depth == 0:
+                    return position + 1
+        return None
+
+
+def _beginning_of(text: str, options: Iterable[str]) -> str | None:
+    """The option that text begins with; no option begins another one."""
+    return next((option for option in options if text.startswith(option)), None)
+
+
+def _may_become(text: str, options: Iterable[str]) -> bool:
+    return any(option.startswith(text) for option in options)

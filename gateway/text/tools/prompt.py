@@ -1,0 +1,80 @@
+"""Conversations with tools as chat templates take them: for those that know none, the tools in words, and calls and
+results as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from gateway.text.tools.formats import CallFormat
+from gateway.text.tools.tool import Tool
+
+Message = dict[str, Any]
+
+
+def as_plain_messages(messages: list[Message], tools: Sequence[Tool], form: CallFormat) -> list[Message]:
+    """Messages of the roles system, user and assistant alone, which say all that these do. The tools follow the first
+    system message; the results of calls that were made together are one turn of the user's."""
+    if not tools and not any(message["role"] == "tool" or "tool_calls" in message for message in messages):
+        return messages
+    plain: list[Message] = []
+    for message in messages:
+        if message["role"] == "tool":
+            result = f"<tool_response>\n{message['content']}\n</tool_response>"
+            if plain and plain[-1].get("is_result"):
+                plain[-1]["content"] += f"\n{result}"
+            else:
+                plain.append({"role": "user", "content": result, "is_result": True})
+        else:
+            plain.append(_without_calls(message, form))
+    if tools:
+        plain = _told_of(plain, _description(tools, form))
+    return [{name: value for name, value in message.items() if name != "is_result"} for message in plain]
+
+
+def with_call_ids(messages: list[Message], form: CallFormat) -> list[Message]:
+    """With the ids of calls as a template wants them that knows tools."""
+    if form.id_chars is None:
+        return messages
+    given = []
+    for message in messages:
+        if "tool_call_id" in message:
+            message = {**message, "tool_call_id": form.call_id(message["tool_call_id"])}
+        if "tool_calls" in message:
+            calls = [{**call, "id": form.call_id(call["id"])} for call in message["tool_calls"]]
+            message = {**message, "tool_calls": calls}
+        given.append(message)
+    return given
+
+
+def _without_calls(message: Message, form: CallFormat) -> Message:
+    if "tool_calls" not in message:
+        return message
+    functions = [call["function"] for call in message["tool_calls"]]
+    written = form.write([(function["name"], _json(function["arguments"])) for function in functions])
+    said = message["content"]
+    rest = {name: value for name, value in message.items() if name != "tool_calls"}
+    return {**rest, "content": f"{said}\n{written}" if said else written}
+
+
+def _told_of(messages: list[Message], description: str) -> list[Message]:
+    first = messages[0] if messages else None
+    if first is None or first["role"] != "system":
+        return [{"role": "system", "content": description}, *messages]
+    return [{**first, "content": f"{first['content']}\n\n{description}"}, *messages[1:]]
+
+
+def _description(tools: Sequence[Tool], form: CallFormat) -> str:
+    listed = "\n".join(_json(tool.described()) for tool in tools)
+    example = form.write([("NAME", "{ARGUMENTS}")])
+    return (
+        f"You can call these functions:\n<tools>\n{listed}\n</tools>\n"
+        f"To call one, reply with its name, and with its arguments as a JSON object:\n{example}\n"
+        "The results come in the next message, inside <tool_response></tool_response>."
+    )
+
+
+def _json(value: object) -> str:
+    """Arguments that are no JSON are text already."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,49 @@
+"""What a completion says beside its calls: content up to a stop string, without the white space that leads to a call.
+
+Knows neither how calls are written nor tokens.
+"""
+
+from __future__ import annotations
+
+from gateway.text.stop_strings import StopStrings
+
+MAX_HELD_SPACE = 64
+"""Characters of space at the content's end that are held back, as a call may follow. What exceeds them is shown."""
+
+
+class Said:
+    """Content as it comes. White space is searched for stop strings as soon as it is there, shown or not.
+
+    is_exempt: no stop string is looked for now; set by whoever counts the tokens.
+    """
+
+    def __init__(self, stop: tuple[str, ...] = (), *, include: bool = False) -> None:
+        self.is_exempt = False
+        self._stop = StopStrings(stop, include=include)
+        self._space = ""
+
+    @property
+    def is_stopped(self) -> bool:
+        """A stop string was found: nothing follows any more, no call either."""
+        return self._stop.found
+
+    def push(self, text: str) -> str:
+        """What of the content so far is safe to show."""
+        return self._show(self._stop.push(text, is_exempt=self.is_exempt))
+
+    def before_call(self) -> str:
+        """What was held back, where a call follows: without the white space at its end, which belongs to the call."""
+        shown = self._show(self._stop.finish())  # no content follows that could complete a stop string
+        self._space = ""
+        return shown
+
+    def finish(self) -> str:
+        """The end of the content: what was held back."""
+        space, self._space = self._space, ""
+        return space + self._stop.finish()
+
+    def _show(self, text: str) -> str:
+        text = self._space + text
+        num_shown = len(text) if self.is_stopped else max(len(text.rstrip()), len(text) - MAX_HELD_SPACE)
+        self._space = text[num_shown:]
+        return text[:num_shown]

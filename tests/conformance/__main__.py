@@ -1,0 +1,102 @@
+"""python -m tests.conformance: install every outside client and suite, run them against one server, write the page."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+
+from tests.conformance.environments import Unavailable
+from tests.conformance.page import page
+from tests.conformance.results import Outcome, Result, keep, kept, to_run_again
+from tests.conformance.run import installed, run_command
+from tests.conformance.site import serving
+from tests.conformance.suites import HERE, REPOSITORY, SUITES, Suite
+from tests.conformance.tree import tree_of
+from tests.gateway.api.field_matrix import FIELDS
+from tests.gateway.api.field_matrix.table import as_markdown
+
+BUILD = REPOSITORY / "build" / "conformance"
+PAGE, FIELDS_PAGE = HERE / "README.md", HERE / "fields.md"
+
+
+def main() -> int:
+    """0 if whatever ran passed; 1 if a case failed or a suite could not run."""
+    arguments = _arguments()
+    chosen = [suite for suite in SUITES if not arguments.only or suite.name in arguments.only]
+    tree = tree_of(REPOSITORY)
+    results = _run(chosen, BUILD, tree)
+    _write_pages(tree, BUILD / "results")
+    if arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(results)).decode())
+    return 0 if all(result.is_good for result in results) else 1
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
+    names = [suite.name for suite in SUITES]
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
+    parser.add_argument("--json", action="store_true", help="print what came of each case")
+    return parser.parse_args()
+
+
+def _write_pages(tree: str, folder: Path) -> None:
+    """Only from results that are all of this tree."""
+    if again := to_run_again([suite.name for suite in SUITES], tree, folder):
+        print(f"the page stays as it is: {', '.join(again)} did not run on the tree {tree}", file=sys.stderr)
+        print(f"run again: python -m tests.conformance --only {' '.join(again)}", file=sys.stderr)
+        return
+    results = {suite.name: result for suite in SUITES if (result := kept(suite.name, folder))}
+    PAGE.write_text(page(SUITES, results, FIELDS, tree))
+    FIELDS_PAGE.write_text(as_markdown(FIELDS))
+
+
+def _run(suites: list[Suite], build: Path, tree: str) -> list[Result]:
+    """Installs everything before it starts the server. tree: of the sources, as they are now."""
+    commands: list[tuple[Suite, list[str] | Unavailable]] = []
+    for suite in suites:
+        print(f"installing for {suite.title} ...", file=sys.stderr, flush=True)
+        try:
+            commands.append((suite, installed(suite, build)))
+        except Unavailable as unavailable:
+            commands.append((suite, unavailable))
+    shutil.rmtree(build / "server", ignore_errors=True)
+    results = []
+    with serving(build / "server") as site:
+        for suite, command in commands:
+            if isinstance(command, Unavailable):
+                result = Result(suite.name, suite.versions(), not_run=str(command))
+            else:
+                result = run_command(suite, command, site, build / "results")
+            result = _of_tree(result, tree)
+            keep(result, build / "results")
+            results.append(result)
+            _say(suite, result)
+    return results
+
+
+def _of_tree(result: Result, tree: str) -> Result:
+    """What ran while the sources changed is of no tree."""
+    if tree_of(REPOSITORY) != tree:
+        return Result(result.suite, result.versions, not_run="the sources changed while it ran")
+    return msgspec.structs.replace(result, tree=tree)
+
+
+def _say(suite: Suite, result: Result) -> None:
+    print(f"{suite.title}:", file=sys.stderr)
+    if result.not_run:
+        print(f"  not run: {result.not_run}", file=sys.stderr)
+        return
+    counts = ", ".join(f"{result.count(outcome)} {outcome}" for outcome in get_args(Outcome))
+    print(f"  {counts}", file=sys.stderr, flush=True)
+    for case in result.cases:
+        if case.outcome == "failed":
+            print(f"  failed: {case.name}: {case.reason}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

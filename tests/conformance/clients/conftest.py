@@ -1,0 +1,31 @@
+"""Where the server is, for every client: the official variables name its address and a key."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import pytest
+
+
+class Place(NamedTuple):
+    """model: what to ask. base: the base model. narrow_key: one request at a time; broke_key: a spent budget."""
+
+    url: str
+    key: str
+    narrow_key: str
+    broke_key: str
+    model: str
+    base: str
+
+
+@pytest.fixture(scope="session")
+def place() -> Place:
+    return Place(
+        url=os.environ["OPENAI_BASE_URL"],
+        key=os.environ["OPENAI_API_KEY"],
+        narrow_key=os.environ["CONFORMANCE_NARROW_KEY"],
+        broke_key=os.environ["CONFORMANCE_BROKE_KEY"],
+        model=os.environ["CONFORMANCE_MODEL"],
+        base=os.environ["CONFORMANCE_BASE"],
+    )

@@ -1,0 +1,29 @@
+"""The official clients, validating every reply against their own types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from openai import OpenAI
+
+
+@pytest.fixture(scope="session")
+def openai(place) -> Iterator[OpenAI]:
+    with OpenAI(max_retries=0, _strict_response_validation=True) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def lenient(place) -> Iterator[OpenAI]:
+    """For what OpenAI's servers send and the client's strict types do not know: chunks of text completions without a
+    finish reason, no log-probability of a first token, embeddings in base64, stored messages of users."""
+    with OpenAI(max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+def ask(place) -> dict[str, object]:
+    """The least that a chat request needs, and an answer of few tokens, the likeliest ones."""
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    return {"model": place.model, "messages": messages, "max_tokens": 4, "temperature": 0}

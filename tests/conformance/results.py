@@ -1,0 +1,79 @@
+"""What came of a suite: its cases, read from JUnit's XML as pytest and Node write it, and kept as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+from xml.etree import ElementTree
+
+import msgspec
+
+Outcome = Literal["passed", "failed", "refused", "skipped"]
+"""refused: the suite itself calls it failed, and it is meant so; pytest's xfail."""
+
+
+class Case(msgspec.Struct, frozen=True):
+    """reason: why it was skipped or refused, or how it failed, in one line. figure: what it measured, where it did."""
+
+    name: str
+    outcome: Outcome
+    reason: str = ""
+    figure: str = ""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """versions: of the suite. not_run: why nothing ran; then there are no cases. tree: of the sources under test, see
+    tree.py; none if they changed while it ran."""
+
+    suite: str
+    versions: list[str]
+    cases: list[Case] = []
+    not_run: str = ""
+    tree: str = ""
+
+    def count(self, outcome: Outcome) -> int:
+        return sum(case.outcome == outcome for case in self.cases)
+
+    @property
+    def is_good(self) -> bool:
+        return not self.not_run and self.count("failed") == 0
+
+
+def read_junit(path: Path) -> list[Case]:
+    return [_case(element) for element in ElementTree.parse(path).getroot().iter("testcase")]
+
+
+def _case(element: ElementTree.Element) -> Case:
+    name = element.get("name", "").removeprefix("test_").replace("_", " ")
+    figure = "; ".join(each.get("value", "") for each in element.iter("property") if each.get("name") == "figure")
+    for tag in ("failure", "error"):
+        found = element.find(tag)
+        if found is not None:
+            return Case(name, "failed", _line(found), figure)
+    skipped = element.find("skipped")
+    if skipped is not None:
+        outcome: Outcome = "refused" if skipped.get("type") == "pytest.xfail" else "skipped"
+        return Case(name, outcome, _line(skipped), figure)
+    return Case(name, "passed", figure=figure)
+
+
+def _line(element: ElementTree.Element) -> str:
+    message = element.get("message") or element.text or ""
+    return (message.strip().splitlines() or [""])[0]
+
+
+def keep(result: Result, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{result.suite}.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)))
+
+
+def kept(suite: str, folder: Path) -> Result | None:
+    path = folder / f"{suite}.json"
+    return msgspec.json.decode(path.read_bytes(), type=Result) if path.exists() else None
+
+
+def to_run_again(suites: Sequence[str], tree: str, folder: Path) -> list[str]:
+    """Those of which nothing is kept, or what is kept is of another tree."""
+    found = {suite: kept(suite, folder) for suite in suites}
+    return [suite for suite, result in found.items() if result is None or result.tree != tree]

@@ -1,0 +1,71 @@
+"""The server that suites talk to, and the tenants it needs for them beyond the demo's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from tests.demo import demo_model_dir
+from tests.e2e.installation import BASE, Installation
+
+
+class Site(msgspec.Struct, frozen=True):
+    """key: of a tenant without limits, which has the adapters `pirate` and `json`. narrow_key: of one that may have one
+    request at a time. broke_key: of one whose budget is used up."""
+
+    url: str
+    key: str
+    narrow_key: str
+    broke_key: str
+
+    def environ(self, model: str) -> dict[str, str]:
+        """How scripts of suites learn of it."""
+        return {
+            "OPENAI_BASE_URL": f"{self.url}/v1",
+            "OPENAI_API_KEY": self.key,
+            "CONFORMANCE_MODEL": model,
+            "CONFORMANCE_BASE": BASE,
+            "CONFORMANCE_NARROW_KEY": self.narrow_key,
+            "CONFORMANCE_BROKE_KEY": self.broke_key,
+            "CONFORMANCE_WEIGHTS": str(demo_model_dir()),
+            "HF_HUB_OFFLINE": "1",
+        }
+
+
+@contextmanager
+def serving(data_dir: Path) -> Iterator[Site]:
+    """`lorikeet serve` over an empty folder, in fp32, so that its numbers can be compared with others'."""
+    installation = Installation(data_dir)
+    installation.env |= {"LORIKEET_DTYPE": "float32"}
+    installation.start()
+    try:
+        yield prepare(installation)
+    finally:
+        installation.stop()
+
+
+def prepare(installation: Installation) -> Site:
+    """Makes the tenants in a running installation, and lets the demo's store completions."""
+    _cli(installation, "tenant", "modify", "acme", "--store-days", "1")
+    narrow = _make_tenant(installation, "narrow")
+    _cli(installation, "limit", "set", "--tenant", "narrow", "--unit", "concurrency", "--max", "1")
+    broke = _make_tenant(installation, "broke")
+    _cli(installation, "limit", "set", "--tenant", "broke", "--unit", "tokens", "--window", "month", "--max", "1")
+    return Site(installation.url, installation.keys["OPENAI_API_KEY"], narrow, broke)
+
+
+def _make_tenant(installation: Installation, name: str) -> str:
+    """Returns a key of the new tenant."""
+    _cli(installation, "tenant", "create", name)
+    key: str = json.loads(_cli(installation, "key", "create", "--tenant", name, "--json"))["key"]
+    return key
+
+
+def _cli(installation: Installation, *arguments: str) -> str:
+    ended = installation.cli(*arguments)
+    assert ended.returncode == 0, f"lorikeet {' '.join(arguments)}: {ended.stderr}"
+    return ended.stdout

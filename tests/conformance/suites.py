@@ -1,0 +1,144 @@
+"""Which outside clients and suites are run, at which versions, and how each is started.
+
+Data only. Every suite reports JUnit's XML: Python's by pytest, Node's by its own test runner.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from tests.e2e.installation import BASE
+
+HERE = Path(__file__).parent
+CLIENTS = HERE / "clients"
+NODE = CLIENTS / "node"
+REPOSITORY = HERE.parent.parent
+
+PYTEST = "pytest==9.2.0"
+
+
+class Suite(msgspec.Struct, frozen=True, kw_only=True):
+    """name: of its results and its environment. what: one line, what of the API it sees.
+
+    runtime: whose environment runs it: "python", one of its own from `packages`, of which the first is under test;
+    "node", the one of clients/node/package.json; "repository", this interpreter with whatever version it has of
+    `packages`, for tests that are part of `make test`. scripts: what its runner is given, relative to `clients/`, or to
+    this repository. borrows: packages too large to install twice, taken from the environment that runs us.
+    """
+
+    name: str
+    title: str
+    what: str
+    runtime: Literal["python", "node", "repository"]
+    packages: tuple[str, ...]
+    scripts: tuple[str, ...]
+    model: str = BASE
+    borrows: tuple[str, ...] = ()
+    timeout_s: float = 1800.0
+
+    def versions(self) -> list[str]:
+        """What is under test, with the versions that run here."""
+        if self.runtime == "repository":
+            return [f"{package}=={metadata.version(package)}" for package in self.packages]
+        return [package for package in self.packages if package != PYTEST]
+
+
+def node_package(name: str) -> str:
+    """As clients/node/package.json pins it, written `name@version`."""
+    pinned = json.loads((NODE / "package.json").read_text())["dependencies"]
+    return f"{name}@{pinned[name]}"
+
+
+SUITES = (
+    Suite(
+        name="openai-python",
+        title="openai (Python)",
+        what="the official client with `_strict_response_validation`: every endpoint, whole and streamed, its helpers "
+        "for tools and structured output, its classes of errors, its retries",
+        runtime="python",
+        packages=("openai==3.54.0", PYTEST),
+        scripts=("openai_python",),
+    ),
+    Suite(
+        name="openai-node",
+        title="openai (Node)",
+        what="the official client: the same breadth",
+        runtime="node",
+        packages=(node_package("openai"),),
+        scripts=("node/openai.test.mjs",),
+    ),
+    Suite(
+        name="ai-sdk",
+        title="AI SDK",
+        what="generateText, streamText, Output.object, Output.choice, tools with steps, embed, embedMany",
+        runtime="node",
+        packages=(node_package("ai"), node_package("@ai-sdk/openai-compatible")),
+        scripts=("node/ai_sdk.test.mjs",),
+    ),
+    Suite(
+        name="llm-comply",
+        title="llm-comply",
+        what="all of its format `openai-chat`: replies against OpenAI's schemas, and what must be in them",
+        runtime="python",
+        packages=("llm-comply==0.5.0", PYTEST),
+        scripts=("use_llm_comply.py",),
+        # Its cases expect answers and calls that end by themselves, which this adapter's do.
+        model=f"{BASE}:json",
+    ),
+    Suite(
+        name="langchain",
+        title="langchain-openai",
+        what="ChatOpenAI (invoke, batch, stream, bind_tools, with_structured_output), OpenAI, OpenAIEmbeddings",
+        runtime="python",
+        packages=("langchain-openai==1.7.3", PYTEST),
+        scripts=("use_langchain.py",),
+    ),
+    Suite(
+        name="instructor",
+        title="instructor",
+        what="modes TOOLS, TOOLS_STRICT, JSON, JSON_SCHEMA; partial and iterable streams",
+        runtime="python",
+        packages=("instructor==1.17.0", PYTEST),
+        scripts=("use_instructor.py",),
+    ),
+    Suite(
+        name="pydantic-ai",
+        title="pydantic-ai",
+        what="an agent with a tool, output by tool, by schema and by prompt, streams, history",
+        runtime="python",
+        packages=("pydantic-ai-slim[openai]==2.68.0", PYTEST),
+        scripts=("use_pydantic_ai.py",),
+    ),
+    Suite(
+        name="llm",
+        title="llm",
+        what="its command line with a model of `extra-openai-models.yaml`: prompt, stream, schema, conversation",
+        runtime="python",
+        packages=("llm==0.36", PYTEST),
+        scripts=("use_llm.py",),
+    ),
+    Suite(
+        name="lm-eval",
+        title="lm-evaluation-harness",
+        what="`local-completions` (prompts as token ids, echo, logprobs) beside its own `hf` backend on the same "
+        "weights: log-likelihoods, accuracies, perplexity and greedy texts",
+        runtime="python",
+        packages=("lm-eval[api]==0.4.13", PYTEST),
+        scripts=("use_lm_eval.py",),
+        borrows=("torch", "transformers", "accelerate"),
+    ),
+    Suite(
+        name="schemathesis",
+        title="Schemathesis",
+        what="operations of `/openapi.json` with what it makes of the schemas, right and wrong, as many as its cases "
+        "say: no fault of the server, and no reply that the document does not describe",
+        runtime="repository",
+        packages=("schemathesis",),
+        scripts=("tests/gateway/test_schemathesis.py",),
+    ),
+)

@@ -1,0 +1,132 @@
+"""Tool calls as a grammar: text, or calls to the letter whose arguments match their tool's schema."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from jsonschema import Draft202012Validator
+
+from engine.grammar.worker import judge
+from engine.protocol import CallableTool, CallGrammar, Grammar
+from tests.engine.grammar.grammars import EOS, RandomModel, allowed_ids, feed, matchers, next_characters, vocabulary
+
+WORD = {"type": "string", "pattern": "^[a-z]{1,5}$"}
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "get": {"type": "object", "properties": {"q": WORD}, "required": ["q"], "additionalProperties": False},
+    "get_all": {"properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False},
+    "none": {"type": "object", "properties": {}, "additionalProperties": False},
+}
+CALL = '<tool_call>\n{"name": "get", "arguments": {"q": "ab"}}\n</tool_call>'
+CALLED = re.compile(r'"name": "(\w+)", "arguments": (.*?)}\n</tool_call>', re.DOTALL)
+OTHER = '<tool_call>\n{"name": "get_all", "arguments": {"n": 7}}\n</tool_call>'
+
+
+def tools(schemas: dict[str, dict[str, Any]] = SCHEMAS, arguments: str = "arguments") -> list[CallableTool]:
+    return [
+        CallableTool(f'{{"name": "{name}", "{arguments}": ', schema, f"tools[{index}]")
+        for index, (name, schema) in enumerate(schemas.items())
+    ]
+
+
+def grammar(**fields: Any) -> Grammar:
+    hermes = {"tools": tools(), "trigger": "<tool_call>", "opening": "\n", "separator": "\n<tool_call>\n"}
+    wanted = CallGrammar(**{**hermes, "end": "}\n</tool_call>", **fields})
+    return Grammar("tool_calls", msgspec.json.encode(wanted).decode())
+
+
+def test_text_may_come_and_calls_after_it() -> None:
+    make = matchers(grammar(max_calls=2))
+    for text in ("", "Hello.", "a < b\n{", f"Well.\n{CALL}", CALL, f"{CALL}\n{OTHER}", "\n\n" + CALL):
+        assert feed(make(), text), text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{CALL} and more",
+        f"{CALL}\n{OTHER}\n{CALL}",
+        "Hello <tool_call>",
+        '<tool_call>\n{"name": "put", "arguments": {}}\n</tool_call>',
+        '<tool_call>\n{"name": "get", "arguments": {"q": 1}}\n</tool_call>',
+        '<tool_call>\n{"name": "get_all", "arguments": 7}\n</tool_call>',
+        "<tool_call> or not",
+    ],
+)
+def test_no_call_differs_from_the_format_or_the_schema(text: str) -> None:
+    assert not feed(matchers(grammar(max_calls=2))(), text)
+
+
+def test_where_a_call_must_come_there_is_no_text() -> None:
+    make = matchers(grammar(must_call=True, max_calls=2))
+    assert next_characters(make()) == {"<"}
+    assert feed(make(), CALL) and feed(make(), f"{CALL}\n{OTHER}") and not feed(make(), f"So: {CALL}")
+
+
+def test_one_call_ends_it_where_only_one_may_come() -> None:
+    make = matchers(grammar(must_call=True, max_calls=1))
+    assert feed(make(), CALL) and not feed(make(), f"{CALL}\n{OTHER}")
+
+
+def test_text_of_a_schema_may_come_instead() -> None:
+    make = matchers(grammar(text_schema=SCHEMAS["get_all"]))
+    assert feed(make(), '{"n": 3}') and feed(make(), CALL)
+    assert not feed(make(), "three") and not feed(make(), '{"n": "x"}') and not feed(make(), f'{{"n": 3}}{CALL}')
+
+
+def test_calls_without_a_trigger_are_all_there_is() -> None:
+    make = matchers(grammar(tools=tools(arguments="parameters"), trigger="", opening="", end="}", separator=""))
+    call = '{"name": "get", "parameters": {"q": "ab"}}'
+    for text in ("Hello.", call, '{"name": "get"}', f"Look: {call}"):
+        assert feed(make(), text), text
+    for text in ('{"name": "get", "parameters": {"q": 1}}', f"{call} and more"):
+        assert not feed(make(), text), text
+
+
+def test_a_trigger_may_be_a_special_token() -> None:
+    trigger = 1  # <|im_start|>
+    make = matchers(grammar(trigger=trigger, opening=" [", separator=", ", closing="]", end="}", max_calls=2))
+    matcher = make()
+    assert feed(matcher, "Look: ")
+    assert {*range(17)} & set(allowed_ids(matcher).tolist()) == {trigger, *EOS}
+    matcher.accept(trigger)
+    assert feed(matcher, ' [{"name": "get", "arguments": {"q": "ab"}}, {"name": "none", "arguments": {}}]')
+    spelled = make()  # its letters are text
+    assert feed(spelled, "<|im") and feed(spelled, '_start|> [{"name": "get", "arguments": 1}]')
+
+
+@pytest.mark.parametrize("must_call", [True, False])
+def test_what_a_random_model_calls_validates(must_call: bool) -> None:
+    make, model, called = matchers(grammar(must_call=must_call, max_calls=3)), RandomModel(seed=3), set()
+    for _ in range(12):
+        matcher = make()
+        prefix = "" if must_call else "Let me see. <tool_call>"
+        feed(matcher, prefix)
+        text = model.complete(matcher, max_tokens=256)
+        assert text is not None
+        for name, arguments in CALLED.findall(prefix + text):
+            Draft202012Validator(SCHEMAS[name]).validate(json.loads(arguments))
+            called.add(name)
+    assert called == set(SCHEMAS)
+
+
+def test_a_refusal_names_the_tool() -> None:
+    bad = SCHEMAS | {"bad": {"type": "object", "properties": {"a": {"not": WORD}}}}
+    verdict = judge(vocabulary(), grammar(tools=tools(bad)))
+    assert verdict.label == "tools[3]" and "#/properties/a: 'not'" in (verdict.error or "")
+    unknown = SCHEMAS | {"bad": {"type": "object", "properties": {"a": {"type": "string", "format": "iri"}}}}
+    verdict = judge(vocabulary(), grammar(tools=tools(unknown)))
+    assert verdict.label == "tools[3]" and "'format' can't be enforced" in (verdict.error or "")
+
+    text = {"properties": {"a": {"not": WORD}}}
+    verdict = judge(vocabulary(), grammar(text_schema=text, text_label="response_format"))
+    assert verdict.label == "response_format" and "'not' can't be enforced" in (verdict.error or "")
+
+
+def test_128_tools_compile_in_time() -> None:
+    many = {f"tool_{index}": SCHEMAS["get"] for index in range(128)}
+    make = matchers(grammar(tools=tools(many), max_calls=16))
+    assert feed(make(), CALL.replace("get", "tool_127"))

@@ -1,0 +1,123 @@
+"""What a row of the matrix is made of: a field, values for it, and how each is answered."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+
+from engine.protocol import GenerateRequest, SamplingParams
+
+Outcome = Literal["honoured", "accepted", "refused"]
+"""honoured: it changes what the engine is asked or what the reply shows. accepted: by definition it changes neither, or
+says what holds anyway. refused: with status 400 and the field in `param`."""
+
+USER = {"role": "user", "content": "hello there, how are you?"}
+BASES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"model": "tiny", "messages": [USER], "max_tokens": 2},
+    "/v1/completions": {"model": "tiny", "prompt": "hello there", "max_tokens": 2},
+    "/v1/embeddings": {"model": "tiny", "input": "hello there"},
+    "/tokenize": {"model": "tiny"},
+    "/detokenize": {"model": "tiny", "tokens": [1, 2]},
+}
+_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """What a request led to. reply: its JSON, of a stream the events in order. engine: what the engine was asked, None
+    where it was not. prompt: its tokens' text, or that of the reply's tokens."""
+
+    reply: Any
+    engine: GenerateRequest | None
+    prompt: str = ""
+
+    @property
+    def ends_for_assistant(self) -> bool:
+        return self.prompt.endswith("assistant\n")
+
+    @property
+    def asked(self) -> GenerateRequest:
+        assert self.engine is not None
+        return self.engine
+
+    @property
+    def sampling(self) -> SamplingParams:
+        return self.asked.sampling
+
+    @property
+    def choice(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.reply["choices"][0]
+        return found
+
+    @property
+    def text(self) -> str:
+        return str(self.choice["text"] if "text" in self.choice else self.choice["message"]["content"])
+
+
+Check = Callable[[Observed], object]
+
+
+class Case(msgspec.Struct, frozen=True):
+    """beside: other fields that the value needs. seen: true of what an honoured value leads to. param: of a refusal,
+    where that is not the field's own name; status: of it."""
+
+    value: Any
+    outcome: Outcome
+    beside: dict[str, Any] = {}
+    seen: Check | None = None
+    param: str | None = None
+    status: int = 400
+
+
+class Field(msgspec.Struct, frozen=True, kw_only=True):
+    """name: a path, as `param` shows it. note: for readers."""
+
+    endpoint: str
+    name: str
+    valid: tuple[Case, ...] = ()
+    edge: tuple[Case, ...] = ()
+    invalid: tuple[Case, ...] = ()
+    null: tuple[Case, ...]
+    wrong_type: tuple[Case, ...]
+    note: str = ""
+
+    @property
+    def cases(self) -> dict[str, tuple[Case, ...]]:
+        return {
+            "valid": self.valid,
+            "edge": self.edge,
+            "invalid": self.invalid,
+            "null": self.null,
+            "wrong type": self.wrong_type,
+        }
+
+    def body(self, case: Case) -> dict[str, Any]:
+        """A good request, but for this field's value."""
+        whole: dict[str, Any] = copy.deepcopy(BASES[self.endpoint] | case.beside)
+        steps: list[Any] = [name or int(index) for name, index in _STEP.findall(self.name)]
+        at: Any = whole
+        for step in steps[:-1]:
+            at = at.setdefault(step, {}) if isinstance(at, dict) else at[step]
+        at[steps[-1]] = copy.deepcopy(case.value)
+        return whole
+
+
+def honoured(value: Any, seen: Check, **beside: Any) -> Case:
+    return Case(value, "honoured", beside, seen)
+
+
+def accepted(value: Any, **beside: Any) -> Case:
+    return Case(value, "accepted", beside)
+
+
+def refused(value: Any, param: str | None = None, *, status: int = 400, **beside: Any) -> Case:
+    return Case(value, "refused", beside, param=param, status=status)
+
+
+ABSENT = (accepted(None),)
+"""Null says as much as no field at all."""
+
+NEEDED = (refused(None),)

@@ -1,0 +1,44 @@
+"""The one line that a request leaves in the log: whom it was for, without saying so."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import httpx
+import pytest
+from structlog.testing import capture_logs
+
+from tests.gateway.conftest import House
+
+ANN, BOB = "ann@example.com", "bob"
+
+
+def digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def line(house: House, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    with capture_logs() as logs:
+        reply = httpx.post(house.url + path, json=body, headers={"authorization": f"Bearer {house.acme.key}"})
+        assert reply.status_code == 200, reply.text
+        (found,) = [each for each in logs if each.get("request_id") == reply.headers["x-request-id"]]
+    assert ANN not in repr(logs)
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}),
+        ("/v1/completions", {"prompt": "x", "max_tokens": 1}),
+        ("/v1/embeddings", {"input": "x"}),
+    ],
+)
+def test_it_has_digests_of_the_end_user(house: House, path: str, body: dict[str, Any]) -> None:
+    plain = line(house, path, body | {"model": "tiny"})
+    assert "user" not in plain and "safety_identifier" not in plain
+    assert line(house, path, body | {"model": "tiny", "user": ANN})["user"] == digest(ANN)
+    if "chat" in path:
+        told = line(house, path, body | {"model": "tiny", "user": ANN, "safety_identifier": BOB})
+        assert (told["user"], told["safety_identifier"]) == (digest(ANN), digest(BOB))

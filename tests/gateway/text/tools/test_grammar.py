@@ -1,0 +1,83 @@
+"""What any model writes under the grammar of a format is read as calls that match their schemas, or as text."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from engine.protocol import Grammar
+from gateway.errors import InvalidRequest
+from gateway.text.tools.formats import HERMES, LLAMA, MISTRAL, CallFormat, TemplateTools
+from gateway.text.tools.grammar import call_grammar
+from gateway.text.tools.parser import CallParser
+from gateway.text.tools.said import Said
+from gateway.text.tools.tool import NO_PARAMETERS, Tool, ToolUse
+from tests.engine.grammar.grammars import RandomModel, feed, matchers
+from tests.tool_schemas import tool_schema
+
+FORMATS = {"hermes": HERMES, "llama": LLAMA, "mistral": MISTRAL}
+NUM_TOOLS, NUM_TOOLS_FULL = 8, 200
+MAX_TOKENS = 600
+
+
+def made_up(seed: int) -> tuple[Tool, ...]:
+    return (Tool("target", tool_schema(seed), "tools[0]"), Tool("target_2", NO_PARAMETERS, "tools[1]"))
+
+
+def calls_in(text: str, form: CallFormat, use: ToolUse) -> tuple[str, list[tuple[str, str]]]:
+    parser = CallParser(form, use.callable_names, Said(), must_call=use.must_call)
+    content, calls = "", []
+    for parsed in (parser.push(text), parser.finish()):
+        content += parsed.content
+        for delta in parsed.calls:
+            if delta.name is not None:
+                calls.append((delta.name, ""))
+            name, arguments = calls[-1]
+            calls[-1] = (name, arguments + delta.arguments)
+    return content, calls
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_calls_of_random_weights_are_read_and_match_their_schemas(name: str, full: bool) -> None:
+    form, called = FORMATS[name], set()
+    for seed in range(NUM_TOOLS_FULL if full else NUM_TOOLS):
+        tools = made_up(seed)
+        schemas = {tool.name: Draft202012Validator(tool.parameters) for tool in tools}
+        for must_call in (True, False):
+            use = ToolUse(tools, frozenset(schemas), must_call=must_call, max_calls=2)
+            matcher = matchers(call_grammar(TemplateTools(form, is_native=True), use, None, None))()
+            begun = "" if must_call else form.trigger + form.opening + form.head("target")
+            feed(matcher, begun)
+            written = RandomModel(seed, num_rows=4).complete(matcher, MAX_TOKENS)
+            assert written is not None
+            content, calls = calls_in(begun + written, form, use)
+            assert content == "" and 1 <= len(calls) <= (2 if form.parallel else 1)
+            for called_name, arguments in calls:
+                schemas[called_name].validate(json.loads(arguments))
+                called.add(called_name)
+    assert called == {"target", "target_2"}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_text_is_read_as_text(name: str) -> None:
+    use = ToolUse(made_up(0), frozenset({"target"}))
+    make = matchers(call_grammar(TemplateTools(FORMATS[name], is_native=True), use, None, None))
+    for text in ("Hello.", '{"name": "target"}', '{"name": "target_2", "arguments": {}}'):
+        assert feed(make(), text) and calls_in(text, FORMATS[name], use) == (text, [])
+
+
+def test_json_and_calls_that_look_alike_are_refused_together() -> None:
+    use, text = ToolUse(made_up(0), frozenset({"target"})), Grammar("json_object")
+    assert '"text_schema"' in call_grammar(TemplateTools(HERMES, is_native=True), use, text, "response_format").source
+    with pytest.raises(InvalidRequest) as refused:
+        call_grammar(TemplateTools(LLAMA, is_native=True), use, text, "response_format")
+    assert refused.value.param == "response_format"
+
+
+def test_a_model_that_was_trained_on_no_tools_calls_fewer_at_once() -> None:
+    use = ToolUse(made_up(0), frozenset({"target"}), max_calls=16)
+    for is_native, max_calls in ((True, 16), (False, 4)):
+        grammar = call_grammar(TemplateTools(HERMES, is_native=is_native), use, None, None)
+        assert f'"max_calls":{max_calls}' in grammar.source

@@ -1,0 +1,123 @@
+"""However a text with tool calls comes, its content and its calls are the same."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.text.tools.formats import HERMES, LLAMA, MISTRAL, CallFormat
+from gateway.text.tools.parser import CallParser
+from gateway.text.tools.said import MAX_HELD_SPACE, Said
+
+FORMATS = {"hermes": HERMES, "llama": LLAMA, "mistral": MISTRAL}
+NAMES = ("get", "get_weather", "a-1")
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(st.sampled_from('a"\\{}[]é🦜 \n<>/'), max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('ab"{}\\', max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+ARGUMENTS = st.dictionaries(st.sampled_from(["name", "x", '"}']), VALUES, max_size=3).map(json.dumps)
+CALLS = st.lists(st.tuples(st.sampled_from(NAMES), ARGUMENTS), min_size=1, max_size=3)
+CONTENT = st.text(st.sampled_from('ab <tol_c>[TOOL]{"name\n'), max_size=20).map(str.rstrip)
+SIZES = st.lists(st.integers(0, 5), max_size=40)
+
+
+class Read(msgspec.Struct):
+    content: str
+    calls: list[tuple[str, str]]
+
+
+def read(form: CallFormat, text: str, sizes: list[int], *, must_call: bool = False) -> Read:
+    """All that a parser says of a text that comes in pieces of these sizes, the rest character by character."""
+    parser = CallParser(form, NAMES, Said(), must_call=must_call)
+    pieces = []
+    for size in sizes:
+        pieces.append(text[:size])
+        text = text[size:]
+    found = Read("", [])
+    for parsed in [*map(parser.push, [*pieces, *text]), parser.finish()]:
+        found.content += parsed.content
+        for delta in parsed.calls:
+            if delta.name is not None:
+                assert delta.index == len(found.calls)
+                found.calls.append((delta.name, ""))
+            name, arguments = found.calls[delta.index]
+            found.calls[delta.index] = (name, arguments + delta.arguments)
+    return found
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(calls=CALLS, content=CONTENT, sizes=SIZES)
+@settings(deadline=None, max_examples=40)
+def test_what_was_written_is_read(name: str, calls: list[tuple[str, str]], content: str, sizes: list[int]):
+    form = FORMATS[name]
+    if not form.parallel:
+        calls = calls[:1]
+    said = content if form.trigger else ""
+    assert read(form, said + form.write(calls), sizes) == Read(said, calls)
+    assert read(form, form.write(calls), sizes, must_call=True) == Read("", calls)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(calls=CALLS, content=CONTENT, cut=st.integers(0, 200), sizes=SIZES)
+@settings(deadline=None, max_examples=40)
+def test_any_text_is_read_alike_in_any_pieces(name: str, calls, content: str, cut: int, sizes: list[int]):
+    text = (content + FORMATS[name].write(calls) + content)[:cut]
+    assert read(FORMATS[name], text, sizes) == read(FORMATS[name], text, [len(text)])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(text=CONTENT.filter(lambda text: not text.endswith(("<tool_call>", "[TOOL_CALLS]"))))
+@settings(deadline=None, max_examples=40)
+def test_text_without_a_call_is_content(name: str, text: str):
+    assert read(FORMATS[name], text, []) == Read(text, [])
+
+
+def test_a_call_to_nobody_is_content():
+    text = HERMES.write([("get_money", "{}")])
+    assert read(HERMES, text, []) == Read(text, [])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_is_cut_off_has_what_was_written_of_it(name: str):
+    form = FORMATS[name]
+    head, arguments = f"{form.trigger}{form.opening}{form.head('get')}", '{"x": "}", "y": {"z": 1}}'
+    for size in range(len(head) + 2):
+        calls = [("get", "{")] if size > len(head) else []
+        assert read(form, (head + arguments)[:size], [], must_call=True) == Read("", calls)
+    for size in range(1, len(arguments) + 1):
+        assert read(form, head + arguments[:size], []) == Read("", [("get", arguments[:size])])
+    for size in range(len(form.end)):
+        assert read(form, head + arguments + form.end[:size], []) == Read("", [("get", arguments)])
+
+
+def test_white_space_between_content_and_a_call_is_of_neither():
+    text = f"Let me see. \n\n{HERMES.write([('get', '{}')])}"
+    assert read(HERMES, text, []) == Read("Let me see.", [("get", "{}")])
+    assert read(HERMES, "Let me see. \n", []) == Read("Let me see. \n", [])
+    assert read(HERMES, f"\n{HERMES.write([('get', '{}')])}", []) == Read("", [("get", "{}")])
+
+
+def test_white_space_that_does_not_end_is_shown():
+    parser, shown = CallParser(HERMES, NAMES, Said()), ""
+    for _ in range(100):
+        shown += parser.push(" \n" * 8).content
+    assert len(shown) == 1600 - MAX_HELD_SPACE
+    called = parser.push(HERMES.write([("get", "{}")]))
+    assert called.content == "" and called.calls[0].name == "get"
+
+
+def test_letters_of_a_trigger_that_is_a_token_begin_no_call():
+    written = MISTRAL.write([("get", "{}")])
+    parser = CallParser(MISTRAL, NAMES, Said(), is_trigger_token=True)
+    spelled = [parser.push(char) for char in written]
+    assert ("".join(parsed.content for parsed in spelled), [parsed.calls for parsed in spelled if parsed.calls]) == (
+        written,
+        [],
+    )
+    assert parser.push(MISTRAL.trigger, is_trigger=True).content == ""
+    assert parser.push(written.removeprefix(MISTRAL.trigger)).calls[0].name == "get"
