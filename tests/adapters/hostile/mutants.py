@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import json
 import random
@@ -143,7 +144,7 @@ def changed_json(draw: random.Random, value: Any) -> Any:
         elif change == 2:
             container[key] = [container[key]] * draw.choice([1, 2, 1000])
         else:
-            container[key] = draw.choice(VALUES)
+            container[key] = copy.deepcopy(draw.choice(VALUES))  # later changes may go into it
         if not value:
             break
     return value
