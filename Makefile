@@ -25,7 +25,7 @@ serve: $(VENV)/.installed
 test: export OMP_NUM_THREADS = 1
 test: $(VENV)/.installed-dev $(DEMO_MODEL)
 	@nice -n 19 $(BIN)/pytest tests/kernels > build/kernels-tests.log 2>&1 & kernels=$$!; \
-	$(BIN)/pytest -n auto --maxprocesses 8 --dist loadgroup --no-loadscope-reorder --ignore=tests/kernels; others=$$?; \
+	$(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder --ignore=tests/kernels; others=$$?; \
 	wait $$kernels; kernels=$$?; cat build/kernels-tests.log; exit $$((others | kernels))
 
 check: $(VENV)/.installed-dev

@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
@@ -96,13 +97,20 @@ async def database(dsn: str) -> AsyncIterator[Database]:
         yield database
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """Processes that share a run take whole files, so that these start their servers once; the end-to-end tests share
-    one, and stay together."""
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            path = item.path.relative_to(config.rootpath)
-            item.add_marker(pytest.mark.xdist_group("e2e" if "e2e" in path.parts else str(path)))
+    one, and stay together. Made here: the marks of `--dist loadgroup` have no effect with pytest 9."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByServers(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = str(super()._split_scope(nodeid))
+            return "e2e" if "e2e" in path.split("/") else path
+
+    return ByServers(config, log)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

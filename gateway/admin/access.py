@@ -15,6 +15,7 @@ from litestar import Request, Router
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 
+from gateway.admin.services import AdminServices
 from gateway.api.envelope import Call, call_of
 from gateway.api.fields import decode
 from gateway.errors import InvalidRequest, NotFound, PermissionDenied
@@ -111,7 +112,7 @@ async def read_body(request: Request[Any, Any, Any], kind: type[T]) -> T:
     return decode(msgspec.json.Decoder(kind), await request.body() or b"{}")
 
 
-def admin_guard(authenticator: Authenticator, logins: Logins) -> Guard:
+def admin_guard(services: AdminServices) -> Guard:
     """A guard that leaves the Actor in the request's `auth`.
 
     It raises InvalidApiKey, InvalidCredentials, PermissionDenied, or NotFound for what the caller has no part in.
@@ -121,9 +122,9 @@ def admin_guard(authenticator: Authenticator, logins: Logins) -> Guard:
         call = call_of(connection.scope)
         header, cookie = connection.headers.get("authorization"), connection.cookies.get(COOKIE)
         if header is None and cookie is not None:
-            actor = await _person(connection, cookie, logins, call)
+            actor = await _person(connection, cookie, services.logins, call)
         else:
-            actor = await _key(header, authenticator, call)
+            actor = await _key(header, services.authenticator, call)
         access = handler.opt.get("access")
         if access is None:
             assert connection.scope.get("method") == "OPTIONS", "check_routes saw every other route"

@@ -102,7 +102,7 @@ def admin_routers(services: AdminServices) -> list[Router]:
     common: dict[str, Any] = {"request_max_body_size": services.max_body_bytes, "tags": ["admin"]}
     dependencies = {"services": Provide(lambda: services, sync_to_thread=False)}
     guarded = common | {
-        "guards": [admin_guard(services.authenticator, services.logins)],
+        "guards": [admin_guard(services)],
         "dependencies": dependencies | {"caller": Provide(_caller, sync_to_thread=False)},
     }
     return [

@@ -86,8 +86,8 @@ class Application(Litestar):
     """
 
     def __init__(self, *, metrics: Metrics, trusted_proxies: Sequence[Network] = (), **options: Any) -> None:
-        self._metrics = metrics
-        self._trusted_proxies = trusted_proxies
+        self.metrics = metrics
+        self.trusted_proxies = trusted_proxies
         super().__init__(**options)
 
     async def __call__(
@@ -99,7 +99,7 @@ class Application(Litestar):
             await super().__call__(scope, receive, send)
 
     async def _answer(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
-        call = Call(new_id("req"), time.perf_counter_ns(), *_origin(scope, self._trusted_proxies))
+        call = Call(new_id("req"), time.perf_counter_ns(), *_origin(scope, self.trusted_proxies))
         scope.setdefault("state", {})["call"] = call
 
         async def watched_receive() -> ReceiveMessage:
@@ -119,7 +119,7 @@ class Application(Litestar):
             if call.on_end is not None:
                 call.on_end()
             route = str(scope.get("path_template") or "unknown")
-            self._metrics.count_http(scope["method"], route, call.status)
+            self.metrics.count_http(scope["method"], route, call.status)
             log.info("request", route=route, method=scope["method"], **_log_fields(call, scope))
 
 

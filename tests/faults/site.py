@@ -22,6 +22,8 @@ from tests.gateway.live import BASE, make_operator_key
 from tests.gateway.model_folder import make_model_folder
 
 TOKENS_PER_S = 100
+ENDLESS = 30_000
+"""Tokens that no engine makes while a test runs: five minutes of them."""
 LIMIT = 10**9
 
 
@@ -33,7 +35,7 @@ class Site:
     """
 
     def __init__(self, folder: Path, *, num_gateways: int = 1, journal_bytes: int = 64 << 20) -> None:
-        model_dir = make_model_folder(folder / "model")
+        model_dir = make_model_folder(folder / "model", context=2 * ENDLESS)
         self.settings = Settings(
             data_dir=folder / "data", model=str(model_dir), model_name=BASE, journal_bytes=journal_bytes
         )

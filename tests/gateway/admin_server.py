@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import msgspec
@@ -119,6 +119,34 @@ class GoodEngines:
         self.unloaded.append(key)
 
 
+class Routes:
+    """The admin API's application, for one server after another: to register its routes takes longer than most tests.
+
+    Its routes ask it for services, and get those of the server that runs.
+    """
+
+    def __init__(self, services: AdminServices) -> None:
+        self._services = services
+        # It is asked for whatever the services have.
+        self._app = Application(
+            metrics=Metrics(CollectorRegistry()),
+            route_handlers=[*admin_routers(cast("AdminServices", self))],
+            exception_handlers=exception_handlers(),
+            openapi_config=None,
+            logging_config=None,
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._services, name)
+
+    def serve(self, services: AdminServices, metrics: Metrics, trusted_proxies: Sequence[Network]) -> Application:
+        self._services, self._app.metrics, self._app.trusted_proxies = services, metrics, trusted_proxies
+        return self._app
+
+
+_IDLE: list[Routes] = []
+
+
 class AdminServer:
     """A running server, in whose background nothing runs: tests collect and probe when they want to."""
 
@@ -205,14 +233,8 @@ async def serve_admin(
         reconcile=Reconciler(database, {}, metrics.journal).reconcile,
     )
     key = await _store_admin_key(database, "default", ("admin_read", "admin_write"))
-    app = Application(
-        metrics=metrics,
-        trusted_proxies=trusted_proxies,
-        route_handlers=[*admin_routers(services)],
-        exception_handlers=exception_handlers(),
-        openapi_config=None,
-        logging_config=None,
-    )
+    routes = _IDLE.pop() if _IDLE else Routes(services)
+    app = routes.serve(services, metrics, trusted_proxies)
     # asyncio turns off Nagle's algorithm only where the protocol is named; replies would wait 40 ms for a late ACK.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
@@ -227,6 +249,7 @@ async def serve_admin(
         await serving
         listener.close()
         await services.authenticator.stop()
+        _IDLE.append(routes)
 
 
 async def _store_admin_key(database: Database, organization_name: str, scopes: tuple[Scope, ...]) -> str:

@@ -22,7 +22,7 @@ CHAT_TEMPLATE = (
 _CORPUS = ["the quick brown fox jumps over the lazy dog", "hello there, how are you today?", "stop here and there"] * 8
 
 
-def make_model_folder(folder: Path) -> Path:
+def make_model_folder(folder: Path, context: int = CONTEXT) -> Path:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -44,7 +44,7 @@ def make_model_folder(folder: Path) -> Path:
             "intermediate_size": 64,
             "num_hidden_layers": 1,
             "num_attention_heads": 2,
-            "max_position_embeddings": CONTEXT,
+            "max_position_embeddings": context,
             "rms_norm_eps": 1e-5,
             "eos_token_id": tokenizer.token_to_id("<|im_end|>"),
         },

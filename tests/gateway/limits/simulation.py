@@ -28,6 +28,8 @@ Fates = tuple[int, int, int]
 SUSPECT_S, FORGET_S = 5, 15
 ENGINE_NOTICES_S = 4
 GIVE_UP_S = 10
+QUIET_ROUNDS = 6
+"""Of half a second: nothing begins by itself."""
 PRICE = Price(3 * PRICE_SCALE, 7 * PRICE_SCALE)
 
 
@@ -56,6 +58,8 @@ class World:
         self.ledger: dict[str, Event] = {}
         self.allowed: Counter[Key] = Counter()
         """The largest max that was in force in each window."""
+        self.resettled: set[Key] = set()
+        """Accounts that have changed since somebody last looked."""
 
     def key(self, limit: Limit, instant_ns: int) -> Key:
         return limit.id, period(limit.window, instant_ns).start
@@ -98,6 +102,7 @@ class World:
                     self.settled[key] -= spent
 
     def settle(self, event: Event) -> None:
+        self.resettled |= event.used.keys()
         for key, spent in event.used.items():
             self.settled[key] += spent
 
@@ -150,7 +155,6 @@ class Running(msgspec.Struct, eq=False):
     worst: dict[Key, int] = msgspec.field(default_factory=dict)
     places: tuple[Key, ...] = ()
     ended: dict[int, Usage] = msgspec.field(default_factory=dict)
-    closed: bool = False
 
     def __post_init__(self) -> None:
         work = self.hold.work
@@ -316,6 +320,10 @@ class Simulation:
         self.orphans: list[tuple[float, Running]] = []
         self.lost: list[Lost] = []
         self.num_requests = self.num_started = 0
+        self.promised: Counter[Key] = Counter()
+        """The worst cases of all that runs or is an orphan."""
+        self.touched: set[Gateway] | None = None
+        """The gateways that have changed since the last check; None may be any."""
         self.gateways: list[Gateway] = []
         for _ in range(num_gateways or self.rng.choice((1, 2, 3, 5, 20))):
             self.start_gateway()
@@ -337,6 +345,7 @@ class Simulation:
             ("arrive", "transact", "end", "time", "die", "cut off", "freeze", "clock", "limit", "start", "lose"),
             (30, 40, 25, 20, 0.3, 0.3, 0.2, 0.2, 0.5, 0.3, 1.0),
         )[0]
+        self.touched = {gateway} if action in ("arrive", "transact", "end") else None
         match action:
             case "arrive":
                 for _ in range(rng.choice((1, 1, 1, 5))):
@@ -395,6 +404,7 @@ class Simulation:
         due = [running for at_s, running in self.orphans if self.elapsed_s >= at_s]
         self.orphans = [(at_s, running) for at_s, running in self.orphans if self.elapsed_s < at_s]
         for running in due:
+            self._count(running, -1)
             for index, part in enumerate(running.hold.work.parts):
                 usage = running.ended.get(index) or self._usage(running, index)
                 self.world.write_usage({part.request_id: self.world.event(running, index, usage)})
@@ -415,8 +425,8 @@ class Simulation:
                 self.lost.append(Lost(running, index, final, comes_s, self.elapsed_s + GIVE_UP_S))
                 running.ended[index] = seen
             gateway.holdings.close(running.hold)
-            running.closed = True
             self.running.remove(running)
+            self._count(running, -1)
 
     def find(self, lost: Lost) -> None:
         gateway, request_id = lost.running.gateway, lost.running.hold.work.parts[lost.index].request_id
@@ -436,24 +446,34 @@ class Simulation:
         for gateway in self.gateways:
             self.running += gateway.admitted
             for running in gateway.admitted:
+                self._count(running, 1)
                 for part in running.hold.work.parts:
                     if self.rng.random() < 0.9:
                         gateway.holdings.dispatched(part.request_id)
             gateway.admitted = []
+
+    def _count(self, running: Running, sign: int) -> None:
+        """It may use so much from now on, or no more."""
+        for key, worst in running.worst.items():
+            self.promised[key] += sign * worst
+        for key in running.places:
+            self.promised[key] += sign
 
     def end_some(self) -> None:
         for running in self.rng.sample(self.running, min(len(self.running), self.rng.randint(1, 4))):
             self.end(running)
 
     def end(self, running: Running) -> None:
+        if self.touched is not None:
+            self.touched.add(running.gateway)
         for index in sorted(running.hold.dispatched - running.ended.keys()):
             usage = running.ended[index] = self._usage(running, index)
             part = running.hold.work.parts[index]
             running.gateway.holdings.ended(part.request_id, usage)
             running.gateway.unwritten[Row(part.request_id, True)] = self.world.event(running, index, usage)
         running.gateway.holdings.close(running.hold)
-        running.closed = True
         self.running.remove(running)
+        self._count(running, -1)
 
     def die(self, gateway: Gateway) -> None:
         self.gateways.remove(gateway)
@@ -476,20 +496,17 @@ class Simulation:
 
     def check(self) -> None:
         """Never over, counting every admitted request with its worst case until the ledger has what it used."""
-        committed = dict(self.world.settled)
-        for running in [*self.running, *(running for _, running in self.orphans)]:
-            for key, worst in running.worst.items():
-                committed[key] = committed.get(key, 0) + worst
-            for key in () if running.closed else running.places:
-                committed[key] = committed.get(key, 0) + 1
+        more = dict.fromkeys(self.world.resettled, 0) | self.promised
+        self.world.resettled.clear()
         for request_id, best in self._yet_to_come().items():
             known = self.world.ledger.get(request_id)
             for key, spent in best.used.items():
-                more = spent - known.used[key] if known is not None else spent
-                committed[key] = committed.get(key, 0) + max(0, more)
-        for key, total in committed.items():
+                known_spent = known.used[key] if known is not None else 0
+                more[key] = more.get(key, 0) + max(0, spent - known_spent)
+        for key, added in more.items():  # what nobody adds to and what has not changed was seen before
+            total = self.world.settled[key] + added
             assert total <= self.world.allowed[key], f"{key}: {total} of {self.world.allowed[key]}"
-        for gateway in self.gateways:
+        for gateway in self.gateways if self.touched is None else self.touched:
             self._check_holdings(gateway)
 
     def _yet_to_come(self) -> dict[str, Event]:
@@ -523,7 +540,12 @@ class Simulation:
             self.end(running)
         for gateway in self.gateways:
             gateway.cut_off_until_s, gateway.max_batch = 0.0, 500
+        self.touched = None
+        num_quiet = 0
         for _ in range(60):
+            num_quiet = num_quiet + 1 if self._is_quiet() else 0
+            if num_quiet > QUIET_ROUNDS:
+                break
             self.pass_time(0.5)
             for gateway in self.gateways:
                 for _ in range(4):
@@ -544,6 +566,12 @@ class Simulation:
                     tokens = event.usage.prompt_tokens, event.usage.completion_tokens
                     sums[self.world.key(limit, event.instant_ns)] += amount(limit.unit, event.index, *tokens, PRICE)
         assert +self.world.settled == +sums, "the accounts have drifted from the ledger"
+
+    def _is_quiet(self) -> bool:
+        """Nothing is running, on its way or held by anybody."""
+        if self.running or self.orphans or self.lost or any(self.world.leases.values()):
+            return False
+        return not any(gateway.unwritten or gateway.waiting or gateway.finish for gateway in self.gateways)
 
     def _usage(self, running: Running, index: int) -> Usage:
         part = running.hold.work.parts[index]
