@@ -73,8 +73,8 @@ def test_greedy_text_and_logprobs_equal_transformers_and_peft(demo: Demo, full: 
 
 
 def test_a_mixed_staggered_batch_gives_each_request_what_it_gets_alone(demo: Demo) -> None:
-    """16 requests of base and three adapters, arriving while others run; prompts of 1 to 600 tokens: around blocks of 16
-    and tiles of 64, and one that no step takes whole."""
+    """16 requests of base and three adapters, arriving while others run; prompts of 1 to 600 tokens: around the borders
+    of blocks, and one that no step takes whole."""
     rnd = random.Random(3)
     text = [token for question in QUESTIONS * 4 for token in chat_ids(question)]
     lengths = [1, 2, 3, 5, 15, 16, 17, 31, 33, 48, 63, 64, 65, 100, 256, 600]
