@@ -23,6 +23,7 @@ serve: $(VENV)/.installed
 # A process for each processor, which compute in one thread each. The kernels' tests have their own, with whatever time
 # the others leave: they count how many cases ran.
 test: export OMP_NUM_THREADS = 1
+test: export PYTHONDONTWRITEBYTECODE =  # hundreds of processes start, and would compile all modules again
 test: $(VENV)/.installed-dev $(DEMO_MODEL)
 	@nice -n 19 $(BIN)/pytest tests/kernels > build/kernels-tests.log 2>&1 & kernels=$$!; \
 	$(BIN)/pytest -n auto --maxprocesses 8 --dist loadgroup --no-loadscope-reorder --ignore=tests/kernels; others=$$?; \
