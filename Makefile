@@ -23,6 +23,7 @@ serve: $(VENV)/.installed
 # A process for each processor, which compute in one thread each. The kernels' tests have their own, with whatever time
 # the others leave: they count how many cases ran.
 test: export OMP_NUM_THREADS = 1
+test: export PYTHONDONTWRITEBYTECODE =  # hundreds of processes start, and would compile all modules again
 test: $(VENV)/.installed-dev $(DEMO_MODEL)
 	@nice -n 19 $(BIN)/pytest tests/kernels > build/kernels-tests.log 2>&1 & kernels=$$!; \
 	$(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder --ignore=tests/kernels; others=$$?; \
@@ -58,9 +59,10 @@ long-numerics: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/pytest --full tests/engine/models/test_demo_numerics.py tests/engine/models/test_demo_speculation.py \
 	    tests/e2e/test_tenants_share_one_batch.py
 
-# A million steps of the scheduler's state machine, in slices of a seed each: ten minutes. FIRST_SEED goes on from one.
+# A million steps of the scheduler's state machine, in slices of a seed each, and 1,000 workloads of tenants that compete:
+# ten minutes. FIRST_SEED goes on from one.
 long-scheduler: $(VENV)/.installed-dev
-	$(BIN)/pytest --full -s tests/engine/scheduling/test_state_machine.py
+	$(BIN)/pytest --full -s tests/engine/scheduling/test_state_machine.py tests/engine/scheduling/test_fairness.py
 
 # Structured output over the schemas of the JSON-Schema-Test-Suite, completed by random weights, and the delay that
 # hostile grammars cause: minutes.

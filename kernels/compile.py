@@ -89,12 +89,13 @@ def resources(compiled: triton.compiler.CompiledKernel) -> Resources:
 
 
 def compile_all(names: list[str], only: list[str]) -> Iterator[tuple[str, Launch, Resources]]:
-    """The launches of the targets of these names whose own names hold one of the texts."""
+    """The launches of the targets of these names whose labels hold one of the texts."""
     for target in TARGETS:
         if target.name in names:
-            for label, launch in launches(target):
+            for name, launch in launches(target):
+                label = f"{target.name}: {name}"
                 if any(text in label for text in only):
-                    yield f"{target.name}: {label}", launch, resources(compile_launch(launch))
+                    yield label, launch, resources(compile_launch(launch))
 
 
 def main() -> None:

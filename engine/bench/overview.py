@@ -7,6 +7,7 @@ tenant beside a noisy one. Each has a scenario of its own with more to choose.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -22,6 +23,7 @@ class Options(msgspec.Struct, frozen=True):
     streams: Annotated[tuple[int, ...], about("requests at once")] = (1, 8, 32)
     adapters: Annotated[tuple[int, ...], about("distinct adapters among them, 0 for the base")] = (0, 1, 8, 64)
     repeat: Annotated[int, about("runs of each combination, for both sides")] = 2
+    new_tokens: Annotated[int, about("of each completion, but for the quiet and the noisy tenant's")] = 64
     long_prompt: Annotated[int, about("tokens of a long prompt, and of a shared prefix")] = 512
     seconds: Annotated[float, about("of each run of the quiet and the noisy tenant")] = 30.0
     requests_per_stream: Annotated[int, about("with more adapters than slots; at least 3")] = 4
@@ -45,6 +47,7 @@ def measure(config: EngineConfig, options: Options) -> Iterator[Row]:
         streams=min(24, most_streams),
         tight_streams=0,
         requests_per_stream=options.requests_per_stream,
+        new_tokens=options.new_tokens,
     )
     yield from slots.measure(config, over_slots)
     yield from fairness.measure(config, fairness.Options(seconds=options.seconds, margin=options.seconds / 10))
@@ -58,8 +61,9 @@ def _case(load: Load) -> str:
 
 def _loads(options: Options) -> list[Load]:
     most_streams, most_adapters = max(options.streams), max(options.adapters)
-    loads = [Load(streams, adapters) for streams in options.streams for adapters in options.adapters]
-    loads += [Load(most_streams, most_adapters, popularity) for popularity in ("identical", "uniform", "zipf")]
+    load = partial(Load, new_tokens=options.new_tokens)
+    loads = [load(streams, adapters) for streams in options.streams for adapters in options.adapters]
+    loads += [load(most_streams, most_adapters, popularity) for popularity in ("identical", "uniform", "zipf")]
     few = min(8, most_adapters)
-    loads += [Load(min(8, most_streams), adapters, prompt_tokens=options.long_prompt) for adapters in (0, few)]
-    return [*loads, *(Load(most_streams, adapters, shared_prefix=options.long_prompt) for adapters in (0, few))]
+    loads += [load(min(8, most_streams), adapters, prompt_tokens=options.long_prompt) for adapters in (0, few)]
+    return [*loads, *(load(most_streams, adapters, shared_prefix=options.long_prompt) for adapters in (0, few))]

@@ -56,7 +56,7 @@ def test_a_stream_whose_gateway_was_killed_is_billed_as_the_engine_counted(insta
         os.kill(gateway_pid(installation), signal.SIGKILL)
         with pytest.raises(httpx.TransportError):
             seen.extend(events)
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 60  # for the engine's count, then for the next gateway, on a machine that is busy
     while [row["finish_reason"] for row in asyncio.run(usage(installation, request_id))] != ["abort"]:
         assert time.monotonic() < deadline_s
         time.sleep(0.1)

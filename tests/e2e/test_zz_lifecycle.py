@@ -56,7 +56,7 @@ def test_a_client_that_leaves_frees_its_slot(installation: Installation) -> None
         running = [line for line in metrics.splitlines() if line.startswith("vllm:num_requests_running")]
         if running and float(running[0].split()[-1]) == 0:
             break
-        assert time.monotonic() - left_s < 5  # the engine's picture travels once a second
+        assert time.monotonic() - left_s < 15  # the engine's picture travels once a second; its text would take minutes
         time.sleep(0.05)
 
 
@@ -77,7 +77,7 @@ def test_a_stop_drains_running_streams_and_leaves_nothing_behind(installation: I
     assert rest[-1] == "data: [DONE]"
     assert installation.process.wait(60) == 0
     assert installation.processes() == []
-    assert installation.start() < 15, "a second start is ready within seconds"
+    assert installation.start() < 30, "a second start prepares nothing again"
     assert installation.keys == keys
     with lines_of_a_stream(installation, max_tokens=2) as response:
         assert response.status_code == 200

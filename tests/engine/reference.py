@@ -29,10 +29,12 @@ def assert_greedy_follows(model: torch.nn.Module, claims: Sequence[Claim], toler
     """
     rows = [[*claim.prompt, *claim.answer] for claim in claims]
     longest = max(map(len, rows))
+    asked = min(len(claim.prompt) for claim in claims) - 1  # nothing before it is compared
     with torch.inference_mode():
-        logits = model(torch.tensor([row + [0] * (longest - len(row)) for row in rows])).logits
+        padded = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+        logits = model(padded, logits_to_keep=longest - asked).logits
     for claim, row in zip(claims, logits, strict=True):
-        first = len(claim.prompt) - 1
+        first = len(claim.prompt) - 1 - asked
         _assert_row(row[first : first + len(claim.answer)].float().log_softmax(-1), claim, tolerance)
 
 

@@ -8,7 +8,7 @@ import sys
 
 
 def test_a_dry_run_goes_through_every_case_and_measures_nothing() -> None:
-    command = [sys.executable, "-m", "kernels.bench", "--dry"]
+    command = [sys.executable, "-m", "tests.interpreter", "kernels.bench", "--dry"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     for name in ("LoRA", "decode attention", "prefill attention", "norm", "rotation", "SiLU", "sampling"):

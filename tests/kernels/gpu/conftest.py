@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.interpreter import prepare_once
 from tests.kernels.gpu.compare import DEVICE
 
 HERE = Path(__file__).parent
 MIN_CASES = 300
+
+prepare_once()
 
 
 @pytest.fixture(autouse=True)

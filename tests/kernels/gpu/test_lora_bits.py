@@ -11,7 +11,8 @@ from kernels.gpu.work_list import build_work_list
 from tests.kernels.gpu.adapters import Adapters, mixed_ranks, slots_of
 from tests.kernels.gpu.compare import DEVICE, DTYPES, poisoned, randn
 
-WIDTH, SIZES, NUM_SLOTS = 1096, (72, 24), 6
+# Two splits of `in`, the second one short; ranks of 0, and on both sides of a block of 16 and of 32.
+WIDTH, SIZES, NUM_SLOTS = 1096, (72, 24), 4
 
 
 def batch(num_rows: int, dtype: torch.dtype) -> tuple[Adapters, Tensor, Tensor, Tensor]:

@@ -1,0 +1,7 @@
+"""What tests of the GPU's path compute without a GPU."""
+
+from __future__ import annotations
+
+from tests.interpreter import prepare_once
+
+prepare_once()
