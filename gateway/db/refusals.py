@@ -2,7 +2,7 @@
 
 An adapter is refused by its inspection, by a storage limit that only an inspection can tell, or by an engine. One that
 was canceled while it was inspected counts as refused: it cost as much. What failed through no fault of its own counts
-as nothing.
+as nothing, nor do files of the watched folder that were not read.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _IN_A_ROW = """
         LEFT JOIN adapter_versions version
             ON version.adapter_id = imported.adapter_id AND version.version = imported.version
         WHERE imported.project_id = $1 AND imported.updated_at > clock_timestamp() - interval '10 minutes'
-          AND (imported.state IN ('done', 'rejected')
-               OR (imported.state = 'failed' AND imported.reason = 'canceled'
-                   AND imported.inspecting_since IS NOT NULL))
+          AND (imported.state = 'done'
+               OR (imported.state = 'rejected' AND (imported.source <> 'folder' OR imported.inspection IS NOT NULL))
+               OR (imported.state = 'failed' AND imported.reason = 'canceled' AND imported.inspection IS NOT NULL))
     )
     SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - max(updated_at)), 0)::float8
     FROM ended
@@ -48,7 +48,7 @@ async def refusals_in_a_row(conn: Connection, project_id: str) -> Refusals:
 
 _OTHERS = """
     SELECT count(*) FROM adapter_imports
-    WHERE project_id = $1 AND id <> $2 AND state = 'uploaded' AND inspecting_since IS NOT NULL
+    WHERE project_id = $1 AND id <> $2 AND state = 'uploaded' AND inspection = 'begun'
       AND updated_at > clock_timestamp() - interval '20 seconds'
 """
 
@@ -59,7 +59,7 @@ async def num_inspected_beside(conn: Connection, project_id: str, import_id: str
 
 
 _BEGIN = """
-    UPDATE adapter_imports SET inspecting_since = clock_timestamp(), updated_at = clock_timestamp()
+    UPDATE adapter_imports SET inspection = 'begun', updated_at = clock_timestamp()
     WHERE project_id = $1 AND id = $2 AND state = 'uploaded'
 """
 
@@ -67,6 +67,14 @@ _BEGIN = """
 async def begin_inspection(conn: Connection, project_id: str, import_id: str) -> bool:
     """The caller's transaction has locked the project and found that it may. False: the import is over."""
     return await conn.execute(_BEGIN, project_id, import_id) != "UPDATE 0"
+
+
+_PASSED = "UPDATE adapter_imports SET inspection = 'passed' WHERE project_id = $1 AND id = $2"
+
+
+async def pass_inspection(conn: Connection, project_id: str, import_id: str) -> None:
+    """What is refused from here on, a limit or an engine refuses."""
+    await conn.execute(_PASSED, project_id, import_id)
 
 
 _PUT_OFF = """

@@ -30,7 +30,7 @@ from gateway.db.contents import store_shared
 from gateway.db.limits import exceeded_storage, lock_storage
 from gateway.db.pool import Database
 from gateway.db.projects import lock_project
-from gateway.db.refusals import put_off_import
+from gateway.db.refusals import pass_inspection, put_off_import
 from gateway.errors import Conflict, GatewayError, InvalidRequest, Overloaded, QuotaExceeded, UploadsPaused
 from gateway.lifecycle.alive import alive
 from gateway.lifecycle.line import Line
@@ -153,6 +153,8 @@ class Intake:
                     answer = await may_inspect(conn, imported)
                 if answer == "now":
                     yield
+                    async with self._database.acquire() as conn:
+                        await pass_inspection(conn, imported.project_id, imported.id)
                     return
             await asyncio.sleep(ASK_AGAIN_S)
 

@@ -51,8 +51,9 @@ async def may_inspect(conn: Connection, imported: ImportRow) -> Literal["now", "
     project = await lock_project(conn, imported.author.organization_id, project_id)
     if project is None or project.archived_at is not None:
         raise Conflict("The project is archived.", param="project_id", code="project_archived")
-    num_refused = await check_not_paused(conn, project_id)
+    # First: one that is refused between the two questions is counted twice rather than not at all.
     num_beside = await num_inspected_beside(conn, project_id, imported.id)
+    num_refused = await check_not_paused(conn, project_id)
     if num_beside and num_refused + num_beside >= NUM_FREE:
         return "later"
     if not await begin_inspection(conn, project_id, imported.id):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.lifecycle.pauses import FIRST_PAUSE_S, NUM_FREE
 from tests.gateway.admin.adapter_uploads import WEIGHTS
 from tests.gateway.admin_server import AdminServer, write_adapter
 from tests.gateway.cli.conftest import Cli
@@ -114,3 +115,20 @@ async def test_merging_wants_a_folder(lorikeet: Cli, tmp_path: Path) -> None:
         1,
         f"lorikeet: --adapter: expected a folder, as PEFT saves it, and {packed} is none\n",
     )
+
+
+async def test_a_tenant_whose_adapters_were_refused_waits_and_is_told(
+    lorikeet: Cli, server: AdminServer, acme: str, tmp_path: Path
+) -> None:
+    bad = write_adapter(tmp_path / "bad")
+    (bad / WEIGHTS).write_bytes(b"")
+    add = ("adapter", "add", *T, "--name", "a")
+    for _ in range(NUM_FREE):
+        assert (await lorikeet(*add, str(bad)))[0] == 1
+    async with server.services.database.acquire() as conn:
+        await conn.execute(
+            "UPDATE adapter_imports SET updated_at = updated_at - $1 * interval '1 second'", FIRST_PAUSE_S - 1.5
+        )
+    code, out, err = await lorikeet(*add, str(write_adapter(tmp_path / "good")))
+    assert (code, "is now version 1" in out) == (0, True)
+    assert err.startswith(f"waiting: This project's last {NUM_FREE} adapters were refused: it may add the next in ")
