@@ -79,11 +79,12 @@ async def pass_inspection(conn: Connection, project_id: str, import_id: str) -> 
 
 _PUT_OFF = """
     UPDATE adapter_imports
-    SET state = $3, num_claims = 0, updated_at = now(), wait_until = now() + $4 * interval '1 second'
+    SET state = $3, num_claims = greatest(num_claims - 1, 0), updated_at = now(), wait_until = now() + $4 * interval '1 second'
     WHERE project_id = $1 AND id = $2 AND state IN ('fetching', 'uploaded')
 """
 
 
 async def put_off_import(conn: Connection, project_id: str, import_id: str, state: str, wait_s: float) -> None:
-    """Back to the state 'receiving', of which all bytes stay, or 'fetching', which begins anew after wait_s."""
+    """Back to the state 'receiving', of which all bytes stay, or 'fetching', which begins anew after wait_s, as if this
+    claim had never been."""
     await conn.execute(_PUT_OFF, project_id, import_id, state, wait_s)
