@@ -79,7 +79,8 @@ async def pass_inspection(conn: Connection, project_id: str, import_id: str) -> 
 
 _PUT_OFF = """
     UPDATE adapter_imports
-    SET state = $3, num_claims = greatest(num_claims - 1, 0), updated_at = now(), wait_until = now() + $4 * interval '1 second'
+    SET state = $3, num_claims = greatest(num_claims - 1, 0), updated_at = now(),
+        wait_until = now() + $4 * interval '1 second'
     WHERE project_id = $1 AND id = $2 AND state IN ('fetching', 'uploaded')
 """
 

@@ -41,7 +41,7 @@ class Inspections:
 
     async def until_begun(self, num: int) -> None:
         """So many of the bad ones."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 if self.num[1] >= num:
                     return
@@ -132,7 +132,7 @@ async def test_of_a_flood_few_are_inspected_and_another_tenant_waits_for_one_of_
     acme, globex = await site.project("acme"), await site.project("globex")
     inspections.may_end.clear()
     flood = [asyncio.create_task(upload(site.operators[n % 2], acme, BAD, bad)) for n in range(FLOOD)]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await inspections.until_begun(1)
         theirs = asyncio.create_task(upload(site.operator, globex, "fine", good))
         inspections.may_end.set()
@@ -156,12 +156,13 @@ async def test_after_the_pause_one_may_come_and_the_next_pause_is_longer(
     await refuse(site, acme, bad)
     pause_s = FIRST_PAUSE_S
     for num in range(1, 4):
-        await site.later(pause_s - 1)
+        await site.later(pause_s / 2)
         early = await upload(site.operator, acme, BAD, bad)
-        assert (error_of(early), early.headers["retry-after"]) == (PAUSED, "1")
-        await site.later(1.0)
-        replies = await asyncio.gather(*(upload(operator, acme, BAD, bad) for operator in site.operators * 5))
-        assert Counter(map(error_of, replies)) == {REJECTED: 1, PAUSED: 9}
+        assert error_of(early) == PAUSED
+        assert 0 < float(early.headers["retry-after"]) <= pause_s / 2
+        await site.later(pause_s / 2)
+        replies = await asyncio.gather(*(upload(operator, acme, BAD, bad) for operator in site.operators * 3))
+        assert Counter(map(error_of, replies)) == {REJECTED: 1, PAUSED: 5}
         assert inspections.num[1] == NUM_FREE + num
         pause_s *= 2
 
@@ -234,7 +235,7 @@ async def test_an_upload_in_pieces_is_kept_and_completed_after_the_pause(
     await site.operator.patch(path, content=archive, headers={"upload-offset": "0"})
     inspections.may_end.clear()
     running = [asyncio.create_task(upload(site.operator, acme, BAD, bad)) for _ in range(NUM_FREE)]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await site.until_uploaded(acme, NUM_FREE)
         late = asyncio.create_task(site.operator.post(f"{path}/complete", json={}))
         await site.until_uploaded(acme, NUM_FREE + 1)
