@@ -31,6 +31,7 @@ from gateway.api.models import models
 from gateway.api.stored_chats import stored_chats
 from gateway.api.tokens import tokens
 from gateway.api.unread import reading_protocol
+from gateway.api.unwanted import dropping_protocol
 from gateway.docs.routes import documentation
 from gateway.observe import configure_logging
 from gateway.pace import Pace
@@ -92,7 +93,7 @@ def server_config(settings: Settings, app: Litestar) -> uvicorn.Config:
         app,
         host=settings.host,
         port=settings.port,
-        http=bounded_heads(capped_protocol(reading_protocol(settings.unread_seconds), cap)),
+        http=bounded_heads(capped_protocol(dropping_protocol(reading_protocol(settings.unread_seconds)), cap)),
         proxy_headers=False,  # uvicorn would believe every process of this machine
         lifespan="off",
         access_log=False,

@@ -5,6 +5,7 @@ Handlers raise these and never catch them; `gateway.api.errors` renders them in 
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import msgspec
@@ -136,6 +137,19 @@ class QuotaExceeded(LimitReached):
 
     type = "insufficient_quota"
     code = "insufficient_quota"
+
+
+class UploadsPaused(LimitReached):
+    """So many of the project's adapters were refused in a row that the next has to wait."""
+
+    code = "adapter_uploads_paused"
+
+    def __init__(self, num_refused: int, wait_s: float) -> None:
+        super().__init__(
+            f"This project's last {num_refused} adapters were refused: it may add the next in {math.ceil(wait_s)} s. "
+            "Its adapter imports tell why they were; one that is accepted ends the pauses.",
+            retry_after_s=wait_s,
+        )
 
 
 class Overloaded(GatewayError):

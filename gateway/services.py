@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -228,6 +229,7 @@ def _lifecycle(settings: Settings, config: ModelConfig, database: Database, pool
         base=BaseShape(config.adapter_targets(), config.num_layers),
         bounds=Bounds(settings.max_adapter_rank, settings.max_adapter_bytes),
         upload_dir=settings.data_dir / "uploads",
+        inspection_lock=settings.data_dir / "inspection.lock",
         grace_s=settings.adapter_grace_seconds,
     )
 
@@ -237,7 +239,7 @@ def _ways_in(settings: Settings, database: Database, lifecycle: Lifecycle) -> li
     take_in, store, max_bytes = lifecycle.intake.take_in, lifecycle.store, settings.max_adapter_bytes
     downloader = Downloader(Guard.of(allow_private=settings.private_webhooks))
     fetcher = Fetcher(downloader, settings.allowed_sources, max_bytes=max_bytes, hub=Hub.of(os.environ))
-    workers: list[Worker] = [Importer(database, fetcher, take_in, store)]
+    workers: list[Worker] = [Importer(database, fetcher, partial(take_in, again="fetching"), store)]
     if settings.adapter_folder is not None:
         workers.append(Watcher(database, settings.adapter_folder, take_in, store, max_bytes=max_bytes))
     return workers

@@ -20,8 +20,9 @@ from gateway.admin.upload import limited
 from gateway.db import adapter_imports, audit
 from gateway.db.adapter_imports import ImportRow
 from gateway.db.adapter_versions import find_version
-from gateway.errors import Conflict, InvalidRequest, NotFound
+from gateway.errors import Conflict, InvalidRequest, NotFound, UploadsPaused
 from gateway.lifecycle.intake import Taken
+from gateway.lifecycle.pauses import check_not_paused
 from gateway.lifecycle.uploads import OFFSET_HEADER
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class AdapterImportController(Controller):
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             await check_room(conn, project_id)
+            await check_not_paused(conn, project_id)
             await check_storage(conn, caller.organization_id, project_id, wanted.size_bytes, "size_bytes")
             row = await adapter_imports.create_import(
                 conn,
@@ -115,6 +117,7 @@ class AdapterImportController(Controller):
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             row = await _existing(conn, project_id, import_id)
+            await check_not_paused(conn, project_id)
         offset = _offset(request)
         await services.lifecycle.uploads.append(row, offset, limited(request, services.max_adapter_bytes))
         async with services.database.acquire() as conn:
@@ -142,15 +145,20 @@ class AdapterImportController(Controller):
                 raise Conflict(f"{come} bytes have come.", code="upload_incomplete")
             mine = None
             if row.state == "receiving":
+                await check_not_paused(conn, project_id)
                 services.lifecycle.uploads.whole(row)
                 mine = await adapter_imports.set_uploaded(conn, import_id)
         if mine is None:
             return await _answer_again(services, row)
         try:
             content = await services.lifecycle.uploads.as_announced(mine)
-            taken = await services.lifecycle.intake.take_in(mine, content)
-        finally:
+            taken = await services.lifecycle.intake.take_in(mine, content, again="receiving")
+        except UploadsPaused:
+            raise  # it may be completed later
+        except BaseException:
             services.lifecycle.uploads.discard(mine)
+            raise
+        services.lifecycle.uploads.discard(mine)
         return await put_answer(services, project_id, mine.name, taken)
 
     @delete("/{import_id:str}", status_code=200, opt=needs("adapters.write"))

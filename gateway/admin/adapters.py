@@ -33,6 +33,7 @@ from gateway.db.limits import most_storage
 from gateway.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded
 from gateway.lifecycle.alive import alive
 from gateway.lifecycle.intake import Taken
+from gateway.lifecycle.pauses import check_not_paused, import_over
 from gateway.lifecycle.sources import WrongSource
 from gateway.lifecycle.verify import Verification
 from gateway.lifecycle.workspace import workspace
@@ -154,6 +155,7 @@ async def _begin_upload(
     async with services.database.transaction() as conn:
         await active_project(conn, caller.organization_id, project_id)
         await check_room(conn, project_id)
+        await check_not_paused(conn, project_id)
         if announced.isascii() and announced.isdecimal():
             await check_storage(conn, caller.organization_id, project_id, int(announced), "file")
         return await adapter_imports.create_import(
@@ -184,7 +186,7 @@ async def _receive(
             await adapter_imports.drop_import(conn, begun.id)
         raise
     if row is None:
-        raise Conflict("The import is over: it was canceled, or nobody seemed to work on it.", param="import_id")
+        raise import_over()
     return row, uploaded.content
 
 
@@ -208,6 +210,7 @@ async def _fetch_later(
     async with services.database.transaction() as conn:
         await active_project(conn, caller.organization_id, project_id)
         await check_room(conn, project_id)
+        await check_not_paused(conn, project_id)
         row = await adapter_imports.create_import(
             conn,
             project_id,

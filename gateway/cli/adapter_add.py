@@ -37,6 +37,8 @@ WHAT is one of
 The server fetches the last three itself, from where LORIKEET_ADAPTER_SOURCES allows it. Adding the content that is
 current changes nothing. Content over 16 MiB is sent in pieces; if that is cut off, --resume goes on.
 
+Where a tenant's last adapters were refused, the next have to wait, and so does this command: up to ten minutes.
+
 Exit code 4 says that the content is in and no engine has tried it yet: `lorikeet adapter versions` will tell.
 """
 _EPILOG = """\
@@ -116,9 +118,11 @@ def _upload(client: AdminClient, project: str, arguments: argparse.Namespace) ->
 
 def _fetch(client: AdminClient, project: str, arguments: argparse.Namespace) -> int:
     """Let the server fetch, and watch it until the version is ready or refused."""
+    from gateway.cli.adapter_upload import unless_paused
+
     wanted = {"name": arguments.name, "source": arguments.what, "promote": not arguments.no_promote}
-    imported = client.post(f"{project}/adapters", json=wanted)
     progress = Progress("fetching", quiet=arguments.json)
+    imported = unless_paused(lambda: client.post(f"{project}/adapters", json=wanted), progress)
     try:
         imported = _wait(client, f"{project}/adapter_imports/{imported['id']}", progress)
     except KeyboardInterrupt:

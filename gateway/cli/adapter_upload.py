@@ -22,6 +22,8 @@ from gateway.cli.errors import CommandFailed, ServerUnreachable
 from gateway.cli.parts import id_part
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.cli.client import AdminClient
     from gateway.cli.progress import Progress
 
@@ -32,8 +34,27 @@ PIECE_BYTES = 8 << 20
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Before each attempt to go on after a connection broke, until one gets on."""
 
+PAUSED = "adapter_uploads_paused"
+MAX_PAUSED_S = 600.0
+"""How long to wait, in all, for a tenant whose adapters were refused: the longest pause, and one more."""
+
 TRANSIENT = frozenset({"wrong_offset", "import_busy"})
 """Refusals of a piece after which the next attempt may do better: the server has not noticed yet what broke."""
+
+
+def unless_paused(ask: Callable[[], dict[str, Any]], progress: Progress) -> dict[str, Any]:
+    """What ask answers, once the tenant may add adapters; each wait is told. Raises what ask raises."""
+    waited_s = 0.0
+    while True:
+        try:
+            return ask()
+        except Refused as error:
+            wait_s = error.retry_after_s or 0.0
+            waited_s += wait_s
+            if error.code != PAUSED or not wait_s or waited_s > MAX_PAUSED_S:
+                raise
+            progress.say(f"waiting: {error}")
+        time.sleep(wait_s)
 
 
 class Upload:
@@ -64,7 +85,7 @@ class Upload:
                 raise CommandFailed(f"{path} does not exist")
             if import_id is None and sum(map(_size, files.values())) <= MAX_WHOLE_BYTES:
                 form = {"name": self._name, "promote": str(self._promote).lower()}
-                return self._client.post(f"{self._project}/adapters", data=form, files=files)
+                return unless_paused(lambda: self._send_whole(form, files), self._progress)
             archive = files.get("archive") or _pack(files, stack)
             sha256 = _sha256(archive)
             if import_id is None:
@@ -74,9 +95,15 @@ class Upload:
                 self._check(path, _size(archive), sha256, known)
             return self._send_in_pieces(path, archive, import_id)
 
+    def _send_whole(self, form: dict[str, str], files: dict[str, BinaryIO]) -> dict[str, Any]:
+        for file in files.values():
+            file.seek(0)
+        return self._client.post(f"{self._project}/adapters", data=form, files=files)
+
     def _begin(self, size_bytes: int, sha256: str) -> str:
         wanted = {"name": self._name, "size_bytes": size_bytes, "promote": self._promote, "sha256": sha256}
-        return str(self._client.post(f"{self._project}/adapter_imports", json=wanted)["id"])
+        path = f"{self._project}/adapter_imports"
+        return str(unless_paused(lambda: self._client.post(path, json=wanted), self._progress)["id"])
 
     def _send_in_pieces(self, path: Path, archive: BinaryIO, import_id: str) -> dict[str, Any]:
         imported = f"{self._project}/adapter_imports/{id_part(import_id)}"
@@ -85,7 +112,7 @@ class Upload:
             while True:
                 before = self._reached
                 try:
-                    return self._go_on(imported, archive)
+                    return unless_paused(lambda: self._go_on(imported, archive), self._progress)
                 except (ServerUnreachable, Refused) as error:
                     if isinstance(error, Refused) and error.code not in TRANSIENT:
                         raise

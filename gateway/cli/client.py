@@ -19,11 +19,12 @@ PAGE_LIMIT = 100
 
 
 class Refused(CommandFailed):
-    """The server refused; code is its error code."""
+    """The server refused; code is its error code. retry_after_s: when to ask again, None where it does not say."""
 
-    def __init__(self, message: str, code: str | None) -> None:
+    def __init__(self, message: str, code: str | None, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.code = code
+        self.retry_after_s = retry_after_s
 
 
 class AdminClient:
@@ -130,7 +131,8 @@ class AdminClient:
             raise CommandFailed(
                 f"{self._url} is not a Lorikeet server: it answered {reply.status_code} without our words"
             )
-        raise Refused(str(refusal["message"]), refusal.get("code"))
+        seconds = reply.headers.get("retry-after", "")
+        raise Refused(str(refusal["message"]), refusal.get("code"), float(seconds) if seconds.isdecimal() else None)
 
     def __enter__(self) -> Self:
         return self

@@ -36,6 +36,13 @@ class Progress:
             self._is_open = True
         self._stream.flush()
 
+    def say(self, text: str) -> None:
+        """A line of its own."""
+        if not self._quiet:
+            self.done()
+            self._stream.write(f"{text}\n")
+            self._stream.flush()
+
     def done(self) -> None:
         if self._is_open:
             self._stream.write("\r\x1b[K")

@@ -122,7 +122,7 @@ async def num_at_work(conn: Connection, project_id: str) -> int:
 _CLAIM = """
     UPDATE adapter_imports SET num_claims = num_claims + 1, received_bytes = 0, updated_at = now()
     WHERE id = (SELECT id FROM adapter_imports waiting
-                WHERE state = 'fetching' AND num_claims < $1
+                WHERE state = 'fetching' AND num_claims < $1 AND coalesce(wait_until <= now(), true)
                   AND (num_claims = 0 OR updated_at < now() - interval '20 seconds')
                   AND (SELECT count(*) FROM adapter_imports fetched
                        WHERE fetched.project_id = waiting.project_id AND fetched.state = 'fetching'

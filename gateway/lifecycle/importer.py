@@ -15,10 +15,12 @@ import structlog
 from adapters.store import AdapterStore
 from gateway.db.adapter_imports import ImportRow, claim_fetch, end_import, set_uploaded, touch_import
 from gateway.db.pool import FAILURES, Database
-from gateway.errors import GatewayError
+from gateway.db.refusals import put_off_import
+from gateway.errors import GatewayError, UploadsPaused
 from gateway.lifecycle.download import FetchFailed, Received
 from gateway.lifecycle.fetch import Fetcher
 from gateway.lifecycle.forever import forever
+from gateway.lifecycle.pauses import check_not_paused
 from gateway.lifecycle.workspace import workspace
 
 log = structlog.get_logger(__name__)
@@ -31,7 +33,8 @@ STOP_S = 10.0
 MAX_AT_WORK = 4
 
 TakeIn = Callable[[ImportRow, Path], Awaitable[object]]
-"""`Intake.take_in`: records the import's end itself. Raises GatewayError for what it refuses."""
+"""`Intake.take_in`: records the import's end itself, or puts it back for a project that is paused. Raises GatewayError
+for what it refuses."""
 
 
 class Importer:
@@ -88,6 +91,8 @@ class Importer:
 
     async def _import(self, claimed: ImportRow) -> None:
         try:
+            if await self._is_put_off(claimed):
+                return
             async with workspace(self._store) as folder:
                 content = await self._fetch(claimed, folder)
                 async with self._database.acquire() as conn:
@@ -106,6 +111,16 @@ class Importer:
             await self._fail(claimed, "an unexpected failure, which the server's log tells of")
         finally:
             self._taking_in.discard(claimed.id)
+
+    async def _is_put_off(self, claimed: ImportRow) -> bool:
+        """Nothing is fetched for a project that is paused: it is put back until then."""
+        async with self._database.acquire() as conn:
+            try:
+                await check_not_paused(conn, claimed.project_id)
+            except UploadsPaused as paused:
+                await put_off_import(conn, claimed.project_id, claimed.id, "fetching", paused.retry_after_s or 0.0)
+                return True
+        return False
 
     async def _fetch(self, claimed: ImportRow, folder: Path) -> Path:
         """Raises FetchFailed, also where the import was canceled meanwhile."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,8 +30,11 @@ from gateway.db.contents import store_shared
 from gateway.db.limits import exceeded_storage, lock_storage
 from gateway.db.pool import Database
 from gateway.db.projects import lock_project
-from gateway.errors import Conflict, GatewayError, InvalidRequest, Overloaded, QuotaExceeded
+from gateway.db.refusals import pass_inspection, put_off_import
+from gateway.errors import Conflict, GatewayError, InvalidRequest, Overloaded, QuotaExceeded, UploadsPaused
 from gateway.lifecycle.alive import alive
+from gateway.lifecycle.line import Line
+from gateway.lifecycle.pauses import import_over, may_inspect
 from gateway.lifecycle.prober import Prober
 from gateway.lifecycle.workspace import workspace
 
@@ -40,13 +44,15 @@ if TYPE_CHECKING:
 Inspect = Callable[[Path, Path, BaseShape, Bounds], Awaitable[Report]]
 """`adapters.inspection.inspect`."""
 
+Again = Literal["receiving", "fetching"]
+
 UNAVAILABLE = "Adapters cannot be inspected or stored at the moment."
 NO_ROOM = "There is no room left on the server's disk."
 RETRY_AFTER_S = 10.0
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
-MAX_INSPECTIONS = 2
-"""At once, in each gateway: they read, hash and sync files."""
+ASK_AGAIN_S = 0.2
+"""While others of the project are inspected on other machines."""
 
 MAX_REFERRING = 2
 """At once, in each gateway: the store is asked while each holds a connection, and some stores are far away."""
@@ -65,7 +71,7 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class Intake:
-    """base, bounds: what content has to fit."""
+    """base, bounds: what content has to fit. line: whose turn it is to be inspected."""
 
     def __init__(
         self,
@@ -75,6 +81,7 @@ class Intake:
         *,
         base: BaseShape,
         bounds: Bounds,
+        line: Line,
         inspect: Inspect = inspect,
     ) -> None:
         self._database = database
@@ -83,15 +90,17 @@ class Intake:
         self._base = base
         self._bounds = bounds
         self._inspect = inspect
-        self._slots = asyncio.Semaphore(MAX_INSPECTIONS)
+        self._line = line
         self._referring = asyncio.Semaphore(MAX_REFERRING)
 
-    async def take_in(self, imported: ImportRow, content: Path) -> Taken:
+    async def take_in(self, imported: ImportRow, content: Path, *, again: Again | None = None) -> Taken:
         """Inspect, keep, refer to and probe what an import in the state 'uploaded' brought; its end is recorded on it,
-        whatever that is. content: a folder with PEFT's two files, or an archive; the caller deletes it.
+        whatever that is. content: a folder with PEFT's two files, or an archive; the caller deletes it. again: the
+        state to which it returns, to come once more, where the project is paused; left out, it fails.
 
         Raises InvalidRequest (code adapter_rejected, every reason) for what is refused, QuotaExceeded, Conflict for a
-        project that is archived or an import that is over, Overloaded while the store is away or the disk is full.
+        project that is archived or an import that is over, UploadsPaused for a project of which too many were refused,
+        Overloaded while the store is away, the disk is full or the line is too long.
         """
         try:
             async with alive(lambda: self._touch(imported)):
@@ -103,6 +112,9 @@ class Intake:
             log.error("adapter_not_taken_in", import_id=imported.id, error=str(error))
             await self._end(imported, "failed", UNAVAILABLE)
             raise Overloaded(UNAVAILABLE, retry_after_s=RETRY_AFTER_S) from None
+        except UploadsPaused as error:
+            await self._put_off(imported, again, error)
+            raise
         except GatewayError as error:
             await self._end(imported, "rejected" if isinstance(error, QuotaExceeded) else "failed", error.message)
             raise
@@ -121,13 +133,30 @@ class Intake:
         store again, and so is what was lost while it was referred to."""
         put: PutVersion | None = None
         while put is None:
-            report = await self._inspect_and_keep(content)
+            async with self._admitted(imported):
+                report = await self._inspect_and_keep(content)
             async with self._referring, self._database.acquire() as conn, store_shared(conn):
                 if await self._holds(report.digest):
                     put = await self._refer(conn, imported, report)
         if not await self._holds(report.digest):
-            await self._inspect_and_keep(content)
+            async with self._line.turn(imported.project_id):
+                await self._inspect_and_keep(content)
         return put
+
+    @asynccontextmanager
+    async def _admitted(self, imported: ImportRow) -> AsyncIterator[None]:
+        """The import's turn to be inspected. Looks once more, now that nobody else on this machine is inspected: any
+        number of uploads may have begun before the first was refused. Raises as `may_inspect` and `Line.turn`."""
+        while True:
+            async with self._line.turn(imported.project_id):
+                async with self._database.transaction() as conn:
+                    answer = await may_inspect(conn, imported)
+                if answer == "now":
+                    yield
+                    async with self._database.acquire() as conn:
+                        await pass_inspection(conn, imported.project_id, imported.id)
+                    return
+            await asyncio.sleep(ASK_AGAIN_S)
 
     async def _holds(self, digest: str) -> bool:
         return await asyncio.to_thread(self._store.holds, digest)
@@ -135,7 +164,7 @@ class Intake:
     async def _inspect_and_keep(self, content: Path) -> Report:
         """Raises Overloaded, too, where files cannot be written."""
         try:
-            async with self._slots, workspace(self._store) as folder:
+            async with workspace(self._store) as folder:
                 into = folder / "adapter"
                 into.mkdir()
                 report = await self._inspect(content, into, self._base, self._bounds)
@@ -164,13 +193,20 @@ class Intake:
         if put.is_new:
             await _check_storage(conn, author.organization_id, project_id)
         if not await adapter_imports.finish_import(conn, imported.id, put.adapter_id, put.version):
-            raise Conflict("The import is over: it was canceled, or nobody seemed to work on it.", param="import_id")
+            raise import_over()
         await _record(conn, imported, put, report)
         return put
 
     async def _touch(self, imported: ImportRow) -> None:
         async with self._database.acquire() as conn:
             await adapter_imports.touch_import(conn, imported.id)
+
+    async def _put_off(self, imported: ImportRow, again: Again | None, error: UploadsPaused) -> None:
+        if again is None:
+            await self._end(imported, "failed", error.message)
+            return
+        async with self._database.acquire() as conn:
+            await put_off_import(conn, imported.project_id, imported.id, again, error.retry_after_s or 0.0)
 
     async def _end(self, imported: ImportRow, state: Literal["rejected", "failed"], reason: str) -> None:
         async with self._database.acquire() as conn:

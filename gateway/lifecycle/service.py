@@ -15,6 +15,7 @@ from gateway.db.pool import Database
 from gateway.errors import GatewayError
 from gateway.lifecycle.collector import Collector
 from gateway.lifecycle.intake import Inspect, Intake
+from gateway.lifecycle.line import Line
 from gateway.lifecycle.prober import Prober
 from gateway.lifecycle.uploads import Uploads
 from gateway.lifecycle.verify import Verifier
@@ -65,6 +66,7 @@ class PoolEngines:
 
 class Lifecycle:
     """Works in the background between `start` and `stop`. upload_dir: for the bytes of resumable uploads.
+    inspection_lock: a file that all gateways of this machine share.
     grace_s: how long content stays that nothing refers to."""
 
     def __init__(
@@ -76,6 +78,7 @@ class Lifecycle:
         base: BaseShape,
         bounds: Bounds,
         upload_dir: Path,
+        inspection_lock: Path,
         grace_s: float,
         inspect: Inspect = inspect,
     ) -> None:
@@ -84,7 +87,9 @@ class Lifecycle:
         self.uploads = Uploads(database, upload_dir)
         self.verifier = Verifier(database, store)
         self.prober = Prober(database, engines.ready, engines.probe)
-        self.intake = Intake(database, store, self.prober, base=base, bounds=bounds, inspect=inspect)
+        self.intake = Intake(
+            database, store, self.prober, base=base, bounds=bounds, line=Line(inspection_lock), inspect=inspect
+        )
         self.collector = Collector(
             database, store, self.uploads, resident=engines.resident, unload=engines.unload, grace_s=grace_s
         )

@@ -26,8 +26,9 @@ from gateway.db.audit import Author
 from gateway.db.pool import Database
 from gateway.db.turns import WATCHING, Turn
 from gateway.db.watched import Tenant, bind_folder, note_taken, taken_fingerprint
-from gateway.errors import GatewayError, InvalidRequest
+from gateway.errors import GatewayError, InvalidRequest, UploadsPaused
 from gateway.lifecycle.forever import forever
+from gateway.lifecycle.pauses import check_not_paused
 from gateway.lifecycle.watched_files import Look, look, read
 from gateway.lifecycle.workspace import workspace
 
@@ -148,6 +149,11 @@ class Watcher:
         async with self._database.acquire() as conn:
             if fingerprint == await taken_fingerprint(conn, tenant.project_id, seen.name):
                 return "settled"
+            if not seen.problem:
+                try:
+                    await check_not_paused(conn, tenant.project_id)
+                except UploadsPaused:
+                    return "waits"
         if seen.problem:
             await self._refuse(tenant, seen, seen.problem)
         else:

@@ -41,7 +41,9 @@ FAILURES = {
     429: Failure(
         "TooMany",
         "A limit is reached. With `rate_limit_exceeded` try again after `retry-after`; with `insufficient_quota` the "
-        "budget of the day or the month is used up. `error.limit` says which limit, and how full it is.",
+        "budget of the day or the month is used up. `error.limit` says which limit, and how full it is. With "
+        "`adapter_uploads_paused` several adapters of the project were refused in a row, and the next may come after "
+        "`retry-after`.",
         headers.RETRY | headers.LIMITS,
     ),
     431: Failure("HeadersTooLarge", "The headers are more, or larger, than the server reads."),

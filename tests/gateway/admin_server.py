@@ -212,6 +212,7 @@ async def serve_admin(
         base=BaseShape(TINY_MODEL.adapter_targets(), TINY_MODEL.num_layers),
         bounds=Bounds(MAX_ADAPTER_RANK, MAX_ADAPTER_BYTES),
         upload_dir=folder / "uploads",
+        inspection_lock=folder / "inspection.lock",
         inspect=inspect,
         grace_s=0.0,
     )

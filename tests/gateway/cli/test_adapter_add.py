@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from gateway.lifecycle.pauses import FIRST_PAUSE_S, NUM_FREE
 from tests.gateway.admin.adapter_uploads import WEIGHTS
 from tests.gateway.admin_server import AdminServer, write_adapter
 from tests.gateway.cli.conftest import Cli
 
 T = ("--tenant", "acme")
+LEFT_S = 4.0
+"""Of a pause: more than a command takes until it asks."""
 
 
 @pytest.fixture
@@ -114,3 +117,19 @@ async def test_merging_wants_a_folder(lorikeet: Cli, tmp_path: Path) -> None:
         1,
         f"lorikeet: --adapter: expected a folder, as PEFT saves it, and {packed} is none\n",
     )
+
+
+async def test_a_tenant_whose_adapters_were_refused_waits_and_is_told(
+    lorikeet: Cli, server: AdminServer, acme: str, tmp_path: Path
+) -> None:
+    for _ in range(NUM_FREE):
+        await begin(server, acme, size_bytes=1)
+    folder = str(write_adapter(tmp_path / "a"))
+    async with server.services.database.acquire() as conn:
+        refused_s = FIRST_PAUSE_S - LEFT_S
+        await conn.execute(
+            "UPDATE adapter_imports SET state = 'rejected', updated_at = now() - $1 * interval '1 second'", refused_s
+        )
+    code, out, err = await lorikeet("adapter", "add", folder, *T, "--name", "a")
+    assert (code, "is now version 1" in out) == (0, True)
+    assert err.startswith(f"waiting: This project's last {NUM_FREE} adapters were refused: it may add the next in ")

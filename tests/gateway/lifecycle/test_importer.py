@@ -19,6 +19,7 @@ from gateway.errors import InvalidRequest
 from gateway.lifecycle.download import Downloader
 from gateway.lifecycle.fetch import Fetcher, Hub
 from gateway.lifecycle.importer import MAX_AT_WORK, Importer
+from gateway.lifecycle.pauses import FIRST_PAUSE_S, NUM_FREE
 from gateway.lifecycle.sources import AllowedSources
 from tests.gateway.lifecycle.web import Web, answer, bytes_as_they_are, serving
 
@@ -163,6 +164,29 @@ async def test_what_a_dead_gateway_left_is_fetched_by_another(bench: Bench) -> N
         assert await claim_fetch(conn) is None, "it is somebody's"
         await conn.execute("UPDATE adapter_imports SET updated_at = now() - interval '21 seconds'")
     async with bench.importing():
+        await bench.until(import_id, lambda row: row.state == "uploaded")
+
+
+async def test_nothing_is_fetched_for_a_project_that_is_paused_until_the_pause_is_over(bench: Bench) -> None:
+    bench.web.pages["/a.tar"] = answer(200, b"content")
+    async with bench.database.acquire() as conn:
+        for _ in range(NUM_FREE):
+            await end_import(conn, await bench.ask(bench.web.url("/bad")), "rejected", "it is bad")
+    import_id = await bench.ask(bench.web.url("/a.tar"))
+    async with bench.importing(), asyncio.timeout(10):
+        while True:
+            async with bench.database.acquire() as conn:
+                put_off = "SELECT count(*) FROM adapter_imports WHERE wait_until > now() AND state = 'fetching'"
+                if await conn.fetchval(put_off):
+                    break
+            await asyncio.sleep(0.01)
+        assert bench.files() == bench.intake.taken == []
+        async with bench.database.acquire() as conn:
+            await conn.execute(
+                "UPDATE adapter_imports SET updated_at = updated_at - $1 * interval '1 second', "
+                "wait_until = wait_until - $1 * interval '1 second'",
+                FIRST_PAUSE_S,
+            )
         await bench.until(import_id, lambda row: row.state == "uploaded")
 
 

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from adapters.store import AdapterStore
-from gateway.db.adapter_imports import ImportRow, end_import, list_imports
+from gateway.db.adapter_imports import ImportRow, create_import, end_import, list_imports
+from gateway.db.audit import Author
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
 from gateway.db.projects import archive_project, create_project, rename_project
 from gateway.errors import GatewayError, InvalidRequest, Overloaded, QuotaExceeded
+from gateway.lifecycle.pauses import FIRST_PAUSE_S, NUM_FREE
 from gateway.lifecycle.watched_files import look, read
 from gateway.lifecycle.watcher import Watcher
 
@@ -135,6 +137,27 @@ async def test_what_is_whole_is_taken_in_once_by_one_gateway_and_its_changes_are
     assert [(row.source, row.author.kind, row.promote, row.size_bytes) for row in made] == [
         ("folder", "system", True, 5)
     ] * 2
+
+
+async def test_an_adapter_of_a_tenant_that_is_paused_waits(bench: Bench) -> None:
+    author = Author(organization_id="org", kind="system", id="x", email=None, address="", request_id="")
+    async with bench.database.acquire() as conn:
+        for _ in range(NUM_FREE):
+            made = await create_import(
+                conn, bench.project_id, name="a", source="upload", state="uploaded", promote=True, author=author
+            )
+            await end_import(conn, made.id, "rejected", "it is bad")
+    bench.put("acme/pirate", b"one")
+    async with bench.watching():
+        await bench.looks()
+        await bench.looks()
+        assert bench.intake.taken == []
+        assert len(await bench.imports()) == NUM_FREE, "none was begun"
+        async with bench.database.acquire() as conn:
+            await conn.execute(
+                "UPDATE adapter_imports SET updated_at = updated_at - $1 * interval '1 second'", FIRST_PAUSE_S
+            )
+        await bench.until_taken(("pirate", b"one"))
 
 
 async def test_half_an_adapter_waits_for_the_other_half(bench: Bench) -> None:
