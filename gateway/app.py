@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import math
 import signal
 import socket
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ from gateway.api.unread import reading_protocol
 from gateway.docs.routes import documentation
 from gateway.observe import configure_logging
 from gateway.pace import Pace
-from gateway.server import Server
+from gateway.server import ENDING_S, Server
 from gateway.services import Services, running_services
 from gateway.settings import Settings
 
@@ -101,6 +102,7 @@ def server_config(settings: Settings, app: Litestar) -> uvicorn.Config:
         log_config=None,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=math.ceil(settings.drain_seconds + ENDING_S),  # the server comes before that
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import socket
 from collections.abc import Callable, Generator
 from types import FrameType
@@ -30,7 +29,6 @@ class Server(uvicorn.Server):
     def __init__(
         self, config: uvicorn.Config, app: Application, drain_s: float, end_generation: Callable[[], None]
     ) -> None:
-        config.timeout_graceful_shutdown = math.ceil(drain_s + ENDING_S)  # never reached
         super().__init__(config)
         self.app = app
         self._drain_s = drain_s
