@@ -8,7 +8,7 @@ import gc
 import math
 import signal
 import socket
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
@@ -16,6 +16,7 @@ import uvicorn
 import uvloop
 from litestar import Litestar, Router
 from litestar.config.cors import CORSConfig
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.admin.router import admin_routers
 from gateway.api.caller import provide_caller
@@ -28,6 +29,8 @@ from gateway.api.errors import exception_handlers
 from gateway.api.heads import bounded_heads
 from gateway.api.health import health
 from gateway.api.models import models
+from gateway.api.old_clients import for_old_clients
+from gateway.api.slow_bodies import timely_bodies
 from gateway.api.stored_chats import stored_chats
 from gateway.api.tokens import tokens
 from gateway.api.unread import reading_protocol
@@ -35,6 +38,7 @@ from gateway.api.unwanted import dropping_protocol
 from gateway.docs.routes import documentation
 from gateway.observe import configure_logging
 from gateway.pace import Pace
+from gateway.server import ENDING_S, Server
 from gateway.services import Services, running_services
 from gateway.settings import Settings
 
@@ -44,7 +48,7 @@ KEEP_ALIVE_S = 75
 TOKENIZING_PER_S, TOKENIZING_BURST = 50.0, 100.0
 
 
-def build_app(services: Services) -> Litestar:
+def build_app(services: Services) -> Application:
     """Every route: OpenAI's under /v1, the admin API, their document and its page, health and metrics."""
     pools, settings = services.pools, services.settings
     caller = provide_caller(services.authenticator)
@@ -88,20 +92,37 @@ def build_app(services: Services) -> Litestar:
 
 def server_config(settings: Settings, app: Litestar) -> uvicorn.Config:
     """How the application is served."""
-    cap = ConnectionCap(settings.max_connections_per_address, settings.trusted_networks)
     return uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
-        http=bounded_heads(capped_protocol(dropping_protocol(reading_protocol(settings.unread_seconds)), cap)),
+        http=_protocol(settings),
         proxy_headers=False,  # uvicorn would believe every process of this machine
         lifespan="off",
         access_log=False,
         log_config=None,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=math.ceil(settings.drain_seconds),
+        timeout_graceful_shutdown=math.ceil(settings.drain_seconds + ENDING_S),  # the server comes before that
     )
+
+
+def _protocol(settings: Settings) -> type[HttpToolsProtocol]:
+    cap = ConnectionCap(settings.max_connections_per_address, settings.trusted_networks)
+    served = dropping_protocol(for_old_clients(reading_protocol(settings.unread_seconds)))
+    return timely_bodies(bounded_heads(capped_protocol(served, cap)), settings.body_seconds)
+
+
+def make_server(services: Services) -> Server:
+    """Of the whole application, not serving yet."""
+    settings, app = services.settings, build_app(services)
+
+    def end_generation() -> None:
+        for pool in services.pools.values():
+            for backend in pool.backends:
+                backend.cut_off()
+
+    return Server(server_config(settings, app), app, settings.drain_seconds, end_generation)
 
 
 def run_gateway(
@@ -122,7 +143,7 @@ async def _serve(settings: Settings, model_dir: Path, dsn: str, sockets: list[so
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, main.cancel)  # as long as there is nothing to drain
     async with running_services(settings, model_dir=model_dir, dsn=dsn) as services:
-        server = _Server(server_config(settings, build_app(services)))
+        server = make_server(services)
         # What lives as long as the process need not be walked through again and again.
         gc.collect()
         gc.freeze()
@@ -130,11 +151,3 @@ async def _serve(settings: Settings, model_dir: Path, dsn: str, sockets: list[so
             loop.add_signal_handler(number, server.handle_exit, number, None)
         await server.serve(sockets)
     log.info("gateway_stopped")
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals to us: uvicorn would raise them again before the ledger is written."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield

@@ -41,6 +41,7 @@ def completion_bound(context: int, sizes: Sizes, num_prompt_tokens: int, request
         raise InvalidRequest(
             f"'min_tokens' must be at most {max_tokens}, the most tokens this request may generate.",
             param="min_tokens",
+            code="invalid_value",
         )
     return max_tokens
 

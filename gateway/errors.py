@@ -12,6 +12,11 @@ import msgspec
 
 MAX_ECHO_CHARS = 100
 
+ENGINE_UNAVAILABLE = "engine_unavailable"
+"""Code of an `Overloaded` for want of an engine, however little there is to do."""
+
+SHUTTING_DOWN = "server_shutting_down"
+
 
 def shortened(text: str) -> str:
     """What a message repeats of a client's own text."""
@@ -158,6 +163,17 @@ class Overloaded(GatewayError):
     status = 503
     type = "server_error"
     code = "server_is_overloaded"
+
+
+class ShuttingDown(GatewayError):
+    """This gateway stops before the request has ended; another one, or the next, takes it."""
+
+    status = 503
+    type = "server_error"
+    code = SHUTTING_DOWN
+
+    def __init__(self) -> None:
+        super().__init__("The server is shutting down and ended the request early.", retry_after_s=1.0)
 
 
 class BackendFailed(GatewayError):

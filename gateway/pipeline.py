@@ -156,6 +156,8 @@ class Pipeline:
         """A prompt's tokens, as a request that goes this way would have them. Raises InvalidRequest."""
         if route.adapter is not None:
             prompt = with_system_prompt(prompt, route.adapter.defaults)
+        if prompt == "":
+            return self._tokenizers[route.base].encode_text(prompt, add_special_tokens=add_special_tokens)
         backend = self._pools[route.base].any
         return (await tokenized(backend, prompt, field, add_special_tokens=add_special_tokens)).token_ids
 

@@ -169,6 +169,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "work aborted.",
         ),
     ] = 60.0
+    body_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=86400,
+            description="How long nothing of a request's body may arrive before it is refused (408). Each KiB that "
+            "does buys a second more, up to this.",
+        ),
+    ] = 60.0
     private_webhooks: Annotated[
         bool,
         Meta(

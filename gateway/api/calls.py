@@ -16,11 +16,12 @@ ID_CHARS = 24
 
 class CallShape(msgspec.Struct, frozen=True):
     """How the calls of one reply are shown. is_legacy: as a function_call. is_named: the client has named the tool
-    itself, and a call is what the completion ends with by nature."""
+    itself, and a call is what the completion ends with by nature. must_call: no text is the completion's content."""
 
     request_id: str
     is_legacy: bool
     is_named: bool
+    must_call: bool = False
 
     def finish_reason(self, reason: str, *, has_calls: bool) -> str:
         """OpenAI's, from the engine's. Who named the tool gets `stop`, as there."""
@@ -36,7 +37,7 @@ class CallShape(msgspec.Struct, frozen=True):
     def message(self, choice: int, text: str, deltas: Iterable[CallDelta]) -> AssistantMessage:
         """All of a choice."""
         calls = _whole(deltas)
-        content = text if text or not calls else None
+        content = text if text or not (calls or self.must_call) else None
         if not calls:
             return AssistantMessage(content)
         if self.is_legacy:

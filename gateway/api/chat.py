@@ -94,7 +94,8 @@ def chat_completions(pipeline: Pipeline, idempotency: Idempotency, chats: Stored
             "system_fingerprint": fingerprint(prepared),
         }
         num_choices, with_logprobs = wire.n or 1, bool(wire.logprobs)
-        shape_of_calls = CallShape(call.request_id, tools.is_legacy, tools.is_named)
+        must_call = tools.use is not None and tools.use.must_call
+        shape_of_calls = CallShape(call.request_id, tools.is_legacy, tools.is_named, must_call)
         whole = partial(_completion, common, wire, shape_of_calls, prompt_ids, to_bytes)
         if wire.store:
 
@@ -199,6 +200,7 @@ async def _completion(
     of_prompt = UNSET if wire.prompt_logprobs is None else await prompt_logprobs(collected.prompt_tokens, to_bytes)
     return ChatCompletion(
         **common,
+        metadata=(wire.metadata or {}) if wire.store else UNSET,
         choices=[await _choice(index, answer, calls, shown, wire) for index, answer in enumerate(collected.answers)],
         usage=usage_out([collected.usage], is_predicted=wire.prediction is not None),
         prompt_logprobs=of_prompt,

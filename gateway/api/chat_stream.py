@@ -103,5 +103,6 @@ class ChatEvents:
         if self._calls is not None:
             has_calls = index in self._has_calls
             reason = self._calls.finish_reason(reason, has_calls=has_calls)
-            delta = ChatDelta() if has_calls else ChatDelta(content="")  # nothing said and nothing called is no text
+            # Nothing said and nothing called is no text, unless it was cut off before the call that had to come.
+            delta = ChatDelta() if has_calls or self._calls.must_call else ChatDelta(content="")
         return event(self._chunk(choices=[ChatChunkChoice(index, delta, reason)]))

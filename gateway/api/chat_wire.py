@@ -124,7 +124,7 @@ class ChatChoice(msgspec.Struct, frozen=True):
 
 
 class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
-    """The last two, vLLM's: where they were asked for."""
+    """metadata: of what is stored. The last two, vLLM's: where they were asked for."""
 
     id: str
     object: Literal["chat.completion"] = "chat.completion"
@@ -134,6 +134,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     usage: UsageOut
     service_tier: ServedTier = "default"
     system_fingerprint: str | None = None
+    metadata: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
     prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
     prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 

@@ -32,7 +32,7 @@ class CompletionRequest(CommonFields, frozen=True, kw_only=True):
     add_special_tokens: bool | None = None
 
 
-COMPLETION_NO_EFFECT: dict[str, tuple[Any, ...]] = COMMON_NO_EFFECT | {"suffix": ()}
+COMPLETION_NO_EFFECT: dict[str, tuple[Any, ...]] = COMMON_NO_EFFECT | {"suffix": ("",)}
 """The values of fields this API does not serve yet that change nothing; any other value is refused by name."""
 
 

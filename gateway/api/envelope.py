@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import time
@@ -24,7 +25,9 @@ from litestar.types import (
     Send,
 )
 
+from gateway.api.error_body import body_of, headers_of
 from gateway.db.ids import new_id
+from gateway.errors import GatewayError, ShuttingDown
 from gateway.observe import Metrics
 from gateway.tenancy.addresses import Network, client_address, contains
 
@@ -38,8 +41,8 @@ class Call(msgspec.Struct):
 
     user, safety_identifier: digests of who the client says its own user is, see `tell_user`.
     address: the client's. is_https: of the client's own connection. client_gone: the server said that the client
-    disconnected. headers: more of the reply's; num_admitted: prompts that an engine may have worked on; on_end: called
-    when the reply is over, however it ended.
+    disconnected. is_cut_off: this gateway stops, and waits no longer for it. headers: more of the reply's;
+    num_admitted: prompts that an engine may have worked on; on_end: called when the reply is over, however it ended.
     """
 
     request_id: str
@@ -54,6 +57,7 @@ class Call(msgspec.Struct):
     safety_identifier: str = ""
     error: str | None = None
     client_gone: bool = False
+    is_cut_off: bool = False
     headers: tuple[tuple[str, str], ...] = ()
     num_admitted: int = 0
     on_end: Callable[[], None] | None = None
@@ -88,7 +92,15 @@ class Application(Litestar):
     def __init__(self, *, metrics: Metrics, trusted_proxies: Sequence[Network] = (), **options: Any) -> None:
         self.metrics = metrics
         self.trusted_proxies = trusted_proxies
+        self._running: dict[asyncio.Task[Any], Call] = {}
         super().__init__(**options)
+
+    def cut_off(self) -> None:
+        """Answer what has no reply yet with ShuttingDown."""
+        for task, call in self._running.items():
+            if call.status == 0:
+                call.is_cut_off = True
+                task.cancel()
 
     async def __call__(
         self, scope: Scope | LifeSpanScope, receive: Receive | LifeSpanReceive, send: Send | LifeSpanSend
@@ -113,14 +125,33 @@ class Application(Litestar):
                 message["headers"] = [*message["headers"], *_headers(call)]
             await send(message)
 
+        task = asyncio.current_task()
+        assert task is not None
+        self._running[task] = call
         try:
             await super().__call__(scope, watched_receive, send_with_headers)
+        except asyncio.CancelledError:
+            if not call.is_cut_off:
+                raise
+            task.uncancel()
+            await _refuse(send_with_headers, call, ShuttingDown())
         finally:
+            del self._running[task]
             if call.on_end is not None:
                 call.on_end()
             route = str(scope.get("path_template") or "unknown")
             self.metrics.count_http(scope["method"], route, call.status)
             log.info("request", route=route, method=scope["method"], **_log_fields(call, scope))
+
+
+async def _refuse(send: Send, call: Call, error: GatewayError) -> None:
+    """Outside of the framework, which ran the request."""
+    call.error = error.code
+    body = msgspec.json.encode(body_of(error))
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **headers_of(error)}
+    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": encoded})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 def _origin(scope: HTTPScope, trusted: Sequence[Network]) -> tuple[str, bool]:

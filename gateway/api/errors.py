@@ -1,8 +1,7 @@
-"""Every error of the gateway in OpenAI's shape, rendered here and nowhere else."""
+"""Which reply each exception becomes."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import msgspec
@@ -13,47 +12,18 @@ from litestar.types import ExceptionHandlersMap
 
 from gateway.api.disconnect import ClientGone
 from gateway.api.envelope import call_of
+from gateway.api.error_body import body_of, headers_of, unexpected
 from gateway.db.pool import CONFLICTS, UNAVAILABLE
 from gateway.errors import (
     BodyTooLarge,
     GatewayError,
     InvalidRequest,
-    LimitReached,
     NotFound,
     Overloaded,
     shortened,
 )
-from gateway.limits.refusal import Explanation
 
 log = structlog.get_logger(__name__)
-
-
-class ErrorDetail(msgspec.Struct, frozen=True):
-    """limit: which one refused, and how full it is; only where one did."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-    limit: Explanation | msgspec.UnsetType = msgspec.UNSET
-
-
-class ErrorBody(msgspec.Struct, frozen=True):
-    error: ErrorDetail
-
-
-def body_of(error: GatewayError) -> ErrorBody:
-    limit = error.limit if isinstance(error, LimitReached) else None
-    shown = limit if isinstance(limit, Explanation) else msgspec.UNSET
-    return ErrorBody(ErrorDetail(error.message, error.type, error.param, error.code, shown))
-
-
-def unexpected(request_id: str) -> GatewayError:
-    """What a client sees of an error that is ours: nothing but how to report it."""
-    return GatewayError(
-        f"The server had an error while processing your request. Its request id is {request_id}.",
-        code="internal_error",
-    )
 
 
 def exception_handlers() -> ExceptionHandlersMap:
@@ -70,13 +40,7 @@ def exception_handlers() -> ExceptionHandlersMap:
 
 
 def _gateway_error(request: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:
-    headers = dict(error.headers) if isinstance(error, LimitReached) else {}
-    if error.retry_after_s is not None:
-        headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
-        headers["retry-after-ms"] = str(math.ceil(error.retry_after_s * 1e3))
-    if error.should_retry is not None:
-        headers["x-should-retry"] = "true" if error.should_retry else "false"
-    return _render(request, error, error.status, headers)
+    return _render(request, error, error.status, headers_of(error))
 
 
 def _http_exception(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:

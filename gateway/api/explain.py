@@ -60,8 +60,9 @@ def explain(message: str, kind: Any) -> InvalidRequest:
         return InvalidRequest(text, param=at, code="invalid_value")
     if wrong := _BOUND.match(reason):
         wanted = " or ".join(_WORDS.get(each, each) for each in wrong["wanted"].split(" | "))
+        bound = wrong["bound"].replace(r"\\A", "^").replace(r"\\Z", "$")  # as the document has it
         part = f"each {found['part']} must be " if found and found["part"] else "expected "
-        text = f"Invalid value{where}: {part}{wanted} {shortened(wrong['bound'])}."
+        text = f"Invalid value{where}: {part}{wanted} {shortened(bound)}."
         return InvalidRequest(text, param=at, code="invalid_value")
     return InvalidRequest(
         f"Invalid value{where}: {shortened(reason.replace('`', ''))}.", param=at, code="invalid_value"

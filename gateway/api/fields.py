@@ -36,6 +36,9 @@ Stop = StopString | Annotated[list[StopString], Meta(max_length=4)]
 Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
 ]
+Name = Annotated[str, Meta(pattern=r"\A[a-zA-Z0-9_-]{1,64}\Z", extra_json_schema={"pattern": "^[a-zA-Z0-9_-]{1,64}$"})]
+"""Of a tool or a schema. `$` would let a line's end follow; in the document's dialect it does not."""
+
 LogitBias = Annotated[dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)]
 """Its keys are token ids as JSON has them for keys: in quotes."""
 
@@ -92,6 +95,10 @@ def _no_json(body: bytes, reason: str) -> str:
         return "The body of the request is empty: expected a JSON object."
     if _LONE_SURROGATE.search(body):
         reason = "half of a surrogate pair is not text"
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:  # the decoder counts from the beginning of the text that it is in
+        reason = f"byte {error.start} (0x{body[error.start]:02x}): {error.reason}"
     return f"The body of the request is not valid JSON in UTF-8: {shortened(reason)}"
 
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from engine.protocol import Grammar
-from gateway.api.fields import as_json, check_depth, invalid, missing
+from gateway.api.fields import Name, as_json, check_depth, invalid, missing
 from gateway.errors import InvalidRequest, shortened
 
 JSON_OBJECT = Grammar("json_object")
@@ -20,7 +20,7 @@ JSON_OBJECT = Grammar("json_object")
 class JsonSchemaFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """strict: the schema is enforced either way. Without a schema any JSON object will do."""
 
-    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    name: Name
     description: str | None = None
     schema: dict[str, Any] | None = None
     strict: bool | None = None

@@ -69,13 +69,14 @@ def bounded_heads(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
 
 def _too_large() -> bytes:
     message = b"The headers of the request are too large: at most %d, and %d bytes." % (MAX_HEADERS, MAX_HEAD_BYTES)
-    return _refusal(b"431 Request Header Fields Too Large", message, b"headers_too_large")
+    return refusal(b"431 Request Header Fields Too Large", message, b"headers_too_large")
 
 
 def _no_http() -> bytes:
-    return _refusal(b"400 Bad Request", b"Invalid HTTP request received.", b"invalid_http")
+    return refusal(b"400 Bad Request", b"Invalid HTTP request received.", b"invalid_http")
 
 
-def _refusal(status: bytes, message: bytes, code: bytes) -> bytes:
+def refusal(status: bytes, message: bytes, code: bytes) -> bytes:
+    """A whole reply, for a connection that ends with it. status: with its phrase."""
     body = _BODY % (message, code)
     return _HEAD % (status, len(body)) + body

@@ -19,10 +19,10 @@ from litestar.response.base import ASGIResponse
 
 from gateway.api.caller import Caller
 from gateway.api.envelope import Call, call_of
-from gateway.api.errors import body_of, unexpected
+from gateway.api.error_body import body_of, unexpected
 from gateway.api.recorded import Recorded, never_gone
 from gateway.db.idempotency import Slot
-from gateway.errors import GatewayError, InvalidRequest, Overloaded
+from gateway.errors import GatewayError, InvalidRequest, Overloaded, ShuttingDown
 from gateway.kept.idempotency import Execution, Idempotency, Reply
 from gateway.kept.refusals import PARAM
 
@@ -105,6 +105,8 @@ async def _failed(execution: Execution, call: Call, error: Exception) -> None:
     if call.num_admitted == 0 or refused:
         await execution.free()
         return
+    if isinstance(error, ShuttingDown):
+        error.retry_after_s = None  # with this key it would only come again
     shown = error if isinstance(error, GatewayError) else unexpected(call.request_id)
     call.headers = (*call.headers, _MAY_NOT_RETRY)
     headers = (("content-type", "application/json"), _MAY_NOT_RETRY)

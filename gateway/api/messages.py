@@ -144,7 +144,9 @@ def _said(message: ChatMessage, path: str) -> str:
         return content
     if not content:
         raise InvalidRequest(
-            f"Invalid value for '{path}.content': expected at least one content part.", param=f"{path}.content"
+            f"Invalid value for '{path}.content': expected at least one content part.",
+            param=f"{path}.content",
+            code="invalid_value",
         )
     # Each on lines of its own.
     return "\n".join(_part(part, f"{path}.content[{index}]", message.role) for index, part in enumerate(content))

@@ -13,7 +13,7 @@ from litestar.types import Receive, Scope, Send
 
 from gateway.api.disconnect import ClientGone, unless_gone
 from gateway.api.envelope import call_of
-from gateway.api.errors import body_of, unexpected
+from gateway.api.error_body import body_of, unexpected
 from gateway.errors import GatewayError
 
 log = structlog.get_logger(__name__)

@@ -52,10 +52,21 @@ CHATS_QUERY: dict[str, dict[str, Any]] = LIST_QUERY | {
 _UPDATE = msgspec.json.Decoder(UpdateChatCompletion)
 
 
+_NULL = msgspec.Raw(b"null")
+
+
 class _Asked(msgspec.Struct):
-    """What is stored of a request, as its client wrote it."""
+    """What is stored of a request, as its client wrote it: its messages, and with the reply the rest."""
 
     messages: msgspec.Raw
+    temperature: msgspec.Raw = _NULL
+    top_p: msgspec.Raw = _NULL
+    presence_penalty: msgspec.Raw = _NULL
+    frequency_penalty: msgspec.Raw = _NULL
+    seed: msgspec.Raw = _NULL
+    tools: msgspec.Raw = _NULL
+    tool_choice: msgspec.Raw = _NULL
+    response_format: msgspec.Raw = _NULL
 
 
 _ASKED = msgspec.json.Decoder(_Asked)
@@ -76,13 +87,15 @@ def check_store(caller: Principal, wanted: bool | None) -> None:
 async def store_chat(
     chats: StoredChats, caller: Principal, body: bytes, metadata: Mapping[str, str] | None, reply: ChatCompletion
 ) -> None:
-    """Store a reply with the messages of its request's body. Neither fails nor takes long."""
+    """Store a reply with what its request's body asked for. Neither fails nor takes long."""
+    asked = msgspec.structs.asdict(_ASKED.decode(body))
+    messages = asked.pop("messages")
     chat = Chat(
         id=reply.id,
         model=reply.model,
         metadata=metadata or {},
-        messages=bytes(_ASKED.decode(body).messages),
-        reply=msgspec.json.encode(reply),
+        messages=bytes(messages),
+        reply=msgspec.json.encode(asked | _FIELDS.decode(msgspec.json.encode(reply))),
     )
     await chats.store(caller.project_id, chat)
 

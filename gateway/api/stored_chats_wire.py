@@ -5,16 +5,26 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from gateway.api.chat_wire import ChatCompletion
 from gateway.api.fields import Metadata
 
 
 class StoredChatCompletion(ChatCompletion, frozen=True, kw_only=True):
-    """The reply as it was, with the metadata as it is."""
+    """The reply as it was, with the metadata as it is, and what its request asked for, null where it left the choice:
+    absent from what an older gateway stored."""
 
     metadata: dict[str, str]
     request_id: str
+    temperature: float | UnsetType | None = UNSET
+    top_p: float | UnsetType | None = UNSET
+    presence_penalty: float | UnsetType | None = UNSET
+    frequency_penalty: float | UnsetType | None = UNSET
+    seed: int | UnsetType | None = UNSET
+    tools: list[Any] | UnsetType | None = UNSET
+    tool_choice: Any = UNSET
+    response_format: dict[str, Any] | UnsetType | None = UNSET
 
 
 class StoredChatList(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,21 +7,21 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, UnsetType
 
+from gateway.api.fields import Name
+
 MAX_TOOLS = 128
 
-# `$` would let a line's end follow.
-ToolName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$(?!\n)")]
 CallId = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class FunctionName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    name: ToolName
+    name: Name
 
 
 class LegacyFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """parameters: JSON schema of an object; without it the function takes nothing."""
 
-    name: ToolName
+    name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
@@ -29,7 +29,7 @@ class LegacyFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class FunctionObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """parameters: as of `LegacyFunction`. strict: they are enforced either way."""
 
-    name: ToolName
+    name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -71,7 +71,7 @@ FunctionChoice = Literal["none", "auto"] | FunctionName
 class FunctionCallParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A call of an earlier turn. arguments: as the model wrote them."""
 
-    name: ToolName
+    name: Name
     arguments: str
 
 

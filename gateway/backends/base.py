@@ -140,5 +140,8 @@ class Backend(Acknowledged, Protocol):
 
     def health(self) -> Health: ...
 
+    def cut_off(self) -> None:
+        """Take no new request, and abort the running ones: their readers get ShuttingDown."""
+
     async def drain(self) -> None:
         """Take no new request; return when the running ones have ended."""

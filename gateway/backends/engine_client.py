@@ -36,7 +36,16 @@ from gateway.backends.base import Capabilities, Health, Message, PreparedPrompt,
 from gateway.backends.credits import Credits
 from gateway.backends.engine_link import EngineGone, EngineLink
 from gateway.backends.engine_stream import EngineStream
-from gateway.errors import BackendFailed, GatewayError, InvalidRequest, Overloaded, ReadTooSlowly
+from gateway.errors import (
+    ENGINE_UNAVAILABLE,
+    SHUTTING_DOWN,
+    BackendFailed,
+    GatewayError,
+    InvalidRequest,
+    Overloaded,
+    ReadTooSlowly,
+    ShuttingDown,
+)
 from gateway.metering.format import Count
 from gateway.text.options import USUAL, Rendering
 from gateway.text.tokenizer import Tokenizer
@@ -141,9 +150,11 @@ class EngineBackend:
             else prompt
         )
         if not token_ids:
-            raise InvalidRequest(f"The {field} must have at least one token.", param=field)
+            raise InvalidRequest(f"The {field} must have at least one token.", param=field, code="invalid_value")
         if not isinstance(prompt, str) and not 0 <= min(token_ids) <= max(token_ids) < self._config.vocab_size:
-            raise InvalidRequest(f"Token ids must be in 0..{self._config.vocab_size - 1}.", param=field)
+            raise InvalidRequest(
+                f"Token ids must be in 0..{self._config.vocab_size - 1}.", param=field, code="invalid_value"
+            )
         return PreparedPrompt(token_ids, len(token_ids))
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[Delta] | Final]:
@@ -203,6 +214,12 @@ class EngineBackend:
         # Without an engine there is nobody to tell: one that comes back hands its records over again.
         with contextlib.suppress(EngineGone):
             self._link.send(AckUsage(keys))
+
+    def cut_off(self) -> None:
+        self._draining = True
+        for stream in self._streams.values():
+            stream.cut_off = ShuttingDown()
+            stream.wake()
 
     async def drain(self) -> None:
         self._draining = True
@@ -265,7 +282,7 @@ class EngineBackend:
         usage = stream.usage_seen
         error = EngineError("internal", reason)
         if not usage.completion_tokens:  # nothing of the answer exists yet: it may be asked for again
-            error = EngineError("queue_full", reason, retry_after_s=RETRY_AFTER_S)
+            error = EngineError("draining", reason, retry_after_s=RETRY_AFTER_S)
         self._end(Final(stream.request.request_id, "error", usage, error))
 
     def _end(self, final: Final) -> None:
@@ -317,7 +334,8 @@ class EngineBackend:
         try:
             await self._credits.take(CREDIT_WAIT_S)
         except TimeoutError:
-            raise _not_ready("every place in the engine's queue is taken") from None
+            reason = "every place in the engine's queue is taken"
+            raise Overloaded(f"No engine can take the request now ({reason}).", retry_after_s=RETRY_AFTER_S) from None
         try:
             self._check_ready()  # still
         except Overloaded:
@@ -327,7 +345,7 @@ class EngineBackend:
     def _check_ready(self) -> None:
         """Raises Overloaded where no engine takes new requests."""
         if not self.health().ready:
-            raise _not_ready(self.health().detail)
+            raise _not_ready(self.health().detail, SHUTTING_DOWN if self._draining else ENGINE_UNAVAILABLE)
 
     async def _ask_about_adapter(self, command: LoadAdapter | UnloadAdapter) -> AdapterStatus:
         try:
@@ -341,8 +359,8 @@ class EngineBackend:
         return status
 
 
-def _not_ready(reason: str) -> Overloaded:
-    return Overloaded(f"No engine can take the request now ({reason}).", retry_after_s=RETRY_AFTER_S)
+def _not_ready(reason: str, code: str = ENGINE_UNAVAILABLE) -> Overloaded:
+    return Overloaded(f"No engine can take the request now ({reason}).", code=code, retry_after_s=RETRY_AFTER_S)
 
 
 def _failure(error: EngineError) -> GatewayError:
@@ -350,10 +368,11 @@ def _failure(error: EngineError) -> GatewayError:
         case "queue_full" | "draining":
             return Overloaded(
                 f"The engine could not take the request ({error.message}).",
+                code=ENGINE_UNAVAILABLE if error.code == "draining" else None,
                 retry_after_s=error.retry_after_s or RETRY_AFTER_S,
             )
         case "invalid_request":
-            return InvalidRequest(error.message, param=error.label or None)
+            return InvalidRequest(error.message, param=error.label or None, code="invalid_value")
         case "adapter_rejected":
             return InvalidRequest(error.message, param="model")
         case "internal":

@@ -11,13 +11,15 @@ import msgspec
 
 from engine.protocol import Delta, Final, GenerateRequest, Usage
 from gateway.backends.backlog import JOIN_ABOVE, MAX_UNREAD_VALUES, joined, num_values
+from gateway.errors import GatewayError
 from gateway.metering.format import Count
 
 
 class EngineStream(msgspec.Struct, eq=False):
     """counts: the last cumulative count seen of each choice; kept: how many of them count, for the choices that a stop
     string has ended; abandoned: nobody reads it any more; full_since_s: more waits for its reader than is kept for
-    long; unread: for too long; lost: the engine is gone, its final is made up here. Times are the loop's, in seconds.
+    long; unread: for too long; lost: the engine is gone, its final is made up here; cut_off: its reader is told so once
+    it has read what came. Times are the loop's, in seconds.
     """
 
     request: GenerateRequest
@@ -31,6 +33,7 @@ class EngineStream(msgspec.Struct, eq=False):
     full_since_s: float | None = None
     unread: bool = False
     lost: bool = False
+    cut_off: GatewayError | None = None
     deltas: list[Delta] = msgspec.field(default_factory=list)
     final: Final | None = None
     waiter: asyncio.Future[None] | None = None
@@ -52,15 +55,18 @@ class EngineStream(msgspec.Struct, eq=False):
             self.waiter.set_result(None)
 
     async def take(self) -> list[Delta] | Final:
-        while not self.deltas and self.final is None:
+        """What came since. Raises what it was cut off with."""
+        while not self.deltas and self.final is None and self.cut_off is None:
             self.waiter = asyncio.get_running_loop().create_future()
             await self.waiter
         if self.deltas:
             deltas, self.deltas = self.deltas, []
             self.full_since_s = None
             return deltas
-        assert self.final is not None
-        return self.final
+        if self.final is not None:
+            return self.final
+        assert self.cut_off is not None
+        raise self.cut_off
 
     @property
     def count(self) -> Count:

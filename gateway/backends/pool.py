@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from gateway.backends.base import Backend
-from gateway.errors import Overloaded
+from gateway.errors import ENGINE_UNAVAILABLE, Overloaded
 
 RETRY_AFTER_S = 1.0
 
@@ -41,5 +41,7 @@ class Pool:
         ready = [backend for backend in self.backends if backend.health().ready]
         if not ready:
             why = "; ".join(backend.health().detail for backend in self.backends)
-            raise Overloaded(f"No engine is ready for '{self.name}' ({why}).", retry_after_s=RETRY_AFTER_S)
+            raise Overloaded(
+                f"No engine is ready for '{self.name}' ({why}).", code=ENGINE_UNAVAILABLE, retry_after_s=RETRY_AFTER_S
+            )
         return min(ready, key=lambda backend: backend.num_in_flight)

@@ -24,6 +24,8 @@ _ADVICE = {
     "context_length_exceeded": "/clear begins anew",
     "insufficient_quota": "the budget is used up: ask whoever runs the server",
     "server_is_overloaded": "try again in a moment",
+    "server_shutting_down": "try again in a moment",
+    "engine_unavailable": "the engine comes back by itself: try again in a moment",
     "backend_failed": "the engine comes back by itself: try again in a moment",
 }
 

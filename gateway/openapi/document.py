@@ -10,7 +10,7 @@ from litestar import Litestar
 
 from gateway.admin.access import COOKIE, CSRF_HEADER, Form
 from gateway.admin.examples import BODIES
-from gateway.api.errors import ErrorBody
+from gateway.api.error_body import ErrorBody
 from gateway.openapi import headers
 from gateway.openapi.operations import Operation, operations
 from gateway.openapi.parameters import parameters

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.api.errors import ErrorBody
+from gateway.api.error_body import ErrorBody
 from gateway.openapi import headers
 from gateway.openapi.operations import Operation
 

@@ -61,7 +61,9 @@ class Tokenizer:
         InvalidRequest, with param="messages" when the template refuses them.
         """
         if not self._fast.chat_template:
-            raise InvalidRequest("This model has no chat template; use /v1/completions.", param="messages")
+            raise InvalidRequest(
+                "This model has no chat template; use /v1/completions.", param="messages", code="unsupported_parameter"
+            )
         arguments = chosen(rendering.arguments, self._template_arguments)
         described = None
         try:
@@ -81,7 +83,9 @@ class Tokenizer:
                 )
             )
         except (jinja2.TemplateError, TypeError, ValueError, KeyError, RecursionError) as error:
-            raise InvalidRequest(f"The chat template refuses these messages: {error}", param="messages") from None
+            raise InvalidRequest(
+                f"The chat template refuses these messages: {error}", param="messages", code="invalid_value"
+            ) from None
 
     def encode_chat(
         self, messages: list[Message], tools: Sequence[Tool] = (), rendering: Rendering = USUAL

@@ -17,7 +17,7 @@ import uvicorn
 import uvloop
 from litestar import Litestar
 
-from gateway.app import build_app, server_config
+from gateway.app import make_server
 from gateway.db.adapter_versions import put_adapter
 from gateway.db.keys import create_key
 from gateway.db.organizations import ensure_organization
@@ -162,6 +162,6 @@ class LiveGateway:
     async def _serve(self) -> None:
         async with running_services(self._settings, model_dir=self._model_dir, dsn=self._dsn) as services:
             self._services = services
-            self.app = build_app(services)
-            self._server = uvicorn.Server(server_config(self._settings, self.app))
+            self._server = make_server(services)
+            self.app = self._server.app
             await self._server.serve([self._socket])

@@ -124,6 +124,16 @@ def test_a_call_that_is_cut_off_shows_what_there_is_of_it(client: openai.OpenAI)
     assert name == "f" and arguments and ARGUMENTS.startswith(arguments) and arguments != ARGUMENTS
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_had_to_come_and_was_cut_off_before_its_name_is_no_text(client: openai.OpenAI, stream: bool):
+    reply = ask(client, FIRST, tool_choice="required", max_tokens=1, stream=stream)
+    if stream:
+        assert all(chunk.choices[0].delta.content is None for chunk in reply)
+    else:
+        (choice,) = reply.choices
+        assert (choice.message.content, choice.message.tool_calls, choice.finish_reason) == (None, None, "length")
+
+
 def test_stop_strings_end_what_is_said_and_never_a_call(client: openai.OpenAI):
     said = ask(client, f"One. Two.\n{FIRST}", stop="Two").choices[0]
     assert (said.message.content, said.message.tool_calls, said.finish_reason) == ("One. ", None, "stop")

@@ -56,11 +56,11 @@ WRONG: list[tuple[str, str, Any, int, str | None, str | None]] = [
     ("no role", CHAT, chat(messages=[{"content": "hi"}]), 400, "messages[0].role", "missing_required_parameter"),
     ("no content", CHAT, chat(messages=[{"role": "user"}]), 400, "messages[0].content", "invalid_type"),
     ("content is a number", CHAT, message(content=3), 400, "messages[0].content", "invalid_type"),
-    ("no content parts", CHAT, message(content=[]), 400, "messages[0].content", None),
+    ("no content parts", CHAT, message(content=[]), 400, "messages[0].content", "invalid_value"),
     ("a part without text", CHAT, message(content=[{"type": "text"}]), 400, "messages[0].content[0].text", "missing_required_parameter"),
     ("an image", CHAT, message(content=[{"type": "image_url", "image_url": {}}]), 400, "messages[0].content[0].type", "unsupported_value"),
     ("unknown field in a message", CHAT, message(foo=1), 400, "messages[0].foo", "unknown_parameter"),
-    ("template refuses", CHAT, message(content="refuse me"), 400, "messages", None),
+    ("template refuses", CHAT, message(content="refuse me"), 400, "messages", "invalid_value"),
     ("unknown field", CHAT, chat(foo=1), 400, "foo", "unknown_parameter"),
     ("unknown field in text", TEXT, text(messages=[USER]), 400, "messages", "unknown_parameter"),
     ("max_tokens 0", CHAT, chat(max_tokens=0), 400, "max_tokens", "invalid_value"),
@@ -76,7 +76,7 @@ WRONG: list[tuple[str, str, Any, int, str | None, str | None]] = [
     ("five stops", CHAT, chat(stop=list("abcde")), 400, "stop", "invalid_value"),
     ("empty stop", CHAT, chat(stop=""), 400, "stop", "invalid_value"),
     ("empty stop in a list", CHAT, chat(stop=["a", ""]), 400, "stop[1]", "invalid_value"),
-    ("min_tokens above max_tokens", CHAT, chat(min_tokens=3), 400, "min_tokens", None),
+    ("min_tokens above max_tokens", CHAT, chat(min_tokens=3), 400, "min_tokens", "invalid_value"),
     ("stop id below 0", CHAT, chat(stop_token_ids=[-1]), 400, "stop_token_ids[0]", "invalid_value"),
     ("stop id beyond the vocabulary", TEXT, text(stop_token_ids=[0, 10**6]), 400, "stop_token_ids", "invalid_value"),
     ("17 metadata keys", CHAT, chat(metadata={str(i): "" for i in range(17)}), 400, "metadata", "invalid_value"),
@@ -106,10 +106,11 @@ WRONG: list[tuple[str, str, Any, int, str | None, str | None]] = [
     ("a schema for another type", CHAT, chat(response_format={"type": "text", "json_schema": {"name": "a"}}), 400, "response_format.json_schema", "invalid_parameter_combination"),
     ("a schema without a name", CHAT, schema({}), 400, "response_format.json_schema.name", "missing_required_parameter"),
     ("a schema's bad name", CHAT, schema({"name": "a b"}), 400, "response_format.json_schema.name", "invalid_value"),
+    ("a schema's name with a line's end", CHAT, schema({"name": "a\n"}), 400, "response_format.json_schema.name", "invalid_value"),
     ("a schema that is no object", CHAT, schema({"name": "a", "schema": [1]}), 400, "response_format.json_schema.schema", "invalid_type"),
-    ("a schema that cannot be enforced", CHAT, schema({"name": "a", "schema": {"unsupported": 1}}), 400, "response_format", None),
-    ("the same in a stream", CHAT, {**schema({"name": "a", "schema": {"unsupported": 1}}), "stream": True}, 400, "response_format", None),
-    ("a regex that cannot be enforced", TEXT, text(structured_outputs={"regex": "unsupported"}), 400, "structured_outputs", None),
+    ("a schema that cannot be enforced", CHAT, schema({"name": "a", "schema": {"unsupported": 1}}), 400, "response_format", "invalid_value"),
+    ("the same in a stream", CHAT, {**schema({"name": "a", "schema": {"unsupported": 1}}), "stream": True}, 400, "response_format", "invalid_value"),
+    ("a regex that cannot be enforced", TEXT, text(structured_outputs={"regex": "unsupported"}), 400, "structured_outputs", "invalid_value"),
     ("two structures", TEXT, text(structured_outputs={"regex": "a", "choice": ["a"]}), 400, "structured_outputs", "invalid_value"),
     ("no structure", TEXT, text(structured_outputs={"json_object": False}), 400, "structured_outputs", "invalid_value"),
     ("no choices", TEXT, text(structured_outputs={"choice": []}), 400, "structured_outputs.choice", "invalid_value"),
@@ -127,12 +128,12 @@ WRONG: list[tuple[str, str, Any, int, str | None, str | None]] = [
     ("six logprobs of text", TEXT, text(logprobs=6), 400, "logprobs", "invalid_value"),
     ("no tokens of text", TEXT, text(max_tokens=0), 400, "max_tokens", "invalid_value"),
     ("several choices of no tokens", TEXT, text(max_tokens=0, echo=True, n=2), 400, "max_tokens", "invalid_value"),
-    ("suffix", TEXT, text(suffix="!"), 400, "suffix", "unsupported_parameter"),
+    ("suffix", TEXT, text(suffix="!"), 400, "suffix", "unsupported_value"),
     ("no prompts", TEXT, text(prompt=[]), 400, "prompt", "invalid_value"),
-    ("empty prompt", TEXT, text(prompt=""), 400, "prompt", None),
+    ("empty prompt", TEXT, text(prompt=""), 400, "prompt", "invalid_value"),
     ("mixed prompts", TEXT, text(prompt=["a", 1]), 400, "prompt", "invalid_type"),
-    ("id outside the vocabulary", TEXT, text(prompt=[10**6]), 400, "prompt", None),
-    ("negative id", TEXT, text(prompt=[-1]), 400, "prompt", None),
+    ("id outside the vocabulary", TEXT, text(prompt=[10**6]), 400, "prompt", "invalid_value"),
+    ("negative id", TEXT, text(prompt=[-1]), 400, "prompt", "invalid_value"),
     ("too many prompts", TEXT, text(prompt=["a"] * 65), 400, "prompt", "invalid_value"),
     ("prompt longer than the context", TEXT, text(prompt="xyz " * 400), 400, "prompt", "context_length_exceeded"),
     ("messages longer than the context", CHAT, message(content="xyz " * 400), 400, "messages", "context_length_exceeded"),
@@ -145,7 +146,7 @@ WRONG: list[tuple[str, str, Any, int, str | None, str | None]] = [
     ("an empty input among others", EMBED, embed(["a", ""]), 400, "input", "invalid_value"),
     ("2049 inputs", EMBED, embed(["a"] * 2049), 400, "input", "invalid_value"),
     ("mixed inputs", EMBED, embed(["a", 1]), 400, "input", "invalid_type"),
-    ("input id beyond the vocabulary", EMBED, embed([[1], [10**6]]), 400, "input", None),
+    ("input id beyond the vocabulary", EMBED, embed([[1], [10**6]]), 400, "input", "invalid_value"),
     ("input longer than the context", EMBED, embed("xyz " * 400), 400, "input", "context_length_exceeded"),
     ("dimensions 0", EMBED, embed("a", dimensions=0), 400, "dimensions", "invalid_value"),
     ("more dimensions than there are", EMBED, embed("a", dimensions=33), 400, "dimensions", "invalid_value"),
@@ -218,6 +219,18 @@ def test_half_a_surrogate_pair_is_called_that_and_not_a_body_cut_off(http):
         assert "surrogate" in http.post(CHAT, content=body).json()["error"]["message"]
     for body in (b'{"model":"\\\\ud800', b'{"model":"\\ud83d\\ude00'):
         assert "truncated" in http.post(CHAT, content=body).json()["error"]["message"]
+
+
+def test_a_bad_byte_is_found_where_it_is_in_the_body(http):
+    body = b'{"model":"tiny","messages":[{"role":"user","content":"caf\xe9"}]}'
+    message = http.post(CHAT, content=body).json()["error"]["message"]
+    assert f"byte {body.index(0xE9)} (0xe9)" in message
+
+
+def test_a_name_is_told_its_pattern_as_the_document_has_it(http):
+    message = http.post(CHAT, json=schema({"name": "a b"})).json()["error"]["message"]
+    assert "^[a-zA-Z0-9_-]{1,64}$" in message
+    assert "\\" not in message
 
 
 def test_a_missing_key_is_401_before_the_body_is_looked_at(house: House):

@@ -290,23 +290,25 @@ async def test_what_came_since_the_last_look_is_read_at_once(engine, backend):
 
 
 @pytest.mark.parametrize(
-    ("code", "raised", "param"),
+    ("code", "raised", "param", "told"),
     [
-        ("queue_full", Overloaded, None),
-        ("draining", Overloaded, None),
-        ("invalid_request", InvalidRequest, None),
-        ("adapter_rejected", InvalidRequest, "model"),
-        ("internal", BackendFailed, None),
+        ("queue_full", Overloaded, None, "server_is_overloaded"),
+        ("draining", Overloaded, None, "engine_unavailable"),
+        ("invalid_request", InvalidRequest, None, "invalid_value"),
+        ("adapter_rejected", InvalidRequest, "model", None),
+        ("internal", BackendFailed, None, "backend_failed"),
     ],
 )
-async def test_engine_errors_become_the_gateways(engine, backend, code: str, raised: type[GatewayError], param):
+async def test_engine_errors_become_the_gateways(
+    engine, backend, code: str, raised: type[GatewayError], param: str | None, told: str | None
+):
     await ready(backend, engine)
     reading = asyncio.create_task(read(backend, request()))
     await engine.expect(Submit)
     await engine.send(StepOutputs([], [final(completion=0, reason="error", error=EngineError(code, "why", 3.0))]))
     with pytest.raises(raised, match="why") as caught:
         await reading
-    assert caught.value.param == param
+    assert (caught.value.param, caught.value.code) == (param, told)
     assert caught.value.retry_after_s == (3.0 if raised is Overloaded else None)
 
 
@@ -322,8 +324,9 @@ async def test_a_dead_engine_fails_what_it_ran_and_the_next_one_serves(engine, b
     engine.close()
     with pytest.raises(BackendFailed):
         await begun
-    with pytest.raises(Overloaded):
+    with pytest.raises(Overloaded) as refused:
         await queued
+    assert refused.value.code == "engine_unavailable"
     assert {r.request_id: (r.finish_reason, r.usage) for r in sink.records} == {
         "req_1": ("error", Usage(3, 2)),
         "req_2": ("error", Usage(0, 0)),

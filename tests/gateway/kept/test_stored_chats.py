@@ -43,9 +43,12 @@ async def stored(api: openai.AsyncOpenAI, **fields: Any) -> Any:
 
 
 async def test_what_was_stored_is_found_by_its_id_with_its_messages(api: openai.AsyncOpenAI) -> None:
-    reply = await stored(api, metadata={"topic": "greeting"}, n=2, logprobs=True, top_logprobs=2)
+    asked: dict[str, Any] = {"seed": 7, "temperature": 0.5, "response_format": {"type": "text"}}
+    reply = await stored(api, metadata={"topic": "greeting"}, n=2, logprobs=True, top_logprobs=2, **asked)
+    assert reply.metadata == {"topic": "greeting"}
     found = await api.chat.completions.retrieve(reply.id)
-    extra = {"metadata": {"topic": "greeting"}, "request_id": f"req_{reply.id.removeprefix('chatcmpl-')}"}
+    left = dict.fromkeys(("top_p", "presence_penalty", "frequency_penalty", "tools", "tool_choice"))
+    extra = asked | left | {"request_id": f"req_{reply.id.removeprefix('chatcmpl-')}"}
     assert found.model_dump() == reply.model_dump() | extra
     messages = (await api.chat.completions.messages.list(reply.id)).data
     assert [message.id for message in messages] == [f"{reply.id}-0", f"{reply.id}-1"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.gateway.api.field_matrix.cases import ABSENT, NEEDED, Field, accepted, honoured, refused
-from tests.gateway.api.field_matrix.common import BEYOND_VOCABULARY, completing, switch, unsupported
+from tests.gateway.api.field_matrix.common import BEYOND_VOCABULARY, completing, switch
 
 PATH = "/v1/completions"
 
@@ -61,7 +61,15 @@ TEXT = [
         lambda seen: seen.text.startswith("hello there"),
         lambda seen: not seen.text.startswith("hello there"),
     ),
-    unsupported(PATH, "suffix", "the end", note="not served"),
+    Field(
+        endpoint=PATH,
+        name="suffix",
+        edge=(accepted(""),),
+        invalid=(refused("the end"),),
+        null=ABSENT,
+        wrong_type=(refused(1),),
+        note="not served",
+    ),
     Field(
         endpoint=PATH,
         name="logprobs",

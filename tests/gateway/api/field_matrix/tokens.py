@@ -42,8 +42,11 @@ TOKENS = [
         endpoint=PATH,
         name="prompt",
         valid=(honoured("hello", lambda seen: seen.reply["count"] == len(seen.reply["tokens"]) > 0),),
-        edge=(honoured("a b " * 20_000, lambda seen: seen.reply["count"] > 512),),
-        invalid=(refused(""), refused("hello", messages=[USER])),
+        edge=(
+            honoured("a b " * 20_000, lambda seen: seen.reply["count"] > 512),
+            honoured("", lambda seen: (seen.reply["count"], seen.reply["tokens"]) == (0, [])),
+        ),
+        invalid=(refused("hello", messages=[USER]),),
         null=NEEDED,
         wrong_type=(refused(1), refused(["hello"])),
         note="or messages; longer than the context as well",
