@@ -15,7 +15,7 @@ from gateway.admin.adapter_versions import AdapterVersionController
 from gateway.admin.adapters import AdapterController, verify_adapters
 from gateway.admin.adjustments import AdjustmentController
 from gateway.admin.admin_keys import AdminKeyController
-from gateway.admin.alerts import list_alerts
+from gateway.admin.alerts import list_active_alerts
 from gateway.admin.aliases import AliasController
 from gateway.admin.audit_logs import AuditLogController
 from gateway.admin.costs import CostController
@@ -105,7 +105,7 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     ProjectRefusalController,
     TrafficController,
     ProjectTrafficController,
-    list_alerts,
+    list_active_alerts,
     search,
     live,
 )
