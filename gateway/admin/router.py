@@ -27,7 +27,7 @@ from gateway.admin.invoices import InvoiceController
 from gateway.admin.key_states import KeyStateController
 from gateway.admin.keys import KeyController, find_key
 from gateway.admin.limits import OrganizationLimitController, ProjectLimitController
-from gateway.admin.live import live
+from gateway.admin.live import watch_live
 from gateway.admin.logins import LoginController, UserLoginController, log_in
 from gateway.admin.members import MemberController
 from gateway.admin.organization import OrganizationController
@@ -107,7 +107,7 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     ProjectTrafficController,
     list_active_alerts,
     search,
-    live,
+    watch_live,
 )
 
 
