@@ -68,6 +68,7 @@ def build_app(services: Services) -> Application:
     return Application(
         metrics=services.metrics,
         trusted_proxies=settings.trusted_networks,
+        refusals=services.refusals,
         route_handlers=[
             openai,
             Router(
@@ -148,6 +149,11 @@ async def _serve(settings: Settings, model_dir: Path, dsn: str, sockets: list[so
         gc.collect()
         gc.freeze()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, server.handle_exit, number, None)
+            loop.add_signal_handler(number, _stop, services, server, number)
         await server.serve(sockets)
     log.info("gateway_stopped")
+
+
+def _stop(services: Services, server: Server, number: signal.Signals) -> None:
+    services.admin.watchers.close()
+    server.handle_exit(number, None)

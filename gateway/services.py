@@ -53,6 +53,7 @@ from gateway.metering.service import Metering
 from gateway.observe import SHARED_METRICS_DIR, Metrics
 from gateway.outbound import Guard
 from gateway.pipeline import Pipeline
+from gateway.refusals import Refusals
 from gateway.routing.resolve import Resolver
 from gateway.settings import Settings
 from gateway.tenancy.authenticate import Authenticator
@@ -82,6 +83,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     admin: AdminServices
     idempotency: Idempotency
     chats: StoredChats
+    refusals: Refusals
 
 
 @asynccontextmanager
@@ -116,6 +118,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             metrics,
             database_id=database_id,
             max_journal_bytes=settings.journal_bytes,
+            version=_version(),
         )
         backend = EngineBackend(
             settings.engine_endpoint,
@@ -128,10 +131,11 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         pools = {settings.model_name: Pool(settings.model_name, [backend], created=int(time.time()))}
         reconciler = Reconciler(database, pools, metrics.journal)
         lifecycle = _lifecycle(settings, config, database, pools[settings.model_name])
-        admin = _admin_services(settings, database, authenticator, failures, backend, reconciler, lifecycle)
+        admin = _admin_services(settings, database, authenticator, failures, backend, reconciler, lifecycle, metering)
         await _start(stack, authenticator, limiter, metering, backend, Purger(database))
         writes = Writes(metrics.content_lost)
         idempotency = Idempotency(database, cipher, writes)
+        refusals = Refusals(database, metrics.refusals_lost)
         residency = Residency(database, [backend])
         authenticator.changes.subscribe(residency.changed)
         _run(
@@ -142,6 +146,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             lifecycle,
             *_ways_in(settings, database, lifecycle),
             residency,
+            refusals,
             WebhookSender(database, allow_private=settings.private_webhooks),
             Deliverer(database, places_below(settings.export_dir, allow_private=settings.private_webhooks)),
             Bookkeeper(database),
@@ -166,6 +171,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             admin=admin,
             idempotency=idempotency,
             chats=StoredChats(database, cipher, writes),
+            refusals=refusals,
         )
 
 
@@ -253,6 +259,7 @@ def _admin_services(
     backend: EngineBackend,
     reconciler: Reconciler,
     lifecycle: Lifecycle,
+    metering: Metering,
 ) -> AdminServices:
     passwords = Passwords()
     return AdminServices(
@@ -269,6 +276,8 @@ def _admin_services(
         max_body_bytes=settings.max_body_bytes,
         private_webhooks=settings.private_webhooks,
         health=backend.health,
+        engines=lambda: [backend.picture(settings.model_name)],
+        journal=lambda: metering.journal_state,
         reconcile=reconciler.reconcile,
     )
 

@@ -15,16 +15,19 @@ from gateway.admin.adapter_versions import AdapterVersionController
 from gateway.admin.adapters import AdapterController, verify_adapters
 from gateway.admin.adjustments import AdjustmentController
 from gateway.admin.admin_keys import AdminKeyController
+from gateway.admin.alerts import list_active_alerts
 from gateway.admin.aliases import AliasController
 from gateway.admin.audit_logs import AuditLogController
 from gateway.admin.costs import CostController
 from gateway.admin.credits import CreditController
 from gateway.admin.deliveries import DeliveryController
+from gateway.admin.engines import list_engines
 from gateway.admin.exports import ExportController, ProjectExportController
 from gateway.admin.invoices import InvoiceController
 from gateway.admin.key_states import KeyStateController
 from gateway.admin.keys import KeyController, find_key
 from gateway.admin.limits import OrganizationLimitController, ProjectLimitController
+from gateway.admin.live import watch_live
 from gateway.admin.logins import LoginController, UserLoginController, log_in
 from gateway.admin.members import MemberController
 from gateway.admin.organization import OrganizationController
@@ -34,6 +37,9 @@ from gateway.admin.prices import PriceController
 from gateway.admin.projects import ProjectController
 from gateway.admin.rate_limits import RateLimitController
 from gateway.admin.reconciliation import ReconciliationController
+from gateway.admin.refusals import ProjectRefusalController, RefusalController
+from gateway.admin.requests import ProjectRequestController, RequestController
+from gateway.admin.search import search
 from gateway.admin.service_accounts import ServiceAccountController
 from gateway.admin.services import AdminServices
 from gateway.admin.shares import ShareController
@@ -41,6 +47,7 @@ from gateway.admin.spend_alerts import OrganizationSpendAlertController, Project
 from gateway.admin.spend_limits import OrganizationSpendLimitController, ProjectSpendLimitController
 from gateway.admin.status import status
 from gateway.admin.stripe_customers import StripeCustomerController
+from gateway.admin.traffic import ProjectTrafficController, TrafficController
 from gateway.admin.usage import UsageController
 from gateway.admin.users import UserController
 from gateway.admin.webhooks import WebhookController
@@ -91,6 +98,16 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     find_key,
     verify_adapters,
     status,
+    list_engines,
+    RequestController,
+    ProjectRequestController,
+    RefusalController,
+    ProjectRefusalController,
+    TrafficController,
+    ProjectTrafficController,
+    list_active_alerts,
+    search,
+    watch_live,
 )
 
 
@@ -99,6 +116,7 @@ def admin_routers(services: AdminServices) -> list[Router]:
 
     Side by side: Litestar copies a router whole for each one that it is put into.
     """
+    services.authenticator.changes.subscribe(services.watchers.changed)
     common: dict[str, Any] = {"request_max_body_size": services.max_body_bytes, "tags": ["admin"]}
     dependencies = {"services": Provide(lambda: services, sync_to_thread=False)}
     guarded = common | {

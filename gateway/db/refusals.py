@@ -1,91 +1,145 @@
-"""How many of a project's adapters were refused in a row, and whose inspection may begin: exact over all gateways.
-
-An adapter is refused by its inspection, by a storage limit that only an inspection can tell, or by an engine. One that
-was canceled while it was inspected counts as refused: it cost as much. What failed through no fault of its own counts
-as nothing, nor do files of the watched folder that were not read.
-"""
+"""Why requests were refused before they ran: written in batches, kept for a week, so many of each project."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import datetime
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
+KEPT_FOR = datetime.timedelta(days=7)
+MAX_PER_PROJECT = 1000
+MAX_REQUEST_IDS = 50
+"""Of alike ones that are found by the id of their request."""
 
-class Refusals(msgspec.Struct, frozen=True):
-    """Of the last ten minutes, since an adapter was accepted. num: how many. last_s: seconds since the last one; 0.0
-    where there is none."""
 
+class NewRefusal(msgspec.Struct, frozen=True):
+    """Alike refusals of one minute; num: how many. kind: digest of what makes them alike.
+
+    key_sha256: of a key that was refused itself, by which its project is found where there is one; else project_id and
+    organization_id are given. limited_by: a limit as a refusal explains it, as JSON.
+    """
+
+    organization_id: str
+    project_id: str
+    api_key_id: str
+    key_sha256: bytes | None
+    minute: datetime.datetime
+    kind: bytes
+    request_ids: list[str]
+    endpoint: str
+    model: str
+    status: int
+    code: str
+    type: str
+    param: str
+    message: str
+    limited_by: str | None
     num: int
-    last_s: float
 
 
-_IN_A_ROW = """
-    WITH ended AS (
-        SELECT imported.updated_at, (imported.state <> 'done' OR version.state = 'rejected') IS TRUE AS is_refused
-        FROM adapter_imports imported
-        LEFT JOIN adapter_versions version
-            ON version.adapter_id = imported.adapter_id AND version.version = imported.version
-        WHERE imported.project_id = $1 AND imported.updated_at > clock_timestamp() - interval '10 minutes'
-          AND (imported.state = 'done'
-               OR (imported.state = 'rejected' AND (imported.source <> 'folder' OR imported.inspection IS NOT NULL))
-               OR (imported.state = 'failed' AND imported.reason = 'canceled' AND imported.inspection IS NOT NULL))
-    )
-    SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - max(updated_at)), 0)::float8
-    FROM ended
-    WHERE is_refused
-      AND updated_at > coalesce((SELECT max(updated_at) FROM ended WHERE NOT is_refused), '-infinity')
+class RefusalRow(msgspec.Struct, frozen=True):
+    """created_at: of the first of those that were alike. limited_by: as an explained refusal has it."""
+
+    id: int
+    organization_id: str
+    project_id: str
+    api_key_id: str
+    request_ids: list[str]
+    endpoint: str
+    model: str
+    status: int
+    code: str
+    type: str
+    param: str
+    message: str
+    limited_by: dict[str, Any] | None
+    num: int
+    created_at: datetime.datetime
+
+
+_WRITE = """
+    INSERT INTO refusals AS r (
+        organization_id, project_id, api_key_id, minute, kind, request_ids, endpoint, model, status, code, type, param,
+        message, limited_by, num)
+    SELECT coalesce(k.organization_id, n.organization_id), coalesce(k.project_id, n.project_id),
+           coalesce(k.id, n.api_key_id), n.minute, n.kind, $16, n.endpoint, n.model, n.status, n.code, n.type, n.param,
+           n.message, n.limited_by, n.num
+    FROM (SELECT $1::text AS organization_id, $2::text AS project_id, $3::text AS api_key_id, $4::bytea AS sha256,
+                 $5::timestamptz AS minute, $6::bytea AS kind, $7::text AS endpoint, $8::text AS model,
+                 $9::integer AS status, $10::text AS code, $11::text AS type, $12::text AS param, $13::text AS message,
+                 $14::jsonb AS limited_by, $15::bigint AS num) n
+        LEFT JOIN api_keys k ON k.sha256 = n.sha256 AND k.kind = 'project'
+    WHERE coalesce(k.project_id, n.project_id) <> ''
+    ON CONFLICT (project_id, minute, kind) DO UPDATE SET
+        num = r.num + excluded.num, request_ids = (r.request_ids || excluded.request_ids)[1:$17]
+    RETURNING project_id
+"""
+_TRIM = """
+    DELETE FROM refusals r USING unnest($1::text[]) AS p (project_id)
+    WHERE r.project_id = p.project_id AND r.id <= (
+        SELECT o.id FROM refusals o WHERE o.project_id = p.project_id ORDER BY o.id DESC OFFSET $2 LIMIT 1)
+"""
+_DROP_OLD = """
+    DELETE FROM refusals WHERE id IN (
+        SELECT id FROM refusals WHERE created_at < clock_timestamp() - $1::interval LIMIT 10000 FOR UPDATE SKIP LOCKED)
 """
 
 
-async def refusals_in_a_row(conn: Connection, project_id: str) -> Refusals:
-    num, last_s = await conn.fetchrow(_IN_A_ROW, project_id) or (0, 0.0)
-    return Refusals(num, max(0.0, last_s))
+async def write_refusals(conn: Connection, refusals: Sequence[NewRefusal]) -> None:
+    """Add them, in the caller's transaction; those of keys that no project has are left out. Of each project the newest
+    MAX_PER_PROJECT stay."""
+    project_ids: set[str] = set()
+    # In one order, so that no two gateways wait for each other.
+    for each in sorted(refusals, key=lambda each: (each.project_id, each.minute, each.kind)):
+        values: list[object] = [each.organization_id, each.project_id, each.api_key_id, each.key_sha256, each.minute]
+        values += [each.kind, each.endpoint, each.model, each.status, each.code, each.type, each.param, each.message]
+        values += [each.limited_by, each.num, each.request_ids[:MAX_REQUEST_IDS], MAX_REQUEST_IDS]
+        project_ids.add(await conn.fetchval(_WRITE, *values))
+    await conn.execute(_TRIM, sorted(project_ids - {None}), MAX_PER_PROJECT)
 
 
-_OTHERS = """
-    SELECT count(*) FROM adapter_imports
-    WHERE project_id = $1 AND id <> $2 AND state = 'uploaded' AND inspection = 'begun'
-      AND updated_at > clock_timestamp() - interval '20 seconds'
+async def drop_old_refusals(conn: Connection) -> None:
+    await conn.execute(_DROP_OLD, KEPT_FOR)
+
+
+_LIST = """
+    SELECT id, organization_id, project_id, api_key_id, request_ids, endpoint, model, status, code, type, param,
+           message, limited_by, num, created_at
+    FROM refusals
+    WHERE organization_id = $1 AND ($2::text[] IS NULL OR project_id = ANY ($2)) AND id < $3
+      AND created_at > clock_timestamp() - $5::interval
+    ORDER BY id DESC LIMIT $4
 """
 
 
-async def num_inspected_beside(conn: Connection, project_id: str, import_id: str) -> int:
-    """Other imports of the project that are being inspected, by gateways that give signs of life."""
-    return int(await conn.fetchval(_OTHERS, project_id, import_id))
+async def list_refusals(
+    conn: Connection, organization_id: str, *, project_ids: Sequence[str] | None, before: int, limit: int
+) -> list[RefusalRow]:
+    """Newest first, those with an id below `before`. project_ids None: all of the organization."""
+    only = None if project_ids is None else list(project_ids)
+    return [_row(row) for row in await conn.fetch(_LIST, organization_id, only, before, limit, KEPT_FOR)]
 
 
-_BEGIN = """
-    UPDATE adapter_imports SET inspection = 'begun', updated_at = clock_timestamp()
-    WHERE project_id = $1 AND id = $2 AND state = 'uploaded'
+_FIND = """
+    SELECT id, organization_id, project_id, api_key_id, request_ids, endpoint, model, status, code, type, param,
+           message, limited_by, num, created_at
+    FROM refusals
+    WHERE organization_id = $1 AND request_ids @> ARRAY[$2::text] AND created_at > clock_timestamp() - $3::interval
+    ORDER BY id DESC LIMIT 1
 """
 
 
-async def begin_inspection(conn: Connection, project_id: str, import_id: str) -> bool:
-    """The caller's transaction has locked the project and found that it may. False: the import is over."""
-    return await conn.execute(_BEGIN, project_id, import_id) != "UPDATE 0"
+async def find_refusal(conn: Connection, organization_id: str, request_id: str) -> RefusalRow | None:
+    row = await conn.fetchrow(_FIND, organization_id, request_id, KEPT_FOR)
+    return None if row is None else _row(row)
 
 
-_PASSED = "UPDATE adapter_imports SET inspection = 'passed' WHERE project_id = $1 AND id = $2"
-
-
-async def pass_inspection(conn: Connection, project_id: str, import_id: str) -> None:
-    """What is refused from here on, a limit or an engine refuses."""
-    await conn.execute(_PASSED, project_id, import_id)
-
-
-_PUT_OFF = """
-    UPDATE adapter_imports
-    SET state = $3, num_claims = greatest(num_claims - 1, 0), updated_at = now(),
-        wait_until = now() + $4 * interval '1 second'
-    WHERE project_id = $1 AND id = $2 AND state IN ('fetching', 'uploaded')
-"""
-
-
-async def put_off_import(conn: Connection, project_id: str, import_id: str, state: str, wait_s: float) -> None:
-    """Back to the state 'receiving', of which all bytes stay, or 'fetching', which begins anew after wait_s, as if this
-    claim had never been."""
-    await conn.execute(_PUT_OFF, project_id, import_id, state, wait_s)
+def _row(row: Any) -> RefusalRow:
+    fields = dict(row)
+    limited_by = fields.pop("limited_by")
+    return RefusalRow(**fields, limited_by=None if limited_by is None else msgspec.json.decode(limited_by))

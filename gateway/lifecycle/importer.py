@@ -15,7 +15,7 @@ import structlog
 from adapters.store import AdapterStore
 from gateway.db.adapter_imports import ImportRow, claim_fetch, end_import, set_uploaded, touch_import
 from gateway.db.pool import FAILURES, Database
-from gateway.db.refusals import put_off_import
+from gateway.db.refused_adapters import put_off_import
 from gateway.errors import GatewayError, UploadsPaused
 from gateway.lifecycle.download import FetchFailed, Received
 from gateway.lifecycle.fetch import Fetcher

@@ -30,7 +30,7 @@ from gateway.db.contents import store_shared
 from gateway.db.limits import exceeded_storage, lock_storage
 from gateway.db.pool import Database
 from gateway.db.projects import lock_project
-from gateway.db.refusals import pass_inspection, put_off_import
+from gateway.db.refused_adapters import pass_inspection, put_off_import
 from gateway.errors import Conflict, GatewayError, InvalidRequest, Overloaded, QuotaExceeded, UploadsPaused
 from gateway.lifecycle.alive import alive
 from gateway.lifecycle.line import Line

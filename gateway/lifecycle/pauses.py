@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from gateway.db.projects import lock_project
-from gateway.db.refusals import Refusals, begin_inspection, num_inspected_beside, refusals_in_a_row
+from gateway.db.refused_adapters import Refusals, begin_inspection, num_inspected_beside, refusals_in_a_row
 from gateway.errors import Conflict, UploadsPaused
 
 if TYPE_CHECKING:

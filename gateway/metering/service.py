@@ -10,7 +10,7 @@ from gateway.limits.limiter import Limiter
 from gateway.metering.acknowledgements import Acknowledgements
 from gateway.metering.copier import Copier
 from gateway.metering.format import VERSION, Begun
-from gateway.metering.journal import Journal
+from gateway.metering.journal import Journal, JournalState
 from gateway.metering.ledger import Ledger
 from gateway.metering.meter import Meter
 from gateway.metering.recovery import Recovery, claim_folder
@@ -33,18 +33,23 @@ class Metering:
         *,
         database_id: str,
         max_journal_bytes: int,
+        version: str | None = None,
     ) -> None:
         """root: the folder of all journals of this machine; the first one that is free there is owned until `stop`,
-        and what it holds goes to the ledger. Raises JournalUnusable."""
+        and what it holds goes to the ledger. version: of this gateway. Raises JournalUnusable."""
         folder, replayed = claim_folder(root, database_id)
         acknowledgements = Acknowledgements()
         begun = Begun(VERSION, database_id, secrets.token_hex(16))
         self._journal = Journal(folder, begun, max_bytes=max_journal_bytes, on_durable=acknowledgements.durable)
         self._copier = Copier(self._journal, Ledger(database, limiter, begun.journal_id), metrics)
-        self._standing = Standing(self._journal, database, metrics.journal)
+        self._standing = Standing(self._journal, database, metrics.journal, version)
         self._recovery = Recovery(root, folder.path, database_id, self._journal, metrics.journal, self._copier)
         self._recovery.take(replayed)
         self.meter = Meter(self._journal, acknowledgements, self._copier, limiter, metrics)
+
+    @property
+    def journal_state(self) -> JournalState:
+        return self._journal.state
 
     def start(self) -> None:
         self._journal.start()

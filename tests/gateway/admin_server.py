@@ -25,6 +25,7 @@ from gateway.admin import AdminServices, admin_routers
 from gateway.api.envelope import Application
 from gateway.api.errors import exception_handlers
 from gateway.backends.base import Health
+from gateway.backends.picture import EnginePicture
 from gateway.db.keys import create_key
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
@@ -32,6 +33,7 @@ from gateway.errors import GatewayError
 from gateway.lifecycle.intake import Inspect
 from gateway.lifecycle.service import Lifecycle
 from gateway.lifecycle.sources import AllowedSources
+from gateway.metering.journal import JournalState
 from gateway.metering.reconcile import Reconciler
 from gateway.observe import Metrics
 from gateway.principal import Role, Scope
@@ -198,6 +200,8 @@ async def serve_admin(
     store: AdapterStore | None = None,
     engines: GoodEngines | None = None,
     inspect: Inspect = inspect,
+    pictures: Sequence[EnginePicture] = (),
+    journal: JournalState = JournalState(True, 0, 1),  # noqa: B008 - it is frozen
 ) -> AsyncIterator[AdminServer]:
     """Serve on a free port of the loopback until the context is left."""
     # A hash that takes long would take long in every test.
@@ -231,6 +235,8 @@ async def serve_admin(
         max_body_bytes=MAX_BODY_BYTES,
         private_webhooks=False,
         health=lambda: Health(ready=False, detail="no engine"),
+        engines=lambda: list(pictures),
+        journal=lambda: journal,
         reconcile=Reconciler(database, {}, metrics.journal).reconcile,
     )
     key = await _store_admin_key(database, "default", ("admin_read", "admin_write"))
@@ -246,6 +252,7 @@ async def serve_admin(
     try:
         yield AdminServer(f"http://127.0.0.1:{listener.getsockname()[1]}", app, services, key, engines, folder)
     finally:
+        services.watchers.close()
         server.should_exit = True
         await serving
         listener.close()

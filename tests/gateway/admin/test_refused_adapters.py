@@ -18,7 +18,7 @@ from adapters.errors import AdapterRejected
 from adapters.inspection import BaseShape, Bounds, Report, inspect
 from gateway.db.adapter_imports import claim_fetch
 from gateway.db.pool import Database
-from gateway.db.refusals import Refusals
+from gateway.db.refused_adapters import Refusals
 from gateway.errors import InvalidRequest
 from gateway.lifecycle.pauses import FIRST_PAUSE_S, MAX_PAUSE_S, NUM_FREE, left_s
 from tests.gateway.admin.adapter_uploads import archive_of, error_of, upload
