@@ -316,7 +316,7 @@ def main() -> None:
     )
     mailbox = Mailbox()
     digest = model_digest(args.model_dir)
-    server = EngineServer(args.endpoint, digest, limits, mailbox, fingerprint=digest)
+    server = EngineServer(args.endpoint, digest, limits, mailbox, fingerprint=digest, device="fake")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.drain())
     core = FakeCore(

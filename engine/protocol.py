@@ -351,6 +351,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
     """The engine's answer to a hello it accepts. credits: the most requests this gateway may have in flight.
 
     fingerprint: of all that a seeded answer depends on beside its request: weights, software, kind of device, format.
+    device, dtype: what it computes on and in, for people.
     """
 
     version: int
@@ -359,6 +360,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
     limits: EngineLimits
     credits: int
     fingerprint: str = ""
+    device: str = ""
+    dtype: str = ""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):

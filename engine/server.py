@@ -81,11 +81,21 @@ class EngineServer:
     """Speaks for one engine on one endpoint. `run` blocks until the stepping thread posts `Drained`."""
 
     def __init__(
-        self, endpoint: str, model_digest: str, limits: EngineLimits, mailbox: Mailbox, *, fingerprint: str = ""
+        self,
+        endpoint: str,
+        model_digest: str,
+        limits: EngineLimits,
+        mailbox: Mailbox,
+        *,
+        fingerprint: str = "",
+        device: str = "",
+        dtype: str = "",
     ) -> None:
         self._model_digest = model_digest
         self._limits = limits
         self._fingerprint = fingerprint
+        self._device = device
+        self._dtype = dtype
         self._mailbox = mailbox
         self._engine_id = uuid.uuid4().hex
         self._credits = limits.max_num_seqs + limits.max_waiting
@@ -191,7 +201,14 @@ class EngineServer:
         self._send(
             gateway,
             Welcome(
-                PROTOCOL_VERSION, self._engine_id, self._model_digest, self._limits, self._credits, self._fingerprint
+                PROTOCOL_VERSION,
+                self._engine_id,
+                self._model_digest,
+                self._limits,
+                self._credits,
+                self._fingerprint,
+                self._device,
+                self._dtype,
             ),
         )
         return self._hand_over_usage()

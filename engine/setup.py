@@ -42,14 +42,24 @@ def build_engine(config: EngineConfig) -> tuple[EngineCore, EngineServer]:
     mailbox = Mailbox()
     core, limits = build_core(config, mailbox)
     digest = model_digest(config.model_dir)
-    return core, EngineServer(config.endpoint, digest, limits, mailbox, fingerprint=_fingerprint(config, digest))
-
-
-def _fingerprint(config: EngineConfig, digest: str) -> str:
-    """See `protocol.Welcome`. Threads are left out: they change no more than neighbors do."""
     where = resolve_device(config.device)
     name = torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu"
-    parts = (digest, version("lorikeet"), torch.__version__, name, str(resolve_dtype(config.dtype, where)))
+    dtype = str(resolve_dtype(config.dtype, where))
+    server = EngineServer(
+        config.endpoint,
+        digest,
+        limits,
+        mailbox,
+        fingerprint=_fingerprint(digest, name, dtype),
+        device=name,
+        dtype=dtype.removeprefix("torch."),
+    )
+    return core, server
+
+
+def _fingerprint(digest: str, device: str, dtype: str) -> str:
+    """See `protocol.Welcome`. Threads are left out: they change no more than neighbors do."""
+    parts = (digest, version("lorikeet"), torch.__version__, device, dtype)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -115,6 +115,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             metrics,
             database_id=database_id,
             max_journal_bytes=settings.journal_bytes,
+            version=_version(),
         )
         backend = EngineBackend(
             settings.engine_endpoint,
@@ -267,6 +268,7 @@ def _admin_services(
         max_body_bytes=settings.max_body_bytes,
         private_webhooks=settings.private_webhooks,
         health=backend.health,
+        engines=lambda: [backend.picture(settings.model_name)],
         reconcile=reconciler.reconcile,
     )
 

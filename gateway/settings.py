@@ -50,7 +50,7 @@ _BYTE_FIELDS = frozenset(
     }
 )
 _PATH_FIELDS = frozenset({"data_dir", "adapter_folder"})  # Path is not one of msgspec's types
-_SECRET_FIELDS = frozenset({"admin_key", "content_key", "database_url"})
+_SECRET_FIELDS = frozenset({"admin_key", "admin_password", "content_key", "database_url"})
 _BYTE_UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -185,6 +185,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     admin_key: Annotated[
         str | None, Meta(description="The operator's key (unset: read from `operator.key` in the data folder).")
     ] = None
+    admin_password: Annotated[
+        str | None,
+        Meta(
+            min_length=12,
+            max_length=1024,
+            description="First password of admin@localhost, which the first start makes (unset: a random one, in "
+            "`admin-login.txt` in the data folder).",
+        ),
+    ] = None
     content_key: Annotated[
         str | None,
         Meta(
@@ -261,6 +270,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def operator_key_path(self) -> Path:
         return self.data_dir / "operator.key"
+
+    @property
+    def admin_login_path(self) -> Path:
+        """With what the first person signs in to the dashboard, as long as they have not changed it."""
+        return self.data_dir / "admin-login.txt"
 
     @property
     def content_key_path(self) -> Path:

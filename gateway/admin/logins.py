@@ -24,13 +24,15 @@ from gateway.api.fields import decode
 from gateway.api.shape import shape
 from gateway.db import audit
 from gateway.db import logins as rows
+from gateway.db.organizations import get_organization
+from gateway.db.projects import ProjectRow, list_projects
 from gateway.errors import Conflict, InvalidCredentials, NotFound
-from gateway.principal import Role
+from gateway.principal import Permission, Role
 from gateway.tenancy import totp
 from gateway.tenancy.actor import Actor
 from gateway.tenancy.logins import LIFETIME, Client, csrf_token, unlock
 from gateway.tenancy.passwords import MAX_CHARS
-from gateway.tenancy.permissions import check_grant, of_role
+from gateway.tenancy.permissions import check_grant, of_project_role, of_role
 
 Password = Annotated[str, msgspec.Meta(max_length=MAX_CHARS)]
 Code = Annotated[str, msgspec.Meta(min_length=totp.DIGITS, max_length=totp.DIGITS)]
@@ -67,6 +69,29 @@ class CurrentLogin(msgspec.Struct, frozen=True):
     csrf_token: str
     expires_at: int
     object: Literal["admin.login"] = "admin.login"
+
+
+class MemberProject(msgspec.Struct, frozen=True):
+    """A project in which the caller has a role, and what it lets them do there."""
+
+    id: str
+    name: str
+    role: Role
+    permissions: list[Permission]
+
+
+class LoginOrganization(msgspec.Struct, frozen=True):
+    id: str
+    name: str
+
+
+class Session(CurrentLogin, frozen=True, kw_only=True):
+    """permissions: in the whole organization; projects: those that the caller is a member of, by name."""
+
+    organization: LoginOrganization
+    permissions: list[Permission]
+    projects: list[MemberProject]
+    has_totp: bool
 
 
 class Login(msgspec.Struct, frozen=True):
@@ -117,17 +142,26 @@ async def log_in(request: Request[Any, Any, Any], services: Services) -> Respons
 
 class LoginController(Controller):
     @get("/session", opt=needs(None))
-    async def get_login(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> CurrentLogin:
-        """Who is logged in; a page that was loaded anew gets its CSRF token here."""
+    async def get_login(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Session:
+        """Who is logged in, and what they may do; a page that was loaded anew gets its CSRF token here."""
         token = request.cookies[COOKIE]
         found = await services.logins.find(token, caller.address, asyncio.get_running_loop().time())
-        return CurrentLogin(
+        async with services.database.acquire() as conn:
+            user = await rows.get_credentials(conn, caller.id)
+            organization = await get_organization(conn, caller.organization_id)
+            member_of = list(found.memberships)
+            projects = await list_projects(conn, caller.organization_id, limit=len(member_of), only=member_of)
+        return Session(
             id=found.login_id,
             user_id=found.user_id,
             email=found.email,
             role=found.role,
             csrf_token=csrf_token(token),
             expires_at=seconds(found.expires_at),
+            organization=LoginOrganization(organization.id, organization.name),
+            permissions=sorted(caller.permissions),
+            projects=[_member_project(row, found.memberships[row.id]) for row in sorted(projects, key=_by_name)],
+            has_totp=user is not None and user.totp_confirmed,
         )
 
     @post("/logout", status_code=200, opt=needs(None, body=Nothing))
@@ -223,6 +257,14 @@ class UserLoginController(Controller):
             user = await existing_user(conn, caller.organization_id, user_id)
         check_grant(caller, of_role(user.role))
         return await _end(services, caller, user_id)
+
+
+def _by_name(project: ProjectRow) -> str:
+    return project.name
+
+
+def _member_project(project: ProjectRow, role: Role) -> MemberProject:
+    return MemberProject(project.id, project.name, role, sorted(of_project_role(role)))
 
 
 async def _list(services: AdminServices, caller: Actor, user_id: str) -> Page[Login]:

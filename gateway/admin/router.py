@@ -20,6 +20,7 @@ from gateway.admin.audit_logs import AuditLogController
 from gateway.admin.costs import CostController
 from gateway.admin.credits import CreditController
 from gateway.admin.deliveries import DeliveryController
+from gateway.admin.engines import list_engines
 from gateway.admin.exports import ExportController, ProjectExportController
 from gateway.admin.invoices import InvoiceController
 from gateway.admin.key_states import KeyStateController
@@ -91,6 +92,7 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     find_key,
     verify_adapters,
     status,
+    list_engines,
 )
 
 

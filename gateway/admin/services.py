@@ -11,6 +11,7 @@ from litestar.params import SkipValidation
 from adapters.store import AdapterStore
 from gateway.admin.downloads import Downloads
 from gateway.backends.base import Health
+from gateway.backends.picture import EnginePicture
 from gateway.db.pool import Database
 from gateway.lifecycle.service import Lifecycle
 from gateway.lifecycle.sources import AllowedSources
@@ -40,6 +41,7 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: int
     private_webhooks: bool
     health: Callable[[], Health]
+    engines: Callable[[], list[EnginePicture]]
     reconcile: Callable[[], Awaitable[Reconciliation]]
     downloads: Downloads = msgspec.field(default_factory=Downloads)
 

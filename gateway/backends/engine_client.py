@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, Sequence
 
 from engine.config import ModelConfig
@@ -36,6 +37,7 @@ from gateway.backends.base import Capabilities, Health, Message, PreparedPrompt,
 from gateway.backends.credits import Credits
 from gateway.backends.engine_link import EngineGone, EngineLink
 from gateway.backends.engine_stream import EngineStream
+from gateway.backends.picture import EnginePicture, State, Trend
 from gateway.errors import BackendFailed, GatewayError, InvalidRequest, Overloaded, ReadTooSlowly
 from gateway.metering.format import Count
 from gateway.text.options import USUAL, Rendering
@@ -84,6 +86,8 @@ class EngineBackend:
         self._connected = False
         self._draining = False
         self._stats: EngineStats | None = None
+        self._trend = Trend()
+        self._since = int(time.time())
         self._resident: frozenset[str] = frozenset()
         self._streams: dict[str, EngineStream] = {}
         self._credits = Credits()
@@ -199,6 +203,24 @@ class EngineBackend:
         engine_id = self._welcome.engine_id if self._welcome is not None else ""
         return Health(ready, detail, self._stats, self._link.endpoint, engine_id)
 
+    def picture(self, model: str) -> EnginePicture:
+        """model: public id of the base model."""
+        health, welcome = self.health(), self._welcome
+        state: State = "unreachable" if not self._connected else "draining" if self._draining else "ready"
+        return EnginePicture(
+            id=health.engine_id,
+            model=model,
+            state=state,
+            detail=health.detail,
+            since=self._since,
+            stats=self._stats,
+            limits=welcome.limits if welcome is not None and self._connected else None,
+            rates=self._trend.rates,
+            device=welcome.device if welcome is not None else "",
+            dtype=welcome.dtype if welcome is not None else "",
+            fingerprint=welcome.fingerprint if welcome is not None else "",
+        )
+
     async def acknowledge(self, keys: list[tuple[str, int]]) -> None:
         # Without an engine there is nobody to tell: one that comes back hands its records over again.
         with contextlib.suppress(EngineGone):
@@ -206,6 +228,7 @@ class EngineBackend:
 
     async def drain(self) -> None:
         self._draining = True
+        self._since = int(time.time())
         await self._credits.wait_idle()
 
     # what the link tells
@@ -213,6 +236,7 @@ class EngineBackend:
     def connected(self, welcome: Welcome) -> None:
         self._welcome = welcome
         self._connected = True
+        self._since = int(time.time())
         self._credits.set_limit(welcome.credits)
         if self._lost_ids:
             lost_ids, self._lost_ids = self._lost_ids, []
@@ -228,6 +252,7 @@ class EngineBackend:
                     self._end(final)
             case Heartbeat(stats=EngineStats() as stats):
                 self._stats = stats
+                self._trend.add(asyncio.get_running_loop().time(), stats)
                 self._resident = frozenset(stats.resident_adapters)
             case AdapterStatus(key, resident):
                 self._resident = self._resident | {key} if resident else self._resident - {key}
@@ -239,7 +264,9 @@ class EngineBackend:
     def disconnected(self, reason: str) -> None:
         """Every open request ends here, with what this gateway saw of it: nothing, unless a token came."""
         self._connected = False
+        self._since = int(time.time())
         self._stats = None
+        self._trend.forget()
         self._resident = frozenset()
         for stream in list(self._streams.values()):
             if stream.final_s is None:

@@ -9,7 +9,7 @@ Taken while everything runs, in this order:
  2. The adapter store, as far as it is there. Content never changes under its digest.
  3. The database, in one snapshot.
  4. The adapters that the snapshot names and that were not there before.
- 5. The keys: the operator's, the demo's, and the content key of the data folder.
+ 5. The keys: the operator's, the demo's, the first login, and the content key of the data folder.
  6. The manifest with the digest of every file. It makes the backup whole.
 
 Replies kept for an Idempotency-Key are left out, that their keys were used is not. Stored completions are in the

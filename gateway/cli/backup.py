@@ -138,7 +138,12 @@ def _installation(settings: Settings) -> Installation:
 
 
 def _key_files(settings: Settings) -> tuple[Path, ...]:
-    return settings.operator_key_path, settings.demo_env_path, settings.content_key_path
+    return (
+        settings.operator_key_path,
+        settings.demo_env_path,
+        settings.content_key_path,
+        settings.admin_login_path,
+    )
 
 
 def _started(postgres: Any) -> str:

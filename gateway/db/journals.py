@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 LOST_AFTER = datetime.timedelta(seconds=60)
 """A journal that is not heard of for so long counts as lost until it is: its gateway reports every few seconds."""
 
+LIVING_FOR = datetime.timedelta(seconds=30)
+
 FORGET_ENGINE_AFTER = datetime.timedelta(days=30)
 KEEP_ENGINE_EVERY = datetime.timedelta(days=1)
 
@@ -29,14 +31,38 @@ class LostJournal(msgspec.Struct, frozen=True):
 
 
 _REPORT = """
-    INSERT INTO journals (id, open_requests) VALUES ($1, $2)
-    ON CONFLICT (id) DO UPDATE SET open_requests = excluded.open_requests, heard_at = clock_timestamp()
+    INSERT INTO journals AS j (id, open_requests, version, started_at)
+    VALUES ($1, $2, $3, CASE WHEN $3::text IS NOT NULL THEN clock_timestamp() END)
+    ON CONFLICT (id) DO UPDATE SET
+        open_requests = excluded.open_requests, heard_at = clock_timestamp(),
+        version = coalesce(j.version, excluded.version), started_at = coalesce(j.started_at, excluded.started_at)
 """
 
 
-async def report_journal(conn: Connection, journal_id: str, open_requests: int) -> None:
-    """A living gateway's own."""
-    await conn.execute(_REPORT, journal_id, open_requests)
+async def report_journal(conn: Connection, journal_id: str, open_requests: int, *, version: str | None = None) -> None:
+    """A living gateway's own. version: of the gateway; it counts as started when this was first told."""
+    await conn.execute(_REPORT, journal_id, open_requests, version)
+
+
+class LivingGateway(msgspec.Struct, frozen=True):
+    """version, started_at: None of gateways that do not tell."""
+
+    id: str
+    version: str | None
+    started_at: datetime.datetime | None
+    heard_at: datetime.datetime
+    open_requests: int
+
+
+_LIVING = """
+    SELECT id, version, started_at, heard_at, open_requests FROM journals
+    WHERE heard_at > clock_timestamp() - $1::interval ORDER BY started_at, id
+"""
+
+
+async def living_gateways(conn: Connection) -> list[LivingGateway]:
+    """All of the installation that were heard of lately, the oldest first."""
+    return [LivingGateway(**row) for row in await conn.fetch(_LIVING, LIVING_FOR)]
 
 
 _SETTLE = """

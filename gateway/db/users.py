@@ -44,6 +44,14 @@ async def create_user(
     return UserRow(**row) if row else None
 
 
+_HAD = "SELECT EXISTS (SELECT FROM users WHERE organization_id = $1)"
+
+
+async def had_users(conn: Connection, organization_id: str) -> bool:
+    """Whether the organization has, or ever had, people: those that were removed count."""
+    return bool(await conn.fetchval(_HAD, organization_id))
+
+
 _GET = """
     SELECT id, organization_id, email, name, role, created_at,
            password_hash IS NOT NULL AS has_password, totp_confirmed_at IS NOT NULL AS has_totp

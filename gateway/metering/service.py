@@ -33,15 +33,16 @@ class Metering:
         *,
         database_id: str,
         max_journal_bytes: int,
+        version: str | None = None,
     ) -> None:
         """root: the folder of all journals of this machine; the first one that is free there is owned until `stop`,
-        and what it holds goes to the ledger. Raises JournalUnusable."""
+        and what it holds goes to the ledger. version: of this gateway. Raises JournalUnusable."""
         folder, replayed = claim_folder(root, database_id)
         acknowledgements = Acknowledgements()
         begun = Begun(VERSION, database_id, secrets.token_hex(16))
         self._journal = Journal(folder, begun, max_bytes=max_journal_bytes, on_durable=acknowledgements.durable)
         self._copier = Copier(self._journal, Ledger(database, limiter, begun.journal_id), metrics)
-        self._standing = Standing(self._journal, database, metrics.journal)
+        self._standing = Standing(self._journal, database, metrics.journal, version)
         self._recovery = Recovery(root, folder.path, database_id, self._journal, metrics.journal, self._copier)
         self._recovery.take(replayed)
         self.meter = Meter(self._journal, acknowledgements, self._copier, limiter, metrics)

@@ -24,10 +24,12 @@ TIMEOUT_S = 5.0
 class Standing:
     """Beats between `start` and `stop`."""
 
-    def __init__(self, journal: Journal, database: Database, metrics: JournalMetrics) -> None:
+    def __init__(self, journal: Journal, database: Database, metrics: JournalMetrics, version: str | None) -> None:
+        """version: of this gateway."""
         self._journal = journal
         self._database = database
         self._metrics = metrics
+        self._version = version
         self._reported = -1
         self._task: asyncio.Task[None] | None = None
 
@@ -57,7 +59,7 @@ class Standing:
         gone = [*adopted, self._journal.id] if is_last and not num_open else adopted
         try:
             async with asyncio.timeout(TIMEOUT_S), self._database.transaction() as conn:
-                await report_journal(conn, self._journal.id, num_open)
+                await report_journal(conn, self._journal.id, num_open, version=self._version)
                 await forget_journals(conn, gone)
         except FAILURES as error:
             log.warning("journal_not_reported", error=repr(error))

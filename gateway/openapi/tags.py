@@ -24,7 +24,7 @@ def tag_of(path: str) -> Tag:
             return Tag(ADMIN, "Projects")
         case ["v1", "organization", "projects", resource, *_]:
             return Tag(ADMIN, _words(resource))
-        case ["v1", "organization"] | ["v1", "organization", "suspend" | "resume" | "status"]:
+        case ["v1", "organization"] | ["v1", "organization", "suspend" | "resume" | "status" | "engines"]:
             return Tag(ADMIN, "Organization")
         case ["v1", "organization", resource, *_]:
             return Tag(ADMIN, _words(resource))

@@ -6,7 +6,7 @@ import json
 import shlex
 
 from adapters.demo import DEMO
-from gateway.serve.bootstrap import Access
+from gateway.serve.bootstrap import ADMIN_EMAIL, Access
 from gateway.settings import Settings
 
 
@@ -20,9 +20,24 @@ def banner(settings: Settings, access: Access) -> str:
             f"  base model    {settings.model_name}",
             "  a tenant      lorikeet tenant create NAME && lorikeet key create --tenant NAME",
             f"  operator key  in {settings.operator_key_path}",
+            *_dashboard_lines(settings, access),
         ]
     lines += [f"  logs          {settings.log_dir}", "  stop          Ctrl-C (running requests finish first)", ""]
     return "\n".join(lines)
+
+
+def _dashboard_lines(settings: Settings, access: Access) -> list[str]:
+    """Where people sign in. The first password is shown by the start that made it, and by no other."""
+    lines = [f"  dashboard     {settings.base_url}/admin/"]
+    kept = f"in {settings.admin_login_path}"
+    if access.new_password is not None:
+        if settings.admin_password:
+            lines += [f"  sign in as    {ADMIN_EMAIL} with the password of LORIKEET_ADMIN_PASSWORD"]
+        else:
+            lines += [f"  sign in as    {ADMIN_EMAIL} with {access.new_password}", f"{'':16}(it is also {kept})"]
+    elif settings.admin_login_path.exists():
+        lines += [f"  sign in as    {ADMIN_EMAIL}, whose first password is {kept}"]
+    return lines
 
 
 def _demo_lines(settings: Settings, access: Access) -> list[str]:
@@ -30,7 +45,15 @@ def _demo_lines(settings: Settings, access: Access) -> list[str]:
     for tenant, key in access.tenant_keys.items():
         models = [f"{settings.model_name}:{adapter.name}" for adapter in DEMO if adapter.tenant == tenant]
         lines += [f"  tenant {tenant:<7}{key}", f"{'':16}{', '.join([settings.model_name, *models])}"]
-    lines += [f"  all keys      {settings.demo_env_path}", "", "Try it:", "", f"  {curl_line(settings, access)}", ""]
+    lines += [
+        f"  all keys      {settings.demo_env_path}",
+        *_dashboard_lines(settings, access),
+        "",
+        "Try it:",
+        "",
+        f"  {curl_line(settings, access)}",
+        "",
+    ]
     return lines
 
 

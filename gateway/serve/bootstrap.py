@@ -1,13 +1,16 @@
-"""What a new installation starts with: the operator's key and, for the demo model, two tenants with their adapters.
+"""What a new installation starts with: the operator's key, somebody who can sign in and, for the demo model, two
+tenants with their adapters.
 
 Runs at every start and changes nothing the second time. Keys are stored hashed, so the files that hold them lead: a key
 that stands in its file is made valid in the database, unless the database knows it already, revoked or not. Adapters
-are seeded only with their tenant: one that the operator removed does not come back, nor does a tenant.
+are seeded only with their tenant: one that the operator removed does not come back, nor does a tenant. The first person
+is made where the organization never had anybody: who was removed does not come back either.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,15 +27,18 @@ from gateway.db.migrate import migrate
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
 from gateway.db.projects import create_project, find_project, was_archived
+from gateway.db.users import create_user, had_users
 from gateway.principal import Scope
 from gateway.process import write_private
 from gateway.settings import Settings
 from gateway.tenancy.keys import KeyKind, new_key, parse_key
+from gateway.tenancy.passwords import Passwords
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 ORGANIZATION = "default"
+ADMIN_EMAIL = "admin@localhost"
 OPERATOR_SCOPES: tuple[Scope, ...] = ("admin_read", "admin_write")
 TENANT_SCOPES: tuple[Scope, ...] = ("inference",)
 TENANT_KEY_NAMES = {"acme": "OPENAI_API_KEY", "globex": "GLOBEX_API_KEY"}
@@ -44,10 +50,14 @@ class BadOperatorKey(ValueError):
 
 
 class Access(msgspec.Struct, frozen=True):
-    """The keys of this installation. tenant_keys: of the demo's tenants by name, empty without the demo."""
+    """The keys of this installation. tenant_keys: of the demo's tenants by name, empty without the demo.
+
+    new_password: of the person whom this start made, None at every later one.
+    """
 
     operator_key: str
     tenant_keys: dict[str, str]
+    new_password: str | None = None
 
 
 async def bootstrap(dsn: str, settings: Settings) -> Access:
@@ -59,10 +69,11 @@ async def bootstrap(dsn: str, settings: Settings) -> Access:
     async with await Database.connect(dsn, max_size=1) as database, database.acquire() as connection:
         organization = await ensure_organization(connection, ORGANIZATION)
         operator_key = await _operator_key(connection, organization.id, settings)
+        new_password = await _first_person(connection, organization.id, settings)
         tenant_keys: dict[str, str] = {}
         if settings.model == "demo":
             tenant_keys = await _demo(connection, organization.id, operator_key, settings)
-        return Access(operator_key, tenant_keys)
+        return Access(operator_key, tenant_keys, new_password)
 
 
 async def _operator_key(connection: Connection, organization_id: str, settings: Settings) -> str:
@@ -78,6 +89,32 @@ async def _operator_key(connection: Connection, organization_id: str, settings: 
             write_private(path, f"{key}\n")
     await _store_key(connection, key, organization_id, None, "operator", OPERATOR_SCOPES)
     return key
+
+
+async def _first_person(connection: Connection, organization_id: str, settings: Settings) -> str | None:
+    """The password of an owner who was made now; None where the organization has, or had, people."""
+    if await had_users(connection, organization_id):
+        return None
+    path = settings.admin_login_path
+    password = settings.admin_password or read_env_file(path).get("password") or secrets.token_urlsafe(15)
+    if not settings.admin_password:
+        # Written before the database knows its hash, as keys are.
+        write_private(path, f"email={ADMIN_EMAIL}\npassword={password}\n")
+    password_hash = await Passwords().hash(password)
+    async with connection.transaction():
+        user = await create_user(
+            connection,
+            organization_id,
+            email=ADMIN_EMAIL,
+            name="Administrator",
+            role="owner",
+            password_hash=password_hash,
+        )
+        if user is None:
+            return None  # of another organization
+        shown = {"id": user.id, "email": user.email, "role": user.role}
+        await record(connection, _author(organization_id), "user.added", user.id, after=shown)
+    return password
 
 
 async def _demo(connection: Connection, organization_id: str, operator_key: str, settings: Settings) -> dict[str, str]:

@@ -11,8 +11,8 @@ import msgspec
 from gateway.observe import SHARED_METRICS_DIR
 from gateway.settings import PREFIX, Settings, variable
 
-# A child finds the model prepared and the database running; the operator's key is no business of an engine's.
-_NOT_INHERITED = frozenset({"admin_key"})
+# A child finds the model prepared and the database running; the operator's secrets are no business of theirs.
+_NOT_INHERITED = frozenset({"admin_key", "admin_password"})
 
 
 def engine_command(settings: Settings, model_dir: Path) -> list[str]:

@@ -25,6 +25,7 @@ from gateway.admin import AdminServices, admin_routers
 from gateway.api.envelope import Application
 from gateway.api.errors import exception_handlers
 from gateway.backends.base import Health
+from gateway.backends.picture import EnginePicture
 from gateway.db.keys import create_key
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
@@ -170,6 +171,7 @@ async def serve_admin(
     store: AdapterStore | None = None,
     engines: GoodEngines | None = None,
     inspect: Inspect = inspect,
+    pictures: Sequence[EnginePicture] = (),
 ) -> AsyncIterator[AdminServer]:
     """Serve on a free port of the loopback until the context is left."""
     # A hash that takes long would take long in every test.
@@ -202,6 +204,7 @@ async def serve_admin(
         max_body_bytes=MAX_BODY_BYTES,
         private_webhooks=False,
         health=lambda: Health(ready=False, detail="no engine"),
+        engines=lambda: list(pictures),
         reconcile=Reconciler(database, {}, metrics.journal).reconcile,
     )
     key = await _store_admin_key(database, "default", ("admin_read", "admin_write"))

@@ -21,12 +21,14 @@ from gateway.cli import main
 from gateway.db.adapters import list_adapters, remove_adapter
 from gateway.db.audit import AuditFilter, list_audit, verify
 from gateway.db.keys import find_usable_key, revoke_key
+from gateway.db.logins import find_credentials
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
 from gateway.db.projects import find_project
+from gateway.db.users import remove_user
 from gateway.process import private_folder
 from gateway.serve.banner import banner, curl_line
-from gateway.serve.bootstrap import ORGANIZATION, Access, BadOperatorKey, bootstrap, read_env_file
+from gateway.serve.bootstrap import ADMIN_EMAIL, ORGANIZATION, Access, BadOperatorKey, bootstrap, read_env_file
 from gateway.serve.commands import gateway_environ
 from gateway.serve.listener import Listener, PortUnavailable, is_ready
 from gateway.serve.lock import DataFolderInUse, data_folder_lock
@@ -35,6 +37,7 @@ from gateway.serve.run import serve
 from gateway.serve.stop import StopRequested, StopSignals
 from gateway.settings import Settings, load_settings
 from gateway.tenancy.keys import parse_key
+from gateway.tenancy.passwords import Passwords
 
 
 def test_a_second_start_on_the_same_data_folder_says_who_has_it(
@@ -130,6 +133,7 @@ async def test_a_first_start_makes_keys_and_demo_and_a_second_one_changes_nothin
         events = await list_audit(connection, organization.id, AuditFilter(), after=None, limit=100)
         assert Counter(row.event for row in events) == {
             "admin_api_key.created": 1,
+            "user.added": 1,
             "project.created": 2,
             "adapter.created": 3,
             "api_key.created": 2,
@@ -139,10 +143,40 @@ async def test_a_first_start_makes_keys_and_demo_and_a_second_one_changes_nothin
 
         await remove_adapter(connection, acme.id, "json")
         await revoke_key(connection, acme.id, key.id)
-        assert await bootstrap(empty_dsn, settings) == access
+        assert await bootstrap(empty_dsn, settings) == msgspec.structs.replace(access, new_password=None)
         assert await list_audit(connection, organization.id, AuditFilter(), after=None, limit=100) == events
         assert [row.name for row in await list_adapters(connection, acme.id)] == ["pirate"]
         assert await find_usable_key(connection, parsed.sha256) is None, "a revoked key does not come back"
+
+
+async def test_a_first_start_makes_somebody_who_can_sign_in_and_never_again(empty_dsn: str, tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, model="some/model")
+    access = await bootstrap(empty_dsn, settings)
+    assert access.new_password is not None and len(access.new_password) >= 20
+    path = settings.admin_login_path
+    assert read_env_file(path) == {"email": ADMIN_EMAIL, "password": access.new_password}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert f"{settings.base_url}/admin/" in banner(settings, access) and access.new_password in banner(settings, access)
+    again = await bootstrap(empty_dsn, settings)
+    assert again.new_password is None
+    assert access.new_password not in banner(settings, again) and str(path) in banner(settings, again)
+
+    async with await Database.connect(empty_dsn, max_size=1) as database, database.acquire() as connection:
+        person = await find_credentials(connection, ADMIN_EMAIL)
+        assert person is not None and person.role == "owner"
+        assert await Passwords().matches(person.password_hash, access.new_password)
+        await remove_user(connection, person.organization_id, person.id)
+        await bootstrap(empty_dsn, settings)
+        assert await find_credentials(connection, ADMIN_EMAIL) is None, "who was removed does not come back"
+
+
+async def test_the_first_password_may_be_a_setting(empty_dsn: str, tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, model="some/model", admin_password="a password of mine")
+    access = await bootstrap(empty_dsn, settings)
+    assert not settings.admin_login_path.exists() and "a password of mine" not in banner(settings, access)
+    async with await Database.connect(empty_dsn, max_size=1) as database, database.acquire() as connection:
+        person = await find_credentials(connection, ADMIN_EMAIL)
+    assert person is not None and await Passwords().matches(person.password_hash, "a password of mine")
 
 
 async def test_without_the_demo_only_the_operator_gets_a_key(empty_dsn: str, tmp_path: Path) -> None:

@@ -138,6 +138,7 @@ async def test_every_role_reaches_what_it_may_and_nothing_else(cast: Cast) -> No
 MEANT = {
     (): "organization",
     ("status",): "organization",
+    ("engines",): "organization",
     ("reconciliation",): "organization",
     ("reconciliation", "lost_journals"): "billing",
     ("projects",): "projects",

@@ -12,6 +12,7 @@ import pytest
 
 from gateway.db.pool import Database
 from gateway.tenancy.logins import FREE_FAILURES
+from gateway.tenancy.permissions import ALL, of_project_role
 from gateway.tenancy.totp import code_at
 from tests.gateway.admin_server import PASSWORD, AdminServer, serve_admin
 
@@ -55,6 +56,22 @@ async def test_a_login_opens_the_admin_api_until_it_ends(server: AdminServer, an
     async with server.client() as stale:
         stale.cookies.set("lorikeet_login", "x" * 43)
         assert code_of(await stale.get("/projects")) == (401, "login_ended")
+
+
+async def test_a_session_says_what_its_person_may_do_and_where(server: AdminServer, ann: str) -> None:
+    async with server.person(EMAIL) as browser:
+        owner = (await browser.get(f"{server.url}/admin/v1/session")).json()
+        project = (await browser.post("/projects", json={"name": "acme"})).json()["id"]
+        await browser.post("/projects", json={"name": "globex"})
+        bob = (await server.user("bob@example.com", None))["id"]
+        await browser.post(f"/projects/{project}/users", json={"user_id": bob, "role": "viewer"})
+    assert (owner["permissions"], owner["projects"]) == (sorted(ALL), [])
+    assert (owner["organization"]["name"], owner["has_totp"]) == ("default", False)
+    async with server.person("bob@example.com") as browser:
+        member = (await browser.get(f"{server.url}/admin/v1/session")).json()
+    permissions = sorted(of_project_role("viewer"))
+    assert member["permissions"] == []
+    assert member["projects"] == [{"id": project, "name": "acme", "role": "viewer", "permissions": permissions}]
 
 
 async def test_the_token_is_stored_hashed(server: AdminServer, ann: str, database: Database) -> None:

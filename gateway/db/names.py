@@ -1,0 +1,62 @@
+"""What ids are called, for people who read lists of them: of one organization's objects alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+_PROJECTS = """
+    SELECT id, coalesce(archived_name, name) AS name FROM projects WHERE organization_id = $1 AND id = ANY ($2)
+"""
+
+
+async def project_names(conn: Connection, organization_id: str, ids: Collection[str]) -> dict[str, str]:
+    """By id; those that the organization does not have are left out."""
+    return {row["id"]: row["name"] for row in await conn.fetch(_PROJECTS, organization_id, list(ids))}
+
+
+_ADAPTERS = """
+    SELECT a.id, a.name FROM adapters a JOIN projects p ON p.id = a.project_id
+    WHERE p.organization_id = $1 AND a.id = ANY ($2)
+"""
+
+
+async def adapter_names(conn: Connection, organization_id: str, ids: Collection[str]) -> dict[str, str]:
+    return {row["id"]: row["name"] for row in await conn.fetch(_ADAPTERS, organization_id, list(ids))}
+
+
+_KEYS = "SELECT id, name FROM api_keys WHERE organization_id = $1 AND id = ANY ($2)"
+
+
+async def key_names(conn: Connection, organization_id: str, ids: Collection[str]) -> dict[str, str]:
+    return {row["id"]: row["name"] for row in await conn.fetch(_KEYS, organization_id, list(ids))}
+
+
+class NamedContent(msgspec.Struct, frozen=True):
+    """One version of an adapter, by what it consists of."""
+
+    digest: str
+    adapter_id: str
+    name: str
+    version: int
+    project_id: str
+    project_name: str
+
+
+_CONTENTS = """
+    SELECT DISTINCT ON (a.id, v.digest) v.digest, a.id AS adapter_id, a.name, v.version, p.id AS project_id,
+           p.name AS project_name
+    FROM adapter_versions v JOIN adapters a ON a.id = v.adapter_id JOIN projects p ON p.id = a.project_id
+    WHERE v.digest = ANY ($2) AND p.organization_id = $1
+    ORDER BY a.id, v.digest, v.version DESC
+"""
+
+
+async def named_contents(conn: Connection, organization_id: str, digests: Collection[str]) -> list[NamedContent]:
+    """Each adapter's latest version that has one of these digests."""
+    return [NamedContent(**row) for row in await conn.fetch(_CONTENTS, organization_id, list(digests))]
