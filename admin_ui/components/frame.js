@@ -67,7 +67,7 @@ function LiveSwitch() {
   const state = useLiveState();
   useShortcut("l", "Pause or resume live updates", togglePaused);
   const [word, hint] = LIVE[state];
-  return html`<button type="button" class="live ${state}" aria-pressed=${state === "paused"} title=${hint} onClick=${togglePaused}>
+  return html`<button type="button" class="live-switch ${state}" aria-pressed=${state === "paused"} title=${hint} onClick=${togglePaused}>
     <i class="live-dot"></i><span>${word}</span><${Icon} name=${state === "paused" ? "play" : "pause"} size=${14} />
   </button>`;
 }

@@ -13,5 +13,5 @@ export function SystemTabs() {
     ["Webhooks", "/admin/system/webhooks", "organization.read"],
     ["Audit log", "/admin/system/audit", "audit.read"],
   ];
-  return html`<${Tabs} label="System" tabs=${tabs.filter(([, , permission]) => can(permission))} />`;
+  return html`<${Tabs} label="System" tabs=${tabs.filter(([, , permission]) => can(permission)).map(([title, href]) => [title, href])} />`;
 }
