@@ -104,8 +104,8 @@ def read_buckets(params: MultiDict[Any], widths: Mapping[str, Bounds], now: date
             "Missing required parameter: 'start_time'.", param="start_time", code="missing_required_parameter"
         )
     seconds = bounds.seconds
-    start = _time(params, "start_time") // seconds * seconds
-    end = _time(params, "end_time") if "end_time" in params else int(now.timestamp())
+    start = read_time(params, "start_time") // seconds * seconds
+    end = read_time(params, "end_time") if "end_time" in params else int(now.timestamp())
     if end <= start:
         raise wrong_value("end_time", "it must be after start_time")
     end = -(-end // seconds) * seconds
@@ -121,7 +121,7 @@ def read_buckets(params: MultiDict[Any], widths: Mapping[str, Bounds], now: date
 
 def sum_query(params: MultiDict[Any], buckets: BucketQuery, caller: Actor, group_by: tuple[str, ...]) -> SumQuery:
     """What to ask the sums for. Raises InvalidRequest naming the parameter."""
-    groups = _values(params, "group_by")
+    groups = read_values(params, "group_by")
     if unknown := [group for group in groups if group not in group_by]:
         raise wrong_value("group_by", f"'{unknown[0]}' is none of {', '.join(group_by)}")
     batch = params.get("batch")
@@ -132,10 +132,10 @@ def sum_query(params: MultiDict[Any], buckets: BucketQuery, caller: Actor, group
         width=buckets.bounds.width,
         start=_instant(buckets.start),
         end=_instant(buckets.end),
-        project_ids=_projects(params, caller),
-        api_key_ids=_values(params, "api_key_ids"),
-        user_ids=_values(params, "user_ids"),
-        models=_values(params, "models"),
+        project_ids=read_projects(params, caller),
+        api_key_ids=read_values(params, "api_key_ids"),
+        user_ids=read_values(params, "user_ids"),
+        models=read_values(params, "models"),
         batch=None if batch is None else batch == "true",
         group_by=groups,
     )
@@ -162,24 +162,24 @@ def bucket_page(query: BucketQuery, sums: Sequence[T], wire: Callable[[T], Resul
     )
 
 
-def _projects(params: MultiDict[Any], caller: Actor) -> list[str] | None:
-    """Those that are asked for and that the caller may see, None for all of the organization. Another one's project is
-    as one that was never used."""
-    wanted = _values(params, "project_ids")
-    if PERMISSION in caller.permissions:
+def read_projects(params: MultiDict[Any], caller: Actor, permission: Permission = PERMISSION) -> list[str] | None:
+    """Those that are asked for and in which the caller has the permission, None for all of the organization. Another
+    one's project is as one that was never used."""
+    wanted = read_values(params, "project_ids")
+    if permission in caller.permissions:
         return wanted or None
-    visible = [id for id, permissions in caller.project_permissions.items() if PERMISSION in permissions]
+    visible = [id for id, permissions in caller.project_permissions.items() if permission in permissions]
     return [project_id for project_id in visible if not wanted or project_id in wanted]
 
 
-def _values(params: MultiDict[Any], name: str) -> list[str]:
+def read_values(params: MultiDict[Any], name: str) -> list[str]:
     values = [str(value) for spelling in (name, f"{name}[]") for value in params.getall(spelling, [])]
     if len(values) > MAX_VALUES:
         raise wrong_value(name, f"expected at most {MAX_VALUES} values")
     return values
 
 
-def _time(params: MultiDict[Any], name: str) -> int:
+def read_time(params: MultiDict[Any], name: str) -> int:
     value = str(params[name])
     if not (value.isascii() and value.isdecimal() and len(value) <= 10):
         raise wrong_value(name, "expected Unix seconds")

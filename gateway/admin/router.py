@@ -35,6 +35,7 @@ from gateway.admin.prices import PriceController
 from gateway.admin.projects import ProjectController
 from gateway.admin.rate_limits import RateLimitController
 from gateway.admin.reconciliation import ReconciliationController
+from gateway.admin.requests import ProjectRequestController, RequestController
 from gateway.admin.service_accounts import ServiceAccountController
 from gateway.admin.services import AdminServices
 from gateway.admin.shares import ShareController
@@ -93,6 +94,8 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     verify_adapters,
     status,
     list_engines,
+    RequestController,
+    ProjectRequestController,
 )
 
 

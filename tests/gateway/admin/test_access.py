@@ -139,6 +139,8 @@ MEANT = {
     (): "organization",
     ("status",): "organization",
     ("engines",): "organization",
+    ("requests",): "billing",
+    ("projects", "requests"): "billing",
     ("reconciliation",): "organization",
     ("reconciliation", "lost_journals"): "billing",
     ("projects",): "projects",
@@ -301,8 +303,9 @@ async def test_other_tenants_ids_answer_as_nonexistent_ones_to_the_byte(cast: Ca
         for param in route.params:
             theirs = foreign.admin_key_id if "admin_api_keys" in route.path else getattr(foreign, param, None)
             if theirs is None:
-                # Journals are the whole installation's, versions are numbers under an adapter's name.
-                assert param in ("login_id", "period", "journal_id", "version", "version_id")
+                # Journals are the whole installation's, versions are numbers under an adapter's name; requests have
+                # tests of their own.
+                assert param in ("login_id", "request_id", "period", "journal_id", "version", "version_id")
                 continue
             nobody = theirs[:-4] + ("aaaa" if theirs[-4:] != "aaaa" else "bbbb")
             for who in ("owner of organization", "owner of acme", "admin_read", "admin_write", "key adapters"):

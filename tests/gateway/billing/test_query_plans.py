@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from gateway.db import exports, usage, usage_sums
+from gateway.db import requests as request_rows
 from gateway.db.embedded import EmbeddedPostgres
 from gateway.db.migrate import migrate
 from gateway.db.pool import Database
@@ -106,6 +107,13 @@ async def test_a_month_by_day_project_and_model_comes_fast_from_sums_alone(
         assert "ledger" not in plan, plan
         assert "usage_rollups_pkey" in plan, plan
     of_the_month = f"Seq Scan on ledger_{made.start:%Y%m}"  # days without a row have no better plan
+    window = (made.organization_id, made.start, made.end, made.end, "", 80, 21, [], [], [], [])
+    for sql, projects, index in (
+        (request_rows._OF_ORGANIZATION, None, "_organization_id_period_created_at"),
+        (request_rows._OF_PROJECTS, ["proj_7"], "_project_id_created_at"),
+    ):
+        plan = await explain(conn, sql, *window, projects)
+        assert of_the_month not in plan and f"{made.start:%Y%m%d}{index}" in plan, plan
     plan = await explain(conn, usage._LIST, "proj_7", 20)
     assert of_the_month not in plan, plan
     month = made.start.date()

@@ -1,0 +1,198 @@
+"""Requests are listed newest first, each once, with what the ledger says of them; nobody sees another tenant's."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import httpx
+import msgspec
+import pytest
+import pytest_asyncio
+
+from gateway.db.pool import Database
+from gateway.db.requests import RequestQuery, list_requests
+from tests.conftest import with_database
+from tests.gateway.admin_server import AdminServer, serve_admin
+from tests.gateway.billing.books import NOW, Books, open_books
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+shared = pytest_asyncio.fixture(scope="module", loop_scope="module")
+
+NUM_REQUESTS = 30
+
+
+def minutes_ago(minutes: float) -> datetime.datetime:
+    return NOW - datetime.timedelta(minutes=minutes)
+
+
+@shared
+async def database(postgres: str, database_template: str) -> AsyncIterator[Database]:
+    conn = await asyncpg.connect(postgres)
+    await conn.execute(f"CREATE DATABASE requests TEMPLATE {database_template}")
+    await conn.close()
+    async with await Database.connect(with_database(postgres, "requests")) as database:
+        yield database
+
+
+@shared
+async def server(database: Database, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AdminServer]:
+    async with serve_admin(database, tmp_path_factory.mktemp("requests")) as server:
+        yield server
+
+
+@shared
+async def books(database: Database) -> tuple[Books, Books]:
+    """acme's and globex's; acme has requests of two prompts, several at one instant, and one corrected late."""
+    acme, globex = await open_books(database), await open_books(database, "globex")
+    await acme.set_prices()
+    await acme.backdate_prices(NOW - datetime.timedelta(days=60))
+    events = []
+    for number in range(NUM_REQUESTS):
+        at = minutes_ago(number // 3 * 700)
+        changes: dict[str, Any] = {"created_at": at, "model": "tiny:rare" if number == 25 else "tiny"}
+        if number % 5 == 0:
+            changes["finish_reason"] = "abort"
+        events.append(acme.event(f"req_{number:02}", **changes))
+        if number % 4 == 0:
+            events.append(acme.event(f"req_{number:02}.1", **changes, prompt_tokens=100))
+    await acme.write(*events)
+    await acme.write(acme.event("req_lost", created_at=minutes_ago(1), finish_reason="error", completion_tokens=1))
+    late = acme.event("req_lost", created_at=minutes_ago(1), completion_tokens=9, ttft_ms=10.0, latency_ms=90.0)
+    await acme.write(late)
+    await globex.write(globex.event("req_theirs", created_at=minutes_ago(2)))
+    return acme, globex
+
+
+@shared
+async def operator(server: AdminServer) -> AsyncIterator[httpx.AsyncClient]:
+    async with server.client(server.operator_key) as client:
+        yield client
+
+
+async def all_pages(client: httpx.AsyncClient, path: str, **params: Any) -> list[dict[str, Any]]:
+    found, after = [], {}
+    while True:
+        reply = await client.get(path, params=params | after)
+        assert reply.status_code == 200, reply.text
+        page = reply.json()
+        found += page["data"]
+        if not page["has_more"]:
+            return found
+        after = {"after": page["last_id"]}
+
+
+@pytest.mark.parametrize("limit", [1, 4, 100])
+async def test_every_request_is_listed_once_newest_first(
+    books: tuple[Books, Books], operator: httpx.AsyncClient, limit: int
+) -> None:
+    acme, _ = books
+    of_one = await all_pages(operator, f"/projects/{acme.project_id}/requests", limit=limit)
+    of_all = await all_pages(operator, "/requests", limit=limit)
+    assert {each["id"] for each in of_one} == {f"req_{number:02}" for number in range(NUM_REQUESTS)} | {"req_lost"}
+    assert [each["id"] for each in of_all if each["project_id"] == acme.project_id] == [each["id"] for each in of_one]
+    assert len(of_all) == NUM_REQUESTS + 2
+    instants = [(each["created_at"], each["id"]) for each in of_all]
+    assert instants == sorted(instants, reverse=True)
+
+
+async def test_a_request_is_what_its_prompts_and_late_counts_come_to(
+    books: tuple[Books, Books], operator: httpx.AsyncClient
+) -> None:
+    listed = {each["id"]: each for each in await all_pages(operator, "/requests", limit=100)}
+    two_prompts = listed["req_04"]
+    assert (two_prompts["input_tokens"], two_prompts["output_tokens"], two_prompts["cached_tokens"]) == (110, 10, 8)
+    assert (two_prompts["status"], listed["req_05"]["status"]) == ("completed", "cancelled")
+    ledger = await books[0].value("SELECT sum(cost_nanos) FROM ledger WHERE split_part(request_id, '.', 1) = 'req_04'")
+    assert (two_prompts["cost_nanos"], two_prompts["currency"]) == (ledger, "usd")
+    lost = listed["req_lost"]
+    assert (lost["status"], lost["finish_reason"], lost["output_tokens"]) == ("completed", "stop", 9)
+    assert lost["tpot_ms"] == pytest.approx((5.0 - 4.0) / 8)
+
+    details = (await operator.get("/requests/req_04")).json()
+    attempts = details.pop("attempts")
+    assert details == two_prompts
+    assert [each["request_id"] for each in attempts] == ["req_04", "req_04.1"]
+    lines = attempts[1]["price_lines"]
+    assert [(line["item"], line["tokens"]) for line in lines] == [("input", 96), ("cached input", 4), ("output", 5)]
+    assert sum(line["cost_nanos"] for each in attempts for line in each["price_lines"]) == ledger
+    revisions = (await operator.get("/requests/req_lost")).json()["attempts"]
+    assert [(each["revision"], each["finish_reason"]) for each in revisions] == [(0, "error"), (1, "stop")]
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({"models[]": "tiny:rare"}, ["req_25"]),
+        ({"request_id": "req_07"}, ["req_07"]),
+        ({"request_id": "req_none"}, []),
+        ({"api_key_ids": "key_of_nobody"}, []),
+        ({"finish_reasons[]": ["abort"], "models": "tiny"}, [f"req_{number:02}" for number in (20, 15, 10, 5, 0)]),
+        ({"adapter_ids": "adpt"}, []),
+        ({"project_ids": "proj_of_nobody"}, []),
+        ({"project_ids[]": [f"proj_{number}" for number in range(20)]}, []),
+    ],
+)
+async def test_it_is_filtered(
+    books: tuple[Books, Books], operator: httpx.AsyncClient, params: dict[str, Any], expected: list[str]
+) -> None:
+    found = [each["id"] for each in await all_pages(operator, "/requests", **params)]
+    assert sorted(found) == sorted(expected)
+
+
+async def test_what_is_rarely_found_takes_more_pages_and_no_page_looks_at_more(books: tuple[Books, Books]) -> None:
+    acme, _ = books
+    query = RequestQuery(
+        organization_id=acme.organization_id,
+        start=minutes_ago(60 * 24 * 30),
+        end=minutes_ago(-1),
+        after=None,
+        limit=5,
+        models=["tiny:rare"],
+        max_scanned=7,
+    )
+    pages = []
+    async with acme.database.acquire() as conn:
+        while True:
+            found = await list_requests(conn, query)
+            pages.append([row.request_id for row in found.rows])
+            if found.next_key is None:
+                break
+            query = msgspec.structs.replace(query, after=found.next_key)
+    assert [row for page in pages for row in page] == ["req_25"]
+    assert len(pages) >= 5
+
+
+@pytest.mark.parametrize(
+    ("params", "param"),
+    [
+        ({"after": "x"}, "after"),
+        ({"start_time": "0", "end_time": "99999999"}, "start_time"),
+        ({"start_time": "9999999999"}, "start_time"),
+        ({"start_time": "-1"}, "start_time"),
+        ({"limit": "0"}, "limit"),
+    ],
+)
+async def test_what_is_wrong_is_refused_by_name(
+    operator: httpx.AsyncClient, params: dict[str, str], param: str
+) -> None:
+    reply = await operator.get("/requests", params=params)
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+
+
+async def test_members_see_their_own_projects_requests_alone(books: tuple[Books, Books], server: AdminServer) -> None:
+    acme, globex = books
+    user = await server.user("ann@acme.example.com", None)
+    async with server.client(server.operator_key) as client:
+        await client.post(f"/projects/{acme.project_id}/users", json={"user_id": user["id"], "role": "viewer"})
+    async with server.person("ann@acme.example.com") as ann:
+        listed = await all_pages(ann, "/requests", limit=100)
+        assert {each["project_id"] for each in listed} == {acme.project_id} and len(listed) == NUM_REQUESTS + 1
+        assert await all_pages(ann, "/requests", **{"project_ids[]": globex.project_id}) == []
+        theirs, nobodys = await ann.get("/requests/req_theirs"), await ann.get("/requests/req_nobodys")
+        assert theirs.status_code == nobodys.status_code == 404
+        assert theirs.text.replace("theirs", "") == nobodys.text.replace("nobodys", "")
+        assert (await ann.get("/requests/req_lost")).status_code == 200
+        assert (await ann.get(f"/projects/{globex.project_id}/requests")).status_code == 404
