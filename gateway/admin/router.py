@@ -35,6 +35,7 @@ from gateway.admin.prices import PriceController
 from gateway.admin.projects import ProjectController
 from gateway.admin.rate_limits import RateLimitController
 from gateway.admin.reconciliation import ReconciliationController
+from gateway.admin.refusals import ProjectRefusalController, RefusalController
 from gateway.admin.requests import ProjectRequestController, RequestController
 from gateway.admin.service_accounts import ServiceAccountController
 from gateway.admin.services import AdminServices
@@ -43,6 +44,7 @@ from gateway.admin.spend_alerts import OrganizationSpendAlertController, Project
 from gateway.admin.spend_limits import OrganizationSpendLimitController, ProjectSpendLimitController
 from gateway.admin.status import status
 from gateway.admin.stripe_customers import StripeCustomerController
+from gateway.admin.traffic import ProjectTrafficController, TrafficController
 from gateway.admin.usage import UsageController
 from gateway.admin.users import UserController
 from gateway.admin.webhooks import WebhookController
@@ -96,6 +98,10 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     list_engines,
     RequestController,
     ProjectRequestController,
+    RefusalController,
+    ProjectRefusalController,
+    TrafficController,
+    ProjectTrafficController,
 )
 
 
