@@ -25,6 +25,7 @@ serve: $(VENV)/.installed
 test: export OMP_NUM_THREADS = 1
 test: export PYTHONDONTWRITEBYTECODE =  # hundreds of processes start, and would compile all modules again
 test: $(VENV)/.installed-dev $(DEMO_MODEL)
+	$(BIN)/python -m tests.browser.install
 	@nice -n 19 $(BIN)/pytest tests/kernels > build/kernels-tests.log 2>&1 & kernels=$$!; \
 	$(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder --ignore=tests/kernels; others=$$?; \
 	wait $$kernels; kernels=$$?; cat build/kernels-tests.log; exit $$((others | kernels))

@@ -35,6 +35,7 @@ from gateway.api.stored_chats import stored_chats
 from gateway.api.tokens import tokens
 from gateway.api.unread import reading_protocol
 from gateway.api.unwanted import dropping_protocol
+from gateway.dashboard import dashboard
 from gateway.docs.routes import documentation
 from gateway.observe import configure_logging
 from gateway.pace import Pace
@@ -49,7 +50,7 @@ TOKENIZING_PER_S, TOKENIZING_BURST = 50.0, 100.0
 
 
 def build_app(services: Services) -> Application:
-    """Every route: OpenAI's under /v1, the admin API, their document and its page, health and metrics."""
+    """Every route: OpenAI's under /v1, the admin API, their document and page, the dashboard, health and metrics."""
     pools, settings = services.pools, services.settings
     caller = provide_caller(services.authenticator)
     pace = Pace(TOKENIZING_PER_S, TOKENIZING_BURST, what="tokens of texts")
@@ -80,6 +81,7 @@ def build_app(services: Services) -> Application:
             ),
             *admin_routers(services.admin),
             *documentation(),
+            *dashboard(),
             *health(services.database, list(pools.values()), services.metrics),
         ],
         exception_handlers=exception_handlers(),

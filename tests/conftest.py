@@ -100,7 +100,7 @@ async def database(dsn: str) -> AsyncIterator[Database]:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """Processes that share a run take whole files, so that these start their servers once; the end-to-end tests share
-    one, and stay together. Made here: the marks of `--dist loadgroup` have no effect with pytest 9."""
+    one, and so do those in a browser. Made here: the marks of `--dist loadgroup` have no effect with pytest 9."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -108,7 +108,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     class ByServers(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             path = str(super()._split_scope(nodeid))
-            return "e2e" if "e2e" in path.split("/") else path
+            return next((room for room in ("e2e", "browser") if room in path.split("/")), path)
 
     return ByServers(config, log)
 

@@ -47,6 +47,8 @@ def _operations(app: Litestar) -> Iterator[Operation]:
         if not isinstance(route, HTTPRoute):
             continue
         for handler in route.route_handlers:
+            if handler.include_in_schema is False:
+                continue
             access, shape = handler.opt.get("access"), handler.opt.get("shape", Shape())
             for method in handler.http_methods - {"OPTIONS", "HEAD"}:
                 yield Operation(

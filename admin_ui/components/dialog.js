@@ -1,0 +1,74 @@
+// Dialogs over the browser's own <dialog>: it keeps the focus inside, Escape closes it, and the focus returns.
+
+import { html, useEffect, useId, useRef, useState } from "../lib/html.js";
+import { Button } from "./button.js";
+import { ErrorBox } from "./feedback.js";
+
+/** Open as long as it is rendered. onClose: asked for by Escape, the cross or the backdrop. side: a drawer at the right. */
+export function Dialog({ title, onClose, children, footer, wide = false, side = false, locked = false }) {
+  const element = useRef(null);
+  const id = useId();
+  useEffect(() => {
+    element.current.showModal();
+    return () => element.current?.close();
+  }, []);
+  return html`<dialog
+    ref=${element}
+    class="dialog ${wide ? "wide" : ""} ${side ? "side" : ""}"
+    aria-labelledby=${id}
+    onCancel=${(event) => {
+      event.preventDefault();
+      if (!locked) onClose();
+    }}
+    onClick=${(event) => event.target === element.current && !locked && onClose()}
+  >
+    <div class="dialog-box">
+      <header class="dialog-head">
+        <h2 id=${id}>${title}</h2>
+        ${!locked && html`<${Button} kind="quiet" icon="close" label="Close" onClick=${onClose} />`}
+      </header>
+      <div class="dialog-body">${children}</div>
+      ${footer && html`<footer class="dialog-foot">${footer}</footer>`}
+    </div>
+  </dialog>`;
+}
+
+/**
+ * Asks before something that hurts: children say what will happen to whom. name: to be typed, for what can't be undone.
+ * act: async; when it is done onClose is called. verb: on the button, "Revoke key".
+ */
+export function Confirm({ title, verb, name, act, onClose, children, danger = true }) {
+  const [typed, setTyped] = useState("");
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState(null);
+  const ready = !name || typed === name;
+  const go = async (event) => {
+    event.preventDefault();
+    if (!ready || busy) return;
+    setBusy(true);
+    setError(null);
+    try {
+      await act();
+      onClose();
+    } catch (failure) {
+      setError(failure);
+      setBusy(false);
+    }
+  };
+  return html`<${Dialog}
+    title=${title}
+    onClose=${onClose}
+    footer=${html`<${Button} onClick=${onClose}>Cancel<//>
+      <${Button} kind=${danger ? "danger" : "primary"} busy=${busy} disabled=${!ready || busy} onClick=${go}>${verb}<//>`}
+  >
+    <form onSubmit=${go}>
+      <div class="prose">${children}</div>
+      ${name &&
+      html`<label class="field">
+        <span class="label">Type <b>${name}</b> to go on; this can't be undone.</span>
+        <input class="input" value=${typed} onInput=${(event) => setTyped(event.target.value)} autocomplete="off" spellcheck="false" />
+      </label>`}
+      <${ErrorBox} error=${error} what="do this" />
+    </form>
+  <//>`;
+}

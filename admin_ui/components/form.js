@@ -1,0 +1,95 @@
+// Forms: fields with label, hint and error, and the state of a form whose errors the API names by field.
+
+import { ApiError } from "../lib/api.js";
+import { html, useId, useState } from "../lib/html.js";
+import { Button } from "./button.js";
+import { ErrorBox } from "./feedback.js";
+import { Icon } from "./icons.js";
+
+/**
+ * State of a form: {values, set, errors, error, busy, submit, bind}. send(values): async, does it; what it throws as
+ * ApiError with a param is shown at that field, others above the buttons. bind(name): props of a field.
+ */
+export function useForm(initial, send) {
+  const [values, setValues] = useState(initial);
+  const [problem, setProblem] = useState(null);
+  const [busy, setBusy] = useState(false);
+  const set = (name, value) => {
+    setValues((was) => ({ ...was, [name]: value }));
+    setProblem((was) => (was?.param === name ? null : was));
+  };
+  const submit = async (event) => {
+    event?.preventDefault();
+    if (busy) return;
+    setBusy(true);
+    setProblem(null);
+    try {
+      await send(values);
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      setProblem(error);
+    } finally {
+      setBusy(false);
+    }
+  };
+  const isField = problem?.param && problem.param.split(/[.[]/)[0] in values;
+  const errors = isField ? { [problem.param.split(/[.[]/)[0]]: problem.message } : {};
+  const bind = (name) => ({ name, value: values[name], onValue: (value) => set(name, value), error: errors[name] });
+  return { values, set, errors, error: isField ? null : problem, busy, submit, bind, reset: () => setValues(initial) };
+}
+
+/** A form with its button. form: of useForm. what: completes "Could not …". */
+export function Form({ form, verb, what, onCancel, children, danger = false }) {
+  return html`<form class="form" onSubmit=${form.submit} novalidate>
+    ${children}
+    <${ErrorBox} error=${form.error} what=${what} />
+    <div class="form-actions">
+      ${onCancel && html`<${Button} onClick=${onCancel}>Cancel<//>`}
+      <${Button} kind=${danger ? "danger" : "primary"} type="submit" busy=${form.busy}>${verb}<//>
+    </div>
+  </form>`;
+}
+
+/** Label, hint and error around one control: children(props for the control). */
+export function Field({ label, hint, error, optional = false, children }) {
+  const id = useId();
+  const described = [hint && `${id}-hint`, error && `${id}-error`].filter(Boolean).join(" ");
+  const props = { id, "aria-invalid": error ? "true" : undefined, "aria-describedby": described || undefined };
+  return html`<div class="field">
+    <label class="label" for=${id}>${label}${optional && html` <span class="faint">optional</span>`}</label>
+    ${children(props)}
+    ${hint && html`<p class="hint" id="${id}-hint">${hint}</p>`}
+    ${error && html`<p class="field-error" id="${id}-error"><${Icon} name="alert" size=${14} />${error}</p>`}
+  </div>`;
+}
+
+/** type: text, password, email, number, url, date… Others of <input>'s attributes go through. onValue(text). */
+export function TextField({ label, hint, error, optional, value, onValue, type = "text", ...rest }) {
+  return html`<${Field} label=${label} hint=${hint} error=${error} optional=${optional}>
+    ${(props) => html`<input class="input" type=${type} value=${value ?? ""} onInput=${(event) => onValue(event.target.value)} ...${rest} ...${props} />`}
+  <//>`;
+}
+
+export function TextArea({ label, hint, error, optional, value, onValue, rows = 4, ...rest }) {
+  return html`<${Field} label=${label} hint=${hint} error=${error} optional=${optional}>
+    ${(props) => html`<textarea class="input" rows=${rows} value=${value ?? ""} onInput=${(event) => onValue(event.target.value)} ...${rest} ...${props}></textarea>`}
+  <//>`;
+}
+
+/** options: [[value, title], …] */
+export function Select({ label, hint, error, optional, value, onValue, options, ...rest }) {
+  return html`<${Field} label=${label} hint=${hint} error=${error} optional=${optional}>
+    ${(props) => html`<span class="select"><select class="input" value=${value} onChange=${(event) => onValue(event.target.value)} ...${rest} ...${props}>
+      ${options.map(([key, title]) => html`<option key=${key} value=${key} selected=${key === value}>${title}</option>`)}
+    </select><${Icon} name="down" /></span>`}
+  <//>`;
+}
+
+export function Checkbox({ label, hint, value, onValue, ...rest }) {
+  const id = useId();
+  return html`<div class="check">
+    <input type="checkbox" id=${id} checked=${value} onChange=${(event) => onValue(event.target.checked)} ...${rest} aria-describedby=${hint ? `${id}-hint` : undefined} />
+    <label for=${id}>${label}</label>
+    ${hint && html`<p class="hint" id="${id}-hint">${hint}</p>`}
+  </div>`;
+}

@@ -1,0 +1,56 @@
+// The time range of a view: named ones, or from and to; in the URL.
+
+import { html, useState } from "../lib/html.js";
+import { RANGES, setRange, useRange } from "../lib/time.js";
+import { Button } from "./button.js";
+import { Dialog } from "./dialog.js";
+import { TextField } from "./form.js";
+import { Icon } from "./icons.js";
+import { Menu } from "./menu.js";
+
+export function TimeRange() {
+  const range = useRange();
+  const [choosing, choose] = useState(false);
+  const items = [
+    ...Object.entries(RANGES).map(([name, { label }]) => ({ title: label, checked: name === range.name, onClick: () => setRange({ name }) })),
+    null,
+    { title: "From … to …", checked: range.name === "", onClick: () => choose(true) },
+  ];
+  return html`<${Menu}
+      label="Time range: ${range.label}"
+      look="button secondary time-range"
+      align="end"
+      items=${items}
+      button=${html`<${Icon} name="clock" /><span>${range.label}</span><${Icon} name="down" />`}
+    />
+    ${choosing && html`<${FromTo} range=${range} onClose=${() => choose(false)} />`}`;
+}
+
+function FromTo({ range, onClose }) {
+  const [from, setFrom] = useState(local(range.start));
+  const [to, setTo] = useState(local(range.end));
+  const wrong = !(Date.parse(from) < Date.parse(to));
+  const go = (event) => {
+    event.preventDefault();
+    if (wrong) return;
+    setRange({ from: Date.parse(from) / 1000, to: Date.parse(to) / 1000 });
+    onClose();
+  };
+  return html`<${Dialog}
+    title="Time range"
+    onClose=${onClose}
+    footer=${html`<${Button} onClick=${onClose}>Cancel<//><${Button} kind="primary" disabled=${wrong} onClick=${go}>Show<//>`}
+  >
+    <form class="form" onSubmit=${go}>
+      <${TextField} label="From" type="datetime-local" value=${from} onValue=${setFrom} />
+      <${TextField} label="To" type="datetime-local" value=${to} onValue=${setTo} error=${wrong ? "It has to be after the start." : ""} />
+      <p class="hint">In your own time zone.</p>
+    </form>
+  <//>`;
+}
+
+/** As <input type=datetime-local> has it. */
+function local(at) {
+  const date = new Date(at * 1000);
+  return new Date(date.getTime() - date.getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
+}

@@ -1,0 +1,133 @@
+// The admin API over HTTP: every call of the dashboard goes through here.
+//
+// Paths are below /v1/organization, unless they begin with /admin/ or /v1/. Errors are ApiError, in words and with the
+// field at fault. Who is no longer signed in is sent to the sign-in page.
+
+const BASE = "/v1/organization";
+
+/** Codes of refusals that are about a password or a code just typed, not about the login. */
+const OF_A_PASSWORD = new Set(["invalid_credentials", "totp_required"]);
+
+let csrfToken = "";
+let whenSignedOut = () => {};
+
+/** Of the session: what requests that change something carry. */
+export function setCsrfToken(token) {
+  csrfToken = token;
+}
+
+/** What to do when the server says that the login has ended. */
+export function onSignedOut(callback) {
+  whenSignedOut = callback;
+}
+
+export class ApiError extends Error {
+  /** status 0: no answer came. param: the field at fault. */
+  constructor({ status, code = "", message, param = null, requestId = "", body = null }) {
+    super(message);
+    Object.assign(this, { status, code, param, requestId, body });
+  }
+
+  /** The server knows no such route, or no such thing. */
+  get isMissing() {
+    return this.status === 404;
+  }
+}
+
+export const get = (path, query, options) => call("GET", path, { query, ...options });
+export const post = (path, body = {}, options) => call("POST", path, { body, ...options });
+export const patch = (path, body = {}, options) => call("PATCH", path, { body, ...options });
+export const del = (path, options) => call("DELETE", path, options);
+
+export function urlOf(path, query = {}) {
+  const base = path.startsWith("/admin/") || path.startsWith("/v1/") ? "" : BASE;
+  const params = new URLSearchParams();
+  for (const [name, value] of Object.entries(query ?? {})) {
+    if (Array.isArray(value)) for (const each of value) params.append(`${name}[]`, each);
+    else if (value !== null && value !== undefined && value !== "") params.append(name, value);
+  }
+  const text = params.toString();
+  return base + path + (text && `?${text}`);
+}
+
+async function call(method, path, { query, body, signal, headers = {} } = {}) {
+  const changes = method !== "GET";
+  let response;
+  try {
+    response = await fetch(urlOf(path, query), {
+      method,
+      signal,
+      credentials: "same-origin",
+      headers: {
+        accept: "application/json",
+        ...(body !== undefined && { "content-type": "application/json" }),
+        ...(changes && { "x-csrf-token": csrfToken }),
+        ...headers,
+      },
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError({ status: 0, code: "unreachable", message: "The gateway does not answer." });
+  }
+  return reply(response.status, response.headers.get("x-request-id"), await response.text());
+}
+
+function reply(status, requestId, text) {
+  const body = parsed(text);
+  if (status >= 200 && status < 300) return body;
+  const error = body?.error ?? {};
+  if (status === 401 && !OF_A_PASSWORD.has(error.code)) whenSignedOut();
+  throw new ApiError({
+    status,
+    code: error.code ?? "",
+    message: error.message ?? `The gateway answered with status ${status}.`,
+    param: error.param ?? null,
+    requestId: requestId ?? "",
+    body,
+  });
+}
+
+function parsed(text) {
+  try {
+    return text ? JSON.parse(text) : null;
+  } catch {
+    return null;
+  }
+}
+
+/**
+ * Send a Blob or a FormData, telling how far it is: onProgress(bytes sent, bytes in all). signal aborts it.
+ * fetch tells no progress of what it sends.
+ */
+export function upload(path, body, { query, headers = {}, onProgress, signal } = {}) {
+  return new Promise((resolve, reject) => {
+    const request = new XMLHttpRequest();
+    request.open("POST", urlOf(path, query));
+    request.setRequestHeader("x-csrf-token", csrfToken);
+    for (const [name, value] of Object.entries(headers)) request.setRequestHeader(name, value);
+    request.upload.onprogress = (event) => onProgress?.(event.loaded, event.total);
+    request.onload = () => {
+      try {
+        resolve(reply(request.status, request.getResponseHeader("x-request-id"), request.responseText));
+      } catch (error) {
+        reject(error);
+      }
+    };
+    request.onerror = () =>
+      reject(new ApiError({ status: 0, code: "unreachable", message: "The upload was cut off before its end." }));
+    request.onabort = () => reject(new DOMException("The upload was stopped.", "AbortError"));
+    signal?.addEventListener("abort", () => request.abort());
+    request.send(body);
+  });
+}
+
+/** All items of a list in OpenAI's shape, page after page: `for await (const key of pages("/projects"))`. */
+export async function* pages(path, query = {}, { signal } = {}) {
+  let after = null;
+  do {
+    const page = await get(path, { limit: 100, ...query, after }, { signal });
+    yield* page.data;
+    after = page.has_more ? page.last_id : null;
+  } while (after !== null);
+}

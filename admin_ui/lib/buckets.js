@@ -1,0 +1,67 @@
+// Numbers by bucket of time, as GET /traffic and the usage routes answer: read to the last page, and put into columns.
+
+import { ApiError, get, urlOf } from "./api.js";
+import { useCallback, useEffect, useState } from "./html.js";
+import { BUCKET_S } from "./time.js";
+
+const MAX_BUCKETS = { "1m": 1440, "1h": 168, "1d": 31 };
+const MAX_PAGES = 8;
+
+/** {data: buckets, error, loading, reload} of a range of `useRange`. path null: nothing is asked. */
+export function useBuckets(path, range, query = {}) {
+  const asked = {
+    start_time: range.start, end_time: range.end, bucket_width: range.bucket,
+    limit: Math.min(MAX_BUCKETS[range.bucket], Math.ceil((range.end - range.start) / BUCKET_S[range.bucket])),
+    ...query,
+  };
+  const key = path && urlOf(path, asked);
+  const [state, setState] = useState({ data: undefined, error: null, loading: true });
+  const [round, setRound] = useState(0);
+  const reload = useCallback(() => setRound((round) => round + 1), []);
+  useEffect(() => {
+    if (!path) return void setState({ data: undefined, error: null, loading: false });
+    const leave = new AbortController();
+    setState((was) => ({ ...was, error: null, loading: true }));
+    readAll(path, asked, leave.signal).then(
+      (data) => !leave.signal.aborted && setState({ data, error: null, loading: false }),
+      (error) => {
+        if (leave.signal.aborted) return;
+        if (!(error instanceof ApiError)) throw error;
+        setState((was) => ({ data: error.isMissing ? undefined : was.data, error, loading: false }));
+      },
+    );
+    return () => leave.abort();
+  }, [key, round]);
+  return { ...state, reload };
+}
+
+async function readAll(path, query, signal) {
+  const buckets = [];
+  let page = null;
+  for (let number = 0; number < MAX_PAGES; number += 1) {
+    const answer = await get(path, { ...query, page }, { signal });
+    buckets.push(...answer.data);
+    if (!answer.has_more) break;
+    page = answer.next_page;
+  }
+  return buckets;
+}
+
+/** Each bucket's results as one row of sums, with the percentiles of its first result: {at, ...numbers}. */
+export function summed(buckets) {
+  return buckets.map(({ start_time: at, results }) => {
+    const row = { at };
+    for (const result of results) {
+      for (const [name, value] of Object.entries(result)) {
+        if (typeof value === "number") row[name] = (row[name] ?? 0) + value;
+        else row[name] ??= value;
+      }
+    }
+    return row;
+  });
+}
+
+/** All values of one number, zero where a bucket has none. */
+export const column = (rows, name) => rows.map((row) => row[name] ?? 0);
+
+export const sumOf = (rows, name) => rows.reduce((sum, row) => sum + (row[name] ?? 0), 0);

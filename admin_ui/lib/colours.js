@@ -1,0 +1,46 @@
+// Colours of series: the same entity has the same colour on every page. Eight that colour-blind readers tell apart.
+
+const NUM_COLOURS = 8;
+const STORED = "series-colours";
+const places = new Map(JSON.parse(sessionStorage.getItem(STORED) ?? "[]"));
+
+/** CSS colour of an entity (an id or a name): preferably its own by hash, else the least used by
+ * others of its kind. */
+export function colourOf(entity) {
+  return `var(--series-${placeOf(String(entity)) + 1})`;
+}
+
+function placeOf(entity) {
+  if (!places.has(entity)) {
+    const used = Array(NUM_COLOURS).fill(0);
+    for (const [other, place] of places) if (kindOf(other) === kindOf(entity)) used[place] += 1;
+    const wanted = hash(entity) % NUM_COLOURS;
+    const least = Math.min(...used);
+    let place = wanted;
+    while (used[place] !== least) place = (place + 1) % NUM_COLOURS;
+    places.set(entity, place);
+    sessionStorage.setItem(STORED, JSON.stringify([...places]));
+  }
+  return places.get(entity);
+}
+
+/** What stands before the first underscore of an id: only entities of one kind are told apart from each other. */
+function kindOf(entity) {
+  return entity.split("_")[0];
+}
+
+function hash(text) {
+  let value = 2166136261; // FNV-1a
+  for (const character of text) value = Math.imul(value ^ character.codePointAt(0), 16777619) >>> 0;
+  return value;
+}
+
+/** What a CSS colour, a variable too, is in numbers: canvases know no variables. */
+export function resolved(colour, element = document.body) {
+  const probe = document.createElement("span");
+  probe.style.color = colour;
+  element.append(probe);
+  const value = getComputedStyle(probe).color;
+  probe.remove();
+  return value;
+}

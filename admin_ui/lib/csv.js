@@ -1,0 +1,14 @@
+// Tables as CSV (RFC 4180). A cell that a spreadsheet would run as a formula is quoted with an apostrophe.
+
+const FORMULA = /^[=+\-@\t\r]/;
+
+export function csv(header, rows) {
+  return [header, ...rows].map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
+}
+
+function cell(value) {
+  if (value === null || value === undefined) return "";
+  if (typeof value === "number") return String(value);
+  const text = FORMULA.test(value) ? `'${value}` : String(value);
+  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}

@@ -1,0 +1,108 @@
+// Hooks that read the admin API: what was read before is shown at once and asked for again; leaving aborts.
+
+import { ApiError, get, urlOf } from "./api.js";
+import { useCallback, useEffect, useRef, useState } from "./html.js";
+
+const MAX_KEPT = 200;
+const kept = new Map();
+const readers = new Set();
+
+function keep(url, data) {
+  kept.delete(url);
+  kept.set(url, data);
+  if (kept.size > MAX_KEPT) kept.delete(kept.keys().next().value);
+}
+
+/** After a change: whatever was read below these paths is read again where it is shown. `invalidate("/projects")` */
+export function invalidate(...paths) {
+  const bases = paths.map((path) => urlOf(path));
+  const hit = (url) => bases.some((base) => url.startsWith(base));
+  for (const url of [...kept.keys()]) if (hit(url)) kept.delete(url);
+  for (const reader of [...readers]) if (hit(reader.url)) reader.reload();
+}
+
+export function forgetAll() {
+  kept.clear();
+}
+
+/**
+ * One object: {data, error, loading, reload}. path null: nothing is asked. While another URL of the same hook loads, the
+ * data of the one before stays. every: asks again after so many ms.
+ */
+export function useApi(path, query = {}, { every = 0 } = {}) {
+  const url = path === null || path === undefined ? null : urlOf(path, query);
+  const [state, setState] = useState(() => ({ url, data: url ? kept.get(url) : undefined, error: null, loading: !!url }));
+  const [round, setRound] = useState(0);
+  const reload = useCallback(() => setRound((round) => round + 1), []);
+
+  useEffect(() => {
+    if (!url) {
+      setState({ url, data: undefined, error: null, loading: false });
+      return undefined;
+    }
+    const leave = new AbortController();
+    const reader = { url, reload };
+    readers.add(reader);
+    setState((was) => ({ url, data: kept.get(url) ?? was.data, error: null, loading: true }));
+    get(path, query, { signal: leave.signal }).then(
+      (data) => {
+        keep(url, data);
+        if (!leave.signal.aborted) setState({ url, data, error: null, loading: false });
+      },
+      (error) => {
+        if (error.name === "AbortError" || leave.signal.aborted) return;
+        if (!(error instanceof ApiError)) throw error;
+        setState((was) => ({ url, data: error.isMissing ? undefined : was.data, error, loading: false }));
+      },
+    );
+    return () => {
+      readers.delete(reader);
+      leave.abort();
+    };
+  }, [url, round]);
+
+  useEffect(() => {
+    if (!every || !url) return undefined;
+    const timer = setInterval(() => document.visibilityState === "visible" && reload(), every);
+    return () => clearInterval(timer);
+  }, [every, url]);
+
+  return { ...state, reload };
+}
+
+/** A list in OpenAI's shape: {items, error, loading, hasMore, more, reload}; `more()` adds the page that follows. */
+export function useList(path, query = {}, { limit = 50 } = {}) {
+  const first = useApi(path, { limit, ...query });
+  const [rest, setRest] = useState({ of: null, items: [], last: null, hasMore: false, error: null, loading: false });
+  const current = useRef(null);
+  current.current = first.data;
+  const isSame = rest.of !== null && rest.of === first.data;
+
+  const more = useCallback(async () => {
+    const of = current.current;
+    const after = isSame ? rest.last : of.last_id;
+    setRest((was) => ({ ...(was.of === of ? was : { items: [] }), of, loading: true, error: null }));
+    try {
+      const page = await get(path, { limit, ...query, after });
+      setRest((was) => ({
+        of,
+        items: [...was.items, ...page.data],
+        last: page.last_id,
+        hasMore: page.has_more,
+        error: null,
+        loading: false,
+      }));
+    } catch (error) {
+      setRest((was) => ({ ...was, last: after, hasMore: true, error, loading: false }));
+    }
+  }, [isSame, rest.last, path, JSON.stringify(query), limit]);
+
+  return {
+    items: first.data ? [...first.data.data, ...(isSame ? rest.items : [])] : undefined,
+    error: first.error ?? (isSame ? rest.error : null),
+    loading: first.loading || (isSame && rest.loading),
+    hasMore: isSame ? rest.hasMore : (first.data?.has_more ?? false),
+    more,
+    reload: first.reload,
+  };
+}

@@ -1,0 +1,8 @@
+// The one import for what pages are written in: htm's templates over Preact, and its hooks.
+
+import htm from "../vendor/htm.module.js";
+
+export const { h, render, Fragment, createContext } = globalThis.preact;
+export const { useState, useEffect, useLayoutEffect, useMemo, useCallback, useRef, useContext, useId, useErrorBoundary } =
+  globalThis.preactHooks;
+export const html = htm.bind(h);

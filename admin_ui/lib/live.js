@@ -1,0 +1,90 @@
+// Server-sent events of the admin API: one stream for all of the page, which can be paused, and comes back by itself.
+
+import { invalidate } from "./data.js";
+import { useEffect } from "./html.js";
+import { Store, useStore } from "./store.js";
+import { tick } from "./time.js";
+
+const URL_OF_STREAM = "/v1/organization/live";
+const EVENTS = ["engines", "changed", "traffic"];
+const TICK_MS = 15_000;
+const RETRY_MS = 30_000;
+
+/** "live" | "paused" | "connecting" | "off": off, the server has no such stream for the reader. */
+export const live$ = new Store("connecting");
+
+const handlers = new Map(EVENTS.map((name) => [name, new Set()]));
+let source = null;
+let timer = null;
+let retry = null;
+
+/** What of the API each topic of the change feed is about. */
+const PATHS_OF_TOPIC = {
+  adapters: ["/projects", "/adapters", "/adapter_imports"],
+  keys: ["/projects", "/admin_api_keys"],
+  limits: ["/projects", "/limits"],
+  projects: ["/projects"],
+  prices: ["/prices"],
+  users: ["/users"],
+};
+
+handlers.get("changed").add(({ topics = [] }) => {
+  for (const topic of topics) invalidate(...(PATHS_OF_TOPIC[topic] ?? [`/${topic}`]));
+});
+
+export function start() {
+  if (source !== null || live$.value === "paused") return;
+  live$.set("connecting");
+  source = new EventSource(URL_OF_STREAM);
+  source.onopen = () => live$.set("live");
+  source.onerror = () => {
+    if (source.readyState !== EventSource.CLOSED) return void live$.set("connecting");
+    close();
+    live$.set("off");
+    retry = setTimeout(start, RETRY_MS);
+  };
+  for (const name of EVENTS) {
+    source.addEventListener(name, (event) => {
+      const data = JSON.parse(event.data);
+      for (const handler of handlers.get(name)) handler(data);
+    });
+  }
+  timer ??= setInterval(() => document.visibilityState === "visible" && live$.value !== "paused" && tick(), TICK_MS);
+}
+
+function close() {
+  source?.close();
+  source = null;
+  clearTimeout(retry);
+}
+
+/** When the reader signs out. */
+export function stop() {
+  close();
+  clearInterval(timer);
+  timer = null;
+  if (live$.value !== "paused") live$.set("connecting");
+}
+
+export function togglePaused() {
+  if (live$.value === "paused") {
+    live$.set("connecting");
+    tick();
+    start();
+  } else {
+    close();
+    live$.set("paused");
+  }
+}
+
+export function useLiveState() {
+  return useStore(live$);
+}
+
+/** Calls handler(data) for each event of this name while the component is there; none come while paused. */
+export function useLive(name, handler) {
+  useEffect(() => {
+    handlers.get(name).add(handler);
+    return () => handlers.get(name).delete(handler);
+  }, [name, handler]);
+}

@@ -1,0 +1,62 @@
+// The projects that the reader sees, by id; and which one is looked at: of the path, of the query, or a member's own.
+
+import { pages } from "./api.js";
+import { useEffect, useState } from "./html.js";
+import { navigate, setQuery, useLocation } from "./router.js";
+import { isMember, session$ } from "./session.js";
+import { Store, useStore } from "./store.js";
+
+const MAX_LISTED = 1000;
+const projects$ = new Store(null);
+let reading = null;
+
+/** A list of {id, name, status, …}, at most a thousand, null until they have come. */
+export function useProjects() {
+  const list = useStore(projects$);
+  useEffect(() => {
+    if (projects$.value === null) readProjects();
+  }, []);
+  return list;
+}
+
+/** Again, after one was added, renamed or ended. */
+export function readProjects() {
+  reading ??= (async () => {
+    const found = [];
+    try {
+      for await (const project of pages("/projects")) if (found.push(project) >= MAX_LISTED) break;
+    } catch {
+      // Names are then ids; the page itself tells what failed.
+    }
+    projects$.set(found);
+    reading = null;
+  })();
+  return reading;
+}
+
+session$.watch(({ state }) => state === "out" && projects$.set(null));
+
+/** name(id): of a project, or the id itself while names are unknown. */
+export function useProjectNames() {
+  const list = useProjects();
+  return (id) => list?.find((project) => project.id === id)?.name ?? id ?? "–";
+}
+
+const IN_PATH = /^\/admin\/(?:tenants|adapters)\/([^/]+)/;
+
+/** Id of the project that is looked at, null for all of the organization. */
+export function useProjectId() {
+  const { path, query } = useLocation();
+  const found = path.match(IN_PATH)?.[1] ?? query.get("project");
+  if (found) return decodeURIComponent(found);
+  return isMember() ? (session$.value.who.projects?.[0]?.id ?? null) : null;
+}
+
+/** Look at another one, null for all: the same view of it, where there is one. */
+export function lookAt(projectId) {
+  const { pathname } = window.location;
+  const [, before] = pathname.match(IN_PATH) ?? [];
+  if (!before) return setQuery({ project: projectId }, { push: true });
+  if (projectId === null) return navigate(pathname.split(before)[0]);
+  return pathname.startsWith("/admin/tenants/") ? navigate(pathname.replace(before, projectId)) : navigate(`/admin/adapters?project=${projectId}`);
+}

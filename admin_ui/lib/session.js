@@ -1,0 +1,69 @@
+// Who is signed in, and what they may do. What a role may not do is not shown; that it is not possible is the API's part.
+
+import * as api from "./api.js";
+import { forgetAll } from "./data.js";
+import { Store, useStore } from "./store.js";
+
+/** {state: "loading" | "in" | "out" | "unreachable", who}: who is the reply of GET /admin/v1/session. */
+export const session$ = new Store({ state: "loading", who: null });
+
+export async function readSession() {
+  try {
+    signedIn(await api.get("/admin/v1/session"));
+  } catch (error) {
+    if (error.status === 401 || error.status === 403) signedOut();
+    else session$.set({ state: "unreachable", who: null, error });
+  }
+}
+
+/** code: of the authenticator, for who has one. Throws ApiError. */
+export async function signIn(email, password, code) {
+  await api.post("/admin/v1/login", { email, password, ...(code && { code }) });
+  forgetAll();
+  await readSession();
+}
+
+export async function signOut() {
+  try {
+    await api.post("/admin/v1/logout");
+  } finally {
+    signedOut();
+  }
+}
+
+function signedIn(who) {
+  api.setCsrfToken(who.csrf_token);
+  session$.set({ state: "in", who });
+}
+
+function signedOut() {
+  api.setCsrfToken("");
+  forgetAll();
+  session$.set({ state: "out", who: null });
+}
+
+api.onSignedOut(signedOut);
+
+/** Whether the reader may do it in the whole organization, or in this project. */
+export function can(permission, projectId = null) {
+  const who = session$.value.who;
+  if (!who) return false;
+  if ((who.permissions ?? []).includes(permission)) return true;
+  return (who.projects ?? []).some((each) => each.id === projectId && each.permissions.includes(permission));
+}
+
+/** Whether they may do it anywhere: in the organization or in some project of theirs. */
+export function canSomewhere(permission) {
+  const who = session$.value.who;
+  return can(permission) || (who?.projects ?? []).some((each) => each.permissions.includes(permission));
+}
+
+/** Whether they are of single projects only, a customer's people. */
+export function isMember() {
+  const who = session$.value.who;
+  return who !== null && !who.role;
+}
+
+export function useSession() {
+  return useStore(session$);
+}

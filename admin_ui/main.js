@@ -1,0 +1,85 @@
+// Where the dashboard starts: who is signed in, then the page that the URL names.
+
+import { Button } from "./components/button.js";
+import { Empty, ErrorBox, Skeleton } from "./components/feedback.js";
+import { Frame } from "./components/frame.js";
+import { Page } from "./components/page.js";
+import { Toasts } from "./components/toast.js";
+import { html, render, useEffect, useErrorBoundary, useMemo, useState } from "./lib/html.js";
+import * as live from "./lib/live.js";
+import { location$, match, navigate, useLocation } from "./lib/router.js";
+import { ROUTES, mayOpen, places } from "./lib/routes.js";
+import { isMember, readSession, useSession } from "./lib/session.js";
+
+const SIGN_IN = "/admin/signin";
+
+function App() {
+  const { path } = useLocation();
+  const { state, error } = useSession();
+  const found = useMemo(() => match(ROUTES, path), [path]);
+  const isSignIn = path === SIGN_IN;
+
+  useEffect(() => {
+    if (state === "out" && !isSignIn) {
+      const { pathname, search } = window.location;
+      navigate(pathname === "/admin/" && !search ? SIGN_IN : `${SIGN_IN}?next=${encodeURIComponent(pathname + search)}`, { replace: true });
+    }
+    if (state === "in" && isSignIn) navigate(nextPath(), { replace: true });
+    if (state === "in" && isMember() && path === "/admin/") navigate(places(null)[0]?.[1] ?? "/admin/account", { replace: true });
+    if (state === "in") live.start();
+    else live.stop();
+  }, [state, path]);
+
+  if (state === "unreachable") {
+    return html`<main class="alone"><${ErrorBox} error=${error} what="reach the gateway" retry=${readSession} /></main>`;
+  }
+  if (state === "out" && isSignIn) return html`<${Shown} key="signin" route=${found.route} params=${{}} /><${Toasts} />`;
+  if (state !== "in" || isSignIn) return null;
+  return html`<${Frame} place=${found?.route.place}>
+      ${!found
+        ? html`<${Nowhere} />`
+        : mayOpen(found.route)
+          ? html`<${Shown} key=${found.route.pattern + JSON.stringify(found.params)} route=${found.route} params=${found.params} />`
+          : html`<${Closed} />`}
+    <//>
+    <${Toasts} />`;
+}
+
+/** Where the reader wanted to go; a path of the dashboard and nothing else. */
+function nextPath() {
+  const next = location$.value.query.get("next") ?? "";
+  const url = new URL(next, window.location.origin);
+  return url.origin === window.location.origin && url.pathname.startsWith("/admin/") ? url.pathname + url.search : "/admin/";
+}
+
+function Shown({ route, params }) {
+  const [module, setModule] = useState(null);
+  const [failure, setFailure] = useState(null);
+  const [broken] = useErrorBoundary((error) => console.error(error));
+  useEffect(() => {
+    route.load().then(setModule, setFailure);
+  }, [route]);
+  const error = failure ?? broken;
+  if (error) return html`<${ErrorBox} error=${{ status: 0, message: String(error.message ?? error) }} what="show this page" retry=${() => window.location.reload()} />`;
+  if (!module) return html`<${Skeleton} lines=${5} />`;
+  return html`<${module.default} params=${params} />`;
+}
+
+function Nowhere() {
+  return html`<${Page} title="Not found">
+    <${Empty} icon="search" title="Nothing is at this address" action=${html`<${Button} kind="primary" href="/admin/">Go to the overview<//>`}>
+      It may have been removed, or the link is wrong. <kbd>/</kbd> searches everything.
+    <//>
+  <//>`;
+}
+
+function Closed() {
+  return html`<${Page} title="Not for your role">
+    <${Empty} icon="shield" title="Your role does not show this">
+      Ask an owner or an admin of the organization if you need it.
+    <//>
+  <//>`;
+}
+
+render(html`<${App} />`, document.getElementById("app"));
+readSession();

@@ -1,0 +1,43 @@
+// Signing in: address and password, then the code of the authenticator for who has one.
+
+import { Form, TextField, useForm } from "../components/form.js";
+import { html, useEffect, useState } from "../lib/html.js";
+import { signIn } from "../lib/session.js";
+
+const DIGITS = 6;
+
+export default function SignIn() {
+  const [wantsCode, wantCode] = useState(false);
+  useEffect(() => {
+    document.title = "Sign in · Lorikeet";
+  }, []);
+  const form = useForm({ email: "", password: "", code: "" }, async ({ email, password, code }) => {
+    try {
+      await signIn(email.trim(), password, code);
+    } catch (error) {
+      if (error.param === "code" && !wantsCode) return void wantCode(true);
+      throw error;
+    }
+  });
+  const isSecond = wantsCode;
+  return html`<main class="signin">
+    <div class="signin-box">
+      <div class="signin-head">
+        <img src="/admin/icon.svg" alt="" width="40" height="40" />
+        <div>
+          <h1>${isSecond ? "One more step" : "Sign in to Lorikeet"}</h1>
+          <p class="muted">${isSecond ? "Type the code that your authenticator shows." : "With the address and password that you were given."}</p>
+        </div>
+      </div>
+      <${Form} form=${form} verb=${isSecond ? "Confirm" : "Sign in"} what="sign you in">
+        ${isSecond
+          ? html`<${TextField} ...${form.bind("code")} key="code" label="Code" inputmode="numeric" autocomplete="one-time-code" maxlength=${DIGITS} class="input code-input" autofocus />`
+          : html`<${TextField} ...${form.bind("email")} key="email" label="E-mail" type="email" autocomplete="username" autofocus required />
+              <${TextField} ...${form.bind("password")} key="password" label="Password" type="password" autocomplete="current-password" required />`}
+      <//>
+      ${isSecond
+        ? html`<button type="button" class="link" onClick=${() => (wantCode(false), form.set("code", ""))}>Back</button>`
+        : html`<p class="hint">At the first start, <code>lorikeet serve</code> prints where the first password is.</p>`}
+    </div>
+  </main>`;
+}

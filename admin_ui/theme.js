@@ -1,0 +1,4 @@
+// Before anything is painted: the theme that the reader chose, where it is not the system's.
+"use strict";
+const chosenTheme = localStorage.getItem("theme");
+if (chosenTheme === "light" || chosenTheme === "dark") document.documentElement.dataset.theme = chosenTheme;

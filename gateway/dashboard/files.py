@@ -1,0 +1,77 @@
+"""The dashboard's files: which of them a path names, and each with its validator and its compressed form.
+
+A file is read again when it has changed on disk, so that an edit shows on the next load. Knows nothing about HTTP
+beyond media types.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+FOLDER = Path(__file__).parent.parent.parent / "admin_ui"
+INDEX = "index.html"
+FILE_FOLDERS = frozenset({"components", "lib", "pages", "style", "vendor"})
+"""What is below these is a file or nothing; any other path that is no file is a view of the dashboard."""
+
+MEDIA_TYPES = {
+    ".css": "text/css",
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+    ".webmanifest": "application/manifest+json",
+}
+
+
+class File(msgspec.Struct, frozen=True):
+    """etag: a strong one (RFC 9110, section 8.8.3) for the plain body, of which the compressed one is derived."""
+
+    body: bytes
+    compressed: bytes
+    etag: str
+    media_type: str
+
+
+class Files:
+    """The files below one folder that browsers may have: those whose type is known."""
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        self._folder = folder
+        self._read: dict[str, tuple[int, File]] = {}
+
+    def find(self, path: str) -> File | None:
+        """The file that is shown at a path below the dashboard's root; None where there is nothing."""
+        path = path.strip("/")
+        name = path if self._is_file(path) else INDEX
+        if name is INDEX and path.partition("/")[0] in FILE_FOLDERS:
+            return None
+        return self._load(name)
+
+    def _is_file(self, path: str) -> bool:
+        parts = path.split("/")
+        if any(part.startswith(".") or not part or "\\" in part or "\0" in part for part in parts):
+            return False
+        if PurePosixPath(path).suffix not in MEDIA_TYPES or (len(parts) > 1 and parts[0] not in FILE_FOLDERS):
+            return False
+        try:
+            return (self._folder / path).is_file()
+        except OSError:  # a name that is longer than names may be
+            return False
+
+    def _load(self, name: str) -> File:
+        path = self._folder / name
+        changed_ns = path.stat().st_mtime_ns
+        kept = self._read.get(name)
+        if kept is None or kept[0] != changed_ns:
+            body = path.read_bytes()
+            file = File(
+                body=body,
+                compressed=gzip.compress(body, mtime=0),
+                etag=hashlib.sha256(body).hexdigest()[:32],
+                media_type=MEDIA_TYPES[path.suffix],
+            )
+            kept = self._read[name] = (changed_ns, file)
+        return kept[1]

@@ -1,0 +1,189 @@
+"""What the browser tests look at: one gateway over a real database and the fake engine, with tenants, people and usage.
+
+python -m tests.browser.house serves one to look at, and prints how to sign in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+import msgspec
+
+from gateway.db.adapter_versions import put_adapter
+from gateway.db.embedded import EmbeddedPostgres
+from gateway.db.migrate import migrate
+from gateway.db.rollups import roll_up
+from gateway.settings import Settings
+from tests.gateway.live import BASE, FakeEngine, LiveGateway, make_operator_key
+from tests.gateway.model_folder import make_model_folder
+
+PASSWORD = "correct horse battery staple"
+OWNER, ADMIN, BILLING, VIEWER, MEMBER = (
+    "olivia@lorikeet.test",
+    "adam@lorikeet.test",
+    "bea@lorikeet.test",
+    "victor@lorikeet.test",
+    "mia@acme.test",
+)
+ROLES = {OWNER: "owner", ADMIN: "admin", BILLING: "billing", VIEWER: "viewer", MEMBER: None}
+ADAPTERS = {
+    "acme": ("support-bot", "pirate"),
+    "globex": ("poet", "sql-writer"),
+    "initech": ("tps-reports",),
+    "umbrella": ("clinic-notes",),
+    "hooli": (),
+}
+HOURS_OF_HISTORY = 48
+
+_HISTORY = """
+    INSERT INTO ledger (
+        request_id, attempt, revision, kind, organization_id, project_id, api_key_id, endpoint, model,
+        adapter_id, adapter_version, adapter_digest, adapter_class, service_tier, stream,
+        prompt_tokens, cached_tokens, completion_tokens, discarded_tokens, finish_reason,
+        queue_ms, prefill_ms, decode_ms, ttft_ms, latency_ms, adapter_load_bytes, created_at, finished_at, period,
+        price_version, input_cost_nanos, cached_cost_nanos, output_cost_nanos, cost_nanos, list_cost_nanos)
+    SELECT 'req_' || md5($3 || n), 0, 0, 'usage', $1, $2, $4, '/v1/chat/completions', $3,
+           $5, CASE WHEN $5::text IS NULL THEN NULL ELSE 1 END, NULL,
+           CASE WHEN $5::text IS NULL THEN 'none' ELSE 'default' END, 'default', n % 3 > 0,
+           180 + (n * 37) % 900, (n * 13) % 160, 40 + (n * 29) % 380, 0,
+           CASE WHEN n % 41 = 0 THEN 'error' WHEN n % 29 = 0 THEN 'cancelled' WHEN n % 7 = 0 THEN 'length'
+                ELSE 'stop' END,
+           (n * 7) % 40, 20 + n % 30, 500 + (n * 31) % 900, 45 + (n * 17) % 210 + (n % 23 = 0)::int * 800,
+           700 + (n * 31) % 900, 0, x.at, x.at + interval '1 second', date_trunc('month', x.at AT TIME ZONE 'UTC'),
+           NULL, (180 + (n * 37) % 900) * 200, 0, (40 + (n * 29) % 380) * 800,
+           (180 + (n * 37) % 900) * 200 + (40 + (n * 29) % 380) * 800, 0
+    FROM generate_series(1, $6::bigint) n CROSS JOIN LATERAL (
+        SELECT now() - interval '10 seconds'
+               - $7::float8 * pow((n * 7919 % $6)::float8 / $6, 1.0 + 0.4 * sin(n)) * interval '1 hour' AS at
+    ) x
+"""
+
+
+class BrowserHouse(msgspec.Struct, frozen=True):
+    """url: of the gateway, without a slash at the end. projects: ids by name. keys: an inference key by project."""
+
+    url: str
+    dsn: str
+    operator_key: str
+    projects: dict[str, str]
+    keys: dict[str, str]
+    gateway: LiveGateway
+    engine: FakeEngine
+
+    def operator(self) -> httpx.Client:
+        """For the admin API, with the operator's key."""
+        headers = {"authorization": f"Bearer {self.operator_key}"}
+        return httpx.Client(base_url=f"{self.url}/v1/organization", headers=headers, timeout=60)
+
+
+@contextmanager
+def open_house(dsn: str, folder: Path) -> Iterator[BrowserHouse]:
+    """dsn: of a migrated database without content, which is seeded once the context is entered."""
+    model_dir = make_model_folder(folder / "model")
+    operator_key = asyncio.run(make_operator_key(dsn))
+    settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE, max_failed_keys=0)
+    (folder / "run").mkdir(exist_ok=True)
+    engine = FakeEngine(settings.engine_endpoint, model_dir, "--tokens-per-s", "200")
+    gateway = LiveGateway(settings, model_dir, dsn)
+    try:
+        gateway.start()
+        projects, keys = _seed(gateway.url, operator_key)
+        asyncio.run(_write_history(dsn, projects))
+        yield BrowserHouse(gateway.url, dsn, operator_key, projects, keys, gateway, engine)
+    finally:
+        engine.kill()
+        gateway.stop()
+
+
+def _seed(url: str, operator_key: str) -> tuple[dict[str, str], dict[str, str]]:
+    headers = {"authorization": f"Bearer {operator_key}"}
+    with httpx.Client(base_url=f"{url}/v1/organization", headers=headers, timeout=60) as client:
+
+        def post(path: str, body: dict[str, Any]) -> dict[str, Any]:
+            reply = client.post(path, json=body)
+            assert reply.status_code == 200, f"{path}: {reply.text}"
+            answer: dict[str, Any] = reply.json()
+            return answer
+
+        users = {
+            email: post(
+                "/users", {"email": email, "name": email.split("@")[0].title(), "role": role, "password": PASSWORD}
+            )
+            for email, role in ROLES.items()
+        }
+        projects = {name: post("/projects", {"name": name})["id"] for name in ADAPTERS}
+        post(f"/projects/{projects['acme']}/users", {"user_id": users[MEMBER]["id"], "role": "admin"})
+        keys = {}
+        for name, project_id in projects.items():
+            made = post(f"/projects/{project_id}/api_keys", {"name": f"{name} production", "scopes": ["inference"]})
+            keys[name] = made["value"]
+        entries = [{"input_nanos_per_million": 200_000_000, "output_nanos_per_million": 800_000_000}]
+        post("/prices", {"currency": "usd", "entries": entries})
+        for name, unit, most in (
+            ("acme", "tokens", 2_000_000),
+            ("acme", "requests", 5_000),
+            ("globex", "tokens", 500_000),
+        ):
+            post(f"/projects/{projects[name]}/limits", {"unit": unit, "max": most, "window": "day"})
+    return projects, keys
+
+
+async def _write_history(dsn: str, projects: dict[str, str]) -> None:
+    """Usage of the last two days: less and less from tenant to tenant."""
+    conn = await asyncpg.connect(dsn)
+    try:
+        organization_id = await conn.fetchval("SELECT id FROM organizations")
+        today = datetime.datetime.now(datetime.UTC).date()
+        for days in range(HOURS_OF_HISTORY // 24 + 2):
+            await conn.execute("SELECT ensure_ledger_day($1)", today - datetime.timedelta(days=days))
+        for place, (name, project_id) in enumerate(projects.items()):
+            key_id = await conn.fetchval("SELECT id FROM api_keys WHERE project_id = $1", project_id)
+            models: list[tuple[str, str | None]] = [(BASE, None)]
+            for number, adapter in enumerate(ADAPTERS[name]):
+                digest = f"{place:04x}{number + 1:04x}".ljust(64, "c")
+                await put_adapter(conn, project_id, adapter, digest=digest, rank=8, size_bytes=4 << 20)
+                adapter_id = await conn.fetchval(
+                    "SELECT id FROM adapters WHERE project_id = $1 AND name = $2", project_id, adapter
+                )
+                models.append((f"{BASE}:{adapter}", adapter_id))
+            for rank, (model, adapter_id) in enumerate(reversed(models)):
+                num = 1200 // ((place + 1) * (rank + 1))
+                args = (organization_id, project_id, model, key_id, adapter_id, num, float(HOURS_OF_HISTORY))
+                await conn.execute(_HISTORY, *args)
+        while True:
+            async with conn.transaction():
+                if not await roll_up(conn):
+                    break
+    finally:
+        await conn.close()
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="lorikeet-look-") as name:
+        folder = Path(name)
+        folder.chmod(0o711)
+        server = EmbeddedPostgres(folder / "postgres")
+        dsn = server.start()
+        try:
+            asyncio.run(migrate(dsn))
+            with open_house(dsn, folder / "house") as house:
+                print(f"{house.url}/admin/", *ROLES, PASSWORD, sep="\n", flush=True)
+                while True:
+                    time.sleep(3600)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            server.stop()
+
+
+if __name__ == "__main__":
+    main()
