@@ -1,7 +1,6 @@
 // One adapter: its versions, how they do, what is set for all of them, and who may call it under which names.
 
 import { Button } from "../../components/button.js";
-import { Confirm } from "../../components/dialog.js";
 import { Empty, ErrorBox, Loaded } from "../../components/feedback.js";
 import { Icon } from "../../components/icons.js";
 import { Menu } from "../../components/menu.js";
@@ -9,26 +8,24 @@ import { Num } from "../../components/numbers.js";
 import { Page } from "../../components/page.js";
 import { Tabs } from "../../components/tabs.js";
 import { toast } from "../../components/toast.js";
-import { del, post } from "../../lib/api.js";
 import { copy } from "../../lib/clipboard.js";
-import { invalidate, useApi } from "../../lib/data.js";
+import { useApi } from "../../lib/data.js";
 import { count } from "../../lib/format.js";
 import { html, useState } from "../../lib/html.js";
 import { useProjectNames } from "../../lib/projects.js";
-import { navigate, setQuery, to, useLocation, useQuery } from "../../lib/router.js";
+import { setQuery, to, useLocation, useQuery } from "../../lib/router.js";
 import { can, isMember } from "../../lib/session.js";
 import { useRange } from "../../lib/time.js";
+import { DeleteAdapter, RollBack } from "./acts.js";
 import { Aliases } from "./aliases.js";
 import { useTraffic } from "./all.js";
 import { DropVeil } from "./drop_zone.js";
-import { tryIt } from "./list.js";
+import { pathOf, tryIt } from "./paths.js";
 import { Settings } from "./settings.js";
 import { Shares } from "./shares.js";
 import { Traffic } from "./traffic.js";
 import { Upload } from "./upload.js";
 import { Versions } from "./versions.js";
-
-export const pathOf = (projectId, name) => `/projects/${encodeURIComponent(projectId)}/adapters/${encodeURIComponent(name)}`;
 
 export default function Adapter({ params: { project: projectId, name } }) {
   const adapter = useApi(pathOf(projectId, name));
@@ -92,31 +89,5 @@ function More({ adapter, mayWrite }) {
   ];
   return html`<${Menu} label="More actions" align="end" look="button secondary icon-only" button=${html`<${Icon} name="more" />`} items=${items} />
     ${asking === "rollback" && html`<${RollBack} adapter=${adapter} onClose=${() => ask(null)} />`}
-    ${asking === "delete" && html`<${Delete} projectId=${projectId} name=${name} version=${version} onClose=${() => ask(null)} />`}`;
-}
-
-export function RollBack({ adapter: { name, version, previous_version: previous, model, project_id: projectId }, onClose }) {
-  return html`<${Confirm} title=${`Roll back to version ${previous}?`} verb="Roll back" danger=${false} onClose=${onClose} act=${async () => {
-    await post(`${pathOf(projectId, name)}/rollback`);
-    invalidate(`/projects/${encodeURIComponent(projectId)}/`);
-    toast(`Version ${previous} of ${name} is current again`);
-  }}>
-    <p>Requests for <code>${model}</code> get version ${previous} instead of ${version} within a second, on every gateway. Those that run finish with version ${version}.</p>
-    <p>Rolling back again leads back to version ${version}.</p>
-  <//>`;
-}
-
-function Delete({ projectId, name, version, onClose }) {
-  const aliases = useApi(`/projects/${encodeURIComponent(projectId)}/aliases`, { limit: 100 });
-  const gone = (aliases.data?.data ?? []).filter(({ adapter }) => adapter === name);
-  return html`<${Confirm} title=${`Delete ${name}?`} verb="Delete the adapter" name=${name} onClose=${onClose} act=${async () => {
-    await del(pathOf(projectId, name));
-    invalidate(`/projects/${encodeURIComponent(projectId)}/`);
-    navigate(`/admin/adapters?project=${encodeURIComponent(projectId)}`, { replace: true });
-    toast(`${name} is deleted`);
-  }}>
-    <p>All its versions go${version === null ? "" : `, version ${version} that answers now included`}: new requests for it are refused with “model not found”; those that run finish.</p>
-    ${gone.length > 0 && html`<p>${gone.length === 1 ? "This alias goes" : "These aliases go"} with it: ${gone.map(({ name }) => name).join(", ")}.</p>`}
-    <p>Shares of it end. What it was used for stays in usage and invoices.</p>
-  <//>`;
+    ${asking === "delete" && html`<${DeleteAdapter} projectId=${projectId} name=${name} version=${version} onClose=${() => ask(null)} />`}`;
 }

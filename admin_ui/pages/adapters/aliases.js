@@ -12,7 +12,7 @@ import { del, post } from "../../lib/api.js";
 import { invalidate, useApi, useList } from "../../lib/data.js";
 import { html, useState } from "../../lib/html.js";
 import { can } from "../../lib/session.js";
-import { pathOf } from "./adapter.js";
+import { pathOf } from "./paths.js";
 
 export function Aliases({ adapter }) {
   const base = `/projects/${encodeURIComponent(adapter.project_id)}/aliases`;

@@ -8,7 +8,7 @@ import * as format from "../../lib/format.js";
 import { html, useState } from "../../lib/html.js";
 import { setQuery } from "../../lib/router.js";
 import { short } from "../../lib/time.js";
-import { pathOf } from "./adapter.js";
+import { pathOf } from "./paths.js";
 import { byProjection } from "./report.js";
 
 /** compared: "2..3", the versions' numbers. */

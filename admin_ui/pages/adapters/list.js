@@ -16,6 +16,7 @@ import { useRange } from "../../lib/time.js";
 import { useAdapters, useResidency, useTraffic } from "./all.js";
 import { DropVeil } from "./drop_zone.js";
 import { Imports } from "./imports.js";
+import { tryIt } from "./paths.js";
 import { Upload } from "./upload.js";
 
 export default function Adapters() {
@@ -65,8 +66,6 @@ function List({ list, projectId, range, mayAdd }) {
   return html`<${Table} label="Adapters" columns=${columns} rows=${list.items} error=${list.error} reload=${list.reload} loading=${list.loading} what="load the adapters"
     sorted="-num_requests" href=${(row) => to("adapters", row.project_id, row.name)} empty=${html`<${NoAdapters} mayAdd=${mayAdd} projectId=${projectId} />`} />`;
 }
-
-export const tryIt = ({ project_id: id, model }) => `/admin/playground?project=${encodeURIComponent(id)}&model=${encodeURIComponent(model)}`;
 
 const share = (row) => (row?.num_requests ? row.num_errors / row.num_requests : null);
 

@@ -11,7 +11,7 @@ import { post } from "../../lib/api.js";
 import { invalidate } from "../../lib/data.js";
 import { html, useState } from "../../lib/html.js";
 import { can } from "../../lib/session.js";
-import { pathOf } from "./adapter.js";
+import { pathOf } from "./paths.js";
 
 const NUMBERS = [
   ["temperature", "Temperature", "0 to 2; 0 takes the likeliest token"], ["top_p", "Top p", "Above 0, to 1"], ["top_k", "Top k", "How many tokens are left to choose from"],

@@ -13,7 +13,7 @@ import { html, useState } from "../../lib/html.js";
 import { useProjectNames, useProjects } from "../../lib/projects.js";
 import { to } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
-import { pathOf } from "./adapter.js";
+import { pathOf } from "./paths.js";
 
 export function Shares({ adapter }) {
   const base = `${pathOf(adapter.project_id, adapter.name)}/shares`;

@@ -10,7 +10,7 @@ import { useBuckets } from "../../lib/buckets.js";
 import { colourOf } from "../../lib/colours.js";
 import { html, useMemo } from "../../lib/html.js";
 import { useRange } from "../../lib/time.js";
-import { tryIt } from "./list.js";
+import { tryIt } from "./paths.js";
 
 export function Traffic({ adapter }) {
   const range = useRange();

@@ -9,15 +9,12 @@ import { ms } from "../../lib/format.js";
 import { html, useEffect, useState } from "../../lib/html.js";
 import { setQuery, useQuery } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
-import { pathOf, RollBack } from "./adapter.js";
+import { Promote, RollBack } from "./acts.js";
 import { Compare } from "./compare.js";
-import { Promote, Version } from "./version.js";
+import { pathOf } from "./paths.js";
+import { STATES, TONE } from "./states.js";
+import { Version } from "./version.js";
 
-const STATES = [
-  ["inspected", "It fits the base model."], ["probed", "An engine is trying it."], ["ready", "It can be called, and promoted."],
-  ["retired", "Out of use for good."], ["rejected", "The inspection or an engine refused it."],
-];
-export const TONE = { inspected: "info", probed: "info", ready: "good", rejected: "bad", retired: "" };
 const UNSETTLED = ["inspected", "probed"];
 const EVERY_MS = 2000;
 
