@@ -14,7 +14,7 @@ import { ModelPicker } from "./models.js";
 export function Pane({ label, chat, model, models, projectId, onModel, onRemove, request }) {
   const log = useRef(null);
   const [showing, show] = useState(false);
-  const length = chat.turns.reduce((sum, { content }) => sum + content.length, chat.turns.length);
+  const length = chat.turns.reduce((sum, { content, result, cost }) => sum + content.length + !!result + !!cost, chat.turns.length);
   useEffect(() => {
     const { current } = log;
     if (current.scrollHeight - current.scrollTop - current.clientHeight < 160) current.scrollTop = current.scrollHeight;
@@ -40,7 +40,7 @@ function Turn({ turn, waits }) {
   const { role, content, model, stopped, result, cost } = turn;
   return html`<article class="turn ${role}">
     <h3>${role === "user" ? "You" : model}</h3>
-    <div class="turn-text">${content}${waits && html`<i class="caret" aria-label="writing"></i>`}</div>
+    <div class="turn-text">${content}${waits && html`<i class="caret" aria-hidden="true"></i>`}</div>
     ${(result || stopped) && html`<footer class="turn-facts">
       ${stopped ? html`<span>Stopped by you</span>` : html`<${Facts} result=${result} cost=${cost} />`}
     </footer>`}
@@ -51,7 +51,7 @@ function Facts({ result: { usage, ttftMs, tokensPerS, totalMs, finishReason, req
   return html`
     ${usage && html`<span title="Tokens of the prompt, and of the answer">${format.tokens(usage.prompt_tokens)} in, ${format.tokens(usage.completion_tokens)} out</span>`}
     <span title="Until the first text came, as this page saw it">first token ${format.ms(ttftMs)}</span>
-    ${tokensPerS !== null && html`<span>${format.count(tokensPerS)} tokens/s</span>`}
+    ${tokensPerS !== null && html`<span>${format.count(Number(tokensPerS.toPrecision(3)))} tokens/s</span>`}
     <span title="Until the answer had ended">${format.ms(totalMs)}</span>
     ${cost && html`<${Money} nanos=${cost.nanos} currency=${cost.currency} />`}
     <span title="Why it ended">${finishReason}</span>
