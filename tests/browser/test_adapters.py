@@ -114,7 +114,9 @@ async def test_what_is_refused_says_why_and_what_to_do(
     transfer = await page.evaluate_handle(
         """(files) => {
             const transfer = new DataTransfer();
-            for (const [name, bytes] of Object.entries(files)) transfer.items.add(new File([new Uint8Array(bytes)], name));
+            for (const [name, bytes] of Object.entries(files)) {
+                transfer.items.add(new File([new Uint8Array(bytes)], name));
+            }
             return transfer;
         }""",
         content,
@@ -155,7 +157,8 @@ async def test_an_upload_goes_on_where_it_stopped(visit: Visit, browser_house: B
             const sha256 = [...hash].map((byte) => byte.toString(16).padStart(2, "0")).join("");
             const base = `/projects/${project}/adapter_imports`;
             const row = await post(base, { name: "half", size_bytes: blob.size, promote: true, sha256 });
-            return upload(`${base}/${row.id}`, blob.slice(0, 1000), { method: "PATCH", headers: { "upload-offset": "0" } });
+            const headers = { "upload-offset": "0" };
+            return upload(`${base}/${row.id}`, blob.slice(0, 1000), { method: "PATCH", headers });
         }""",
         [project, [[name, list((folder / name).read_bytes())] for name in FILES]],
     )

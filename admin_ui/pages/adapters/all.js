@@ -4,7 +4,7 @@ import { ApiError, pages } from "../../lib/api.js";
 import { useApi } from "../../lib/data.js";
 import { useCallback, useEffect, useState } from "../../lib/html.js";
 import { useProjects } from "../../lib/projects.js";
-import { can } from "../../lib/session.js";
+import { can, canSomewhere } from "../../lib/session.js";
 
 const MAX_PROJECTS = 200;
 
@@ -39,11 +39,15 @@ async function ofProject(id, signal) {
   return found;
 }
 
-/** traffic(adapter id): its row of the most active ones in a range, undefined for none; null while nobody knows. */
+const MAX_TOP = 100;
+const NONE = { num_requests: 0, num_errors: 0 };
+
+/** traffic(adapter id): its row of the most active ones in a range, null if others are so many; null while nobody knows. */
 export function useTraffic(range) {
-  const top = useApi("/traffic/top", { by: "adapter_id", order: "requests", start_time: range.start, end_time: range.end, limit: 100 });
+  const may = canSomewhere("billing.read");
+  const top = useApi(may ? "/traffic/top" : null, { by: "adapter_id", order: "requests", start_time: range.start, end_time: range.end, limit: MAX_TOP });
   const rows = top.data?.data;
-  return rows ? (id) => rows.find((row) => row.adapter_id === id) : null;
+  return rows ? (id) => rows.find((row) => row.adapter_id === id) ?? (rows.length < MAX_TOP ? NONE : null) : null;
 }
 
 /** loaded(adapter id): on how many engines it is, or null for who may not see the engines. */

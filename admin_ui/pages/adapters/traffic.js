@@ -46,7 +46,7 @@ function ByVersion({ versions, adapter }) {
     { key: "output_tokens", title: "Output", format: "tokens", total: true },
     { key: "cost_nanos", title: "Cost", format: "money", total: true },
   ];
-  const href = ({ version }) => `/admin/requests?adapter=${encodeURIComponent(adapter.id)}&version=${version}`;
+  const href = () => `/admin/requests?adapter=${encodeURIComponent(adapter.id)}`;
   return html`<${Table} name="by" label="Traffic by version" columns=${columns} rows=${versions} rowKey=${({ version }) => version} href=${href} sorted="-version" filter=${false} />
     <p class="hint">Percentiles of the range are the mean of its buckets', weighted by their requests.</p>`;
 }
