@@ -64,7 +64,7 @@ async def test_an_answer_is_stopped_and_a_wrong_setting_is_named(visit: Visit, b
     await watched.open("playground")
     await page.get_by_label("Message").fill("hello")
     await expect(page.get_by_text("Choose the tenant that is called for first.")).to_be_visible()
-    await page.get_by_label("Tenant").select_option(label="acme")
+    await page.get_by_label("Tenant", exact=True).select_option(label="acme")
     await page.get_by_role("button", name="Send").click()
     await expect(page.locator(".turn.assistant .turn-text")).to_contain_text("hello")
     await page.get_by_role("button", name="Stop", exact=True).click()

@@ -72,6 +72,7 @@ function FromFiles({ projectId, name, files, setBusy, onDone, onClose }) {
       if (isField) throw error;
     } finally {
       setBusy(false);
+      invalidate(`/projects/${encodeURIComponent(projectId)}/adapter_imports`);
     }
   };
   const again = () => (setRead(null), setState({ step: "choosing" }));
