@@ -261,8 +261,13 @@ async def test_a_member_sees_their_own_and_may_not_pin(visit: Visit, browser_hou
     watched.expect("404 GET .*/adapters/poet")
     await watched.open("adapters")
     await expect(page.get_by_role("region", name="Adapters")).not_to_contain_text("globex")
+    row = page.get_by_role("row").filter(has_text="support-bot")
+    await expect(row.get_by_role("link").nth(1)).to_have_text(re.compile("[1-9][0-9]*"))
     await page.get_by_role("link", name="support-bot").click()
     await expect(page.get_by_role("button", name="New version")).to_be_visible()
+    await page.get_by_role("link", name="Traffic").click()
+    await expect(page.get_by_role("region", name="Traffic by version")).to_contain_text("v1")
+    await expect(page.get_by_role("img", name=re.compile("Time to first token, p50: last v1"))).to_be_visible()
     await page.get_by_role("link", name="Settings").click()
     await expect(page.get_by_text("the operator's to give")).to_be_visible()
     assert await buttons(watched, "Pin") == []

@@ -47,7 +47,7 @@ export function useTraffic(range) {
   const may = canSomewhere("billing.read");
   const top = useApi(may ? "/traffic/top" : null, { by: "adapter_id", order: "requests", start_time: range.start, end_time: range.end, limit: MAX_TOP });
   const rows = top.data?.data;
-  return rows ? (id) => rows.find((row) => row.adapter_id === id) ?? (rows.length < MAX_TOP ? NONE : null) : null;
+  return rows ? (id) => rows.find((row) => row.id === id) ?? (rows.length < MAX_TOP ? NONE : null) : null;
 }
 
 /** loaded(adapter id): on how many engines it is, or null for who may not see the engines. */

@@ -4,6 +4,7 @@
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";
 import { Empty } from "../../components/feedback.js";
+import { Num } from "../../components/numbers.js";
 import { Page } from "../../components/page.js";
 import { Table } from "../../components/table.js";
 import { count, plural } from "../../lib/format.js";
@@ -57,7 +58,8 @@ function List({ list, projectId, range, mayAdd }) {
     { key: "version", title: "Current", value: ({ version }) => version, render: (row) => (row.version === null ? html`<${Badge} tone="warn" dot>none yet<//>` : html`<${Badge} dot tone="good">v${row.version}<//>`) },
     { key: "rank", title: "Rank", format: "count" },
     { key: "size_bytes", title: "Size", format: "bytes", total: true },
-    { key: "num_requests", title: `Requests, ${range.label.toLowerCase()}`, format: "count", total: true, hide: traffic === null, value: ({ id }) => traffic(id)?.num_requests ?? null },
+    { key: "num_requests", title: `Requests, ${range.label.toLowerCase()}`, format: "count", total: true, hide: traffic === null, value: ({ id }) => traffic(id)?.num_requests ?? null,
+      render: ({ id }) => html`<a href="/admin/requests?adapter=${encodeURIComponent(id)}"><${Num} value=${traffic(id)?.num_requests} /></a>` },
     { key: "errors", title: "Failed", format: "percent", hide: traffic === null, value: ({ id }) => share(traffic(id)) },
     { key: "loaded", title: "Loaded", hide: loaded === null, value: numEngines, render: (row) => (numEngines(row) ? html`<${Badge} tone="info">${plural(numEngines(row), "engine")}<//>` : html`<span class="faint">when asked for</span>`) },
     { key: "pinned", title: "", value: ({ pinned }) => (pinned ? "pinned" : ""), sort: false, class: "shrink", render: ({ pinned }) => pinned && html`<${Badge}>pinned<//>` },
