@@ -100,10 +100,10 @@ function parsed(text) {
  * Send a Blob or a FormData, telling how far it is: onProgress(bytes sent, bytes in all). signal aborts it.
  * fetch tells no progress of what it sends.
  */
-export function upload(path, body, { query, headers = {}, onProgress, signal } = {}) {
+export function upload(path, body, { method = "POST", query, headers = {}, onProgress, signal } = {}) {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
-    request.open("POST", urlOf(path, query));
+    request.open(method, urlOf(path, query));
     request.setRequestHeader("x-csrf-token", csrfToken);
     for (const [name, value] of Object.entries(headers)) request.setRequestHeader(name, value);
     request.upload.onprogress = (event) => onProgress?.(event.loaded, event.total);

@@ -10,7 +10,7 @@ import asyncpg
 import httpx
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, async_playwright, expect
 
 from tests.browser.house import OWNER, PASSWORD, BrowserHouse, open_house
 from tests.browser.install import find_chromium
@@ -20,6 +20,8 @@ from tests.conftest import with_database
 Mode = Literal["light", "dark", "phone"]
 SIZES = {"light": (1360, 860), "dark": (1360, 860), "phone": (390, 844)}
 DATABASE = "browser"
+PATIENCE_MS = 15_000
+expect.set_options(timeout=PATIENCE_MS)
 
 Visit = Callable[..., Awaitable[Watched]]
 """visit(email or None, mode="light") gives a page of somebody who is signed in, or of nobody."""
@@ -87,7 +89,7 @@ async def visit(
                 cookies[email] = await sign_in(browser_house.url, email)
             await context.add_cookies([cookies[email]])  # type: ignore[list-item]
         page = Watched(await context.new_page(), browser_house.url)
-        page.page.set_default_timeout(15_000)
+        page.page.set_default_timeout(PATIENCE_MS)
         opened.append(page)
         return page
 

@@ -1,0 +1,77 @@
+// What requests get that do not say otherwise, and whether the adapter stays on the engines. It holds for all versions.
+
+import { Form, TextArea, TextField, useForm } from "../../components/form.js";
+import { Notice } from "../../components/feedback.js";
+import { Badge } from "../../components/badge.js";
+import { Button } from "../../components/button.js";
+import { Confirm } from "../../components/dialog.js";
+import { Facts, Section } from "../../components/page.js";
+import { toast } from "../../components/toast.js";
+import { post } from "../../lib/api.js";
+import { invalidate } from "../../lib/data.js";
+import { html, useState } from "../../lib/html.js";
+import { can } from "../../lib/session.js";
+import { pathOf } from "./paths.js";
+
+const NUMBERS = [
+  ["temperature", "Temperature", "0 to 2; 0 takes the likeliest token"], ["top_p", "Top p", "Above 0, to 1"], ["top_k", "Top k", "How many tokens are left to choose from"],
+  ["min_p", "Min p", "0 to 1"], ["max_tokens", "Max tokens", "Of an answer"], ["presence_penalty", "Presence penalty", "−2 to 2"],
+  ["frequency_penalty", "Frequency penalty", "−2 to 2"], ["repetition_penalty", "Repetition penalty", "1 changes nothing"],
+];
+
+export function Settings({ adapter }) {
+  const mayWrite = can("adapters.write", adapter.project_id);
+  return html`<${Pinning} adapter=${adapter} />
+    <${Section} title="Defaults" hint="For requests that do not say otherwise; a request's own values win. They stay when another version is promoted." card>
+      ${mayWrite ? html`<${Defaults} adapter=${adapter} />` : html`<${Shown} defaults=${adapter.defaults} />`}
+    <//>`;
+}
+
+function Shown({ defaults }) {
+  if (Object.keys(defaults).length === 0) return html`<p class="faint">None is set: requests get the base model's.</p>`;
+  return html`<${Facts} rows=${[...NUMBERS.map(([name, label]) => [label, defaults[name]]), ["System prompt", defaults.system_prompt]]} />`;
+}
+
+function Defaults({ adapter }) {
+  const { defaults, name, project_id: projectId } = adapter;
+  const initial = Object.fromEntries([...NUMBERS.map(([key]) => key), "system_prompt"].map((key) => [key, String(defaults[key] ?? "")]));
+  const form = useForm(initial, async (values) => {
+    const wanted = Object.fromEntries(Object.entries(values).map(([key, text]) => [key, text.trim() === "" ? null : key === "system_prompt" ? text : number(text)]));
+    try {
+      await post(pathOf(projectId, name), { defaults: wanted });
+    } catch (error) {
+      if (error.param) error.param = error.param.replace(/^defaults\./, "");
+      throw error;
+    }
+    invalidate(pathOf(projectId, name));
+    toast("The defaults are saved");
+  });
+  return html`<div class="wide-form"><${Form} form=${form} verb="Save defaults" what="save the defaults">
+    <div class="field-grid">${NUMBERS.map(([key, label, hint]) => html`<${TextField} key=${key} ...${form.bind(key)} label=${label} hint=${hint} inputmode="decimal" autocomplete="off" placeholder="not set" />`)}</div>
+    <${TextArea} ...${form.bind("system_prompt")} label="System prompt" hint="For conversations that bring none. Whoever may call the adapter can make it tell; keep secrets out." rows=${5} placeholder="not set" />
+  <//></div>`;
+}
+
+/** What is no number goes to the API as it is, which says what is wrong with it. */
+const number = (text) => (Number.isNaN(Number(text)) ? text : Number(text));
+
+function Pinning({ adapter }) {
+  const { name, pinned, project_id: projectId } = adapter;
+  const [asking, ask] = useState(false);
+  const mayPin = can("adapters.write");
+  const action = mayPin && html`<${Button} onClick=${() => ask(true)}>${pinned ? "Unpin" : "Pin"}<//>`;
+  const text = pinned
+    ? "Its current version is kept on every engine, ahead of all that are not pinned."
+    : "It is loaded with the first request for it, and makes room when others are asked for more.";
+  return html`<${Section} title="Priority" actions=${action} card>
+    <p class="row"><${Badge} dot tone=${pinned ? "good" : ""}>${pinned ? "Pinned" : "Not pinned"}<//> ${text}</p>
+    ${!mayPin && html`<${Notice}>Pinning takes the engines' memory, which is the operator's to give: ask them if the first request takes too long.<//>`}
+    ${asking && html`<${Confirm} title=${pinned ? `Unpin ${name}?` : `Pin ${name}?`} verb=${pinned ? "Unpin" : "Pin"} danger=${false} onClose=${() => ask(false)} act=${async () => {
+      await post(pathOf(projectId, name), { pinned: !pinned });
+      invalidate(pathOf(projectId, name));
+      toast(pinned ? `${name} is no longer pinned` : `${name} is pinned`);
+    }}>
+      <p>${pinned ? "It may leave the engines when others are asked for more; its next request then waits until it is loaded again." : "It takes a slot on every engine for as long as it is pinned. The other tenants' adapters share what is left."}</p>
+    <//>`}
+  <//>`;
+}

@@ -1,0 +1,66 @@
+// One conversation with one model: messages, what each answer took, and the stream that is open.
+
+import { get } from "../../lib/api.js";
+import { useCallback, useEffect, useRef, useState } from "../../lib/html.js";
+import { can } from "../../lib/session.js";
+import { complete } from "./chat.js";
+
+const COST_TRIES = 6;
+const COST_PAUSE_MS = 1500;
+
+/** {turns, busy, error, send, stop, clear}. A turn: {role, content, model?, stopped?, result?, cost?}. */
+export function useConversation() {
+  const [turns, setTurns] = useState([]);
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState(null);
+  const open = useRef(null);
+  const kept = useRef([]);
+  const show = (next) => setTurns((kept.current = next));
+  const change = (at, more) => show(kept.current.map((turn, place) => (place === at ? { ...turn, ...more(turn) } : turn)));
+  useEffect(() => () => open.current?.abort(), []);
+
+  /** key: of needKey; projectId: whose requests tell what the answer cost. */
+  const send = useCallback(async ({ text, key, model, system, fields, projectId }) => {
+    const stopper = new AbortController();
+    open.current = stopper;
+    const before = kept.current;
+    const said = [...before, { role: "user", content: text }];
+    const at = said.length;
+    show([...said, { role: "assistant", content: "", model }]);
+    setBusy(true);
+    setError(null);
+    try {
+      const messages = [...(system ? [{ role: "system", content: system }] : []), ...said.map(({ role, content }) => ({ role, content }))];
+      const result = await complete({
+        key: key.value, body: { model, messages, ...fields }, signal: stopper.signal,
+        onText: (more) => change(at, ({ content }) => ({ content: content + more })),
+      });
+      change(at, () => ({ result }));
+      costOf(result.requestId, key.projectId ?? projectId, stopper.signal).then((cost) => cost && kept.current[at]?.result === result && change(at, () => ({ cost })));
+    } catch (failure) {
+      if (failure.name === "AbortError") change(at, () => ({ stopped: true }));
+      else setError(failure);
+      if (!kept.current[at]?.content) show(failure.name === "AbortError" ? before : said.slice(0, -1));
+    } finally {
+      setBusy(false);
+    }
+  }, []);
+  const stop = useCallback(() => open.current?.abort(), []);
+  const clear = useCallback(() => (open.current?.abort(), setError(null), show([])), []);
+  return { turns, busy, error, send, stop, clear };
+}
+
+/** {nanos, currency} once it is in the ledger, null for who may not see it, or where it takes too long. */
+async function costOf(requestId, projectId, signal) {
+  if (!requestId || !projectId || !can("billing.read", projectId)) return null;
+  try {
+    for (let tries = 0; tries < COST_TRIES && !signal.aborted; tries += 1) {
+      await new Promise((resolve) => setTimeout(resolve, COST_PAUSE_MS));
+      const { data } = await get(`/projects/${encodeURIComponent(projectId)}/requests`, { request_id: requestId }, { signal });
+      if (data.length) return { nanos: data[0].cost_nanos, currency: data[0].currency };
+    }
+  } catch {
+    // The answer itself is there; what it cost is in Requests.
+  }
+  return null;
+}

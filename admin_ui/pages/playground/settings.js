@@ -1,0 +1,82 @@
+// What a request is made with, beside its messages. Numbers are in the URL; texts, which may be somebody's, are not.
+
+import { Button } from "../../components/button.js";
+import { ErrorBox } from "../../components/feedback.js";
+import { Select, TextArea, TextField } from "../../components/form.js";
+import { Time } from "../../components/numbers.js";
+import { html, useState } from "../../lib/html.js";
+import { useProjects } from "../../lib/projects.js";
+import { setQuery, useLocation } from "../../lib/router.js";
+import { can, isMember } from "../../lib/session.js";
+import { forget, paste } from "./key.js";
+
+const NUMBERS = [
+  ["temperature", "Temperature", "0 to 2"], ["top_p", "Top p", "Above 0, to 1"], ["max_tokens", "Max tokens", "Of the answer"], ["seed", "Seed", "The same one, the same answer"],
+];
+
+/** {values, set, problem, fields}: fields are those of the request's body; problem: by the name of what is wrong. */
+export function useSettings() {
+  const { query } = useLocation();
+  const [texts, setTexts] = useState({ system: "", schema: "" });
+  const values = { ...texts, ...Object.fromEntries([...NUMBERS.map(([name]) => name), "stop"].map((name) => [name, query.get(name) ?? ""])) };
+  const set = (name, value) => (name in texts ? setTexts((was) => ({ ...was, [name]: value })) : setQuery({ [name]: value }));
+  const problem = {};
+  const fields = {};
+  for (const [name] of NUMBERS) {
+    if (values[name].trim() === "") continue;
+    fields[name] = Number(values[name]);
+    if (Number.isNaN(fields[name])) problem[name] = "It must be a number.";
+  }
+  const stop = values.stop.split("\n").filter(Boolean);
+  if (stop.length) fields.stop = stop;
+  if (values.schema.trim()) {
+    try {
+      const schema = JSON.parse(values.schema);
+      fields.response_format = { type: "json_schema", json_schema: { name: "answer", schema, strict: true } };
+    } catch (error) {
+      problem.schema = `It is not valid JSON: ${error.message}.`;
+    }
+  }
+  return { values, set, problem, fields };
+}
+
+export function Settings({ settings: { values, set, problem }, projectId, access, error, onProject }) {
+  const bind = (name) => ({ name, value: values[name], onValue: (value) => set(name, value), error: problem[name] ?? (error?.param === name ? error.message : undefined) });
+  return html`<aside class="play-settings stack" aria-label="Settings">
+    <${Access} projectId=${projectId} access=${access} onProject=${onProject} />
+    <${TextArea} ...${bind("system")} label="System prompt" rows=${3} placeholder="The model's own" />
+    <div class="field-grid">${NUMBERS.map(([name, label, hint]) => html`<${TextField} key=${name} ...${bind(name)} label=${label} hint=${hint} inputmode="decimal" autocomplete="off" placeholder="default" />`)}</div>
+    <${TextArea} ...${bind("stop")} label="Stop at" hint="One text a line, at most four." rows=${1} placeholder="nothing" />
+    <details open=${values.schema !== ""}>
+      <summary>JSON schema</summary>
+      <${TextArea} ...${bind("schema")} label="Schema" hint="The answer is held to it, token by token." rows=${6} spellcheck=${false} placeholder=${'{"type": "object", "properties": {…}}'} />
+    </details>
+  </aside>`;
+}
+
+function Access({ projectId, access, onProject }) {
+  const projects = (useProjects() ?? []).filter(({ status }) => status !== "archived");
+  const mayMake = projectId !== null && can("keys.write", projectId);
+  const [pasting, setPasting] = useState(false);
+  const [typed, type] = useState("");
+  const [error, setError] = useState(null);
+  const use = (event) => {
+    event.preventDefault();
+    if (!typed.trim()) return;
+    paste(typed.trim());
+    type("");
+    setPasting(false);
+  };
+  const showPaste = !access && (pasting || (!mayMake && (projectId !== null || isMember())));
+  return html`<div class="stack play-access">
+    ${!isMember() && html`<${Select} label="Tenant" hint="Its adapters can be called, and it is charged." value=${projectId ?? ""} onValue=${onProject} options=${[["", "Choose a tenant"], ...projects.map(({ id, name }) => [id, name])]} />`}
+    ${access
+      ? html`<p class="hint">Calls with ${access.id ? "a key made for this page" : "the key you pasted"}, <code>${access.shown}</code>${access.expiresAt ? html`, until <${Time} at=${access.expiresAt} />` : ""}, which is kept in memory only. <button type="button" class="link" onClick=${() => forget(access).then(() => setError(null), setError)}>${access.id ? "Revoke it" : "Forget it"}</button></p>`
+      : mayMake && !pasting && html`<p class="hint">The first message makes a key for an hour, which is kept in this page's memory only. <button type="button" class="link" onClick=${() => setPasting(true)}>Paste a key instead</button></p>`}
+    <${ErrorBox} error=${error} what="revoke the key" />
+    ${showPaste && html`<form class="stack" onSubmit=${use}>
+      <${TextField} label="API key" type="password" value=${typed} onValue=${type} autocomplete="off" hint=${mayMake ? "It is kept in this page's memory only." : "Your role makes no keys here: paste one. It is kept in this page's memory only."} />
+      <div class="row"><${Button} type="submit">Use this key<//>${mayMake && html`<${Button} kind="quiet" onClick=${() => setPasting(false)}>Make one<//>`}</div>
+    </form>`}
+  </div>`;
+}

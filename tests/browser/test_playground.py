@@ -1,0 +1,95 @@
+"""The playground: two models answer side by side over the public API, with a key that nobody else sees."""
+
+from __future__ import annotations
+
+from playwright.async_api import expect
+
+from tests.browser.conftest import Visit
+from tests.browser.house import MEMBER, VIEWER, BrowserHouse
+
+
+async def test_two_models_answer_side_by_side(visit: Visit, browser_house: BrowserHouse) -> None:
+    watched = await visit(MEMBER)
+    page = watched.page
+    await watched.open("playground?model=tiny:support-bot&max_tokens=12")
+    await page.get_by_role("button", name="Compare").click()
+    await page.get_by_role("button", name="Side 2:").click()
+    await page.get_by_role("menuitemradio", name="tiny:pirate", exact=True).click()
+    await page.get_by_label("System prompt").fill("Be brief.")
+    await page.get_by_label("Temperature").fill("0")
+    await page.get_by_label("Message").fill("hello there")
+    await page.keyboard.press("Enter")
+    answers = page.locator(".turn.assistant")
+    await expect(answers.locator(".turn-facts")).to_have_count(2)
+    for side, model in ((0, "tiny:support-bot"), (1, "tiny:pirate")):
+        await expect(answers.nth(side).get_by_role("heading")).to_have_text(model)
+        await expect(answers.nth(side).locator(".turn-facts")).to_contain_text("12 out")
+        await expect(answers.nth(side).locator(".turn-facts")).to_contain_text("first token")
+    assert await watched.violations() == []
+    await watched.screenshot("light/playground-answers")
+
+    await page.get_by_label("Message").fill("and again")
+    async with page.expect_request("**/v1/chat/completions") as sent:
+        await page.get_by_role("button", name="Send").click()
+    request = await sent.value
+    body = request.post_data_json
+    assert [message["role"] for message in body["messages"]] == ["system", "user", "assistant", "user"]
+    assert (body["temperature"], body["max_tokens"]) == (0, 12)
+    key = request.headers["authorization"].removeprefix("Bearer ")
+    await expect(answers.locator(".turn-facts")).to_have_count(4)
+    assert "max_tokens=12" in page.url and "temperature=0" in page.url
+    assert not any(text in page.url for text in ("hello", "brief", key[:12]))
+    stored = await page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}])")
+    assert key not in stored
+
+    await page.get_by_role("button", name="Code").first.click()
+    code = page.get_by_role("dialog")
+    await expect(code).to_contain_text("Bearer $LORIKEET_API_KEY")
+    await code.get_by_role("radio", name="Python").click()
+    await expect(code).to_contain_text('model="tiny:support-bot"')
+    assert key not in await code.inner_text()
+    await page.keyboard.press("Escape")
+
+    await page.get_by_role("button", name="Revoke it").click()
+    await expect(page.get_by_text("The first message makes a key for an hour")).to_be_visible()
+    with browser_house.operator() as client:
+        keys = client.get(f"/projects/{browser_house.projects['acme']}/api_keys?limit=100").json()["data"]
+    assert [each["revoked_at"] is not None for each in keys if each["name"] == "playground"] in ([], [True])
+
+
+async def test_an_answer_is_stopped_and_a_wrong_setting_is_named(visit: Visit, browser_house: BrowserHouse) -> None:
+    watched = await visit()
+    page = watched.page
+    watched.expect("400 POST /v1/chat/completions")
+    await watched.open("playground")
+    await page.get_by_label("Message").fill("hello")
+    await expect(page.get_by_text("Choose the tenant that is called for first.")).to_be_visible()
+    await page.get_by_label("Tenant", exact=True).select_option(label="acme")
+    await page.get_by_role("button", name="Send").click()
+    await expect(page.locator(".turn.assistant .turn-text")).to_contain_text("hello")
+    await page.get_by_role("button", name="Stop", exact=True).click()
+    await expect(page.get_by_text("Stopped by you")).to_be_visible()
+    await page.get_by_label("Temperature").fill("7")
+    await page.get_by_label("Message").fill("hello")
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".field-error")).to_contain_text("temperature")
+    await page.get_by_text("JSON schema").click()
+    await page.get_by_label("Schema", exact=True).fill("{")
+    await expect(page.locator(".field-error").last).to_contain_text("not valid JSON")
+    await page.get_by_role("button", name="Clear").click()
+    await expect(page.locator(".turn")).to_have_count(0)
+
+
+async def test_who_makes_no_keys_pastes_one(visit: Visit, browser_house: BrowserHouse) -> None:
+    watched = await visit(VIEWER)
+    page = watched.page
+    await watched.open(f"playground?project={browser_house.projects['globex']}&max_tokens=4")
+    await page.get_by_label("API key").fill(browser_house.keys["globex"])
+    await page.get_by_role("button", name="Use this key").click()
+    await page.get_by_role("button", name="Model:").click()
+    await page.get_by_role("menuitemradio", name="tiny:poet", exact=True).click()
+    await page.get_by_label("Message").fill("hello")
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".turn-facts")).to_contain_text("4 out")
+    await page.get_by_role("button", name="Forget it").click()
+    await expect(page.get_by_label("API key")).to_be_visible()
