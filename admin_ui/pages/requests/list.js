@@ -22,9 +22,9 @@ export default function Requests() {
   const { list, filters, state, hold, back } = useLiveRequests(projectId);
   const rows = list.items;
   const columns = [
-    { key: "created_at", title: "Time", format: "time", sort: false },
-    { key: "status", title: "Result", render: (row) => html`<${Result} row=${row} />` },
-    { key: "project_id", title: "Tenant", hide: projectId !== null, value: ({ project_id: id }) => names(id) },
+    { key: "created_at", title: "Time", format: "time", sort: false, class: "shrink" },
+    { key: "status", title: "Result", class: "shrink", render: (row) => html`<${Result} row=${row} />` },
+    { key: "project_id", title: "Tenant", class: "shrink", hide: projectId !== null, value: ({ project_id: id }) => names(id) },
     { key: "model", title: "Model", render: (row) => html`${row.model}${row.adapter_version !== null && html` <span class="faint">v${row.adapter_version}</span>`}` },
     { key: "input_tokens", title: "In", format: "tokens", total: true },
     { key: "cached_tokens", title: "Cached", format: "tokens", total: true },

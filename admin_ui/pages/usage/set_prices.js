@@ -3,6 +3,7 @@
 import { Button } from "../../components/button.js";
 import { Dialog } from "../../components/dialog.js";
 import { Form, TextField, useForm } from "../../components/form.js";
+import { Icon } from "../../components/icons.js";
 import { toast } from "../../components/toast.js";
 import { fromNanos, toNanos } from "../../lib/amount.js";
 import { ApiError, post } from "../../lib/api.js";
@@ -88,6 +89,10 @@ function useRows(form, name) {
 const cell = (label, value, onValue, more = {}) =>
   html`<input class="input" aria-label=${label} value=${value} onInput=${(event) => onValue(event.target.value)} ...${more} />`;
 
+const choose = (label, value, options, onValue) => html`<span class="select"><select class="input" aria-label=${label} value=${value} onChange=${(event) => onValue(event.target.value)}>
+  ${options.map(([key, title]) => html`<option key=${key} value=${key} selected=${key === value}>${title}</option>`)}
+</select><${Icon} name="down" /></span>`;
+
 function Entries({ form }) {
   const { rows, add, change, remove, error } = useRows(form, "entries");
   return html`<fieldset class="rows">
@@ -96,9 +101,7 @@ function Entries({ form }) {
     ${rows.map((row, place) => html`<div class="price-row" key=${place}>
       ${cell(`Model of price ${place + 1}`, row.model, (value) => change(place, "model", value))}
       ${cell(`Adapter class of price ${place + 1}`, row.adapter_class, (value) => change(place, "adapter_class", value), { title: "none: the base without an adapter" })}
-      <select class="input" aria-label="Service tier of price ${place + 1}" value=${row.service_tier} onChange=${(event) => change(place, "service_tier", event.target.value)}>
-        ${TIERS.map((tier) => html`<option key=${tier} value=${tier} selected=${tier === row.service_tier}>${tier}</option>`)}
-      </select>
+      ${choose(`Service tier of price ${place + 1}`, row.service_tier, TIERS.map((tier) => [tier, tier]), (value) => change(place, "service_tier", value))}
       ${PRICES.map(([name, title]) => cell(`${title} of price ${place + 1}`, row[name], (value) => change(place, name, value), { inputmode: "decimal", placeholder: name === "cached_input" ? "as input" : "0.00" }))}
       <${Button} kind="quiet" icon="trash" label="Remove price ${place + 1}" onClick=${() => remove(place)} />
     </div>`)}
@@ -114,9 +117,7 @@ function Discounts({ form }) {
   return html`<fieldset class="rows">
     <legend class="label">Discounts <span class="faint">of single tenants, on every price</span></legend>
     ${rows.map((row, place) => html`<div class="discount-row" key=${place}>
-      <select class="input" aria-label="Tenant of discount ${place + 1}" value=${row.project_id} onChange=${(event) => change(place, "project_id", event.target.value)}>
-        ${projects.map(({ id, name }) => html`<option key=${id} value=${id} selected=${id === row.project_id}>${name}</option>`)}
-      </select>
+      ${choose(`Tenant of discount ${place + 1}`, row.project_id, projects.map(({ id, name }) => [id, name]), (value) => change(place, "project_id", value))}
       ${cell(`Percent of discount ${place + 1}`, row.percent, (value) => change(place, "percent", value), { inputmode: "decimal", placeholder: "10" })}<span aria-hidden="true">%</span>
       <${Button} kind="quiet" icon="trash" label="Remove discount ${place + 1}" onClick=${() => remove(place)} />
     </div>`)}
