@@ -25,7 +25,7 @@ export default function Requests() {
     { key: "created_at", title: "Time", format: "time", sort: false, class: "shrink" },
     { key: "status", title: "Result", class: "shrink", render: (row) => html`<${Result} row=${row} />` },
     { key: "project_id", title: "Tenant", class: "shrink", hide: projectId !== null, value: ({ project_id: id }) => names(id) },
-    { key: "model", title: "Model", render: (row) => html`${row.model}${row.adapter_version !== null && html` <span class="faint">v${row.adapter_version}</span>`}` },
+    { key: "model", title: "Model", render: (row) => html`<span>${row.model}${row.adapter_version !== null && html` <span class="faint">v${row.adapter_version}</span>`}</span>` },
     { key: "input_tokens", title: "In", format: "tokens", total: true },
     { key: "cached_tokens", title: "Cached", format: "tokens", total: true },
     { key: "output_tokens", title: "Out", format: "tokens", total: true },
@@ -68,7 +68,7 @@ function State({ state, back }) {
 function Result({ row }) {
   const why = explained(row);
   if (row.status === "completed") return row.finish_reason === "length" ? html`<${Badge} title=${why.text}>length<//>` : html`<${Badge} tone="good">completed<//>`;
-  return html`<${Badge} title=${why.text}>${row.status}<//><span class="row-why">${why.title}</span>`;
+  return html`<span><${Badge} title=${why.text}>${row.status}<//><span class="row-why">${why.title}</span></span>`;
 }
 
 function None({ isNarrow, filters, range, hasMore, more }) {

@@ -13,7 +13,7 @@ import { useProjectId } from "../../lib/projects.js";
 import { setQuery, useQuery } from "../../lib/router.js";
 import { useRange } from "../../lib/time.js";
 import { requestsHref } from "../requests/query.js";
-import { GROUPS, MAX_ROWS, MEASURES, groupOf, measureOf, useExplored, useFilters } from "./explore_data.js";
+import { GROUPS, MAX_ROWS, MEASURES, groupOf, measureOf, useExplored, useFilters, useNameOf } from "./explore_data.js";
 import { UsageTabs } from "./tabs.js";
 
 export default function Explore() {
@@ -23,7 +23,10 @@ export default function Explore() {
   const groups = GROUPS.filter(([, , name]) => name === "key" || !filters[name]);
   const [wantedGroup, setGroup] = useQuery("by", groups[0][0]);
   const [group] = groups.find(([name]) => name === wantedGroup) ?? groups[0];
-  const [measure, setMeasure] = useQuery("show", "cost");
+  const isByKey = group === "api_key_id" || filters.key !== "";
+  const measures = MEASURES.filter(([name]) => !isByKey || name !== "errors");
+  const [wantedMeasure, setMeasure] = useQuery("show", "cost");
+  const [measure] = measures.find(([name]) => name === wantedMeasure) ?? measures[0];
   const explored = useExplored({ group, measure, filters, range });
   const { sums, error } = explored;
   const currency = sums?.find((row) => row.currency)?.currency ?? "usd";
@@ -31,8 +34,8 @@ export default function Explore() {
   const isEmpty = sums && sumOf(sums, "num_requests") === 0;
   return html`<${Page} title="Usage" lead=${sums && html`<${Lead} sums=${sums} currency=${currency} range=${range} />`} tabs=${html`<${UsageTabs} />`}>
     <div class="spread">
-      <div class="row"><${Choice} label="Told apart by" value=${group} onValue=${setGroup} options=${groups.map(([name, word]) => [name, word])} /><${Marks} filters=${filters} /></div>
-      <${Choice} label="Shown" value=${measure} onValue=${setMeasure} options=${MEASURES.map(([name, word]) => [name, word])} />
+      <div class="row"><${Choice} label="Told apart by" value=${group} onValue=${setGroup} options=${groups.map(([name, word]) => [name, word])} /><${Marks} filters=${filters} range=${range} /></div>
+      <${Choice} label="Shown" value=${measure} onValue=${setMeasure} options=${measures.map(([name, word]) => [name, word])} />
     </div>
     ${error && !error.isMissing && html`<${ErrorBox} error=${error} what="load the usage" retry=${explored.top.reload} />`}
     ${isEmpty
@@ -41,7 +44,7 @@ export default function Explore() {
         ${explored.series
           ? html`<${Chart} title="${title} by ${groupOf(group)[1].toLowerCase()}" kind="bars" times=${explored.times} series=${explored.series} unit=${unit} currency=${currency} height=${240} />`
           : !error && html`<${Skeleton} height=${300} />`}
-        ${!(error && !explored.rows) && html`<${Rows} rows=${explored.rows} group=${group} filters=${filters} range=${range} />`}
+        ${!(error && !explored.rows) && html`<${Rows} rows=${explored.rows} group=${group} filters=${filters} range=${range} hasEnds=${!isByKey} />`}
         ${explored.rows?.length === MAX_ROWS && html`<p class="hint">The first ${MAX_ROWS} by ${title.toLowerCase()}; an export has all.</p>`}
       `}
   <//>`;
@@ -49,18 +52,22 @@ export default function Explore() {
 
 function Lead({ sums, currency, range }) {
   const where = range.name ? `the ${range.label.toLowerCase()}` : range.label;
-  return html`<b><${Money} nanos=${sumOf(sums, "cost_nanos")} currency=${currency} /></b> for <${Num} value=${sumOf(sums, "num_requests")} /> requests and
-    <${Num} value=${sumOf(sums, "input_tokens") + sumOf(sums, "output_tokens")} kind="tokens" /> tokens in ${where}.`;
+  return html`<b><${Money} nanos=${sumOf(sums, "cost_nanos")} currency=${currency} /></b> for <${Num} value=${sumOf(sums, "num_requests")} /> requests and <${Num} value=${sumOf(sums, "input_tokens") + sumOf(sums, "output_tokens")} kind="tokens" /> tokens in ${where}.`;
 }
 
 /** Filters that are on, but for the project, which the switch above shows. */
-function Marks({ filters }) {
-  return GROUPS.filter(([, , name]) => name !== "project" && filters[name]).map(
-    ([, title, name]) => html`<span class="mark" key=${name}><span>${title} ${filters[name]}</span><${Button} kind="quiet" small icon="close" label="No longer by ${title.toLowerCase()}" onClick=${() => setQuery({ [name]: null })} /></span>`,
-  );
+function Marks({ filters, range }) {
+  return GROUPS.filter(([, , name]) => name !== "project" && filters[name]).map((group) => html`<${Mark} key=${group[0]} group=${group} id=${filters[group[2]]} range=${range} />`);
 }
 
-function Rows({ rows, group, filters, range }) {
+function Mark({ group, id, range }) {
+  const [, title, filter] = group;
+  const name = useNameOf(group, id, range);
+  return html`<span class="mark"><span title=${id}>${title} ${name}</span><${Button} kind="quiet" small icon="close" label="No longer by ${title.toLowerCase()}" onClick=${() => setQuery({ [filter]: null })} /></span>`;
+}
+
+/** hasEnds: whether it is known how requests ended, which it is not by key. */
+function Rows({ rows, group, filters, range, hasEnds }) {
   const [, title, filter] = groupOf(group);
   const nameOf = ({ id, name }) => (id === "" ? "None: the base" : name);
   const of = (row, status) => requestsHref({ ...(row.id !== "" && { [filter]: row.id }), ...given(filters, filter), status, from: range.start, to: range.end });
@@ -78,7 +85,7 @@ function Rows({ rows, group, filters, range }) {
     number("cached_tokens", "Cached input", "tokens"),
     number("output_tokens", "Output", "tokens"),
     number("cost_nanos", "Cost", "money"),
-  ].filter(({ key }) => group !== "api_key_id" || (key !== "num_errors" && key !== "num_cancelled"));
+  ].filter(({ key }) => hasEnds || (key !== "num_errors" && key !== "num_cancelled"));
   return html`<${Table} name="usage" label="Usage by ${title.toLowerCase()}" columns=${columns} rows=${rows} empty=${html`<${Empty} icon="usage" title="Nothing in this range" />`} />`;
 }
 

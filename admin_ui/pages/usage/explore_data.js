@@ -1,7 +1,7 @@
 // What the explorer asks: the busiest of one kind, narrowed, and how they went over time beside all the others.
 
 import { column, summed, useBuckets } from "../../lib/buckets.js";
-import { colourOf } from "../../lib/colours.js";
+import { coloursOf } from "../../lib/colours.js";
 import { useApi } from "../../lib/data.js";
 import { useMemo } from "../../lib/html.js";
 import { useLocation } from "../../lib/router.js";
@@ -37,6 +37,12 @@ export function useFilters(projectId) {
 
 const lists = (filters) => Object.fromEntries(GROUPS.filter(([, , name]) => filters[name]).map(([, , name, list]) => [list, [filters[name]]]));
 
+/** Name of an adapter, a key or a model, as traffic has it. */
+export function useNameOf([group, , , list], id, range) {
+  const { data } = useApi("/traffic/top", { by: group, start_time: range.start, end_time: range.end, limit: 1, [list]: [id] });
+  return data?.data[0]?.name ?? id;
+}
+
 /** {top, times, series, error}: rows of the busiest; series of the first of them, and of all others together. */
 export function useExplored({ group, measure, filters, range }) {
   const narrowed = lists(filters);
@@ -57,10 +63,11 @@ export function useExplored({ group, measure, filters, range }) {
 function seriesOf(all, each, first, group, value, hasOthers) {
   const totals = summed(all).map((row) => ({ at: row.at, value: value(row) }));
   const found = new Map(each.map(({ start_time: at, results }) => [at, results]));
-  const series = first.map(({ id, name }) => ({
+  const colours = coloursOf(first.map(({ id }) => id));
+  const series = first.map(({ id, name }, place) => ({
     key: id,
     label: name,
-    color: colourOf(id),
+    color: colours[place],
     values: totals.map(({ at }) => (found.get(at) ?? []).filter((result) => result[group] === id).reduce((sum, result) => sum + value(result), 0)),
   }));
   const known = totals.map((_, place) => series.reduce((sum, { values }) => sum + values[place], 0));
