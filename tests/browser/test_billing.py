@@ -155,7 +155,7 @@ async def test_an_export_is_downloaded_and_delivered(visit: Visit, tmp_path: Pat
     page.expect("404 GET /v1/organization/exports")
     await page.page.get_by_label("Period").fill("2001-01")
     await button(page, "Download").click()
-    await expect(page.page.locator(".export-form")).to_contain_text("there is no 2001-01")
+    await expect(page.page.locator(".export-form")).to_contain_text("There is no 2001-01")
     today = datetime.datetime.now(datetime.UTC)
     await page.page.get_by_label("Period").fill(f"{today:%Y-%m}")
     async with page.page.expect_download() as download:
@@ -165,7 +165,7 @@ async def test_an_export_is_downloaded_and_delivered(visit: Visit, tmp_path: Pat
     await file.save_as(tmp_path / "export.zip")
     names = zipfile.ZipFile(io.BytesIO((tmp_path / "export.zip").read_bytes())).namelist()
     assert any(name.endswith("manifest.json") for name in names)
-    await expect(page.page.get_by_role("status")).to_contain_text("KiB")
+    await expect(page.page.locator(".export-progress")).to_contain_text("KiB")
 
     await button(page, "New delivery").click()
     page.expect("400 POST /v1/organization/deliveries")

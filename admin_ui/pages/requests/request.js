@@ -54,7 +54,7 @@ function What({ request }) {
     ["Tenant", html`<a href=${to("tenants", projectId)}>${names(projectId)}</a>`],
     ["Key", html`<a href=${requestsHref({ project: projectId, key: request.api_key_id })}><${KeyName} id=${request.api_key_id} projectId=${projectId} /></a>`],
     ["Model", html`<a href=${requestsHref({ project: projectId, model: request.model })}>${request.model}</a>`],
-    ["Adapter", request.adapter_id === null ? "none: the base itself" : html`${adapter && can("adapters.read", projectId) ? html`<a href=${to("adapters", projectId, adapter)}>${adapter}</a>` : (adapter ?? request.adapter_id)}${request.adapter_version !== null && `, version ${request.adapter_version}`}`],
+    ["Adapter", html`<${Adapter} request=${request} name=${adapter} />`],
     ["Endpoint", html`<code>${request.endpoint}</code>`],
     ["Streamed", request.stream ? "yes" : "no"],
     ["Service tier", request.service_tier],
@@ -64,6 +64,12 @@ function What({ request }) {
     ["Output", html`${exactly(request.output_tokens)}${request.discarded_tokens > 0 && html` <span class="faint">${exactly(request.discarded_tokens)} more past a stop, not billed</span>`}`],
     ["Per output token", html`<${Num} value=${request.tpot_ms} kind="ms" />`],
   ]} />`;
+}
+
+function Adapter({ request, name }) {
+  if (request.adapter_id === null) return "none: the base itself";
+  const text = `${name ?? request.adapter_id}${request.adapter_version === null ? "" : `, version ${request.adapter_version}`}`;
+  return name && can("adapters.read", request.project_id) ? html`<a href=${to("adapters", request.project_id, name)}>${text}</a>` : text;
 }
 
 const ITEMS = { input: "Input", "cached input": "Cached input", output: "Output" };
