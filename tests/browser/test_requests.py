@@ -1,4 +1,4 @@
-"""Requests: they come in by themselves, stand still under the pointer, are narrowed by the URL, and each is explained."""
+"""Requests: they come in by themselves, stand still under the pointer, are narrowed by the URL, and are explained."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Every view of the dashboard, by the name of its screenshot. {acme} stands for the id of that project; {request} and {month} for one of its
-requests and the present month."""
+"""Every view of the dashboard, by the name of its screenshot. {acme} is the id of that project, {request} one of its
+requests, {month} the present one."""
 
 VIEWS = {
     "overview": "",
