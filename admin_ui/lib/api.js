@@ -122,6 +122,33 @@ export function upload(path, body, { method = "POST", query, headers = {}, onPro
   });
 }
 
+/** A file as a Blob, and the name that the server gives it; onProgress(bytes that have come). An end cut off throws. */
+export async function download(path, { query, onProgress, signal } = {}) {
+  const unreachable = (message) => new ApiError({ status: 0, code: "unreachable", message });
+  let response;
+  try {
+    response = await fetch(urlOf(path, query), { signal, credentials: "same-origin" });
+  } catch (error) {
+    throw error.name === "AbortError" ? error : unreachable("The gateway does not answer.");
+  }
+  if (!response.ok) return reply(response.status, response.headers.get("x-request-id"), await response.text(), path);
+  const name = /filename="([^"]+)"/.exec(response.headers.get("content-disposition") ?? "")?.[1] ?? "download";
+  const parts = [];
+  let size = 0;
+  try {
+    for (const reader = response.body.getReader(); ; ) {
+      const { done, value } = await reader.read();
+      if (done) break;
+      parts.push(value);
+      size += value.length;
+      onProgress?.(size);
+    }
+  } catch (error) {
+    throw error.name === "AbortError" ? error : unreachable("The file was cut off before its end.");
+  }
+  return { name, blob: new Blob(parts, { type: response.headers.get("content-type") }) };
+}
+
 /** All items of a list in OpenAI's shape, page after page: `for await (const key of pages("/projects"))`. */
 export async function* pages(path, query = {}, { signal } = {}) {
   let after = null;

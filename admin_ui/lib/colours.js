@@ -10,6 +10,17 @@ export function colourOf(entity) {
   return `var(--series-${placeOf(String(entity)) + 1})`;
 }
 
+/** Colours of entities that are shown together: each its own, but for one that a sibling before it has already. */
+export function coloursOf(entities) {
+  const taken = new Set();
+  return entities.map((entity) => {
+    let place = placeOf(String(entity));
+    for (let tries = 0; taken.has(place) && tries < NUM_COLOURS; tries += 1) place = (place + 1) % NUM_COLOURS;
+    taken.add(place);
+    return `var(--series-${place + 1})`;
+  });
+}
+
 function placeOf(entity) {
   if (!places.has(entity)) {
     const used = Array(NUM_COLOURS).fill(0);

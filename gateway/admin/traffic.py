@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 GROUPS = ("project_id", "model", "adapter_id", "adapter_version", "api_key_id")
-FILTERS = list_params("models", "adapter_ids", "api_key_ids", "group_by")
+NARROWING = list_params("models", "adapter_ids", "api_key_ids")
+FILTERS = (*NARROWING, *list_params("group_by"))
 PROJECTS = list_params("project_ids")
 MAX_TOP, DEFAULT_TOP = 100, 10
 MAX_TOP_DAYS = 366
@@ -85,6 +86,9 @@ class TopList(msgspec.Struct, frozen=True):
     object: Literal["list"] = "list"
 
 
+_VALUES = {"type": "array", "items": {"type": "string"}, "maxItems": MAX_VALUES}
+
+
 def _time_schemas() -> dict[str, dict[str, Any]]:
     unix = {"type": "integer", "minimum": 0, "maximum": 9_999_999_999, "description": "Unix seconds."}
     return {"start_time": unix, "end_time": unix}
@@ -92,10 +96,9 @@ def _time_schemas() -> dict[str, dict[str, Any]]:
 
 def traffic_shape() -> dict[str, Shape]:
     """The `opt` of a route handler with the parameters of buckets and filters."""
-    values = {"type": "array", "items": {"type": "string"}, "maxItems": MAX_VALUES}
     groups = {"type": "array", "items": {"enum": list(GROUPS)}, "maxItems": MAX_VALUES}
     most = max(each.max_limit for each in WIDTHS.values())
-    schemas = {name: groups if name.startswith("group_by") else values for name in (*FILTERS, *PROJECTS)}
+    schemas = {name: groups if name.startswith("group_by") else _VALUES for name in (*FILTERS, *PROJECTS)}
     schemas |= {
         **_time_schemas(),
         "bucket_width": {"enum": list(WIDTHS), "default": "1d"},
@@ -104,10 +107,11 @@ def traffic_shape() -> dict[str, Shape]:
     return shape(query=schemas, needed=("start_time",))
 
 
+TOP_QUERY = ("by", "order", "start_time", "end_time", "limit", *NARROWING, *PROJECTS)
 TOP_SHAPE = shape(
     query={
         **_time_schemas(),
-        **{name: {"type": "array", "items": {"type": "string"}, "maxItems": MAX_VALUES} for name in PROJECTS},
+        **dict.fromkeys((*NARROWING, *PROJECTS), _VALUES),
         "by": {"enum": ["project_id", "model", "adapter_id", "api_key_id"]},
         "order": {"enum": ["requests", "tokens", "cost", "errors"], "default": "requests"},
         "limit": {"type": "integer", "minimum": 1, "maximum": MAX_TOP, "default": DEFAULT_TOP},
@@ -129,8 +133,7 @@ class TrafficController(Controller):
 
     @get(
         "/top",
-        opt=needs(PERMISSION, query=("by", "order", "start_time", "end_time", "limit", *PROJECTS), in_any_project=True)
-        | TOP_SHAPE,
+        opt=needs(PERMISSION, query=TOP_QUERY, in_any_project=True) | TOP_SHAPE,
     )
     async def top_traffic(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> TopList:
         """The busiest projects, models, adapters or keys of a time of at most a year, the first ones first."""
@@ -153,6 +156,9 @@ class TrafficController(Controller):
             start=start,
             end=end,
             project_ids=read_projects(params, caller),
+            models=read_values(params, "models"),
+            adapter_ids=read_values(params, "adapter_ids"),
+            api_key_ids=read_values(params, "api_key_ids"),
             group_by=[by],
             whole=True,
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import hashlib
 import tempfile
 import time
 from collections.abc import Iterator
@@ -43,6 +44,8 @@ ADAPTERS = {
     "hooli": (),
 }
 HOURS_OF_HISTORY = 48
+DAYS_OF_OLD_USAGE = 62
+"""How long ago the first usage was: of a month that can be closed by now."""
 
 _HISTORY = """
     INSERT INTO ledger (
@@ -51,21 +54,26 @@ _HISTORY = """
         prompt_tokens, cached_tokens, completion_tokens, discarded_tokens, finish_reason,
         queue_ms, prefill_ms, decode_ms, ttft_ms, latency_ms, adapter_load_bytes, created_at, finished_at, period,
         price_version, input_cost_nanos, cached_cost_nanos, output_cost_nanos, cost_nanos, list_cost_nanos)
-    SELECT 'req_' || md5($3 || n), 0, 0, 'usage', $1, $2, $4, '/v1/chat/completions', $3,
+    SELECT 'req_' || md5($2 || $3 || n), 0, 0, 'usage', $1, $2, $4, '/v1/chat/completions', $3,
            $5, CASE WHEN $5::text IS NULL THEN NULL ELSE 1 END, NULL,
            CASE WHEN $5::text IS NULL THEN 'none' ELSE 'default' END, 'default', n % 3 > 0,
            180 + (n * 37) % 900, (n * 13) % 160, 40 + (n * 29) % 380, 0,
-           CASE WHEN n % 41 = 0 THEN 'error' WHEN n % 29 = 0 THEN 'cancelled' WHEN n % 7 = 0 THEN 'length'
+           CASE WHEN n % 41 = 0 THEN 'error' WHEN n % 29 = 0 THEN 'abort' WHEN n % 7 = 0 THEN 'length'
                 ELSE 'stop' END,
            (n * 7) % 40, 20 + n % 30, 500 + (n * 31) % 900, 45 + (n * 17) % 210 + (n % 23 = 0)::int * 800,
            700 + (n * 31) % 900, 0, x.at, x.at + interval '1 second', date_trunc('month', x.at AT TIME ZONE 'UTC'),
-           NULL, (180 + (n * 37) % 900) * 200, 0, (40 + (n * 29) % 380) * 800,
+           1, (180 + (n * 37) % 900 - (n * 13) % 160) * 200, (n * 13) % 160 * 200, (40 + (n * 29) % 380) * 800,
            (180 + (n * 37) % 900) * 200 + (40 + (n * 29) % 380) * 800, 0
     FROM generate_series(1, $6::bigint) n CROSS JOIN LATERAL (
-        SELECT now() - interval '10 seconds'
+        SELECT now() - interval '10 seconds' - $8::float8 * interval '1 day'
                - $7::float8 * pow((n * 7919 % $6)::float8 / $6, 1.0 + 0.4 * sin(n)) * interval '1 hour' AS at
     ) x
 """
+
+
+def request_id(project_id: str, model: str, number: int) -> str:
+    """Of a request of the history; numbers that 41 divides failed, others that 29 does were cancelled."""
+    return f"req_{hashlib.md5(f'{project_id}{model}{number}'.encode(), usedforsecurity=False).hexdigest()}"
 
 
 class BrowserHouse(msgspec.Struct, frozen=True):
@@ -78,6 +86,12 @@ class BrowserHouse(msgspec.Struct, frozen=True):
     keys: dict[str, str]
     gateway: LiveGateway
     engine: FakeEngine
+
+    @property
+    def places(self) -> dict[str, str]:
+        """What views' paths name: ids of projects by their name, one of a request, the present month."""
+        request = request_id(self.projects["acme"], f"{BASE}:pirate", 2)
+        return self.projects | {"request": request, "month": f"{datetime.datetime.now(datetime.UTC):%Y-%m}"}
 
     def operator(self) -> httpx.Client:
         """For the admin API, with the operator's key."""
@@ -143,7 +157,7 @@ async def _write_history(dsn: str, projects: dict[str, str]) -> None:
     try:
         organization_id = await conn.fetchval("SELECT id FROM organizations")
         today = datetime.datetime.now(datetime.UTC).date()
-        for days in range(HOURS_OF_HISTORY // 24 + 2):
+        for days in (*range(HOURS_OF_HISTORY // 24 + 2), DAYS_OF_OLD_USAGE, DAYS_OF_OLD_USAGE + 1):
             await conn.execute("SELECT ensure_ledger_day($1)", today - datetime.timedelta(days=days))
         for place, (name, project_id) in enumerate(projects.items()):
             key_id = await conn.fetchval("SELECT id FROM api_keys WHERE project_id = $1", project_id)
@@ -157,8 +171,13 @@ async def _write_history(dsn: str, projects: dict[str, str]) -> None:
                 models.append((f"{BASE}:{adapter}", adapter_id))
             for rank, (model, adapter_id) in enumerate(reversed(models)):
                 num = 1200 // ((place + 1) * (rank + 1))
-                args = (organization_id, project_id, model, key_id, adapter_id, num, float(HOURS_OF_HISTORY))
-                await conn.execute(_HISTORY, *args)
+                await conn.execute(
+                    _HISTORY, organization_id, project_id, model, key_id, adapter_id, num, float(HOURS_OF_HISTORY), 0.0
+                )
+        project_id = projects["acme"]
+        key_id = await conn.fetchval("SELECT id FROM api_keys WHERE project_id = $1", project_id)
+        old = (organization_id, project_id, f"{BASE}:retired", key_id, None, 20, 1.0, float(DAYS_OF_OLD_USAGE))
+        await conn.execute(_HISTORY, *old)
         while True:
             async with conn.transaction():
                 if not await roll_up(conn):

@@ -15,7 +15,7 @@ async def test_every_view_is_well(visit: Visit, browser_house: BrowserHouse, mod
     await page.open("account")
     found = {}
     for name, path in VIEWS.items():
-        await page.turn_to(path.format(**browser_house.projects))
+        await page.turn_to(path.format(**browser_house.places))
         assert await page.page.locator("h1").count() == 1, name
         assert await page.page.title() != "Lorikeet", name
         overflow = await page.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")

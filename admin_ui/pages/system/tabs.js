@@ -7,6 +7,7 @@ import { can } from "../../lib/session.js";
 export function SystemTabs() {
   const tabs = [
     ["Backends", "/admin/system", "organization.read"],
+    ["Reconciliation", "/admin/system/reconciliation", "organization.read"],
     ["Status", "/admin/system/status", "organization.read"],
     ["People", "/admin/system/users", "users.read"],
     ["Operator keys", "/admin/system/admin-keys", "admin_keys.read"],

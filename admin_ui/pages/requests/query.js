@@ -1,0 +1,25 @@
+// What the list of requests can be narrowed to, and links that say so. Its names are those in the URL.
+
+/** In the URL, and as the API calls them. */
+const LISTS = { project: "project_ids", model: "models", key: "api_key_ids", adapter: "adapter_ids" };
+const REASONS = { completed: ["stop", "length"], cancelled: ["abort"], error: ["error"] };
+
+/** Of the URL. */
+export const FILTERS = [...Object.keys(LISTS), "status", "id"];
+
+/** The API's query of the URL's filters. */
+export function apiQuery(filters) {
+  const query = {};
+  for (const [name, list] of Object.entries(LISTS)) if (filters[name]) query[list] = [filters[name]];
+  if (filters.status in REASONS) query.finish_reasons = REASONS[filters.status];
+  if (filters.id) query.request_id = filters.id;
+  return query;
+}
+
+/** The list of requests with these: {project, model, key, adapter, status, from, to}; null and undefined say nothing. */
+export function requestsHref(filters) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(filters)) if (value !== null && value !== undefined && value !== "") query.set(name, value);
+  const text = query.toString();
+  return `/admin/requests${text && `?${text}`}`;
+}

@@ -1,0 +1,77 @@
+// What the explorer asks: the busiest of one kind, narrowed, and how they went over time beside all the others.
+
+import { column, summed, useBuckets } from "../../lib/buckets.js";
+import { coloursOf } from "../../lib/colours.js";
+import { useApi } from "../../lib/data.js";
+import { useMemo } from "../../lib/html.js";
+import { useLocation } from "../../lib/router.js";
+
+export const MAX_ROWS = 100;
+const NUM_SERIES = 7;
+
+/** By what traffic is told apart: [group_by, title, its filter in the URL, its list in the API]. */
+export const GROUPS = [
+  ["project_id", "Tenant", "project", "project_ids"],
+  ["model", "Model", "model", "models"],
+  ["adapter_id", "Adapter", "adapter", "adapter_ids"],
+  ["api_key_id", "Key", "key", "api_key_ids"],
+];
+
+/** What is drawn: [name, title, unit, the number of a result or row]. */
+export const MEASURES = [
+  ["cost", "Cost", "money", (row) => row.cost_nanos ?? 0],
+  ["tokens", "Tokens", "tokens", (row) => (row.input_tokens ?? 0) + (row.output_tokens ?? 0)],
+  ["requests", "Requests", "count", (row) => row.num_requests ?? 0],
+  ["errors", "Failed", "count", (row) => row.num_errors ?? 0],
+];
+
+export const groupOf = (name) => GROUPS.find(([group]) => group === name) ?? GROUPS[0];
+export const measureOf = (name) => MEASURES.find(([measure]) => measure === name) ?? MEASURES[0];
+
+/** {project, model, adapter, key} of the URL; the project of the switch, or a member's own. */
+export function useFilters(projectId) {
+  const { query } = useLocation();
+  const filters = Object.fromEntries(GROUPS.map(([, , name]) => [name, query.get(name) ?? ""]));
+  return { ...filters, project: projectId ?? "" };
+}
+
+const lists = (filters) => Object.fromEntries(GROUPS.filter(([, , name]) => filters[name]).map(([, , name, list]) => [list, [filters[name]]]));
+
+/** Name of an adapter, a key or a model, as traffic has it. */
+export function useNameOf([group, , , list], id, range) {
+  const { data } = useApi("/traffic/top", { by: group, start_time: range.start, end_time: range.end, limit: 1, [list]: [id] });
+  return data?.data[0]?.name ?? id;
+}
+
+/** {top, times, series, error}: rows of the busiest; series of the first of them, and of all others together. */
+export function useExplored({ group, measure, filters, range }) {
+  const narrowed = lists(filters);
+  const [name, , , value] = measureOf(measure);
+  const [, , , list] = groupOf(group);
+  const top = useApi("/traffic/top", { by: group, order: name, start_time: range.start, end_time: range.end, limit: MAX_ROWS, ...narrowed });
+  const rows = top.data?.data;
+  const first = useMemo(() => (rows ?? []).filter(({ id }) => id !== "").slice(0, NUM_SERIES), [rows]);
+  const all = useBuckets("/traffic", range, narrowed);
+  const each = useBuckets(first.length ? "/traffic" : null, range, { ...narrowed, [list]: first.map(({ id }) => id), group_by: [group] });
+  const drawn = useMemo(
+    () => (all.data && (each.data || !first.length) && rows ? seriesOf(all.data, each.data ?? [], first, group, value, rows.length > first.length) : null),
+    [all.data, each.data, first, measure],
+  );
+  return { top, rows, error: top.error ?? all.error ?? each.error, sums: all.data && summed(all.data), ...drawn };
+}
+
+function seriesOf(all, each, first, group, value, hasOthers) {
+  const totals = summed(all).map((row) => ({ at: row.at, value: value(row) }));
+  const found = new Map(each.map(({ start_time: at, results }) => [at, results]));
+  const colours = coloursOf(first.map(({ id }) => id));
+  const series = first.map(({ id, name }, place) => ({
+    key: id,
+    label: name,
+    color: colours[place],
+    values: totals.map(({ at }) => (found.get(at) ?? []).filter((result) => result[group] === id).reduce((sum, result) => sum + value(result), 0)),
+  }));
+  const known = totals.map((_, place) => series.reduce((sum, { values }) => sum + values[place], 0));
+  const rest = totals.map((row, place) => Math.max(0, row.value - known[place]));
+  const others = { key: "others", label: "All others", color: "var(--text-3)", values: rest };
+  return { times: column(totals, "at"), series: hasOthers && rest.some(Boolean) ? [...series, others] : series };
+}

@@ -1,0 +1,75 @@
+"""Requests: they come in by themselves, stand still under the pointer, are narrowed by the URL, and are explained."""
+
+from __future__ import annotations
+
+import httpx
+from playwright.async_api import expect
+
+from tests.browser.conftest import Visit
+from tests.browser.house import BASE, MEMBER, OWNER, BrowserHouse, request_id
+
+
+async def test_requests_come_in_by_themselves_and_stand_still_under_the_pointer(
+    visit: Visit, browser_house: BrowserHouse
+) -> None:
+    page = await visit(OWNER)
+    await page.open(f"requests?project={browser_house.projects['hooli']}&range=1h")
+    rows = page.page.get_by_role("table", name="Requests").locator("tbody tr")
+    await expect(page.page.locator(".page-actions .badge")).to_have_text("Live")
+    first = await rows.first.locator("a").get_attribute("href")
+
+    await page.page.get_by_role("table", name="Requests").hover()
+    await expect(page.page.locator(".page-actions .badge")).to_have_text("Held")
+    id = await _ask(browser_house, "hooli")
+    assert await rows.first.locator("a").get_attribute("href") == first
+    await page.page.mouse.move(5, 5)
+    await expect(page.page.locator(".page-actions .badge")).to_have_text("Live")
+    row = page.page.locator(f'a[href="/admin/requests/{id}"]')
+    await expect(row).to_be_visible()
+
+    await row.click()
+    await expect(page.page.locator(".timeline-legend")).to_contain_text("First token to end")
+    await expect(page.page.get_by_role("table", name="Attempts").locator("tbody tr")).to_have_count(1)
+    await expect(page.page.get_by_role("table", name="Price lines")).to_contain_text("Output")
+    await expect(page.page.locator(".facts")).to_contain_text("hooli production")
+
+
+async def _ask(house: BrowserHouse, project: str) -> str:
+    """The id of a request that has been answered."""
+    async with httpx.AsyncClient(timeout=30) as client:
+        body = {"model": BASE, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+        headers = {"authorization": f"Bearer {house.keys[project]}"}
+        reply = await client.post(f"{house.url}/v1/chat/completions", json=body, headers=headers)
+    assert reply.status_code == 200, reply.text
+    return reply.headers["x-request-id"]
+
+
+async def test_what_failed_is_explained(visit: Visit, browser_house: BrowserHouse) -> None:
+    page = await visit(OWNER)
+    await page.open("requests?status=error")
+    rows = page.page.get_by_role("table", name="Requests").locator("tbody tr")
+    await expect(rows.first).to_contain_text("It failed in the engine")
+    assert {await each.inner_text() for each in await rows.locator("td:nth-child(2) .badge").all()} == {"error"}
+    await page.page.get_by_label("Result").select_option("cancelled")
+    await expect(rows.first).to_contain_text("The client went away")
+    assert page.page.url.endswith("status=cancelled")
+    await rows.first.locator("a").click()
+    await expect(page.page.get_by_role("note")).to_contain_text("What had been generated until then was billed")
+
+    page.expect("404 GET /v1/organization/requests/req_none")
+    await page.turn_to("requests/req_none")
+    await expect(page.page.get_by_role("heading", name="No request has this id")).to_be_visible()
+    await page.turn_to("requests?model=nobody")
+    await page.page.get_by_role("button", name="Show all requests").click()
+    await expect(rows.first).to_be_visible()
+
+
+async def test_a_member_sees_requests_of_its_project_alone(visit: Visit, browser_house: BrowserHouse) -> None:
+    page = await visit(MEMBER)
+    await page.open("requests")
+    table = page.page.get_by_role("table", name="Requests")
+    await expect(table.locator("tbody tr").first).to_be_visible()
+    assert "Tenant" not in await table.locator("thead").inner_text()
+    page.expect("404 GET /v1/organization/requests/")
+    await page.turn_to(f"requests/{request_id(browser_house.projects['globex'], f'{BASE}:poet', 2)}")
+    await expect(page.page.get_by_role("heading", name="No request has this id")).to_be_visible()
