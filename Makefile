@@ -24,6 +24,7 @@ serve: $(VENV)/.installed
 # the others leave: they count how many cases ran.
 test: export OMP_NUM_THREADS = 1
 test: $(VENV)/.installed-dev $(DEMO_MODEL)
+	$(BIN)/python -m tests.browser.install
 	@nice -n 19 $(BIN)/pytest tests/kernels > build/kernels-tests.log 2>&1 & kernels=$$!; \
 	$(BIN)/pytest -n auto --maxprocesses 8 --dist loadgroup --no-loadscope-reorder --ignore=tests/kernels; others=$$?; \
 	wait $$kernels; kernels=$$?; cat build/kernels-tests.log; exit $$((others | kernels))

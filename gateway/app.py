@@ -45,7 +45,7 @@ TOKENIZING_PER_S, TOKENIZING_BURST = 50.0, 100.0
 
 
 def build_app(services: Services) -> Litestar:
-    """Every route: OpenAI's under /v1, the admin API, their document and its page, the dashboard, health and metrics."""
+    """Every route: OpenAI's under /v1, the admin API, their document and page, the dashboard, health and metrics."""
     pools, settings = services.pools, services.settings
     caller = provide_caller(services.authenticator)
     pace = Pace(TOKENIZING_PER_S, TOKENIZING_BURST, what="tokens of texts")

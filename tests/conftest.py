@@ -98,11 +98,12 @@ async def database(dsn: str) -> AsyncIterator[Database]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Processes that share a run take whole files, so that these start their servers once; the end-to-end tests share
-    one, and stay together."""
+    one and stay together, and so do those in a browser."""
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
             path = item.path.relative_to(config.rootpath)
-            item.add_marker(pytest.mark.xdist_group("e2e" if "e2e" in path.parts else str(path)))
+            together = next((room for room in ("e2e", "browser") if room in path.parts), str(path))
+            item.add_marker(pytest.mark.xdist_group(together))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

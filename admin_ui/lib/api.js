@@ -5,6 +5,9 @@
 
 const BASE = "/v1/organization";
 
+/** Codes of refusals that are about a password or a code just typed, not about the login. */
+const OF_A_PASSWORD = new Set(["invalid_credentials", "totp_required"]);
+
 let csrfToken = "";
 let whenSignedOut = () => {};
 
@@ -67,14 +70,14 @@ async function call(method, path, { query, body, signal, headers = {} } = {}) {
     if (error.name === "AbortError") throw error;
     throw new ApiError({ status: 0, code: "unreachable", message: "The gateway does not answer." });
   }
-  return reply(response.status, response.headers.get("x-request-id"), await response.text(), path);
+  return reply(response.status, response.headers.get("x-request-id"), await response.text());
 }
 
-function reply(status, requestId, text, path) {
+function reply(status, requestId, text) {
   const body = parsed(text);
   if (status >= 200 && status < 300) return body;
   const error = body?.error ?? {};
-  if (status === 401 && error.code !== "invalid_credentials_again" && !path.startsWith("/admin/v1/")) whenSignedOut();
+  if (status === 401 && !OF_A_PASSWORD.has(error.code)) whenSignedOut();
   throw new ApiError({
     status,
     code: error.code ?? "",
@@ -106,7 +109,7 @@ export function upload(path, body, { query, headers = {}, onProgress, signal } =
     request.upload.onprogress = (event) => onProgress?.(event.loaded, event.total);
     request.onload = () => {
       try {
-        resolve(reply(request.status, request.getResponseHeader("x-request-id"), request.responseText, path));
+        resolve(reply(request.status, request.getResponseHeader("x-request-id"), request.responseText));
       } catch (error) {
         reject(error);
       }

@@ -18,9 +18,9 @@ FILE_FOLDERS = frozenset({"components", "lib", "pages", "style", "vendor"})
 """What is below these is a file or nothing; any other path that is no file is a view of the dashboard."""
 
 MEDIA_TYPES = {
-    ".css": "text/css; charset=utf-8",
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css",
+    ".html": "text/html",
+    ".js": "text/javascript",
     ".svg": "image/svg+xml",
     ".webmanifest": "application/manifest+json",
 }

@@ -63,7 +63,7 @@ _HISTORY = """
            (180 + (n * 37) % 900) * 200 + (40 + (n * 29) % 380) * 800, 0
     FROM generate_series(1, $6::bigint) n CROSS JOIN LATERAL (
         SELECT now() - interval '10 seconds'
-               - (($7::float8 * 3600) * pow((n * 7919 % $6)::float8 / $6, 1.0 + 0.4 * sin(n))) * interval '1 second' AS at
+               - $7::float8 * pow((n * 7919 % $6)::float8 / $6, 1.0 + 0.4 * sin(n)) * interval '1 hour' AS at
     ) x
 """
 

@@ -17,6 +17,7 @@ from tests.gateway.hostile import FRAGMENTS, HOSTS, RawClient, Reply, hostile_te
 PUBLIC = {
     *("GET /health/live", "GET /health/ready", "GET /metrics"),
     *("GET /openapi.json", "GET /docs", "GET /docs/style.css"),
+    *("GET /", "GET /admin", "GET /admin/{path}"),
     "POST /admin/v1/login",
 }
 NUM_TEXTS, NUM_TEXTS_FULL = 500, 5000

@@ -53,8 +53,8 @@ export function Engine({ engine }) {
     </header>
     <div class="engine-gauges">
       <div class="gauge"><div class="gauge-head"><span>Running</span><span class="num"><b>${format.count(engine.num_running)}</b></span></div><div class="gauge-foot">${format.count(engine.num_waiting)} waiting${engine.adapters_waiting ? `, ${engine.adapters_waiting} for an adapter` : ""}</div></div>
-      <${Gauge} label="KV cache" used=${engine.kv_blocks_used ?? 0} max=${engine.kv_blocks_total ?? 0} hint="blocks" warn=${0.9} bad=${1.01} />
-      <${Gauge} label="Adapter slots" used=${engine.adapter_slots_used ?? 0} max=${engine.adapter_slots_total ?? 0} hint=${`${adapters.length} known by name`} warn=${1.01} bad=${1.01} />
+      <${Gauge} label="KV cache" used=${engine.kv_blocks_used ?? 0} max=${engine.kv_blocks_total ?? 0} hint=${engine.kv_blocks_total ? `${format.percent(engine.kv_blocks_used / engine.kv_blocks_total)} of its blocks` : "no blocks"} warn=${0.9} bad=${1.01} />
+      <${Gauge} label="Adapter slots" used=${engine.adapter_slots_used ?? 0} max=${engine.adapter_slots_total ?? 0} warn=${1.01} bad=${1.01} />
     </div>
     ${adapters.length > 0 &&
     html`<div class="slots" aria-label="Adapters in slots">

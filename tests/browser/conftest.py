@@ -1,0 +1,108 @@
+"""One gateway, one database and one Chromium for all tests in a browser; each test has pages and logins of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import asyncpg
+import httpx
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, async_playwright
+
+from tests.browser.house import OWNER, PASSWORD, BrowserHouse, open_house
+from tests.browser.install import find_chromium
+from tests.browser.watched import WATCH_POLICY, Watched
+from tests.conftest import with_database
+
+Mode = Literal["light", "dark", "phone"]
+SIZES = {"light": (1360, 860), "dark": (1360, 860), "phone": (390, 844)}
+DATABASE = "browser"
+
+Visit = Callable[..., Awaitable[Watched]]
+"""visit(email or None, mode="light") gives a page of somebody who is signed in, or of nobody."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """They share one event loop, which the browser is bound to."""
+    for item in items:
+        if "browser" in item.path.parts and isinstance(item, pytest.Function) and asyncio.iscoroutinefunction(item.obj):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
+@pytest.fixture(scope="session")
+def browser_house(
+    postgres: str, database_template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrowserHouse]:
+    asyncio.run(_create_database(postgres, database_template))
+    with open_house(with_database(postgres, DATABASE), tmp_path_factory.mktemp("browser")) as house:
+        yield house
+
+
+async def _create_database(postgres: str, template: str) -> None:
+    conn = await asyncpg.connect(postgres)
+    try:
+        await conn.execute(f"CREATE DATABASE {DATABASE} TEMPLATE {template}")
+    finally:
+        await conn.close()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def chromium(browser_house: BrowserHouse) -> AsyncIterator[Browser]:
+    path = find_chromium()
+    assert path is not None, "no Chromium here: python -m tests.browser.install"
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        await browser.close()
+
+
+@pytest.fixture(scope="session")
+def cookies() -> dict[str, dict[str, Any]]:
+    """Of people who have signed in already: passwords are slow to check."""
+    return {}
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def visit(
+    chromium: Browser, browser_house: BrowserHouse, cookies: dict[str, dict[str, Any]]
+) -> AsyncIterator[Visit]:
+    opened: list[Watched] = []
+
+    async def visit(email: str | None = OWNER, mode: Mode = "light") -> Watched:
+        width, height = SIZES[mode]
+        context = await chromium.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if mode == "dark" else "light",
+            locale="en-GB",
+            timezone_id="Europe/Berlin",
+            reduced_motion="reduce",
+            has_touch=mode == "phone",
+        )
+        await context.add_init_script(WATCH_POLICY)
+        if email is not None:
+            if email not in cookies:
+                cookies[email] = await sign_in(browser_house.url, email)
+            await context.add_cookies([cookies[email]])  # type: ignore[list-item]
+        page = Watched(await context.new_page(), browser_house.url)
+        page.page.set_default_timeout(15_000)
+        opened.append(page)
+        return page
+
+    yield visit
+    wrong = [text for page in opened for text in await page.wrong()]
+    for page in opened:
+        await page.page.context.close()
+    assert wrong == []
+
+
+async def sign_in(url: str, email: str, password: str = PASSWORD) -> dict[str, Any]:
+    """The cookie of a new login, as a browser takes it."""
+    async with httpx.AsyncClient() as client:
+        reply = await client.post(f"{url}/admin/v1/login", json={"email": email, "password": password}, timeout=30)
+    assert reply.status_code == 200, reply.text
+    name, value = next(iter(reply.cookies.items()))
+    return {"name": name, "value": value, "url": url, "httpOnly": True, "sameSite": "Strict"}

@@ -1,0 +1,144 @@
+"""The frame: places by key and by click, the time range and the project in the URL, themes, roles."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import expect
+
+from tests.browser.conftest import Visit
+from tests.browser.house import ADMIN, BILLING, MEMBER, VIEWER, BrowserHouse
+from tests.browser.watched import Watched
+
+
+async def rail(page: Watched) -> list[str]:
+    await page.page.locator(".rail-links").wait_for(state="attached")
+    return await page.page.locator(".rail-links .rail-link").all_inner_texts()
+
+
+@pytest.mark.parametrize(
+    ("email", "places"),
+    [
+        (ADMIN, ["Overview", "Tenants", "Adapters", "Usage", "Playground", "Requests", "System"]),
+        (VIEWER, ["Overview", "Tenants", "Adapters", "Usage", "Requests", "System"]),
+        (BILLING, ["Overview", "Tenants", "Usage", "Requests", "System"]),
+        (MEMBER, ["Overview", "Adapters", "Keys", "Usage", "Limits", "Playground", "Requests"]),
+    ],
+)
+async def test_the_rail_shows_what_a_role_may_see(visit: Visit, email: str, places: list[str]) -> None:
+    page = await visit(email)
+    await page.open("account")
+    assert await rail(page) == places
+
+
+async def test_what_a_role_may_not_see_says_so(visit: Visit) -> None:
+    page = await visit(BILLING)
+    await page.open("system/audit")
+    await expect(page.page.get_by_role("heading", name="Your role does not show this")).to_be_visible()
+    page = await visit(MEMBER)
+    await page.open("system")
+    await expect(page.page.get_by_role("heading", name="Your role does not show this")).to_be_visible()
+
+
+async def test_keys_lead_from_place_to_place(visit: Visit, browser_house: BrowserHouse) -> None:
+    page = await visit()
+    await page.open("account")
+    await page.go("g s")
+    await page.page.wait_for_url("**/admin/system")
+    await expect(page.page.get_by_role("link", name="System", exact=True)).to_have_attribute("aria-current", "page")
+    await page.go("?")
+    dialog = page.page.get_by_role("dialog", name="Keyboard shortcuts")
+    await expect(dialog).to_contain_text("Go to System")
+    await page.screenshot("light/shortcuts")
+    await page.page.keyboard.press("Escape")
+    await expect(dialog).to_have_count(0)
+    await page.go("/")
+    box = page.page.get_by_role("combobox", name="Search")
+    await expect(box).to_be_focused()
+    await box.press_sequentially("overv")
+    await page.page.keyboard.press("Enter")
+    await page.page.wait_for_url(f"{browser_house.url}/admin/")
+
+
+async def test_the_time_range_is_in_the_url_and_stays(visit: Visit) -> None:
+    page = await visit()
+    await page.open("")
+    await page.page.get_by_role("button", name="Time range: Last 24 hours").click()
+    await page.page.get_by_role("menuitemradio", name="Last 7 days").click()
+    await page.page.wait_for_url("**/admin/?range=7d")
+    await page.go("g s")
+    await page.page.wait_for_url("**/admin/system?range=7d")
+    await page.page.reload()
+    await expect(page.page.get_by_role("button", name="Time range: Last 7 days")).to_be_visible()
+    await page.page.go_back()
+    await page.page.wait_for_url("**/admin/?range=7d")
+    await page.page.go_back()
+    await expect(page.page.get_by_role("button", name="Time range: Last 24 hours")).to_be_visible()
+
+
+async def test_a_project_is_looked_at_until_another_is(visit: Visit, browser_house: BrowserHouse) -> None:
+    page = await visit()
+    await page.open("")
+    await page.page.get_by_role("button", name="Project: All tenants").click()
+    await page.page.get_by_role("menuitemradio", name="globex").click()
+    await page.page.wait_for_url(f"**/admin/?project={browser_house.projects['globex']}")
+    await expect(page.page.get_by_role("heading", level=1)).to_have_text("globex")
+    await page.go("g s")
+    await expect(page.page.get_by_role("button", name="Project: globex")).to_be_visible()
+
+
+async def test_a_theme_is_kept_and_can_be_the_systems(visit: Visit) -> None:
+    page = await visit(mode="light")
+    await page.open("account")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = await page.page.evaluate(ground)
+
+    async def choose(name: str) -> None:
+        await page.page.get_by_role("button", name="Account of").click()
+        await page.page.get_by_role("menuitemradio", name=name).click()
+
+    await choose("Dark")
+    dark = await page.page.evaluate(ground)
+    assert dark != light
+    await page.page.reload()
+    await page.settled()
+    assert await page.page.evaluate(ground) == dark
+    await choose("System theme")
+    assert await page.page.evaluate(ground) == light
+
+
+async def test_live_updates_pause_where_everybody_sees_it(visit: Visit) -> None:
+    page = await visit()
+    await page.open("account")
+    await page.go("l")
+    await expect(page.page.get_by_role("button", name="Paused")).to_have_attribute("aria-pressed", "true")
+    await page.page.get_by_role("button", name="Paused").click()
+    await expect(page.page.get_by_role("button", name="Paused")).to_have_count(0)
+
+
+async def test_keyboards_see_where_they_are_and_skip_the_rail(visit: Visit) -> None:
+    page = await visit()
+    await page.open("account")
+    await page.page.keyboard.press("Tab")
+    await expect(page.page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    await page.page.keyboard.press("Enter")
+    await expect(page.page.locator("#main")).to_be_focused()
+    await page.page.keyboard.press("Tab")
+    outline = await page.page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+
+
+async def test_on_a_phone_places_are_in_a_dock(visit: Visit) -> None:
+    page = await visit(mode="phone")
+    await page.open("account")
+    dock = page.page.locator(".dock")
+    await dock.get_by_role("button", name="More places").tap()
+    await page.page.get_by_role("menuitem", name="System").tap()
+    await page.page.wait_for_url("**/admin/system")
+    assert await page.page.locator(".rail").is_visible() is False
+
+
+async def test_the_first_paint_is_there_within_a_second(visit: Visit) -> None:
+    page = await visit()
+    await page.open("")
+    paint_ms = await page.page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    assert paint_ms <= 1000

@@ -1,0 +1,98 @@
+"""A page of a browser that is watched: what its console says, what the Content-Security-Policy stops, which requests
+fail. A test ends with an error if there was any of it that it did not expect."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import ConsoleMessage, Page, Response, expect
+
+REPOSITORY = Path(__file__).parent.parent.parent
+SCREENSHOTS = REPOSITORY / "build" / "screenshots"
+SERIOUS = ("serious", "critical")
+WATCH_POLICY = """
+    window.violations = [];
+    document.addEventListener("securitypolicyviolation",
+        (event) => window.violations.push(`${event.violatedDirective} ${event.blockedURI} ${event.sourceFile}`));
+"""
+WAITING = ".skeleton, .skeleton-space, [aria-busy=true]"
+FAILED_LOAD = re.compile(r"Failed to load resource: the server responded with a status of (\d+)")
+
+WHO_AM_I = re.compile(r"401 GET /admin/v1/session")
+"""How the sign-in page learns that nobody is signed in."""
+
+
+PENDING = re.compile(r"404 GET /v1/organization/(live|alerts|traffic|search)")
+
+
+class Watched:
+    """A page, and what went wrong in it. expected: patterns of "STATUS METHOD PATH" that a test causes."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        self.url = url
+        self.expected = [WHO_AM_I, PENDING]
+        self._wrong: list[str] = []
+        page.on("console", self._on_console)
+        page.on("pageerror", lambda error: self._wrong.append(f"error: {error}"))
+        page.on("response", self._on_response)
+
+    def expect(self, pattern: str) -> None:
+        """Requests that fail in this way are part of the test: "401 POST /admin/v1/login"."""
+        self.expected.append(re.compile(pattern))
+
+    async def open(self, path: str) -> None:
+        """A path of the dashboard, until it has settled."""
+        await self.page.goto(f"{self.url}/admin/{path.lstrip('/')}")
+        await self.settled()
+
+    async def settled(self) -> None:
+        """Until what the page asked for is there: nothing stands in for data any more."""
+        # Not wait_for_function, whose text the Content-Security-Policy lets nobody evaluate.
+        await self.page.locator(".page, .signin, .alone").first.wait_for()
+        await expect(self.page.locator(WAITING)).to_have_count(0)
+
+    async def go(self, keys: str) -> None:
+        """Type a shortcut such as "g t"."""
+        for key in keys.split():
+            await self.page.keyboard.press(key)
+
+    async def screenshot(self, name: str) -> None:
+        """All of the page, whatever its length, as build/screenshots/NAME.png."""
+        size = self.page.viewport_size
+        assert size is not None
+        height: int = await self.page.evaluate("document.documentElement.scrollHeight")
+        await self.page.set_viewport_size({"width": size["width"], "height": max(size["height"], height)})
+        path = SCREENSHOTS / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        await self.page.screenshot(path=path, animations="disabled")
+        await self.page.set_viewport_size(size)
+
+    async def violations(self) -> list[str]:
+        """What axe finds serious or critical in the page as it is, in words."""
+        found: dict[str, Any] = (await Axe().run(self.page)).response
+        return [
+            f"{violation['id']}: {node['html'][:160]} ({node.get('failureSummary', '').splitlines()[-1:]})"
+            for violation in found["violations"]
+            if violation["impact"] in SERIOUS
+            for node in violation["nodes"][:5]
+        ]
+
+    async def wrong(self) -> list[str]:
+        """Everything that should not have been."""
+        stopped = [] if self.page.is_closed() else await self.page.evaluate("window.violations ?? []")
+        return [*self._wrong, *(f"policy: {text}" for text in stopped)]
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning") and FAILED_LOAD.match(message.text) is None:
+            self._wrong.append(f"console: {message.text}")
+
+    def _on_response(self, response: Response) -> None:
+        if response.status < 400:
+            return
+        what = f"{response.status} {response.request.method} {response.url.removeprefix(self.url)}"
+        if not any(pattern.search(what) for pattern in self.expected):
+            self._wrong.append(what)
