@@ -64,6 +64,7 @@ def build_app(services: Services) -> Litestar:
     return Application(
         metrics=services.metrics,
         trusted_proxies=settings.trusted_networks,
+        refusals=services.refusals,
         route_handlers=[
             openai,
             Router(

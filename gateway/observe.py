@@ -61,6 +61,9 @@ class Metrics:
             ["kind"],
             registry=registry,
         )
+        self.refusals_lost = Counter(
+            "lorikeet_refusals_lost", "Refused requests that are in no list, for lack of room.", registry=registry
+        )
         self.usage_written = Counter("lorikeet_usage_events_written", "Usage events in the ledger.", registry=registry)
         self.usage_waiting = Gauge(
             "lorikeet_usage_events_waiting",

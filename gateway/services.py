@@ -52,6 +52,7 @@ from gateway.metering.service import Metering
 from gateway.observe import SHARED_METRICS_DIR, Metrics
 from gateway.outbound import Guard
 from gateway.pipeline import Pipeline
+from gateway.refusals import Refusals
 from gateway.routing.resolve import Resolver
 from gateway.settings import Settings
 from gateway.tenancy.authenticate import Authenticator
@@ -81,6 +82,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     admin: AdminServices
     idempotency: Idempotency
     chats: StoredChats
+    refusals: Refusals
 
 
 @asynccontextmanager
@@ -132,6 +134,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         await _start(stack, authenticator, limiter, metering, backend, Purger(database))
         writes = Writes(metrics.content_lost)
         idempotency = Idempotency(database, cipher, writes)
+        refusals = Refusals(database, metrics.refusals_lost)
         residency = Residency(database, [backend])
         authenticator.changes.subscribe(residency.changed)
         _run(
@@ -142,6 +145,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             lifecycle,
             *_ways_in(settings, database, lifecycle),
             residency,
+            refusals,
             WebhookSender(database, allow_private=settings.private_webhooks),
             Deliverer(database, places_below(settings.export_dir, allow_private=settings.private_webhooks)),
             Bookkeeper(database),
@@ -166,6 +170,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             admin=admin,
             idempotency=idempotency,
             chats=StoredChats(database, cipher, writes),
+            refusals=refusals,
         )
 
 

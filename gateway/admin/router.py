@@ -35,6 +35,7 @@ from gateway.admin.prices import PriceController
 from gateway.admin.projects import ProjectController
 from gateway.admin.rate_limits import RateLimitController
 from gateway.admin.reconciliation import ReconciliationController
+from gateway.admin.refusals import ProjectRefusalController, RefusalController
 from gateway.admin.requests import ProjectRequestController, RequestController
 from gateway.admin.service_accounts import ServiceAccountController
 from gateway.admin.services import AdminServices
@@ -96,6 +97,8 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     list_engines,
     RequestController,
     ProjectRequestController,
+    RefusalController,
+    ProjectRefusalController,
 )
 
 

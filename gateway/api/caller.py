@@ -23,6 +23,7 @@ def provide_caller(authenticator: Authenticator) -> Provide:
         call = call_of(request.scope)
         principal = await authenticator.authenticate(request.headers.get("authorization"), call.address)
         call.organization, call.tenant = principal.organization_id, principal.project_id
+        call.api_key_id = principal.api_key_id
         require(principal, "inference")
         return principal
 

@@ -25,8 +25,11 @@ from litestar.types import (
 )
 
 from gateway.db.ids import new_id
+from gateway.errors import GatewayError
 from gateway.observe import Metrics
+from gateway.refusals import Refusals, Refused
 from gateway.tenancy.addresses import Network, client_address, contains
+from gateway.tenancy.keys import parse_key
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +39,8 @@ _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 class Call(msgspec.Struct):
     """One HTTP request. organization, tenant and model are set by whoever finds them out; error is a code.
 
-    user, safety_identifier: digests of who the client says its own user is, see `tell_user`.
+    refusal: what was raised before a reply began. user, safety_identifier: digests of who the client says its own user
+    is, see `tell_user`.
     address: the client's. is_https: of the client's own connection. client_gone: the server said that the client
     disconnected. headers: more of the reply's; num_admitted: prompts that an engine may have worked on; on_end: called
     when the reply is over, however it ended.
@@ -49,10 +53,12 @@ class Call(msgspec.Struct):
     status: int = 0
     organization: str = ""
     tenant: str = ""
+    api_key_id: str = ""
     model: str = ""
     user: str = ""
     safety_identifier: str = ""
     error: str | None = None
+    refusal: GatewayError | None = None
     client_gone: bool = False
     headers: tuple[tuple[str, str], ...] = ()
     num_admitted: int = 0
@@ -85,8 +91,17 @@ class Application(Litestar):
     Middleware would not do: Litestar runs none for a path it does not know.
     """
 
-    def __init__(self, *, metrics: Metrics, trusted_proxies: Sequence[Network] = (), **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        metrics: Metrics,
+        trusted_proxies: Sequence[Network] = (),
+        refusals: Refusals | None = None,
+        **options: Any,
+    ) -> None:
+        """refusals: remembers which requests for tenants' work were refused."""
         self._metrics = metrics
+        self._refusals = refusals
         self._trusted_proxies = trusted_proxies
         super().__init__(**options)
 
@@ -119,8 +134,24 @@ class Application(Litestar):
             if call.on_end is not None:
                 call.on_end()
             route = str(scope.get("path_template") or "unknown")
+            if call.refusal is not None and self._refusals is not None and is_work(route):
+                self._refusals.add(_refused(call, call.refusal, route, scope))
             self._metrics.count_http(scope["method"], route, call.status)
             log.info("request", route=route, method=scope["method"], **_log_fields(call, scope))
+
+
+def is_work(route: str) -> bool:
+    """Whether it is what tenants use keys for, and no administration."""
+    return route.startswith("/v1/") and not route.startswith("/v1/organization")
+
+
+def _refused(call: Call, error: GatewayError, route: str, scope: Scope) -> Refused:
+    key = None
+    if not call.tenant:  # whose key was refused itself
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        parsed = parse_key(given[0].decode("latin-1").partition(" ")[2].strip()) if given else None
+        key = parsed.sha256 if parsed is not None else None
+    return Refused(call.request_id, call.organization, call.tenant, call.api_key_id, key, route, call.model, error)
 
 
 def _origin(scope: HTTPScope, trusted: Sequence[Network]) -> tuple[str, bool]:

@@ -114,7 +114,8 @@ def _unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[b
 def _render(
     request: Request[Any, Any, Any], error: GatewayError, status: int, headers: dict[str, str]
 ) -> Response[bytes]:
-    call_of(request.scope).error = error.code
+    call = call_of(request.scope)
+    call.error, call.refusal = error.code, error
     return Response(
         msgspec.json.encode(body_of(error)), status_code=status, media_type="application/json", headers=headers
     )

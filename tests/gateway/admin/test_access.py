@@ -140,6 +140,8 @@ MEANT = {
     ("status",): "organization",
     ("engines",): "organization",
     ("requests",): "billing",
+    ("refusals",): "limits",
+    ("projects", "refusals"): "limits",
     ("projects", "requests"): "billing",
     ("reconciliation",): "organization",
     ("reconciliation", "lost_journals"): "billing",

@@ -31,9 +31,9 @@ def minutes_ago(minutes: float) -> datetime.datetime:
 @shared
 async def database(postgres: str, database_template: str) -> AsyncIterator[Database]:
     conn = await asyncpg.connect(postgres)
-    await conn.execute(f"CREATE DATABASE requests TEMPLATE {database_template}")
+    await conn.execute(f"CREATE DATABASE recent_requests TEMPLATE {database_template}")
     await conn.close()
-    async with await Database.connect(with_database(postgres, "requests")) as database:
+    async with await Database.connect(with_database(postgres, "recent_requests")) as database:
         yield database
 
 

@@ -1,0 +1,195 @@
+"""Who was refused can look up why; what is kept of refusals is bounded, and holds nothing of what requests said."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from gateway.db.keys import create_key, revoke_key
+from gateway.db.pool import Database
+from gateway.db.refusals import KEPT_FOR, MAX_PER_PROJECT, MAX_REQUEST_IDS, drop_old_refusals, list_refusals
+from gateway.errors import GatewayError, InvalidApiKey, InvalidRequest, Overloaded
+from gateway.refusals import MAX_KINDS, MAX_KINDS_OF_STRANGERS, Refusals, Refused
+from gateway.tenancy.keys import new_key
+from tests.gateway.billing.books import Books, open_books
+from tests.gateway.conftest import House
+
+SECRET = "my aunt's recipe"
+
+
+@pytest.fixture
+async def books(database: Database) -> Books:
+    return await open_books(database)
+
+
+@pytest.fixture
+def lost() -> Counter:
+    return Counter("lost", "Lost.", registry=CollectorRegistry())
+
+
+@pytest.fixture
+def refusals(database: Database, lost: Counter) -> Refusals:
+    """Which writes when it is told to."""
+    return Refusals(database, lost)
+
+
+def refused(books: Books, request_id: str, error: GatewayError, **changes: Any) -> Refused:
+    values: dict[str, Any] = {
+        "request_id": request_id,
+        "organization_id": books.organization_id,
+        "project_id": books.project_id,
+        "api_key_id": "key_a",
+        "key_sha256": None,
+        "endpoint": "/v1/completions",
+        "model": "tiny",
+        "error": error,
+    }
+    return Refused(**(values | changes))
+
+
+async def kept(books: Books, limit: int = 5000) -> list[Any]:
+    async with books.database.acquire() as conn:
+        return await list_refusals(conn, books.organization_id, project_ids=None, before=2**62, limit=limit)
+
+
+async def test_alike_ones_of_a_minute_are_one_row_over_all_gateways(
+    books: Books, refusals: Refusals, lost: Counter
+) -> None:
+    other = Refusals(books.database, lost)
+    error = Overloaded("No engine can take the request now.")
+    for number in range(200):
+        (refusals if number % 2 else other).add(refused(books, f"req_{number}", error))
+    refusals.add(refused(books, "req_else", error, model="tiny:pirate"))
+    await refusals.flush()
+    await other.flush()
+    rows = {row.model: row for row in await kept(books)}
+    # A minute may have ended in between; then there are two rows of them.
+    assert sum(row.num for row in await kept(books)) == 201
+    assert rows["tiny"].message == error.message and len(rows["tiny"].request_ids) <= MAX_REQUEST_IDS
+    assert rows["tiny:pirate"].request_ids == ["req_else"]
+
+
+async def test_memory_is_bounded_and_what_finds_no_room_is_counted(
+    books: Books, refusals: Refusals, lost: Counter
+) -> None:
+    for number in range(MAX_KINDS_OF_STRANGERS + 50):
+        strange = {"organization_id": "", "project_id": "", "key_sha256": number.to_bytes(32)}
+        refusals.add(refused(books, f"req_s{number}", InvalidApiKey("Incorrect."), **strange))
+    assert lost._value.get() == 50
+    for number in range(MAX_KINDS):
+        refusals.add(refused(books, f"req_{number}", InvalidRequest("Wrong."), model=f"m{number}"))
+    assert lost._value.get() == 50 + MAX_KINDS_OF_STRANGERS
+    await refusals.flush()
+    assert len(await kept(books)) == MAX_KINDS - MAX_KINDS_OF_STRANGERS, "and none of keys that nobody has"
+
+
+async def test_of_each_project_the_newest_stay_and_for_a_week(books: Books, refusals: Refusals) -> None:
+    globex = await open_books(books.database, "globex")
+    refusals.add(refused(globex, "req_globex", InvalidRequest("Wrong.")))
+    await refusals.flush()
+    for number in range(MAX_PER_PROJECT + 100):
+        refusals.add(refused(books, f"req_{number}", InvalidRequest("Wrong."), model=f"m{number}"))
+        if number % 500 == 499:
+            await refusals.flush()
+    await refusals.flush()
+    rows = await kept(books)
+    assert sum(row.project_id == books.project_id for row in rows) == MAX_PER_PROJECT
+    assert int(rows[0].model[1:]) >= MAX_PER_PROJECT, "of those that were written last"
+    assert rows[-1].project_id == globex.project_id
+    async with books.database.acquire() as conn:
+        await conn.execute("UPDATE refusals SET created_at = created_at - $1::interval", KEPT_FOR)
+        await drop_old_refusals(conn)
+        assert await conn.fetchval("SELECT count(*) FROM refusals") == 0
+
+
+async def test_a_key_that_was_good_once_leads_to_its_project(books: Books, refusals: Refusals) -> None:
+    made = new_key()
+    async with books.database.acquire() as conn:
+        key = await create_key(
+            conn,
+            organization_id=books.organization_id,
+            project_id=books.project_id,
+            name="old",
+            public=made.public,
+            sha256=made.sha256,
+            scopes=["inference"],
+        )
+        assert key is not None
+        await revoke_key(conn, books.project_id, key.id)
+    stranger = {"organization_id": "", "project_id": "", "api_key_id": ""}
+    refusals.add(refused(books, "req_1", InvalidApiKey("Incorrect."), **stranger, key_sha256=made.sha256))
+    await refusals.flush()
+    (row,) = await kept(books)
+    assert (row.project_id, row.api_key_id, row.code) == (books.project_id, key.id, "invalid_api_key")
+
+
+async def test_without_a_database_they_are_lost_and_counted_and_nobody_waits(
+    books: Books, refusals: Refusals, lost: Counter
+) -> None:
+    await books.database.close()
+    refusals.add(refused(books, "req_1", InvalidRequest("Wrong.")))
+    await refusals.flush()
+    assert lost._value.get() == 1
+
+
+@pytest.fixture
+async def operator(house: House) -> AsyncIterator[httpx.AsyncClient]:
+    headers = {"authorization": f"Bearer {house.operator_key}"}
+    async with httpx.AsyncClient(base_url=f"{house.url}/v1/organization", headers=headers, timeout=30) as client:
+        yield client
+
+
+async def explained(operator: httpx.AsyncClient, request_id: str) -> dict[str, Any]:
+    """As soon as it is written."""
+    async with asyncio.timeout(10):
+        while True:
+            reply = await operator.get(f"/refusals/{request_id}")
+            if reply.status_code == 200:
+                found: dict[str, Any] = reply.json()
+                return found
+            await asyncio.sleep(0.1)
+
+
+async def ask(house: House, **fields: Any) -> httpx.Response:
+    body = {"model": "tiny", "prompt": SECRET, "max_tokens": 4} | fields
+    headers = {"authorization": f"Bearer {house.acme.key}"}
+    async with httpx.AsyncClient(headers=headers) as client:
+        return await client.post(f"{house.url}/v1/completions", json=body)
+
+
+async def test_a_limit_that_refused_is_explained_with_what_helps(house: House, operator: httpx.AsyncClient) -> None:
+    limits = f"/projects/{house.acme.project_id}/limits"
+    limit = {"unit": "tokens", "window": "day", "max": 1, "model": "tiny"}
+    limit_id = (await operator.post(limits, json=limit)).json()["id"]
+    try:
+        async with asyncio.timeout(10):
+            while (reply := await ask(house)).status_code == 200:  # noqa: ASYNC110 - the gateway hears of it by itself
+                await asyncio.sleep(0.1)
+    finally:
+        await operator.delete(f"{limits}/{limit_id}")
+    assert reply.status_code == 429
+    found = await explained(operator, reply.headers["x-request-id"])
+    assert (found["status"], found["code"]) == (429, reply.json()["error"]["code"])
+    assert found["limit"]["id"] == limit_id and found["limit"]["asked"] > found["limit"]["max"] == 1
+    assert "ask for less" in found["advice"] and found["project_id"] == house.acme.project_id
+    listed = (await operator.get(f"/projects/{house.acme.project_id}/refusals")).json()["data"]
+    assert found["id"] in [each["id"] for each in listed]
+
+
+async def test_what_a_request_said_is_not_kept(house: House, operator: httpx.AsyncClient) -> None:
+    wrong = await ask(house, temperature=SECRET)
+    assert wrong.status_code == 400
+    found = await explained(operator, wrong.headers["x-request-id"])
+    assert (found["param"], SECRET in str(found)) == ("temperature", False)
+    assert "temperature" in found["advice"] and found["limit"] is None
+    nowhere = await ask(house, model="tiny:nothing")
+    found = await explained(operator, nowhere.headers["x-request-id"])
+    assert (found["code"], found["model"]) == ("model_not_found", "tiny:nothing")
+    assert SECRET not in (await operator.get("/refusals", params={"limit": 100})).text
+    assert (await operator.get("/refusals/req_nothing")).status_code == 404
+    assert (await operator.get("/refusals", params={"after": "ref_x"})).status_code == 400
