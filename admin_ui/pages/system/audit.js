@@ -8,20 +8,22 @@ import { Time } from "../../components/numbers.js";
 import { Facts, Page } from "../../components/page.js";
 import { Table } from "../../components/table.js";
 import { get } from "../../lib/api.js";
-import { useList } from "../../lib/data.js";
+import { useApi, useList } from "../../lib/data.js";
 import { exactly } from "../../lib/format.js";
 import { html, useState } from "../../lib/html.js";
 import { useProjectId, useProjectNames } from "../../lib/projects.js";
 import { here, setQuery, to, useQuery } from "../../lib/router.js";
+import { can } from "../../lib/session.js";
 import { useRange } from "../../lib/time.js";
+import { shownAs, titleOf } from "../tenants/limits/words.js";
 import { Change } from "./change.js";
 import { SystemTabs } from "./tabs.js";
 
-/** {title, address} of who did it: a person, a key, or the system itself. */
-function actorOf({ actor }) {
+/** {id, title, address} of who did it: a person, a key, or the system itself. keyName(id): of operator keys. */
+function actorOf({ actor }, keyName) {
   if (actor.type === "session") return { id: actor.session.user.id, title: actor.session.user.email ?? actor.session.user.id, address: actor.session.ip_address };
   const { id, ip_address: address } = actor[actor.type];
-  return { id, title: actor.type === "api_key" ? `key ${id}` : `${actor.type} ${id}`, address };
+  return { id, title: actor.type === "api_key" ? `key ${keyName(id)}` : `${actor.type} ${id}`, address };
 }
 
 const objectOf = (row) => row[row.type];
@@ -42,11 +44,13 @@ export default function AuditLog() {
     "effective_at[lt]": range.end,
   }, { limit: 50 });
   const names = useProjectNames();
+  const keys = useApi(can("admin_keys.read") ? "/admin_api_keys" : null, { limit: 100 });
+  const keyName = (id) => keys.data?.data.find((key) => key.id === id)?.name ?? id;
   const entry = list.items?.find(({ id }) => id === chosen);
   const columns = [
     { key: "effective_at", title: "When", format: "time" },
     { key: "type", title: "What", render: ({ type }) => html`<${Badge}>${type}<//>` },
-    { key: "actor", title: "Who", value: (row) => actorOf(row).title },
+    { key: "actor", title: "Who", value: (row) => actorOf(row, keyName).title },
     { key: "object", title: "To what", value: (row) => nameOf(objectOf(row)), render: (row) => html`<span class="ellipsis">${nameOf(objectOf(row))}</span>` },
     { key: "project", title: "Tenant", value: (row) => row.project && names(row.project.id) },
     { key: "sequence", title: "No.", align: "end", value: (row) => row.sequence },
@@ -56,16 +60,16 @@ export default function AuditLog() {
   return html`<${Page} title="System" tabs=${html`<${SystemTabs} />`} lead=${lead}>
     <${Verify} />
     <${Filters} event=${event} actor=${actor} object=${object} />
-    <${Table} label="Audit log" columns=${columns} rows=${list.items} href=${({ id }) => here({ entry: id })} error=${list.error} reload=${list.reload} loading=${list.loading} hasMore=${list.hasMore} more=${list.more}
+    <${Table} label="Audit log" filter=${false} columns=${columns} rows=${list.items} href=${({ id }) => here({ entry: id })} error=${list.error} reload=${list.reload} loading=${list.loading} hasMore=${list.hasMore} more=${list.more}
       empty=${html`<${Empty} icon="shield" title="No change fits" action=${(event || actor || object) && html`<${Button} onClick=${() => setQuery({ event: null, actor: null, object: null })}>Remove the filters<//>`}>Everything that anybody changes is recorded. A longer time range is at the top.<//>`} />
-    ${entry && html`<${Entry} row=${entry} names=${names} />`}
+    ${entry && html`<${Entry} row=${entry} names=${names} keyName=${keyName} />`}
   <//>`;
 }
 
 /** What a thing was called, in what was recorded of it. */
 function nameOf({ id, before, after }) {
   const shown = after ?? before ?? {};
-  return shown.name ?? shown.email ?? shown.url ?? id;
+  return shown.name ?? shown.email ?? shown.url ?? (shown.unit ? `${titleOf(shown)}: ${shownAs(shown.unit)(shown.max)}` : id);
 }
 
 function Filters({ event, actor, object }) {
@@ -106,8 +110,8 @@ function Verify() {
   return html`<${Notice} tone="bad" title="The chain is broken at entry ${sequence}" action=${button}>${reason} Somebody changed the database by hand: compare it with a backup from before.<//>`;
 }
 
-function Entry({ row, names }) {
-  const who = actorOf(row);
+function Entry({ row, names, keyName }) {
+  const who = actorOf(row, keyName);
   const { id, before, after } = objectOf(row);
   return html`<${Dialog} title=${row.type} side onClose=${() => setQuery({ entry: null })}>
     <div class="stack">

@@ -63,18 +63,18 @@ function useMonth() {
     const row = byId.get(id);
     return row ? { num_requests: row.num_requests, cost_nanos: row.cost_nanos, currency: row.currency, tokens: row.input_tokens + row.output_tokens } : none;
   };
-  return { of, known: !!rows, start, end, cost: (rows ?? []).reduce((sum, row) => sum + row.cost_nanos, 0), currency: rows?.[0]?.currency };
+  return { of, isMissing: top.error?.isMissing, start, end, cost: (rows ?? []).reduce((sum, row) => sum + row.cost_nanos, 0), currency: rows?.[0]?.currency };
 }
 
-function columnsFor({ start, end }) {
+function columnsFor({ isMissing: hide, start, end }) {
   const month = `from=${start}&to=${end}`;
   const link = (page, inside) => ({ id, ...row }) => html`<a class="quiet-link" href="/admin/${page}?project=${id}&${month}">${inside(row)}</a>`;
   return [
     { key: "name", title: "Tenant" },
     { key: "status", title: "State", render: ({ status }) => html`<${Badge} dot>${status}<//>` },
-    { key: "num_requests", title: "Requests this month", format: "count", total: true, render: link("requests", (row) => html`<${Num} value=${row.num_requests} />`) },
-    { key: "tokens", title: "Tokens", format: "tokens", total: true, render: link("usage", (row) => html`<${Num} value=${row.tokens} kind="tokens" />`) },
-    { key: "cost_nanos", title: "Cost", format: "money", total: true, render: link("usage", (row) => html`<${Money} nanos=${row.cost_nanos} currency=${row.currency} />`) },
+    { key: "num_requests", hide, title: "Requests this month", format: "count", total: true, render: link("requests", (row) => html`<${Num} value=${row.num_requests} />`) },
+    { key: "tokens", hide, title: "Tokens", format: "tokens", total: true, render: link("usage", (row) => html`<${Num} value=${row.tokens} kind="tokens" />`) },
+    { key: "cost_nanos", hide, title: "Cost", format: "money", total: true, render: link("usage", (row) => html`<${Money} nanos=${row.cost_nanos} currency=${row.currency} />`) },
     { key: "alerts", title: "Limits", value: ({ alerts }) => alerts.length, csv: false, render: ({ id, alerts }) => alerts.length
       ? html`<a href=${to("tenants", id, "limits")} title=${alerts.map(({ title }) => title).join("\n")}><${Badge} tone=${alerts.some(({ severity }) => severity === "critical") ? "bad" : "warn"}>${plural(alerts.length, "limit")} near the end<//></a>`
       : html`<span class="faint">–</span>` },

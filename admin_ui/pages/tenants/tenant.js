@@ -77,7 +77,7 @@ function NoTraffic({ range }) {
 /** A card with the first few of a list and a link to all. */
 function Few({ title, href, list, empty, children }) {
   const items = list.data?.data;
-  return html`<${Section} card title=${html`<a href=${href}>${title}</a>`}>
+  return html`<${Section} card title=${html`<a class="quiet-link" href=${href}>${title}</a>`}>
     ${items === undefined
       ? list.error ? html`<${ErrorBox} error=${list.error} retry=${list.reload} />` : html`<${Skeleton} lines=${3} />`
       : items.length === 0 ? html`<p class="hint">${empty}</p>` : children(items)}
