@@ -146,6 +146,7 @@ function Sessions() {
 /** What people call it: "Chrome on Linux". */
 function browser(userAgent) {
   const name = userAgent.match(/Edg|Firefox|Chrome|Safari|curl|python/i)?.[0] ?? "Unknown";
+  if (/curl|python/i.test(name)) return `A program (${name})`;
   const system = userAgent.match(/Windows|Android|iPhone|iPad|Mac OS X|Linux/)?.[0];
   return `${name.replace("Edg", "Edge")}${system ? ` on ${system.replace(" OS X", "")}` : ""}`;
 }

@@ -44,6 +44,7 @@ from gateway.admin.spend_alerts import OrganizationSpendAlertController, Project
 from gateway.admin.spend_limits import OrganizationSpendLimitController, ProjectSpendLimitController
 from gateway.admin.status import status
 from gateway.admin.stripe_customers import StripeCustomerController
+from gateway.admin.traffic import ProjectTrafficController, TrafficController
 from gateway.admin.usage import UsageController
 from gateway.admin.users import UserController
 from gateway.admin.webhooks import WebhookController
@@ -99,6 +100,8 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     ProjectRequestController,
     RefusalController,
     ProjectRefusalController,
+    TrafficController,
+    ProjectTrafficController,
 )
 
 

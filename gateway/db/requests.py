@@ -184,7 +184,10 @@ async def list_requests(conn: Connection, query: RequestQuery) -> RequestsFound:
     values += [list(query.finish_reasons)]
     values += [None if query.project_ids is None else list(query.project_ids)]
     in_few = query.project_ids is not None and len(query.project_ids) <= FEW_PROJECTS
-    found = await conn.fetch(_OF_PROJECTS if in_few else _OF_ORGANIZATION, *values)
+    if in_few:
+        found = await conn.fetch(_OF_PROJECTS, *values)
+    else:
+        found = await conn.fetch(_OF_ORGANIZATION, *values)
     keys = [row for row in found if row["request_id"] is not None]
     shown = keys[: query.limit]
     next_key = None

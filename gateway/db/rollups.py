@@ -75,12 +75,53 @@ _ROLL_UP = """
 """
 
 
+_TRAFFIC = """
+    WITH taken AS (
+        DELETE FROM traffic_queue WHERE id IN (SELECT id FROM traffic_queue ORDER BY id LIMIT $1)
+        RETURNING minute, organization_id, project_id, model, adapter_id, adapter_version, num_requests, num_stop,
+                  num_length, num_cancelled, num_errors, prompt_tokens, cached_tokens, completion_tokens, cost_nanos,
+                  ttft_buckets, tpot_buckets
+    ), added AS (
+        INSERT INTO traffic_rollups AS r (
+            organization_id, level, width, bucket, project_id, model, adapter_id, adapter_version,
+            num_requests, num_stop, num_length, num_cancelled, num_errors, prompt_tokens, cached_tokens,
+            completion_tokens, cost_nanos, ttft_counts, tpot_counts)
+        SELECT t.organization_id, l.level, w.width, date_trunc(w.width, t.minute, 'UTC') AS bucket,
+               CASE WHEN l.level = 'organization' THEN '' ELSE t.project_id END,
+               CASE WHEN l.level = 'full' THEN t.model ELSE '' END,
+               CASE WHEN l.level = 'full' THEN t.adapter_id ELSE '' END,
+               CASE WHEN l.level = 'full' THEN t.adapter_version ELSE 0 END,
+               sum(t.num_requests), sum(t.num_stop), sum(t.num_length), sum(t.num_cancelled), sum(t.num_errors),
+               sum(t.prompt_tokens), sum(t.cached_tokens), sum(t.completion_tokens), sum(t.cost_nanos),
+               time_counts(all_of(t.ttft_buckets)), time_counts(all_of(t.tpot_buckets))
+        FROM taken t CROSS JOIN (VALUES ('minute'), ('hour'), ('day')) AS w (width)
+            CROSS JOIN (VALUES ('organization'), ('project'), ('full')) AS l (level)
+        GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
+        ON CONFLICT (organization_id, level, width, bucket, project_id, model, adapter_id, adapter_version)
+        DO UPDATE SET
+            num_requests = r.num_requests + excluded.num_requests,
+            num_stop = r.num_stop + excluded.num_stop,
+            num_length = r.num_length + excluded.num_length,
+            num_cancelled = r.num_cancelled + excluded.num_cancelled,
+            num_errors = r.num_errors + excluded.num_errors,
+            prompt_tokens = r.prompt_tokens + excluded.prompt_tokens,
+            cached_tokens = r.cached_tokens + excluded.cached_tokens,
+            completion_tokens = r.completion_tokens + excluded.completion_tokens,
+            cost_nanos = r.cost_nanos + excluded.cost_nanos,
+            ttft_counts = added_counts(r.ttft_counts, excluded.ttft_counts),
+            tpot_counts = added_counts(r.tpot_counts, excluded.tpot_counts)
+    )
+    SELECT count(*) FROM taken
+"""
+
+
 async def roll_up(conn: Connection, max_rows: int = MAX_BATCH) -> int | None:
     """Add what waits to the sums, in the caller's transaction; how much that was, None while another one does it."""
     if not await conn.fetchval(_TRY_LOCK, _LOCK_KEY):
         return None
     num_rows: int = await conn.fetchval(_ROLL_UP, max_rows)
-    return num_rows
+    num_of_traffic: int = await conn.fetchval(_TRAFFIC, max_rows)
+    return max(num_rows, num_of_traffic)
 
 
 async def catch_up(database: Database) -> None:

@@ -100,8 +100,8 @@ def open_house(dsn: str, folder: Path) -> Iterator[BrowserHouse]:
         asyncio.run(_write_history(dsn, projects))
         yield BrowserHouse(gateway.url, dsn, operator_key, projects, keys, gateway, engine)
     finally:
-        gateway.stop()
         engine.kill()
+        gateway.stop()
 
 
 def _seed(url: str, operator_key: str) -> tuple[dict[str, str], dict[str, str]]:

@@ -12,9 +12,10 @@ from tests.browser.views import VIEWS
 @pytest.mark.parametrize("mode", ["light", "dark", "phone"])
 async def test_every_view_is_well(visit: Visit, browser_house: BrowserHouse, mode: Mode) -> None:
     page = await visit(mode=mode)
+    await page.open("account")
     found = {}
     for name, path in VIEWS.items():
-        await page.open(path.format(**browser_house.projects))
+        await page.turn_to(path.format(**browser_house.projects))
         assert await page.page.locator("h1").count() == 1, name
         assert await page.page.title() != "Lorikeet", name
         overflow = await page.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")

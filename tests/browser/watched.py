@@ -19,6 +19,7 @@ WATCH_POLICY = """
         (event) => window.violations.push(`${event.violatedDirective} ${event.blockedURI} ${event.sourceFile}`));
 """
 WAITING = ".skeleton, .skeleton-space, [aria-busy=true]"
+FOLLOW = "path => { history.pushState({}, '', path); window.dispatchEvent(new PopStateEvent('popstate')); }"
 FAILED_LOAD = re.compile(r"Failed to load resource: the server responded with a status of (\d+)")
 
 WHO_AM_I = re.compile(r"401 GET /admin/v1/session")
@@ -47,6 +48,11 @@ class Watched:
     async def open(self, path: str) -> None:
         """A path of the dashboard, until it has settled."""
         await self.page.goto(f"{self.url}/admin/{path.lstrip('/')}")
+        await self.settled()
+
+    async def turn_to(self, path: str) -> None:
+        """As a link of the page does it: without loading the dashboard anew."""
+        await self.page.evaluate(FOLLOW, f"/admin/{path.lstrip('/')}")
         await self.settled()
 
     async def settled(self) -> None:

@@ -92,10 +92,10 @@ def test_vendored_files_are_those_that_were_published() -> None:
 
 def test_modules_name_only_files_that_are_there() -> None:
     """Where a module is missing, a page fails when it is opened."""
-    missing = []
-    for module in FOLDER.rglob("*.js"):
-        if module.parent.name != "vendor":
-            for name in re.findall(r"""(?:from|import) ["'](\.[^"']+)["']""", module.read_text()):
-                if not (module.parent / name).resolve().is_file():
-                    missing.append(f"{module.relative_to(FOLDER)}: {name}")
-    assert missing == []
+    modules = [module for module in FOLDER.rglob("*.js") if module.parent.name != "vendor"]
+    assert [
+        f"{module.relative_to(FOLDER)}: {name}"
+        for module in modules
+        for name in re.findall(r"""(?:from|import) ["'](\.[^"']+)["']""", module.read_text())
+        if not (module.parent / name).resolve().is_file()
+    ] == []

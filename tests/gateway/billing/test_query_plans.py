@@ -15,7 +15,7 @@ import httpx
 import msgspec
 import pytest
 
-from gateway.db import exports, usage, usage_sums
+from gateway.db import exports, traffic, usage, usage_sums
 from gateway.db import requests as request_rows
 from gateway.db.embedded import EmbeddedPostgres
 from gateway.db.migrate import migrate
@@ -107,6 +107,10 @@ async def test_a_month_by_day_project_and_model_comes_fast_from_sums_alone(
         assert "ledger" not in plan, plan
         assert "usage_rollups_pkey" in plan, plan
     of_the_month = f"Seq Scan on ledger_{made.start:%Y%m}"  # days without a row have no better plan
+    for level, projects in (("organization", None), ("project", ["proj_7"]), ("full", None)):
+        values = (made.organization_id, level, "day", made.start, made.end, projects, [], ["model"], False, [])
+        plan = await explain(conn, traffic._TRAFFIC, *values)
+        assert "ledger" not in plan and "traffic_rollups_pkey" in plan, plan
     window = (made.organization_id, made.start, made.end, made.end, "", 80, 21, [], [], [], [])
     for sql, projects, index in (
         (request_rows._OF_ORGANIZATION, None, "_organization_id_period_created_at"),

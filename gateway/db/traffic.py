@@ -1,0 +1,162 @@
+"""How many requests there were, how they ended and how long they took, in buckets of time: from roll-ups alone.
+
+Times are counted in buckets (see `time_bucket` in the schema), so that percentiles of any sum of rows are within a
+tenth of what all the times would give. By key there are sums of `usage_rollups`, which know neither ends nor times.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+import numpy as np
+
+from gateway.db.usage_sums import Width
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+GROWTH = 1.21
+NUM_BUCKETS = 64
+TTFT_FLOOR_MS, TPOT_FLOOR_MS = 1.0, 0.1
+_HEADER_BYTES, _ELEMENT_BYTES = 20, 8  # of an array of integers as PostgreSQL sends it
+
+Level = Literal["organization", "project", "full"]
+
+
+class Percentiles(msgspec.Struct, frozen=True):
+    """In ms."""
+
+    p50: float
+    p90: float
+    p99: float
+
+
+class TrafficQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Buckets from start up to end; whole: all of them as one, that begins at start. project_ids None: the whole
+    organization; other lists: empty ones do not filter. group_by: names of fields of the sums."""
+
+    organization_id: str
+    width: Width
+    start: datetime.datetime
+    end: datetime.datetime
+    project_ids: Sequence[str] | None
+    models: Sequence[str] = ()
+    adapter_ids: Sequence[str] = ()
+    api_key_ids: Sequence[str] = ()
+    group_by: Sequence[str] = ()
+    whole: bool = False
+
+    @property
+    def is_by_key(self) -> bool:
+        return bool(self.api_key_ids) or "api_key_id" in self.group_by
+
+    @property
+    def level(self) -> Level:
+        """The fewest rows that can tell."""
+        if self.models or self.adapter_ids or {"model", "adapter_id", "adapter_version"}.intersection(self.group_by):
+            return "full"
+        return "organization" if self.project_ids is None and "project_id" not in self.group_by else "project"
+
+
+class TrafficSum(msgspec.Struct, frozen=True, gc=False):
+    """None: what group_by does not name, what is not known by key, and percentiles of nothing."""
+
+    bucket: datetime.datetime
+    project_id: str | None
+    model: str | None
+    adapter_id: str | None
+    adapter_version: int | None
+    api_key_id: str | None
+    num_requests: int
+    num_stop: int | None
+    num_length: int | None
+    num_cancelled: int | None
+    num_errors: int | None
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    cost_nanos: int
+    ttft_ms: Percentiles | None = None
+    tpot_ms: Percentiles | None = None
+
+
+_TRAFFIC = """
+    SELECT CASE WHEN $9 THEN $4 ELSE r.bucket END AS bucket,
+           CASE WHEN 'project_id' = ANY ($8) THEN r.project_id END AS project_id,
+           CASE WHEN 'model' = ANY ($8) THEN r.model END AS model,
+           CASE WHEN 'adapter_id' = ANY ($8) THEN nullif(r.adapter_id, '') END AS adapter_id,
+           CASE WHEN 'adapter_version' = ANY ($8) THEN nullif(r.adapter_version, 0) END AS adapter_version,
+           NULL AS api_key_id,
+           sum(r.num_requests)::bigint, sum(r.num_stop)::bigint, sum(r.num_length)::bigint,
+           sum(r.num_cancelled)::bigint, sum(r.num_errors)::bigint, sum(r.prompt_tokens)::bigint,
+           sum(r.cached_tokens)::bigint, sum(r.completion_tokens)::bigint, sum(r.cost_nanos),
+           string_agg(array_send(r.ttft_counts), ''), string_agg(array_send(r.tpot_counts), '')
+    FROM traffic_rollups r
+    WHERE r.organization_id = $1 AND r.level = $2 AND r.width = $3 AND r.bucket >= $4 AND r.bucket < $5
+      AND ($6::text[] IS NULL OR r.project_id = ANY ($6)) AND ($7::text[] = '{}' OR r.model = ANY ($7))
+      AND ($10::text[] = '{}' OR r.adapter_id = ANY ($10))
+    GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
+"""
+_BY_KEY = """
+    SELECT CASE WHEN $8 THEN $3 ELSE r.bucket END AS bucket,
+           CASE WHEN 'project_id' = ANY ($7) THEN r.project_id END AS project_id,
+           CASE WHEN 'model' = ANY ($7) THEN r.model END AS model,
+           CASE WHEN 'adapter_id' = ANY ($7) THEN nullif(r.adapter_id, '') END AS adapter_id,
+           NULL::integer AS adapter_version,
+           CASE WHEN 'api_key_id' = ANY ($7) THEN r.api_key_id END AS api_key_id,
+           sum(r.num_requests)::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint,
+           sum(r.prompt_tokens)::bigint, sum(r.cached_tokens)::bigint, sum(r.completion_tokens)::bigint,
+           sum(r.input_cost_nanos + r.cached_cost_nanos + r.output_cost_nanos), NULL::bytea, NULL::bytea
+    FROM usage_rollups r
+    WHERE r.organization_id = $1 AND r.width = $2 AND r.bucket >= $3 AND r.bucket < $4 AND r.endpoint <> ''
+      AND ($5::text[] IS NULL OR r.project_id = ANY ($5)) AND ($6::text[] = '{}' OR r.model = ANY ($6))
+      AND ($9::text[] = '{}' OR r.adapter_id = ANY ($9)) AND ($10::text[] = '{}' OR r.api_key_id = ANY ($10))
+    GROUP BY 1, 2, 3, 4, 6 ORDER BY 1, 2, 3, 4, 6
+"""
+
+
+async def traffic_sums(conn: Connection, query: TrafficQuery) -> list[TrafficSum]:
+    """In the order of their buckets; buckets without traffic are left out."""
+    projects = None if query.project_ids is None else list(query.project_ids)
+    window = (query.start, query.end, projects, list(query.models), list(query.group_by), query.whole)
+    lists = (list(query.adapter_ids),)
+    if query.is_by_key:
+        rows = await conn.fetch(_BY_KEY, query.organization_id, query.width, *window, *lists, list(query.api_key_ids))
+    else:
+        rows = await conn.fetch(_TRAFFIC, query.organization_id, query.level, query.width, *window, *lists)
+    return [TrafficSum(*row[:14], int(row[14]), _ttft(row[15]), _tpot(row[16])) for row in map(tuple, rows)]
+
+
+def _ttft(sent: bytes | None) -> Percentiles | None:
+    return percentiles(counts_of(sent), TTFT_FLOOR_MS) if sent else None
+
+
+def _tpot(sent: bytes | None) -> Percentiles | None:
+    return percentiles(counts_of(sent), TPOT_FLOOR_MS) if sent else None
+
+
+def counts_of(sent: bytes) -> list[int]:
+    """The sum of arrays of NUM_BUCKETS integers, one behind the other as PostgreSQL sends them."""
+    words = np.frombuffer(sent, dtype=">i4").reshape(-1, _HEADER_BYTES // 4 + NUM_BUCKETS * _ELEMENT_BYTES // 4)
+    counts: list[int] = words[:, _HEADER_BYTES // 4 + 1 :: 2].sum(axis=0, dtype=np.int64).tolist()
+    return counts
+
+
+def percentiles(counts: Sequence[int], floor_ms: float) -> Percentiles | None:
+    """Each as the middle of the bucket that it is in; None of no times."""
+    total = sum(counts)
+    if total == 0:
+        return None
+    return Percentiles(*(_at(counts, total * part, floor_ms) for part in (0.5, 0.9, 0.99)))
+
+
+def _at(counts: Sequence[int], rank: float, floor_ms: float) -> float:
+    seen = 0
+    for place, count in enumerate(counts):
+        seen += count
+        if seen >= rank:
+            return float(floor_ms * GROWTH ** (place + 0.5))
+    raise AssertionError("the rank is at most their sum")
