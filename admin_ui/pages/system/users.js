@@ -14,7 +14,7 @@ import { toast } from "../../components/toast.js";
 import { del, post } from "../../lib/api.js";
 import { invalidate, useApi, useList } from "../../lib/data.js";
 import { plural } from "../../lib/format.js";
-import { html, useState } from "../../lib/html.js";
+import { html, useRef, useState } from "../../lib/html.js";
 import { useShortcut } from "../../lib/keys.js";
 import { newPassword } from "../../lib/passwords.js";
 import { ORGANIZATION_ROLES, mayTouch, roleName, roleOptions } from "../../lib/roles.js";
@@ -69,11 +69,10 @@ function actions(user, setAct) {
 function Act({ act: { what, user, made }, setAct, onClose }) {
   const path = user && `/users/${user.id}`;
   const done = (text) => (invalidate("/users"), toast(text));
-  const shown = (title) => (made) => setAct({ what: "made", made: { ...made, title } });
-  if (what === "add") return html`<${NewPerson} onMade=${shown("The account is ready")} onClose=${onClose} />`;
+  if (what === "add") return html`<${NewPerson} onMade=${(made) => setAct({ what: "made", made })} onClose=${onClose} />`;
   if (what === "change") return html`<${ChangePerson} user=${user} onClose=${onClose} />`;
-  if (what === "made") return html`<${PasswordOnce} ...${made} onClose=${onClose} />`;
-  if (what === "reset") return html`<${Reset} user=${user} onMade=${shown("The sign-in is reset")} onClose=${onClose} />`;
+  if (what === "made") return html`<${PasswordOnce} ...${made} title="The account is ready" onClose=${onClose} />`;
+  if (what === "reset") return html`<${Reset} user=${user} onClose=${onClose} />`;
   if (what === "out") {
     return html`<${Confirm} title="Sign ${user.email} out?" verb="Sign out" onClose=${onClose} act=${async () => {
       const { ids } = await del(`${path}/logins`);
@@ -116,16 +115,16 @@ function ChangePerson({ user, onClose }) {
   <//>`;
 }
 
-function Reset({ user, onMade, onClose }) {
-  // The dialog that asks closes once this is done; the one with the password has to follow it.
+/** Asks, and in its place shows the password: closing the question then closes nothing. */
+function Reset({ user, onClose }) {
   const [made, setMade] = useState(null);
-  const finish = () => (made ? onMade(made) : onClose());
+  const isDone = useRef(false);
   if (made) return html`<${PasswordOnce} ...${made} title="The sign-in is reset" onClose=${onClose} />`;
-  return html`<${Confirm} title="Reset the sign-in of ${user.email}?" verb="Reset" onClose=${finish} act=${async () => {
+  return html`<${Confirm} title="Reset the sign-in of ${user.email}?" verb="Reset" onClose=${() => isDone.current || onClose()} act=${async () => {
     const password = newPassword();
     await post(`/users/${user.id}/reset`, { password });
     invalidate("/users");
-    onMade({ email: user.email, password });
+    isDone.current = true;
     setMade({ email: user.email, password });
   }}><p>They get a new password, which you pass on. Their authenticator is removed, all their sessions end, and a lock after wrong passwords is lifted.</p><//>`;
 }
