@@ -129,9 +129,14 @@ async def _serve(settings: Settings, model_dir: Path, dsn: str, sockets: list[so
         gc.collect()
         gc.freeze()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, server.handle_exit, number, None)
+            loop.add_signal_handler(number, _stop, services, server, number)
         await server.serve(sockets)
     log.info("gateway_stopped")
+
+
+def _stop(services: Services, server: uvicorn.Server, number: signal.Signals) -> None:
+    services.admin.watchers.close()
+    server.handle_exit(number, None)
 
 
 class _Server(uvicorn.Server):

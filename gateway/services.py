@@ -130,7 +130,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         pools = {settings.model_name: Pool(settings.model_name, [backend], created=int(time.time()))}
         reconciler = Reconciler(database, pools, metrics.journal)
         lifecycle = _lifecycle(settings, config, database, pools[settings.model_name])
-        admin = _admin_services(settings, database, authenticator, failures, backend, reconciler, lifecycle)
+        admin = _admin_services(settings, database, authenticator, failures, backend, reconciler, lifecycle, metering)
         await _start(stack, authenticator, limiter, metering, backend, Purger(database))
         writes = Writes(metrics.content_lost)
         idempotency = Idempotency(database, cipher, writes)
@@ -257,6 +257,7 @@ def _admin_services(
     backend: EngineBackend,
     reconciler: Reconciler,
     lifecycle: Lifecycle,
+    metering: Metering,
 ) -> AdminServices:
     passwords = Passwords()
     return AdminServices(
@@ -274,6 +275,7 @@ def _admin_services(
         private_webhooks=settings.private_webhooks,
         health=backend.health,
         engines=lambda: [backend.picture(settings.model_name)],
+        journal=lambda: metering.journal_state,
         reconcile=reconciler.reconcile,
     )
 

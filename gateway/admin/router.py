@@ -15,6 +15,7 @@ from gateway.admin.adapter_versions import AdapterVersionController
 from gateway.admin.adapters import AdapterController, verify_adapters
 from gateway.admin.adjustments import AdjustmentController
 from gateway.admin.admin_keys import AdminKeyController
+from gateway.admin.alerts import list_alerts
 from gateway.admin.aliases import AliasController
 from gateway.admin.audit_logs import AuditLogController
 from gateway.admin.costs import CostController
@@ -26,6 +27,7 @@ from gateway.admin.invoices import InvoiceController
 from gateway.admin.key_states import KeyStateController
 from gateway.admin.keys import KeyController, find_key
 from gateway.admin.limits import OrganizationLimitController, ProjectLimitController
+from gateway.admin.live import live
 from gateway.admin.logins import LoginController, UserLoginController, log_in
 from gateway.admin.members import MemberController
 from gateway.admin.organization import OrganizationController
@@ -37,6 +39,7 @@ from gateway.admin.rate_limits import RateLimitController
 from gateway.admin.reconciliation import ReconciliationController
 from gateway.admin.refusals import ProjectRefusalController, RefusalController
 from gateway.admin.requests import ProjectRequestController, RequestController
+from gateway.admin.search import search
 from gateway.admin.service_accounts import ServiceAccountController
 from gateway.admin.services import AdminServices
 from gateway.admin.shares import ShareController
@@ -102,6 +105,9 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     ProjectRefusalController,
     TrafficController,
     ProjectTrafficController,
+    list_alerts,
+    search,
+    live,
 )
 
 
@@ -110,6 +116,7 @@ def admin_routers(services: AdminServices) -> list[Router]:
 
     Side by side: Litestar copies a router whole for each one that it is put into.
     """
+    services.authenticator.changes.subscribe(services.watchers.changed)
     common: dict[str, Any] = {"request_max_body_size": services.max_body_bytes, "tags": ["admin"]}
     dependencies = {"services": Provide(lambda: services, sync_to_thread=False)}
     guarded = common | {

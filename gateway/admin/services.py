@@ -10,11 +10,13 @@ from litestar.params import SkipValidation
 
 from adapters.store import AdapterStore
 from gateway.admin.downloads import Downloads
+from gateway.admin.watchers import Watchers
 from gateway.backends.base import Health
 from gateway.backends.picture import EnginePicture
 from gateway.db.pool import Database
 from gateway.lifecycle.service import Lifecycle
 from gateway.lifecycle.sources import AllowedSources
+from gateway.metering.journal import JournalState
 from gateway.metering.reconcile import Reconciliation
 from gateway.tenancy.actor import Actor
 from gateway.tenancy.authenticate import Authenticator
@@ -25,7 +27,7 @@ from gateway.tenancy.passwords import Passwords
 class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     """model_name: public id of the base model. sources: whence adapters may be fetched.
 
-    downloads: what exports this gateway makes at the moment.
+    downloads: what exports this gateway makes at the moment. watchers: who watches it live.
     """
 
     database: Database
@@ -42,8 +44,10 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     private_webhooks: bool
     health: Callable[[], Health]
     engines: Callable[[], list[EnginePicture]]
+    journal: Callable[[], JournalState]
     reconcile: Callable[[], Awaitable[Reconciliation]]
     downloads: Downloads = msgspec.field(default_factory=Downloads)
+    watchers: Watchers = msgspec.field(default_factory=Watchers)
 
 
 Services = NamedDependency[SkipValidation[AdminServices]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
@@ -127,7 +127,12 @@ async def traffic_sums(conn: Connection, query: TrafficQuery) -> list[TrafficSum
         rows = await conn.fetch(_BY_KEY, query.organization_id, query.width, *window, *lists, list(query.api_key_ids))
     else:
         rows = await conn.fetch(_TRAFFIC, query.organization_id, query.level, query.width, *window, *lists)
-    return [TrafficSum(*row[:14], int(row[14]), _ttft(row[15]), _tpot(row[16])) for row in map(tuple, rows)]
+    return [TrafficSum(*_values(tuple(row))) for row in rows]
+
+
+def _values(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    *known, cost_nanos, ttft, tpot = row
+    return (*known, int(cost_nanos), _ttft(ttft), _tpot(tpot))
 
 
 def _ttft(sent: bytes | None) -> Percentiles | None:

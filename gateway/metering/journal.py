@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from gateway.metering.folder import JournalFolder, Segment
@@ -39,6 +40,14 @@ RETRY_S = 0.5
 SEGMENT_BYTES = 4 << 20
 GROWTH = 3
 """A segment may grow to this many times what it began with, so that beginning anew costs a fixed share."""
+
+
+class JournalState(msgspec.Struct, frozen=True):
+    """has_room: whether requests may begin. num_bytes: of usage that the ledger does not have yet, below max_bytes."""
+
+    has_room: bool
+    num_bytes: int
+    max_bytes: int
 
 
 class Journal:
@@ -87,6 +96,10 @@ class Journal:
     @property
     def is_writable(self) -> bool:
         return self._segment is not None
+
+    @property
+    def state(self) -> JournalState:
+        return JournalState(self.has_room, self.unsettled.num_bytes, self._max_bytes)
 
     def open(self, opened: Opened) -> None:
         self._record(opened)

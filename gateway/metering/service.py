@@ -10,7 +10,7 @@ from gateway.limits.limiter import Limiter
 from gateway.metering.acknowledgements import Acknowledgements
 from gateway.metering.copier import Copier
 from gateway.metering.format import VERSION, Begun
-from gateway.metering.journal import Journal
+from gateway.metering.journal import Journal, JournalState
 from gateway.metering.ledger import Ledger
 from gateway.metering.meter import Meter
 from gateway.metering.recovery import Recovery, claim_folder
@@ -46,6 +46,10 @@ class Metering:
         self._recovery = Recovery(root, folder.path, database_id, self._journal, metrics.journal, self._copier)
         self._recovery.take(replayed)
         self.meter = Meter(self._journal, acknowledgements, self._copier, limiter, metrics)
+
+    @property
+    def journal_state(self) -> JournalState:
+        return self._journal.state
 
     def start(self) -> None:
         self._journal.start()

@@ -33,6 +33,7 @@ from gateway.errors import GatewayError
 from gateway.lifecycle.intake import Inspect
 from gateway.lifecycle.service import Lifecycle
 from gateway.lifecycle.sources import AllowedSources
+from gateway.metering.journal import JournalState
 from gateway.metering.reconcile import Reconciler
 from gateway.observe import Metrics
 from gateway.principal import Role, Scope
@@ -172,6 +173,7 @@ async def serve_admin(
     engines: GoodEngines | None = None,
     inspect: Inspect = inspect,
     pictures: Sequence[EnginePicture] = (),
+    journal: JournalState = JournalState(True, 0, 1),  # noqa: B008 - it is frozen
 ) -> AsyncIterator[AdminServer]:
     """Serve on a free port of the loopback until the context is left."""
     # A hash that takes long would take long in every test.
@@ -205,6 +207,7 @@ async def serve_admin(
         private_webhooks=False,
         health=lambda: Health(ready=False, detail="no engine"),
         engines=lambda: list(pictures),
+        journal=lambda: journal,
         reconcile=Reconciler(database, {}, metrics.journal).reconcile,
     )
     key = await _store_admin_key(database, "default", ("admin_read", "admin_write"))
@@ -226,6 +229,7 @@ async def serve_admin(
     try:
         yield AdminServer(f"http://127.0.0.1:{listener.getsockname()[1]}", app, services, key, engines, folder)
     finally:
+        services.watchers.close()
         server.should_exit = True
         await serving
         listener.close()

@@ -46,7 +46,10 @@ ESSENTIAL = {"messages", "prompt", "input"}
 """What is asked: of an example, it lets the other fields be looked at."""
 
 EMAIL, PASSWORD = "fuzz@example.com", "correct horse battery staple"
-NEVER = {"suspend_organization": "which shuts everybody out, tests included"}
+NEVER = {
+    "suspend_organization": "which shuts everybody out, tests included",
+    "live": "whose reply has no end",
+}
 """What is not asked, and why."""
 
 

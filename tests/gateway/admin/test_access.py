@@ -76,9 +76,11 @@ class Cast(msgspec.Struct):
 
     async def call(self, who: str, route: Route, body: Any, **ids: str) -> httpx.Response:
         query = {"after": "unknown"} if route.access and "after" in route.access.query else {}
-        return await self.callers[who].request(
-            route.method, f"{self.url}{route.at(project_id=self.project_id, **ids)}", json=body, params=query
-        )
+        url = f"{self.url}{route.at(project_id=self.project_id, **ids)}"
+        async with self.callers[who].stream(route.method, url, json=body, params=query) as reply:
+            if not reply.headers.get("content-type", "").startswith("text/event-stream"):  # which has no end
+                await reply.aread()
+        return reply
 
 
 @pytest.fixture
@@ -140,6 +142,9 @@ MEANT = {
     ("status",): "organization",
     ("engines",): "organization",
     ("requests",): "billing",
+    ("live",): "projects",
+    ("alerts",): "projects",
+    ("search",): "projects",
     ("traffic",): "billing",
     ("traffic", "top"): "billing",
     ("projects", "traffic"): "billing",

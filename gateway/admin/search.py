@@ -1,0 +1,87 @@
+"""Finds tenants, keys, adapters, people and requests by a part of what is known of them: what the caller may see."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from litestar import Request, get
+
+from gateway.admin.access import needs
+from gateway.admin.paging import wrong_value
+from gateway.admin.services import Caller, Services
+from gateway.api.shape import shape
+from gateway.db import find
+from gateway.db.requests import find_request
+from gateway.principal import Permission
+from gateway.tenancy.actor import Actor
+
+MAX_RESULTS = 20
+MAX_EACH = 8
+MAX_CHARS = 128
+REQUEST_ID_PREFIX = "req_"
+
+
+class SearchResult(msgspec.Struct, frozen=True):
+    """href: where in the dashboard it is."""
+
+    kind: Literal["project", "api_key", "adapter", "user", "request"]
+    id: str
+    name: str
+    project_id: str | None
+    href: str
+
+
+class SearchResults(msgspec.Struct, frozen=True):
+    data: list[SearchResult]
+    object: Literal["list"] = "list"
+
+
+TEXT = {"type": "string", "minLength": 1, "maxLength": MAX_CHARS}
+
+
+@get("/search", opt=needs("projects.read", query=("q",), in_any_project=True) | shape(query={"q": TEXT}, needed=("q",)))
+async def search(request: Request[Any, Any, Any], services: Services, caller: Caller) -> SearchResults:
+    """Names and addresses by any part, whatever its case; ids, a request's as well, as a whole. At most 20."""
+    given = request.query_params.get("q", "").strip()
+    if not 1 <= len(given) <= MAX_CHARS:
+        raise wrong_value("q", f"expected 1 to {MAX_CHARS} characters")
+    text, organization_id = given.lower(), caller.organization_id
+    found: list[find.Found] = []
+    results: list[SearchResult] = []
+    async with services.database.acquire() as conn:
+        if given.startswith(REQUEST_ID_PREFIX):
+            row = await find_request(conn, organization_id, given)
+            if row is not None and _sees(caller, "billing.read", row.project_id):
+                href = f"/admin/requests/{given}"
+                results.append(SearchResult("request", given, given, row.project_id, href))
+        found += await find.find_projects(conn, organization_id, _where(caller, "projects.read"), text, MAX_EACH)
+        found += await find.find_adapters(conn, organization_id, _where(caller, "adapters.read"), text, MAX_EACH)
+        found += await find.find_keys(conn, organization_id, _where(caller, "keys.read"), text, MAX_EACH)
+        if "users.read" in caller.permissions:
+            found += await find.find_users(conn, organization_id, text, MAX_EACH)
+    results += [SearchResult(each.kind, each.id, each.name, each.project_id, _href(each)) for each in found]
+    return SearchResults(results[:MAX_RESULTS])
+
+
+def _where(caller: Actor, permission: Permission) -> list[str] | None:
+    """Projects in which the caller has it, None for all."""
+    if permission in caller.permissions:
+        return None
+    return [id for id, permissions in caller.project_permissions.items() if permission in permissions]
+
+
+def _sees(caller: Actor, permission: Permission, project_id: str) -> bool:
+    where = _where(caller, permission)
+    return where is None or project_id in where
+
+
+def _href(found: find.Found) -> str:
+    match found.kind:
+        case "project":
+            return f"/admin/tenants/{found.id}/overview"
+        case "api_key":
+            return f"/admin/tenants/{found.project_id}/keys"
+        case "adapter":
+            return f"/admin/adapters/{found.project_id}/{found.name}"
+    return "/admin/system/users"

@@ -1,0 +1,152 @@
+"""What of the database's state somebody should look at now. No lists of what is in order."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+MOST = 100
+"""Of each kind, the worst or latest ones."""
+
+EXPIRES_WITHIN = datetime.timedelta(days=7)
+REJECTED_WITHIN = datetime.timedelta(days=1)
+DEFAULT_PERCENT = 80
+"""Of a limit that has no thresholds of its own."""
+
+
+class FullLimit(msgspec.Struct, frozen=True):
+    """A limit of which its first threshold is used or reserved, or more. project_id None: of the organization."""
+
+    id: str
+    project_id: str | None
+    project_name: str | None
+    model: str | None
+    unit: str
+    window: str
+    max: int
+    hard: bool
+    taken: int
+
+
+_LIMITS = """
+    SELECT l.id, l.project_id, p.name AS project_name, l.model, l.unit, l.period AS window, l.max, l.hard, u.taken
+    FROM limits l LEFT JOIN projects p ON p.id = l.project_id
+        CROSS JOIN LATERAL (SELECT limit_window(l.period, now()) AS start) w
+        CROSS JOIN LATERAL (
+            SELECT (CASE WHEN l.unit = 'storage_bytes' THEN stored_bytes(l.organization_id, l.project_id)
+                         ELSE coalesce((SELECT a.settled FROM limit_accounts a
+                                        WHERE a.limit_id = l.id AND a.window_start = w.start), 0)
+                              + coalesce((SELECT sum(s.amount) FROM limit_leases s
+                                          WHERE s.limit_id = l.id AND s.window_start = w.start), 0)
+                    END)::bigint AS taken
+        ) u
+    WHERE l.organization_id = $1 AND ($2::text[] IS NULL OR l.project_id = ANY ($2)) AND l.period <> 'minute'
+      AND l.unit <> 'concurrency' AND l.max > 0 AND p.archived_at IS NULL
+      AND u.taken * 100::numeric >= l.max::numeric
+          * coalesce((SELECT min(percent) FROM unnest(l.alert_percents) AS percent), $3::integer)
+    ORDER BY u.taken::numeric / l.max DESC, l.id LIMIT $4
+"""
+
+
+async def full_limits(conn: Connection, organization_id: str, project_ids: Sequence[str] | None) -> list[FullLimit]:
+    """The fullest first. Those per minute and of running requests are left out: they are full all the time, and free
+    again soon. project_ids None: of all projects, and the organization's own."""
+    only = None if project_ids is None else list(project_ids)
+    return [FullLimit(**row) for row in await conn.fetch(_LIMITS, organization_id, only, DEFAULT_PERCENT, MOST)]
+
+
+class EndingKey(msgspec.Struct, frozen=True):
+    id: str
+    name: str
+    project_id: str
+    project_name: str
+    expires_at: datetime.datetime
+
+
+_KEYS = """
+    SELECT k.id, k.name, k.project_id, p.name AS project_name, k.expires_at
+    FROM api_keys k JOIN projects p ON p.id = k.project_id
+    WHERE k.organization_id = $1 AND ($2::text[] IS NULL OR k.project_id = ANY ($2)) AND k.revoked_at IS NULL
+      AND p.archived_at IS NULL AND k.expires_at BETWEEN now() AND now() + $3::interval
+    ORDER BY k.expires_at, k.id LIMIT $4
+"""
+
+
+async def ending_keys(conn: Connection, organization_id: str, project_ids: Sequence[str] | None) -> list[EndingKey]:
+    """Projects' keys that expire soon, the next one first."""
+    only = None if project_ids is None else list(project_ids)
+    return [EndingKey(**row) for row in await conn.fetch(_KEYS, organization_id, only, EXPIRES_WITHIN, MOST)]
+
+
+class RejectedVersion(msgspec.Struct, frozen=True):
+    """version None: it was rejected before it became one."""
+
+    project_id: str
+    project_name: str
+    name: str
+    version: int | None
+    reason: str | None
+    rejected_at: datetime.datetime
+
+
+_REJECTED = """
+    SELECT r.project_id, p.name AS project_name, r.name, r.version, r.reason, r.rejected_at
+    FROM (
+        SELECT a.project_id, a.name, v.version, v.reason, v.changed_at AS rejected_at
+        FROM adapter_versions v JOIN adapters a ON a.id = v.adapter_id
+        WHERE v.state = 'rejected' AND v.changed_at > now() - $3::interval AND a.removed_at IS NULL
+        UNION ALL
+        SELECT i.project_id, i.name, NULL, i.reason, i.updated_at
+        FROM adapter_imports i WHERE i.state IN ('rejected', 'failed') AND i.updated_at > now() - $3::interval
+    ) r JOIN projects p ON p.id = r.project_id
+    WHERE p.organization_id = $1 AND ($2::text[] IS NULL OR p.id = ANY ($2)) AND p.archived_at IS NULL
+    ORDER BY r.rejected_at DESC LIMIT $4
+"""
+
+
+async def rejected_versions(
+    conn: Connection, organization_id: str, project_ids: Sequence[str] | None
+) -> list[RejectedVersion]:
+    """Of the last day, the latest first."""
+    only = None if project_ids is None else list(project_ids)
+    return [RejectedVersion(**row) for row in await conn.fetch(_REJECTED, organization_id, only, REJECTED_WITHIN, MOST)]
+
+
+class Failing(msgspec.Struct, frozen=True):
+    """name: a webhook's URL, or a delivery's name. failed_at: None where only the next attempt is known."""
+
+    id: str
+    name: str
+    error: str | None
+    failed_at: datetime.datetime | None
+
+
+_WEBHOOKS = """
+    SELECT id, url AS name, last_error AS error, last_failed_at AS failed_at FROM webhooks
+    WHERE organization_id = $1 AND last_failed_at > coalesce(last_delivered_at, '-infinity')
+    ORDER BY last_failed_at DESC LIMIT $2
+"""
+
+
+async def failing_webhooks(conn: Connection, organization_id: str) -> list[Failing]:
+    """Those whose latest attempt failed."""
+    return [Failing(**row) for row in await conn.fetch(_WEBHOOKS, organization_id, MOST)]
+
+
+_DELIVERIES = """
+    SELECT DISTINCT ON (d.id) d.id, d.name, r.last_error AS error, NULL::timestamptz AS failed_at
+    FROM deliveries d JOIN delivery_runs r ON r.delivery_id = d.id
+    WHERE d.organization_id = $1 AND r.delivered_at IS NULL AND r.attempts > 0 AND r.last_error IS NOT NULL
+    ORDER BY d.id, r.period LIMIT $2
+"""
+
+
+async def failing_deliveries(conn: Connection, organization_id: str) -> list[Failing]:
+    """Those with a period that could not be delivered so far."""
+    return [Failing(**row) for row in await conn.fetch(_DELIVERIES, organization_id, MOST)]

@@ -1,0 +1,76 @@
+"""Finds an organization's objects by a part of what people know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+Kind = Literal["project", "api_key", "adapter", "user"]
+
+
+class Found(msgspec.Struct, frozen=True):
+    """project_id: None of users. name: as people call it."""
+
+    kind: Kind
+    id: str
+    name: str
+    project_id: str | None
+
+
+# strpos: what is looked for is text, and no pattern. What begins with it comes first, then the shortest names.
+_PROJECTS = """
+    SELECT 'project' AS kind, id, name, id AS project_id FROM projects
+    WHERE organization_id = $1 AND ($2::text[] IS NULL OR id = ANY ($2)) AND archived_at IS NULL
+      AND (strpos(lower(name), $3) > 0 OR id = $3)
+    ORDER BY strpos(lower(name), $3), length(name), name LIMIT $4
+"""
+_KEYS = """
+    SELECT 'api_key' AS kind, k.id, k.name, k.project_id FROM api_keys k JOIN projects p ON p.id = k.project_id
+    WHERE p.organization_id = $1 AND ($2::text[] IS NULL OR p.id = ANY ($2)) AND p.archived_at IS NULL
+      AND k.revoked_at IS NULL AND (strpos(lower(k.name), $3) > 0 OR strpos(lower(k.public), $3) > 0 OR k.id = $3)
+    ORDER BY strpos(lower(k.name), $3) = 0, length(k.name), k.name, k.id LIMIT $4
+"""
+_ADAPTERS = """
+    SELECT 'adapter' AS kind, a.id, a.name, a.project_id FROM adapters a JOIN projects p ON p.id = a.project_id
+    WHERE p.organization_id = $1 AND ($2::text[] IS NULL OR p.id = ANY ($2)) AND p.archived_at IS NULL
+      AND a.removed_at IS NULL AND (strpos(lower(a.name), $3) > 0 OR a.id = $3)
+    ORDER BY strpos(lower(a.name), $3), length(a.name), a.name, a.id LIMIT $4
+"""
+_USERS = """
+    SELECT 'user' AS kind, id, email AS name, NULL AS project_id FROM users
+    WHERE organization_id = $1 AND removed_at IS NULL
+      AND (strpos(email, $2) > 0 OR strpos(lower(name), $2) > 0 OR id = $2)
+    ORDER BY strpos(email, $2) = 0, length(email), email LIMIT $3
+"""
+
+
+async def find_projects(
+    conn: Connection, organization_id: str, project_ids: Sequence[str] | None, text: str, limit: int
+) -> list[Found]:
+    """text: in lower case. project_ids None: all of the organization."""
+    only = None if project_ids is None else list(project_ids)
+    return [Found(**row) for row in await conn.fetch(_PROJECTS, organization_id, only, text, limit)]
+
+
+async def find_keys(
+    conn: Connection, organization_id: str, project_ids: Sequence[str] | None, text: str, limit: int
+) -> list[Found]:
+    """By name, or by a piece of the part that is shown of them."""
+    only = None if project_ids is None else list(project_ids)
+    return [Found(**row) for row in await conn.fetch(_KEYS, organization_id, only, text, limit)]
+
+
+async def find_adapters(
+    conn: Connection, organization_id: str, project_ids: Sequence[str] | None, text: str, limit: int
+) -> list[Found]:
+    only = None if project_ids is None else list(project_ids)
+    return [Found(**row) for row in await conn.fetch(_ADAPTERS, organization_id, only, text, limit)]
+
+
+async def find_users(conn: Connection, organization_id: str, text: str, limit: int) -> list[Found]:
+    return [Found(**row) for row in await conn.fetch(_USERS, organization_id, text, limit)]

@@ -1,0 +1,132 @@
+"""What needs somebody's attention is told to who may know of it, and found things are those that the caller may see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.backends.picture import EnginePicture
+from gateway.db.adapter_versions import put_adapter
+from gateway.db.journals import report_journal
+from gateway.db.pool import Database
+from gateway.metering.journal import JournalState
+from tests.gateway.admin_server import AdminServer, serve_admin
+from tests.gateway.billing.books import NOW, Books, open_books
+
+AWAY = EnginePicture(id="", model="tiny", state="unreachable", detail="no engine answers", since=5)
+
+
+async def alerts(client: httpx.AsyncClient) -> list[dict[str, Any]]:
+    reply = await client.get("/alerts")
+    assert reply.status_code == 200, reply.text
+    found: list[dict[str, Any]] = reply.json()["data"]
+    return found
+
+
+async def member(server: AdminServer, project_id: str, email: str = "ann@acme.example.com") -> str:
+    user = await server.user(email, None)
+    async with server.client(server.operator_key) as operator:
+        await operator.post(f"/projects/{project_id}/users", json={"user_id": user["id"], "role": "viewer"})
+    return email
+
+
+async def test_where_all_is_well_nothing_is_told(database: Database, tmp_path: Path) -> None:
+    await open_books(database)
+    async with serve_admin(database, tmp_path) as server, server.client(server.operator_key) as operator:
+        assert await alerts(operator) == []
+
+
+async def test_each_condition_is_told_once_and_tenants_hear_of_their_own(database: Database, tmp_path: Path) -> None:
+    acme, globex = await open_books(database), await open_books(database, "globex")
+    full = JournalState(True, 90, 100)
+    async with (
+        serve_admin(database, tmp_path, pictures=[AWAY], journal=full) as server,
+        server.client(server.operator_key) as operator,
+    ):
+        for books in (acme, globex):
+            path = f"/projects/{books.project_id}"
+            await operator.post(f"{path}/limits", json={"unit": "requests", "window": "day", "max": 2})
+            await operator.post(f"{path}/limits", json={"unit": "tokens", "window": "day", "max": 1000})
+            await operator.post(f"{path}/limits", json={"unit": "requests", "window": "minute", "max": 1})
+            key = {"name": "short", "expires_at": int(NOW.timestamp()) + 86_400}
+            assert (await operator.post(f"{path}/api_keys", json=key)).status_code == 200
+            later = {"name": "long", "expires_at": int(NOW.timestamp()) + 86_400 * 30}
+            assert (await operator.post(f"{path}/api_keys", json=later)).status_code == 200
+            await books.write(*(books.event(f"req_{books.project_id}_{number}") for number in range(3)))
+        async with database.acquire() as conn:
+            await put_adapter(conn, acme.project_id, "pirate", digest="a" * 64, rank=2, size_bytes=1)
+            await conn.execute(
+                "INSERT INTO adapter_versions (adapter_id, version, digest, rank, size_bytes, state, reason)"
+                " SELECT id, 2, repeat('b', 64), 2, 1, 'rejected', 'not finite' FROM adapters"
+            )
+            await report_journal(conn, "gone", 4)
+            await conn.execute("UPDATE journals SET heard_at = heard_at - interval '2 minutes'")
+        webhook = (await operator.post("/webhooks", json={"url": "https://example.com/hook"})).json()["id"]
+        async with database.acquire() as conn:
+            await conn.execute("UPDATE webhooks SET last_failed_at = now(), last_error = '500' WHERE id = $1", webhook)
+
+        told = await alerts(operator)
+        assert [each["code"] for each in told] == [
+            "engine_unreachable",
+            "journals_lost",
+            "journal_nearly_full",
+            *["limit_exhausted"] * 2,
+            "adapter_rejected",
+            "webhook_failing",
+            *["key_expires_soon"] * 2,
+        ]
+        assert "4 requests" in told[1]["title"] and "not finite" in told[5]["detail"]
+        assert {each["project_id"] for each in told} == {None, acme.project_id, globex.project_id}
+
+        async with server.person(await member(server, acme.project_id)) as ann:
+            mine = await alerts(ann)
+        assert [each["code"] for each in mine] == ["limit_exhausted", "adapter_rejected", "key_expires_soon"]
+        assert {each["project_id"] for each in mine} == {acme.project_id}
+
+
+@pytest.fixture
+async def books(database: Database) -> Books:
+    return await open_books(database)
+
+
+async def found(client: httpx.AsyncClient, text: str) -> list[tuple[str, str]]:
+    reply = await client.get("/search", params={"q": text})
+    assert reply.status_code == 200, reply.text
+    return [(each["kind"], each["name"]) for each in reply.json()["data"]]
+
+
+async def test_things_are_found_by_what_people_know_of_them(server: AdminServer, books: Books) -> None:
+    theirs = await open_books(books.database, "theirs-acme", "other")
+    globex = await open_books(books.database, "globex")
+    await books.write(books.event("req_acme"))
+    await globex.write(globex.event("req_globex"))
+    await theirs.write(theirs.event("req_theirs"))
+    async with books.database.acquire() as conn:
+        for each in (books, globex, theirs):
+            await put_adapter(conn, each.project_id, "acme-pirate", digest="a" * 64, rank=2, size_bytes=1)
+    email = await member(server, books.project_id)
+    async with server.client(server.operator_key) as operator:
+        key = (await operator.post(f"/projects/{books.project_id}/api_keys", json={"name": "The Acme key"})).json()
+        public = key["redacted_value"].removesuffix("***")
+        assert await found(operator, "ACME") == [
+            ("project", "acme"),
+            ("adapter", "acme-pirate"),
+            ("adapter", "acme-pirate"),
+            ("api_key", "The Acme key"),
+            ("user", email),
+        ]
+        assert await found(operator, public) == [("api_key", "The Acme key")]
+        assert await found(operator, books.project_id) == [("project", "acme")]
+        assert await found(operator, "req_acme") == [("request", "req_acme")]
+        assert await found(operator, "req_theirs") == await found(operator, "%") == await found(operator, "_") == []
+        for wrong in ("", "x" * 200):
+            reply = await operator.get("/search", params={"q": wrong})
+            assert (reply.status_code, reply.json()["error"]["param"]) == (400, "q")
+    async with server.person(email) as ann:
+        mine = [("project", "acme"), ("adapter", "acme-pirate"), ("api_key", "The Acme key")]
+        assert await found(ann, "acme") == mine
+        assert await found(ann, "req_acme") == [("request", "req_acme")]
+        assert await found(ann, "globex") == await found(ann, "req_globex") == []
