@@ -4,7 +4,8 @@ const NUM_COLOURS = 8;
 const STORED = "series-colours";
 const places = new Map(JSON.parse(sessionStorage.getItem(STORED) ?? "[]"));
 
-/** CSS colour of an entity (an id or a name): preferably its own by hash, else the least used by others. */
+/** CSS colour of an entity (an id or a name): preferably its own by hash, else the least used by
+ * others of its kind. */
 export function colourOf(entity) {
   return `var(--series-${placeOf(String(entity)) + 1})`;
 }
@@ -12,7 +13,7 @@ export function colourOf(entity) {
 function placeOf(entity) {
   if (!places.has(entity)) {
     const used = Array(NUM_COLOURS).fill(0);
-    for (const place of places.values()) used[place] += 1;
+    for (const [other, place] of places) if (kindOf(other) === kindOf(entity)) used[place] += 1;
     const wanted = hash(entity) % NUM_COLOURS;
     const least = Math.min(...used);
     let place = wanted;
@@ -21,6 +22,11 @@ function placeOf(entity) {
     sessionStorage.setItem(STORED, JSON.stringify([...places]));
   }
   return places.get(entity);
+}
+
+/** What stands before the first underscore of an id: only entities of one kind are told apart from each other. */
+function kindOf(entity) {
+  return entity.split("_")[0];
 }
 
 function hash(text) {

@@ -107,6 +107,7 @@ def traffic_shape() -> dict[str, Shape]:
 TOP_SHAPE = shape(
     query={
         **_time_schemas(),
+        **dict.fromkeys(PROJECTS, {"type": "array", "items": {"type": "string"}, "maxItems": MAX_VALUES}),
         "by": {"enum": ["project_id", "model", "adapter_id", "api_key_id"]},
         "order": {"enum": ["requests", "tokens", "cost", "errors"], "default": "requests"},
         "limit": {"type": "integer", "minimum": 1, "maximum": MAX_TOP, "default": DEFAULT_TOP},
@@ -128,7 +129,7 @@ class TrafficController(Controller):
 
     @get(
         "/top",
-        opt=needs(PERMISSION, query=("by", "order", "start_time", "end_time", "limit"), in_any_project=True)
+        opt=needs(PERMISSION, query=("by", "order", "start_time", "end_time", "limit", *PROJECTS), in_any_project=True)
         | TOP_SHAPE,
     )
     async def top_traffic(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> TopList:

@@ -21,16 +21,16 @@ export function Top({ range, projectId }) {
   const [order, setOrder] = useQuery("top", "requests");
   return html`<${Section} title="Most active" actions=${html`<${Choice} label="Ordered by" value=${order} onValue=${setOrder} options=${ORDERS} />`}>
     <div class="grid-2">
-      ${!projectId && html`<${List} title="Tenants" by="project_id" order=${order} range=${range} href=${(row) => `/admin/tenants/${row.project_id}`} />`}
-      <${List} title="Adapters" by="adapter_id" order=${order} range=${range} href=${(row) => row.project_id && row.name && `/admin/adapters/${row.project_id}/${encodeURIComponent(row.name)}`} />
-      ${projectId && html`<${List} title="Models" by="model" order=${order} range=${range} href=${() => null} />`}
+      ${!projectId && html`<${List} title="Tenants" by="project_id" order=${order} range=${range} href=${({ id }) => `/admin/tenants/${id}`} />`}
+      <${List} title="Adapters" by="adapter_id" order=${order} range=${range} projectId=${projectId} href=${({ name }) => `/admin/adapters?q=${encodeURIComponent(name)}`} />
+      ${projectId && html`<${List} title="Models" by="model" order=${order} range=${range} projectId=${projectId} href=${() => null} />`}
     </div>
   <//>`;
 }
 
-function List({ title, by, order, range, href }) {
-  const top = useApi("/traffic/top", { by, order, start_time: range.start, end_time: range.end, limit: 8 });
-  const rows = (top.data?.data ?? []).filter((row) => row[by] !== null && row[by] !== "");
+function List({ title, by, order, range, projectId = null, href }) {
+  const top = useApi("/traffic/top", { by, order, start_time: range.start, end_time: range.end, limit: 8, project_ids: projectId ? [projectId] : [] });
+  const rows = (top.data?.data ?? []).filter(({ id }) => id !== "");
   const value = VALUE[order];
   const max = Math.max(1, ...rows.map(value));
   return html`<section class="section card">
@@ -41,10 +41,10 @@ function List({ title, by, order, range, href }) {
         ? html`<p class="faint">None in this range.</p>`
         : html`<div class="bars">${rows.map((row) => {
             const link = href(row);
-            const inside = html`<i style=${{ width: `${(100 * value(row)) / max}%`, "--bar-colour": colourOf(row[by]) }}></i>
-              <span class="ellipsis">${row.name ?? row[by]}</span>
+            const inside = html`<i style=${{ width: `${(100 * value(row)) / max}%`, "--bar-colour": colourOf(row.id) }}></i>
+              <span class="ellipsis">${row.name || row.id}</span>
               ${order === "cost" ? html`<${Money} nanos=${value(row)} currency=${row.currency} />` : html`<${Num} value=${value(row)} />`}`;
-            return link ? html`<a key=${row[by]} class="bar-row" href=${link}>${inside}</a>` : html`<div key=${row[by]} class="bar-row">${inside}</div>`;
+            return link ? html`<a key=${row.id} class="bar-row" href=${link}>${inside}</a>` : html`<div key=${row.id} class="bar-row">${inside}</div>`;
           })}</div>`}
   </section>`;
 }

@@ -126,12 +126,13 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
 
 class Route(msgspec.Struct, frozen=True):
     """path: a pattern with {name} for each parameter. access: None where the route declares none. query: of a route
-    beside the admin API."""
+    beside the admin API. is_documented: the OpenAPI document has it; it has none of the dashboard's files."""
 
     method: str
     path: str
     access: Access | None
     query: tuple[str, ...] = ()
+    is_documented: bool = True
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -160,5 +161,6 @@ def routes_of(app: Litestar) -> list[Route]:
             assert isinstance(handler, HTTPRouteHandler)
             path = re.sub(r"\{(\w+):\w+\}", r"{\1}", route.path)
             access, query = handler.opt.get("access"), tuple(handler.opt.get("shape", Shape()).query)
-            routes += [Route(method, path, access, query) for method in handler.http_methods]
+            told = handler.include_in_schema is not False
+            routes += [Route(method, path, access, query, told) for method in handler.http_methods]
     return sorted((route for route in routes if route.method != "OPTIONS"), key=str)

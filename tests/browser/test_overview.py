@@ -1,0 +1,90 @@
+"""The overview says what the API says; its charts zoom, tell their numbers on hover, and are tables as well."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.browser.conftest import Visit
+from tests.browser.house import BrowserHouse
+
+HOUR_S = 3600
+
+
+def traffic(house: BrowserHouse, **query: object) -> int:
+    """Requests of the last 24 hours, as the API tells."""
+    end = (int(time.time()) // HOUR_S + 1) * HOUR_S
+    with house.operator() as operator:
+        params = {"start_time": end - 24 * HOUR_S, "end_time": end, "bucket_width": "1h", "limit": 24, **query}
+        buckets = operator.get("/traffic", params=params).raise_for_status().json()["data"]
+    return sum(result["num_requests"] for bucket in buckets for result in bucket["results"])
+
+
+async def exact(page: Page, title: str) -> int:
+    """What a number says when the pointer is on it."""
+    number = page.locator(".stat", has_text=title).locator(".num")
+    return int((await number.get_attribute("title") or "").replace(",", ""))
+
+
+async def test_its_numbers_are_those_of_the_api(visit: Visit, browser_house: BrowserHouse) -> None:
+    page = await visit()
+    await page.open("")
+    assert await exact(page.page, "Requests") == traffic(browser_house) > 1000
+    acme = browser_house.projects["acme"]
+    await page.turn_to(f"?project={acme}")
+    await expect(page.page.get_by_role("heading", level=1)).to_have_text("acme")
+    await expect(page.page.locator(".stat", has_text="Requests").locator(".num")).to_have_attribute(
+        "title", f"{traffic(browser_house, **{'project_ids[]': acme}):,}"
+    )
+    rows = page.page.get_by_role("heading", name="Adapters").locator("xpath=..").locator(".bar-row")
+    await expect(rows.filter(has_text="support-bot")).to_have_count(1)
+    await expect(rows.filter(has_text="sql-writer")).to_have_count(0)
+
+
+async def test_dragging_over_a_chart_zooms_and_going_back_undoes_it(visit: Visit) -> None:
+    page = await visit()
+    await page.open("")
+    plot = page.page.locator(".plot .u-over").first
+    box = await plot.bounding_box()
+    assert box is not None
+    await page.page.mouse.move(box["x"] + box["width"] / 4, box["y"] + 40)
+    tip = page.page.locator(".chart-tip")
+    await expect(tip).to_contain_text("Completed")
+    await page.screenshot("light/overview-hover")
+    await page.page.mouse.down()
+    await page.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 40, steps=5)
+    await page.page.mouse.up()
+    await page.page.wait_for_url(re.compile(r"from=\d+&to=\d+"))
+    shown = re.search(r"from=(\d+)&to=(\d+)", page.page.url)
+    assert shown is not None
+    assert 5 * HOUR_S <= int(shown[2]) - int(shown[1]) <= 7 * HOUR_S
+    await expect(page.page.get_by_role("button", name=re.compile("Time range: .* – "))).to_be_visible()
+    await page.page.go_back()
+    await expect(page.page.get_by_role("button", name="Time range: Last 24 hours")).to_be_visible()
+
+
+async def test_a_chart_is_a_table_as_well(visit: Visit, browser_house: BrowserHouse) -> None:
+    page = await visit()
+    await page.open("")
+    chart = page.page.locator(".chart", has_text="Requests").first
+    await chart.get_by_role("button", name="Show as table").click()
+    table = chart.get_by_role("table", name="Requests")
+    assert await table.locator("tbody tr").count() == 24
+    totals = await table.locator("tfoot .num").evaluate_all("numbers => numbers.map(number => number.title)")
+    assert sum(int(text.replace(",", "")) for text in totals) == traffic(browser_house)
+    assert await page.violations() == []
+    await page.screenshot("light/overview-table")
+
+
+@pytest.mark.parametrize("order", ["tokens", "errors"])
+async def test_what_is_most_active_is_ordered_by_the_url(visit: Visit, order: str) -> None:
+    page = await visit()
+    await page.open(f"?top={order}")
+    chosen = page.page.get_by_role("radio", name=order.capitalize())
+    await expect(chosen).to_have_attribute("aria-checked", "true")
+    first = page.page.locator(".bars").first.locator(".bar-row").first
+    await expect(first).to_contain_text("acme")
+    await expect(first).to_have_attribute("href", re.compile(r"^/admin/tenants/proj_\w+$"))
