@@ -54,6 +54,8 @@ async def test_tenants_are_found_by_name_and_state(visit: Visit, browser_house: 
     watched = await visit()
     page = watched.page
     await watched.open("tenants")
+    await expect(page.locator(".lead")).to_contain_text("this month")
+    cost = await row(page, "acme").locator("td").nth(4).inner_text()
     await page.get_by_role("searchbox", name="Filter Tenants").fill("glob")
     await expect(page.locator("tbody tr")).to_have_count(1)
     await page.get_by_role("searchbox", name="Filter Tenants").fill("")
@@ -66,6 +68,11 @@ async def test_tenants_are_found_by_name_and_state(visit: Visit, browser_house: 
     await page.get_by_role("button", name="Resume").click()
     await told(page, "sleeper is resumed")
     await expect(page.get_by_text("This tenant is suspended")).to_have_count(0)
+    await watched.open(f"tenants/{browser_house.projects['acme']}")
+    await expect(page.locator(".lead")).to_contain_text(f"{cost} so far this month")
+    await expect(page.get_by_role("img", name="Requests")).to_be_visible()
+    await page.get_by_role("link", name="acme production").click()
+    await expect(dialog(page, "acme production")).to_be_visible()
 
 
 async def test_settings_are_kept_and_a_tenant_ends(visit: Visit, browser_house: BrowserHouse) -> None:

@@ -28,7 +28,7 @@ export default function Tenants() {
   const alerts = useApi("/alerts").data?.data ?? [];
   const rows = list.items
     ?.filter(({ status }) => status === state || (state === "live" && status !== "archived"))
-    .map((project) => ({ ...project, ...month.of(project.id), alerts: alerts.filter(({ project_id: id, code }) => id === project.id && code?.includes("limit")) }));
+    .map((project) => ({ ...project, ...month.of(project.id), alerts: alerts.filter(({ project_id: id, code }) => id === project.id && /^(limit|balance)_/.test(code)) }));
   const open = () => setQuery({ new: 1 });
   const mayCreate = can("projects.write");
   useShortcut("n", "New tenant", () => mayCreate && open());
@@ -57,7 +57,7 @@ function useMonth() {
   const end = Math.ceil(now() / HOUR_S) * HOUR_S;
   const top = useApi(can("billing.read") ? "/traffic/top" : null, { by: "project_id", order: "cost", start_time: start, end_time: end, limit: MAX_TOP });
   const rows = top.data?.data;
-  const byId = new Map((rows ?? []).map((row) => [row.project_id, row]));
+  const byId = new Map((rows ?? []).map((row) => [row.id, row]));
   const none = rows && rows.length < MAX_TOP ? { num_requests: 0, cost_nanos: 0, tokens: 0 } : {};
   const of = (id) => {
     const row = byId.get(id);
