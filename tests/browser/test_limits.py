@@ -139,3 +139,22 @@ async def test_who_only_reads_limits_sees_no_way_to_change_them(
     await expect(page.get_by_role("dialog")).to_have_count(0)
     for name in ("New limit", "Set spend limit", "Change the rate limits", "Actions on"):
         await expect(page.get_by_role("button", name=name)).to_have_count(0)
+
+
+async def test_the_organization_has_limits_of_its_own(visit: Visit) -> None:
+    watched = await visit()
+    page = watched.page
+    await watched.open("system/limits?new=1")
+    form = dialog(page, "New limit")
+    await form.get_by_label("Of", exact=True).select_option("concurrency")
+    await form.get_by_label("At most").fill("900")
+    await form.get_by_role("button", name="Set limit").click()
+    await told(page, "The limit holds now")
+    await expect(gauge(page, "Requests at once")).to_contain_text("all tenants")
+    await choose(page, "Requests at once, all tenants", "Remove")
+    await confirm(page, "Remove “Requests at once”?", "Remove limit")
+    await expect(page.get_by_text("The organization has no limit")).to_be_visible()
+
+    watched = await visit(VIEWER)
+    await watched.open("system/limits")
+    await expect(watched.page.get_by_role("button", name="New limit")).to_have_count(0)

@@ -117,9 +117,7 @@ async def test_settings_are_kept_and_a_tenant_ends(visit: Visit, browser_house: 
 
 
 @pytest.mark.parametrize("email", [VIEWER, BILLING, MEMBER])
-async def test_who_may_not_change_tenants_sees_no_way_to(
-    visit: Visit, browser_house: BrowserHouse, email: str
-) -> None:
+async def test_who_may_not_change_tenants_sees_no_way_to(visit: Visit, browser_house: BrowserHouse, email: str) -> None:
     acme = browser_house.projects["acme"]
     watched = await visit(email)
     page = watched.page

@@ -18,6 +18,7 @@ VIEWS = {
     "status": "system/status",
     "people": "system/users",
     "operator-keys": "system/admin-keys",
+    "organization-limits": "system/limits",
     "webhooks": "system/webhooks",
     "audit": "system/audit",
     "account": "account",
