@@ -76,7 +76,8 @@ async def test_a_refusal_is_explained(visit: Visit, browser_house: BrowserHouse)
         assert operator.post(f"/projects/{hooli}/limits", json=limit).status_code == 200
     body = {"model": BASE, "messages": [{"role": "user", "content": "Hello"}]}
     headers = {"authorization": f"Bearer {browser_house.keys['hooli']}"}
-    refused = httpx.post(f"{browser_house.url}/v1/chat/completions", json=body, headers=headers)
+    async with httpx.AsyncClient(base_url=browser_house.url, headers=headers) as client:
+        refused = await client.post("/v1/chat/completions", json=body)
     assert refused.status_code == 429, refused.text
     request_id = refused.headers["x-request-id"]
 
@@ -103,8 +104,8 @@ async def test_a_refusal_is_explained(visit: Visit, browser_house: BrowserHouse)
     await page.get_by_label("Request id").fill(request_id)
     await page.keyboard.press("Enter")
     await expect(why).to_contain_text(request_id[-6:])
-    assert f"request={request_id}" in page.url
-    await watched.open("refusals?request=req_nothing")
+    assert f"q={request_id}" in page.url
+    await watched.open("refusals?q=req_nothing")
     await expect(why).to_contain_text("No refusal has this id")
 
 

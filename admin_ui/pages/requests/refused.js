@@ -30,11 +30,11 @@ export function RefusalLead({ path }) {
   return html`<b>${count(num)}${data.has_more ? "+" : ""}</b> ${num === 1 ? "request was" : "requests were"} refused, the last one ${ago(data.data[0].created_at)}; ${most === num ? "all" : count(most)} with <code>${code}</code>.`;
 }
 
-/** projectId: of the one that is looked at, or null for all. */
+/** projectId: of the one that is looked at, or null for all. The request that is explained is `q` of the URL. */
 export function Refusals({ path, projectId }) {
   const list = useList(path, {}, LIMIT);
   const names = useProjectNames();
-  const [asked] = useQuery("request");
+  const [asked] = useQuery("q");
   const columns = [
     { key: "created_at", title: "When", format: "time" },
     { key: "project_id", title: "Tenant", hide: projectId !== null, value: (row) => names(row.project_id) },
@@ -48,7 +48,7 @@ export function Refusals({ path, projectId }) {
     <${Ask} />
     ${list.error?.isMissing
       ? html`<${Empty} icon="shield" title="This gateway does not record refusals" />`
-      : html`<${Table} label="Refusals" columns=${columns} rows=${list.items} href=${(row) => here({ request: row.request_id })} error=${list.error} reload=${list.reload} loading=${list.loading} hasMore=${list.hasMore} more=${list.more}
+      : html`<${Table} name="refused" label="Refusals" columns=${columns} rows=${list.items} href=${(row) => here({ q: row.request_id })} error=${list.error} reload=${list.reload} loading=${list.loading} hasMore=${list.hasMore} more=${list.more}
           empty=${html`<${Empty} icon="shield" title="Nothing was refused">Requests that a limit, a key or a wrong field stops are listed here for a week, with what to do about each.<//>`} />`}
     ${asked && html`<${Explained} requestId=${asked} />`}`;
 }
@@ -57,7 +57,7 @@ function Ask() {
   const [id, setId] = useState("");
   const go = (event) => {
     event.preventDefault();
-    if (id.trim()) setQuery({ request: id.trim() }, { push: true });
+    if (id.trim()) setQuery({ q: id.trim() }, { push: true });
   };
   return html`<form class="ask" onSubmit=${go} role="search">
     <input class="input" aria-label="Request id" placeholder="Why was this refused? Paste a request id: req_…" value=${id} onInput=${(event) => setId(event.target.value)} spellcheck="false" autocomplete="off" />
@@ -68,7 +68,7 @@ function Ask() {
 function Explained({ requestId }) {
   const { data, error, reload } = useApi(`/refusals/${encodeURIComponent(requestId)}`);
   const names = useProjectNames();
-  return html`<${Dialog} title="Why was this refused?" side onClose=${() => setQuery({ request: null })}>
+  return html`<${Dialog} title="Why was this refused?" side onClose=${() => setQuery({ q: null })}>
     <div class="stack">
       ${error?.isMissing
         ? html`<${Notice} title="No refusal has this id">It may have run (<a href=${to("requests", requestId)}>look at its requests page</a>), be older than a week, or be one of many alike in the same minute, which are counted together.<//>`
@@ -83,12 +83,13 @@ function Explained({ requestId }) {
           ["Key", data.api_key_id ? html`<a href="${to("tenants", data.project_id, "keys")}?key=${data.api_key_id}">${data.api_key_id}</a>` : undefined],
           ["Model", data.model ? html`<code>${data.model}</code>` : undefined],
           ["Endpoint", data.endpoint ? html`<code>${data.endpoint}</code>` : undefined],
+          ["Room again", data.free_at ? html`<${Time} at=${data.free_at} />` : undefined],
           ["Status", data.status],
           ["Field", data.param ? html`<code>${data.param}</code>` : undefined],
           ["Alike in that minute", data.num > 1 ? plural(data.num, "request") : undefined],
           ["Request id", html`<${Code} text=${data.request_id} what="request id" />`],
         ]} />
-        ${data.limit && html`<p><${Button} href=${to("tenants", data.project_id, "limits")} icon="limits">Open its limits<//></p>`}
+        ${data.limit && html`<p><${Button} href=${data.limit.scope === "organization" ? "/admin/system/limits" : to("tenants", data.project_id, "limits")} icon="limits">Open the limits<//></p>`}
       `}
     </div>
   <//>`;
@@ -97,7 +98,8 @@ function Explained({ requestId }) {
 /** The limit as it stood when it refused. */
 function LimitThen({ limit }) {
   const shown = shownAs(limit.unit);
-  const { used = 0, reserved = 0, max, asked } = limit;
-  const hint = `${shown(used)} used · ${shown(reserved)} reserved · ${shown(Math.max(0, max - used - reserved))} free${asked === undefined || asked === null ? "" : ` · ${shown(asked)} asked for`}`;
+  const { used, reserved, max, asked } = limit;
+  if (used === null) return html`<p>${titleOf({ hard: true, ...limit })}: at most <b>${shown(max)}</b> for all tenants together.</p>`;
+  const hint = `${shown(used)} used · ${shown(reserved)} reserved · ${shown(Math.max(0, max - used - reserved))} free · ${shown(asked)} asked for`;
   return html`<div class="card"><${Gauge} label=${titleOf({ hard: true, ...limit })} used=${used} reserved=${reserved} max=${max} shown=${shown} hint=${hint} /></div>`;
 }

@@ -23,7 +23,7 @@ const COLUMNS = [
 export default function Adapters({ params }) {
   const id = params.project;
   const list = useList(pathOf(id, "/adapters"), {}, { limit: 100 });
-  const upload = `/admin/adapters?project=${encodeURIComponent(id)}&upload=1`;
+  const upload = `/admin/adapters?project=${encodeURIComponent(id)}&add=file`;
   const button = (may) => may("adapters.write") && html`<${Button} kind="primary" icon="upload" href=${upload}>Upload<//>`;
   return html`<${Tenant} params=${params} lead=${list.items && html`<b>${plural(list.items.length, "adapter")}</b>, each under a model id of its own.`} actions=${(_, may) => button(may)}>
     ${(project, may) => html`<${Table} label="Adapters" columns=${COLUMNS} rows=${list.items} href=${({ name }) => to("adapters", id, name)} error=${list.error} reload=${list.reload} loading=${list.loading} hasMore=${list.hasMore} more=${list.more}

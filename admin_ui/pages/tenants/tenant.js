@@ -96,7 +96,7 @@ function Limits({ id, may, currency }) {
 function Adapters({ id, may }) {
   const href = to("tenants", id, "adapters");
   const list = useApi(pathOf(id, "/adapters"), { limit: NUM_SHOWN });
-  const empty = html`None yet. ${may("adapters.write") && html`<a href="/admin/adapters?project=${id}&upload=1">Upload one</a>`}`;
+  const empty = html`None yet. ${may("adapters.write") && html`<a href="/admin/adapters?project=${id}&add=file">Upload one</a>`}`;
   return html`<${Few} title="Adapters" href=${href} list=${list} empty=${empty}>
     ${(adapters) => html`<div class="state-list">${adapters.map(({ name, version, rank }) => html`<a class="state-row" key=${name} href=${to("adapters", id, name)}>
       <span class="ellipsis">${name}</span><span class="faint">${version === null ? "no version yet" : `version ${version}, rank ${rank}`}</span>
