@@ -43,7 +43,7 @@ class AlertList(msgspec.Struct, frozen=True):
 
 
 @get("/alerts", opt=needs("projects.read", in_any_project=True))
-async def list_alerts(services: Services, caller: Caller) -> AlertList:
+async def list_active_alerts(services: Services, caller: Caller) -> AlertList:
     """What holds now, the worst first."""
     return AlertList(sorted(await find_alerts(services, caller), key=lambda alert: _ORDER.index(alert.severity)))
 

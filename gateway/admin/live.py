@@ -205,7 +205,7 @@ def _event(name: str, data: msgspec.Struct) -> bytes:
 
 
 @get("/live", opt=needs("projects.read", in_any_project=True) | shape(media=("text/event-stream",)))
-async def live(request: Request[Any, Any, Any], services: Services, caller: Caller) -> ASGIResponse:
+async def watch_live(request: Request[Any, Any, Any], services: Services, caller: Caller) -> ASGIResponse:
     """Server-sent events: `engines` each second, `traffic` every two, `changed` when something has. At most eight at a
     time for a login or a key; members of projects see their own."""
     token, header = request.cookies.get(COOKIE), request.headers.get("authorization")

@@ -15,7 +15,7 @@ from gateway.admin.adapter_versions import AdapterVersionController
 from gateway.admin.adapters import AdapterController, verify_adapters
 from gateway.admin.adjustments import AdjustmentController
 from gateway.admin.admin_keys import AdminKeyController
-from gateway.admin.alerts import list_alerts
+from gateway.admin.alerts import list_active_alerts
 from gateway.admin.aliases import AliasController
 from gateway.admin.audit_logs import AuditLogController
 from gateway.admin.costs import CostController
@@ -27,7 +27,7 @@ from gateway.admin.invoices import InvoiceController
 from gateway.admin.key_states import KeyStateController
 from gateway.admin.keys import KeyController, find_key
 from gateway.admin.limits import OrganizationLimitController, ProjectLimitController
-from gateway.admin.live import live
+from gateway.admin.live import watch_live
 from gateway.admin.logins import LoginController, UserLoginController, log_in
 from gateway.admin.members import MemberController
 from gateway.admin.organization import OrganizationController
@@ -105,9 +105,9 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     ProjectRefusalController,
     TrafficController,
     ProjectTrafficController,
-    list_alerts,
+    list_active_alerts,
     search,
-    live,
+    watch_live,
 )
 
 

@@ -107,7 +107,7 @@ def traffic_shape() -> dict[str, Shape]:
 TOP_SHAPE = shape(
     query={
         **_time_schemas(),
-        **dict.fromkeys(PROJECTS, {"type": "array", "items": {"type": "string"}, "maxItems": MAX_VALUES}),
+        **{name: {"type": "array", "items": {"type": "string"}, "maxItems": MAX_VALUES} for name in PROJECTS},
         "by": {"enum": ["project_id", "model", "adapter_id", "api_key_id"]},
         "order": {"enum": ["requests", "tokens", "cost", "errors"], "default": "requests"},
         "limit": {"type": "integer", "minimum": 1, "maximum": MAX_TOP, "default": DEFAULT_TOP},

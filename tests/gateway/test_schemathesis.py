@@ -48,7 +48,7 @@ ESSENTIAL = {"messages", "prompt", "input"}
 EMAIL, PASSWORD = "fuzz@example.com", "correct horse battery staple"
 NEVER = {
     "suspend_organization": "which shuts everybody out, tests included",
-    "live": "whose reply has no end",
+    "watch_live": "whose reply has no end",
 }
 """What is not asked, and why."""
 
