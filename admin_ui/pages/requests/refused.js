@@ -23,9 +23,9 @@ export function RefusalLead({ path }) {
   const { data } = useApi(path, LIMIT);
   if (!data) return null;
   if (data.data.length === 0) return "Nothing was refused in the last days.";
-  const num = data.data.reduce((sum, row) => sum + (row.num ?? 1), 0);
+  const num = data.data.reduce((sum, row) => sum + row.num, 0);
   const reasons = new Map();
-  for (const row of data.data) reasons.set(row.code, (reasons.get(row.code) ?? 0) + (row.num ?? 1));
+  for (const { code, type, num: times } of data.data) reasons.set(code ?? type, (reasons.get(code ?? type) ?? 0) + times);
   const [[code, most]] = [...reasons].sort(([, a], [, b]) => b - a);
   return html`<b>${count(num)}${data.has_more ? "+" : ""}</b> ${num === 1 ? "request was" : "requests were"} refused, the last one ${ago(data.data[0].created_at)}; ${most === num ? "all" : count(most)} with <code>${code}</code>.`;
 }
@@ -38,7 +38,7 @@ export function Refusals({ path, projectId }) {
   const columns = [
     { key: "created_at", title: "When", format: "time" },
     { key: "project_id", title: "Tenant", hide: projectId !== null, value: (row) => names(row.project_id) },
-    { key: "code", title: "Why", value: (row) => row.code, render: ({ code, limit }) => html`<span class="row"><${Badge} tone="bad">${code}<//>${limit && html`<span class="muted">${titleOf({ hard: true, ...limit })}</span>`}</span>` },
+    { key: "code", title: "Why", value: ({ code, type }) => code ?? type, render: ({ code, type, limit }) => html`<span class="row"><${Badge} tone="bad">${code ?? type}<//>${limit && html`<span class="muted">${titleOf({ hard: true, ...limit })}</span>`}</span>` },
     { key: "message", title: "Message", render: ({ message }) => html`<span class="muted">${message}</span>` },
     { key: "model", title: "Model", render: ({ model }) => (model ? html`<code>${model}</code>` : html`<span class="faint">–</span>`) },
     { key: "status", title: "Status", align: "end" },
@@ -76,7 +76,7 @@ function Explained({ requestId }) {
       ${data && html`
         <p class="advice">${data.advice ?? data.message}</p>
         ${data.limit && html`<${LimitThen} limit=${data.limit} />`}
-        <div class="notice bad"><span></span><div><strong>${data.code}</strong><p>${data.message}</p></div></div>
+        <${Notice} tone="bad" title=${data.code ?? data.type}>${data.message}<//>
         <${Facts} rows=${[
           ["When", html`<${Time} at=${data.created_at} />`],
           ["Tenant", html`<a href=${to("tenants", data.project_id)}>${names(data.project_id)}</a>`],

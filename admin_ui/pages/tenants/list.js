@@ -58,7 +58,7 @@ function useMonth() {
   const top = useApi(can("billing.read") ? "/traffic/top" : null, { by: "project_id", order: "cost", start_time: start, end_time: end, limit: MAX_TOP });
   const rows = top.data?.data;
   const byId = new Map((rows ?? []).map((row) => [row.id, row]));
-  const none = rows && rows.length < MAX_TOP ? { num_requests: 0, cost_nanos: 0, tokens: 0 } : {};
+  const none = rows && rows.length < MAX_TOP ? { num_requests: 0, cost_nanos: 0, currency: rows[0]?.currency, tokens: 0 } : {};
   const of = (id) => {
     const row = byId.get(id);
     return row ? { num_requests: row.num_requests, cost_nanos: row.cost_nanos, currency: row.currency, tokens: row.input_tokens + row.output_tokens } : none;
