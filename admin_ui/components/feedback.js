@@ -31,11 +31,11 @@ export function Empty({ icon = "info", title, children, command, action }) {
   </div>`;
 }
 
-/** A shell command or a piece of code, with a button that copies it. label: what it is. */
-export function Command({ text, label = "Command" }) {
+/** A shell command or a piece of code, with a button that copies it, or `copied` where that says more. label: what it is. */
+export function Command({ text, copied = text, label = "Command" }) {
   return html`<div class="command" role="group" aria-label=${label}>
     <pre tabindex="0"><code>${text}</code></pre>
-    <${CopyButton} text=${text} what=${label.toLowerCase()} />
+    <${CopyButton} text=${copied} what=${label.toLowerCase()} />
   </div>`;
 }
 

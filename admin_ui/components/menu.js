@@ -1,7 +1,10 @@
 // A button that opens a list of actions or links. Arrow keys walk through it, Escape and a click elsewhere close it.
 
-import { html, useEffect, useId, useRef, useState } from "../lib/html.js";
+import { html, useEffect, useId, useLayoutEffect, useRef, useState } from "../lib/html.js";
 import { Icon } from "./icons.js";
+
+const GAP_PX = 6;
+const EDGE_PX = 8;
 
 /**
  * items: {title, hint, icon, href | onClick, danger, checked} or null for a line. button: what the button shows. look:
@@ -13,9 +16,24 @@ export function Menu({ button, label, items, look = "button quiet", align = "sta
   const id = useId();
   const entries = () => [...root.current.querySelectorAll("[role^=menuitem]")];
 
+  // In the top layer, so that no box which scrolls cuts it off; it stays beside its button.
+  useLayoutEffect(() => {
+    if (!open) return undefined;
+    const list = root.current.querySelector("[role=menu]");
+    const place = () => beside(root.current.querySelector("button"), list, align === "end", up);
+    list.showPopover();
+    place();
+    window.addEventListener("scroll", place, true);
+    window.addEventListener("resize", place);
+    return () => {
+      window.removeEventListener("scroll", place, true);
+      window.removeEventListener("resize", place);
+    };
+  }, [open]);
+
   useEffect(() => {
     if (!open) return undefined;
-    entries()[0]?.focus();
+    entries()[0]?.focus({ preventScroll: true });
     const outside = (event) => !root.current?.contains(event.target) && setOpen(false);
     document.addEventListener("pointerdown", outside);
     return () => document.removeEventListener("pointerdown", outside);
@@ -50,6 +68,15 @@ export function Menu({ button, label, items, look = "button quiet", align = "sta
   };
   return html`<div class="menu" ref=${root} onKeyDown=${onKeyDown}>
     <button type="button" class=${look} aria-label=${label} title=${label} aria-haspopup="menu" aria-expanded=${open} aria-controls=${open ? id : undefined} onClick=${() => setOpen(!open)}>${button}</button>
-    ${open && html`<div class="menu-list ${align} ${up ? "up" : ""}" role="menu" id=${id} aria-label=${label}>${children}${items.map(entry)}</div>`}
+    ${open && html`<div class="menu-list" popover="manual" role="menu" id=${id} aria-label=${label}>${children}${items.map(entry)}</div>`}
   </div>`;
+}
+
+function beside(button, list, isEnd, isUp) {
+  const at = button.getBoundingClientRect();
+  const { width, height } = list.getBoundingClientRect();
+  const left = isEnd ? at.right - width : at.left;
+  const goesUp = isUp || (at.bottom + GAP_PX + height > window.innerHeight && at.top > height);
+  list.style.left = `${Math.max(EDGE_PX, Math.min(left, window.innerWidth - width - EDGE_PX))}px`;
+  list.style.top = `${goesUp ? at.top - GAP_PX - height : at.bottom + GAP_PX}px`;
 }

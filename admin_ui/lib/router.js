@@ -52,6 +52,14 @@ export function setQuery(changes, { push = false } = {}) {
   location$.set(read());
 }
 
+/** A link to this view with other values in its query; null removes one. */
+export function here(changes) {
+  const { path, query } = location$.value;
+  const next = new URLSearchParams(query);
+  for (const [name, value] of Object.entries(changes)) value === null ? next.delete(name) : next.set(name, value);
+  return `${path}?${next}`;
+}
+
 /** A path of the dashboard: segments are encoded. `to("tenants", id, "keys")` */
 export function to(...segments) {
   return ROOT + segments.map(encodeURIComponent).join("/");

@@ -42,6 +42,7 @@ export const ROUTES = [
   page("system/audit", () => import("../pages/system/audit.js"), { needs: "audit.read", organization: true }),
   page("system/users", () => import("../pages/system/users.js"), { needs: "users.read", organization: true }),
   page("system/admin-keys", () => import("../pages/system/admin_keys.js"), { needs: "admin_keys.read", organization: true }),
+  page("system/limits", () => import("../pages/system/limits.js"), { needs: "limits.read", organization: true }),
   page("system/webhooks", () => import("../pages/system/webhooks.js"), { needs: "organization.read", organization: true }),
   page("account", () => import("../pages/account.js")),
   page("signin", () => import("../pages/signin.js")),

@@ -26,7 +26,7 @@ WHO_AM_I = re.compile(r"401 GET /admin/v1/session")
 """How the sign-in page learns that nobody is signed in."""
 
 
-PENDING = re.compile(r"404 GET /v1/organization/(live|alerts|traffic|search)")
+PENDING = re.compile(r"404 GET /v1/organization/(live|alerts|search|(projects/\w+/)?traffic)")
 
 
 class Watched:

@@ -11,6 +11,7 @@ export function SystemTabs() {
     ["Status", "/admin/system/status", "organization.read"],
     ["People", "/admin/system/users", "users.read"],
     ["Operator keys", "/admin/system/admin-keys", "admin_keys.read"],
+    ["Limits", "/admin/system/limits", "limits.read"],
     ["Webhooks", "/admin/system/webhooks", "organization.read"],
     ["Audit log", "/admin/system/audit", "audit.read"],
   ];

@@ -1,0 +1,18 @@
+// What a key is now, in one word.
+
+import { now } from "../../../lib/time.js";
+
+const SOON_S = 7 * 86_400;
+
+/** active, suspended, expired or revoked. */
+export function stateOf(key) {
+  if (key.revoked_at) return "revoked";
+  if (key.expires_at && key.expires_at <= now()) return "expired";
+  return key.suspended_at ? "suspended" : "active";
+}
+
+export const isInUse = (key) => ["active", "suspended"].includes(stateOf(key));
+
+export const endsSoon = (key) => isInUse(key) && key.expires_at && key.expires_at - now() < SOON_S;
+
+export const ownerOf = ({ owner }) => owner?.user?.name || owner?.user?.email || owner?.service_account?.name || "–";

@@ -1,0 +1,43 @@
+// Limits in words: what one bounds, how full it is, when it is free again.
+
+import * as format from "../../../lib/format.js";
+import { ago } from "../../../lib/time.js";
+
+export const UNITS = {
+  tokens: "Tokens", input_tokens: "Input tokens", output_tokens: "Output tokens", requests: "Requests",
+  cost_nanos: "Spend", concurrency: "Requests at once", storage_bytes: "Stored adapters",
+};
+export const COUNTED = ["tokens", "input_tokens", "output_tokens", "requests", "cost_nanos"];
+const SIZES = ["tokens", "input_tokens", "output_tokens"];
+const WINDOWS = { minute: "per minute", day: "per day", month: "per month" };
+
+/** "Tokens per day", "Prepaid balance", "Tokens of one request". */
+export function titleOf({ unit, window, hard }) {
+  if (isBalance({ unit, window })) return "Prepaid balance";
+  if (bounds({ unit, window })) return `${UNITS[unit]} of one request`;
+  const title = `${UNITS[unit] ?? unit} ${WINDOWS[window] ?? ""}`.trim();
+  return unit === "cost_nanos" && !hard ? `Alert: ${title.toLowerCase()}` : title;
+}
+
+export const isBalance = ({ unit, window }) => unit === "cost_nanos" && window === "none";
+
+/** It bounds each request by itself: nothing is used up. */
+export const bounds = ({ unit, window }) => SIZES.includes(unit) && window === "none";
+
+export const shareOf = ({ used, reserved, max }) => (max > 0 ? (used + reserved) / max : used + reserved > 0 ? 1 : 0);
+
+/** shown(value): a value of this unit as text. */
+export function shownAs(unit, currency = "usd") {
+  if (unit === "cost_nanos") return (value) => format.money(value, currency);
+  return unit === "storage_bytes" ? format.bytes : format.count;
+}
+
+/** What happens at its end, and when it is free again. */
+export function rulesOf(limit) {
+  if (bounds(limit)) return "Longer requests are refused.";
+  const percents = limit.alert_percents.map((percent) => `${percent} %`).join(", ");
+  const again = limit.window_end ? `begins anew ${ago(limit.window_end)}` : null;
+  const parts = [limit.hard ? "refuses at its end" : "refuses nothing", percents && `alerts at ${percents}`, again];
+  const text = parts.filter(Boolean).join(" · ");
+  return text[0].toUpperCase() + text.slice(1);
+}

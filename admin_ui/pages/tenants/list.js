@@ -1,0 +1,91 @@
+// All tenants: who they are, what they used this month, and whose limits are near their end.
+
+import { Badge } from "../../components/badge.js";
+import { Button } from "../../components/button.js";
+import { Empty } from "../../components/feedback.js";
+import { Money, Num } from "../../components/numbers.js";
+import { Page } from "../../components/page.js";
+import { Table } from "../../components/table.js";
+import { Choice } from "../../components/tabs.js";
+import { useApi, useList } from "../../lib/data.js";
+import { money, plural } from "../../lib/format.js";
+import { html } from "../../lib/html.js";
+import { useShortcut } from "../../lib/keys.js";
+import { here, setQuery, to, useQuery } from "../../lib/router.js";
+import { can } from "../../lib/session.js";
+import { now } from "../../lib/time.js";
+import { CreateTenant } from "./create.js";
+
+const STATES = [["live", "Live"], ["active", "Active"], ["suspended", "Suspended"], ["archived", "Archived"]];
+const MAX_TOP = 100;
+const HOUR_S = 3600;
+
+export default function Tenants() {
+  const [state, setState] = useQuery("state", "live");
+  const [making] = useQuery("new");
+  const list = useList("/projects", { include_archived: state === "archived" ? "true" : null }, { limit: 100 });
+  const month = useMonth();
+  const alerts = useApi("/alerts").data?.data ?? [];
+  const rows = list.items
+    ?.filter(({ status }) => status === state || (state === "live" && status !== "archived"))
+    .map((project) => ({ ...project, ...month.of(project.id), alerts: alerts.filter(({ project_id: id, code }) => id === project.id && /^(limit|balance)_/.test(code)) }));
+  const open = () => setQuery({ new: 1 });
+  const mayCreate = can("projects.write");
+  useShortcut("n", "New tenant", () => mayCreate && open());
+  return html`<${Page}
+    title="Tenants"
+    lead=${rows && html`<${Lead} rows=${rows} state=${state} total=${month} />`}
+    actions=${mayCreate && html`<${Button} kind="primary" icon="plus" onClick=${open}>New tenant<//>`}
+  >
+    <${Table} label="Tenants" columns=${columnsFor(month)} rows=${rows} href=${({ id }) => to("tenants", id)} error=${list.error} reload=${list.reload} loading=${list.loading} hasMore=${list.hasMore} more=${list.more}
+      tools=${html`<${Choice} label="State" value=${state} onValue=${setState} options=${STATES} />`}
+      empty=${html`<${NoTenant} state=${state} action=${mayCreate && html`<${Button} kind="primary" icon="plus" onClick=${open}>New tenant<//>`} />`} />
+    ${making && mayCreate && html`<${CreateTenant} onClose=${() => setQuery({ new: null })} />`}
+  <//>`;
+}
+
+function Lead({ rows, state, total }) {
+  const near = rows.filter(({ alerts }) => alerts.length).length;
+  const what = state === "live" ? "" : ` ${state}`;
+  return html`<b>${rows.length}</b>${what} ${rows.length === 1 ? "tenant" : "tenants"}${total.cost > 0 ? html`, <b>${money(total.cost, total.currency)}</b> this month` : ""}${near ? html`; <b>${near}</b> near a limit` : ""}.`;
+}
+
+/** What each used since the first of the month in UTC. of(id): numbers, zero for who used nothing, none while unknown. */
+function useMonth() {
+  const today = new Date(now() * 1000);
+  const start = Date.UTC(today.getUTCFullYear(), today.getUTCMonth(), 1) / 1000;
+  const end = Math.ceil(now() / HOUR_S) * HOUR_S;
+  const top = useApi(can("billing.read") ? "/traffic/top" : null, { by: "project_id", order: "cost", start_time: start, end_time: end, limit: MAX_TOP });
+  const rows = top.data?.data;
+  const byId = new Map((rows ?? []).map((row) => [row.id, row]));
+  const none = rows && rows.length < MAX_TOP ? { num_requests: 0, cost_nanos: 0, currency: rows[0]?.currency, tokens: 0 } : {};
+  const of = (id) => {
+    const row = byId.get(id);
+    return row ? { num_requests: row.num_requests, cost_nanos: row.cost_nanos, currency: row.currency, tokens: row.input_tokens + row.output_tokens } : none;
+  };
+  return { of, isMissing: top.error?.isMissing, start, end, cost: (rows ?? []).reduce((sum, row) => sum + row.cost_nanos, 0), currency: rows?.[0]?.currency };
+}
+
+function columnsFor({ isMissing: hide, start, end }) {
+  const month = `from=${start}&to=${end}`;
+  const link = (page, inside) => ({ id, ...row }) => html`<a class="quiet-link" href="/admin/${page}?project=${id}&${month}">${inside(row)}</a>`;
+  return [
+    { key: "name", title: "Tenant" },
+    { key: "status", title: "State", render: ({ status }) => html`<${Badge} dot>${status}<//>` },
+    { key: "num_requests", hide, title: "Requests this month", format: "count", total: true, render: link("requests", (row) => html`<${Num} value=${row.num_requests} />`) },
+    { key: "tokens", hide, title: "Tokens", format: "tokens", total: true, render: link("usage", (row) => html`<${Num} value=${row.tokens} kind="tokens" />`) },
+    { key: "cost_nanos", hide, title: "Cost", format: "money", total: true, render: link("usage", (row) => html`<${Money} nanos=${row.cost_nanos} currency=${row.currency} />`) },
+    { key: "alerts", title: "Limits", value: ({ alerts }) => alerts.length, csv: false, render: ({ id, alerts }) => alerts.length
+      ? html`<a href=${to("tenants", id, "limits")} title=${alerts.map(({ title }) => title).join("\n")}><${Badge} tone=${alerts.some(({ severity }) => severity === "critical") ? "bad" : "warn"}>${plural(alerts.length, "limit")} near the end<//></a>`
+      : html`<span class="faint">–</span>` },
+    { key: "created_at", title: "Created", format: "time" },
+  ];
+}
+
+function NoTenant({ state, action }) {
+  if (state !== "live") return html`<${Empty} icon="tenants" title="No ${state} tenant" action=${html`<${Button} href=${here({ state: null })}>Show live ones<//>`} />`;
+  const command = `curl ${window.location.origin}/v1/organization/projects \\
+  -H "Authorization: Bearer $LORIKEET_ADMIN_KEY" -H "Content-Type: application/json" \\
+  -d '{"name": "acme"}'`;
+  return html`<${Empty} icon="tenants" title="No tenant yet" command=${command} action=${action}>A tenant has keys, adapters, limits and a bill of its own.<//>`;
+}

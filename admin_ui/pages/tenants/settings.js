@@ -1,0 +1,94 @@
+// A tenant's name, what may be kept of its content, and its end.
+
+import { Button } from "../../components/button.js";
+import { Confirm } from "../../components/dialog.js";
+import { Checkbox, Form, TextField, useForm } from "../../components/form.js";
+import { Section } from "../../components/page.js";
+import { toast } from "../../components/toast.js";
+import { post } from "../../lib/api.js";
+import { invalidate } from "../../lib/data.js";
+import { plural } from "../../lib/format.js";
+import { html, useState } from "../../lib/html.js";
+import { readProjects } from "../../lib/projects.js";
+import { pathOf } from "../../lib/projects_api.js";
+import { Tenant } from "./frame.js";
+
+const DEFAULT_STORE_DAYS = 30;
+
+export default function Settings({ params }) {
+  return html`<${Tenant} params=${params} lead=${(project) => kept(project)}>
+    ${(project, may) => may("projects.write")
+      ? html`<div class="settings"><${Name} project=${project} /><${Kept} project=${project} />${"log_content" in project && html`<${ContentLog} project=${project} />`}<${End} project=${project} /></div>`
+      : html`<p class="hint">Nothing here can be changed by you.</p>`}
+  <//>`;
+}
+
+function kept({ store_days: days, keep_replies: replies, log_content: logged }) {
+  const parts = [days > 0 && `completions that ask for it for ${plural(days, "day")}`, replies && "replies to retried requests for a day", logged && "requests and replies for reading"].filter(Boolean);
+  return parts.length ? `Kept of its content: ${parts.join("; ")}.` : "Nothing of what this tenant sends or gets is kept.";
+}
+
+async function save(project, changes, text) {
+  await post(pathOf(project.id), changes);
+  invalidate("/projects");
+  readProjects();
+  toast(text);
+}
+
+function Name({ project }) {
+  const form = useForm({ name: project.name }, ({ name }) => save(project, { name }, `It is called ${name} now`));
+  return html`<${Section} title="Name" card hint="Keys, adapters and bills go on: they know the tenant by its id.">
+    <${Form} form=${form} verb="Rename" what="rename it"><${TextField} ...${form.bind("name")} label="Name" maxlength="128" autocomplete="off" /><//>
+  <//>`;
+}
+
+function Kept({ project }) {
+  const form = useForm({ storing: project.store_days > 0, store_days: String(project.store_days || DEFAULT_STORE_DAYS), keep_replies: project.keep_replies },
+    ({ storing, store_days: days, keep_replies }) => save(project, { store_days: storing ? Number(days) : 0, keep_replies }, "Saved"));
+  return html`<${Section} title="Content" card hint="Encrypted with a key of this tenant's own; gone with it.">
+    <${Form} form=${form} verb="Save" what="save this">
+      <${Checkbox} ...${form.bind("storing")} label="Store completions" hint="Those whose request says “store”: the tenant can list and read them over the API." />
+      ${form.values.storing && html`<${TextField} ...${form.bind("store_days")} label="Days until they are deleted" type="number" min="1" max="365" />`}
+      <${Checkbox} ...${form.bind("keep_replies")} label="Keep replies for retries" hint="For a day, for requests with an Idempotency-Key: one that is sent again gets the same reply and is not paid twice." />
+    <//>
+  <//>`;
+}
+
+function ContentLog({ project }) {
+  const form = useForm({ log_content: project.log_content, log_content_days: String(project.log_content_days ?? 7) },
+    ({ log_content, log_content_days: days }) => save(project, { log_content, log_content_days: Number(days) }, log_content ? "Requests and replies are kept from now on" : "Nothing more is logged"));
+  return html`<${Section} title="Content log" card hint="What was asked and answered, to be read at each request. E-mail addresses, card and phone numbers, bank accounts and keys are taken out first. Each reading is in the audit log.">
+    <${Form} form=${form} verb="Save" what="save this">
+      <${Checkbox} ...${form.bind("log_content")} label="Log requests and replies" />
+      ${form.values.log_content && html`<${TextField} ...${form.bind("log_content_days")} label="Days until they are deleted" type="number" min="1" />`}
+    <//>
+  <//>`;
+}
+
+function End({ project }) {
+  const [act, setAct] = useState(null);
+  const close = () => setAct(null);
+  const days = useForm({ retention_days: "30" }, async () => {});
+  const change = async (verb, text, body) => {
+    await post(pathOf(project.id, `/${verb}`), body);
+    invalidate("/projects");
+    readProjects();
+    toast(text);
+  };
+  const isSuspended = project.status === "suspended";
+  return html`<${Section} title="Suspend or end" card>
+    <div>
+      <div class="act"><div><h3>${isSuspended ? "Resume this tenant" : "Suspend this tenant"}</h3><p>${isSuspended ? "Its keys work again, within a second." : "Its keys are refused within a second, until it is resumed. Nothing is lost."}</p></div>
+        <${Button} icon=${isSuspended ? "play" : "pause"} onClick=${() => setAct(isSuspended ? "resume" : "suspend")}>${isSuspended ? "Resume" : "Suspend"}<//></div>
+      <div class="act"><div><h3>Archive this tenant</h3><p>It ends for good: its keys die at once, its adapters and content go after a time. Its bills stay.</p></div>
+        <${Button} kind="danger" onClick=${() => setAct("archive")}>Archive<//></div>
+    </div>
+    ${act === "suspend" && html`<${Confirm} title="Suspend ${project.name}?" verb="Suspend tenant" onClose=${close} act=${() => change("suspend", `${project.name} is suspended`)}>
+      <p>All its keys are refused by every gateway within a second. Requests that run end as they would. Adapters, limits and members stay as they are.</p><//>`}
+    ${act === "resume" && html`<${Confirm} title="Resume ${project.name}?" verb="Resume tenant" danger=${false} onClose=${close} act=${() => change("resume", `${project.name} is resumed`)}><p>Its keys work again.</p><//>`}
+    ${act === "archive" && html`<${Confirm} title="Archive ${project.name}?" verb="Archive tenant" name=${project.name} onClose=${close} act=${() => change("archive", `${project.name} is archived`, { retention_days: Number(days.values.retention_days) })}>
+      <p>All its keys are revoked now. Its members lose it. Its adapters and stored content are purged after the days below; its ledger and invoices are kept.</p>
+      <${TextField} ...${days.bind("retention_days")} label="Days until its content is purged" type="number" min="0" max="3650" />
+    <//>`}
+  <//>`;
+}
