@@ -11,8 +11,9 @@ import asyncpg
 from playwright.async_api import Locator, expect
 
 from tests.browser.conftest import Visit
-from tests.browser.house import BASE, BILLING, DAYS_OF_OLD_USAGE, OWNER, VIEWER, BrowserHouse
+from tests.browser.house import BILLING, DAYS_OF_OLD_USAGE, OWNER, VIEWER, BrowserHouse
 from tests.browser.watched import Watched
+from tests.gateway.live import BASE
 
 
 def button(page: Watched, name: str) -> Locator:
