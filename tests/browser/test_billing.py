@@ -11,8 +11,9 @@ import asyncpg
 from playwright.async_api import Locator, expect
 
 from tests.browser.conftest import Visit
-from tests.browser.house import BASE, BILLING, DAYS_OF_OLD_USAGE, OWNER, VIEWER, BrowserHouse
+from tests.browser.house import BILLING, DAYS_OF_OLD_USAGE, OWNER, VIEWER, BrowserHouse
 from tests.browser.watched import Watched
+from tests.gateway.live import BASE
 
 
 def button(page: Watched, name: str) -> Locator:
@@ -149,7 +150,19 @@ async def test_a_month_is_closed_then_invoiced_and_each_line_leads_to_requests(v
     await expect(page.page.get_by_role("table", name="Requests").locator("tbody tr")).to_have_count(20)
 
 
-async def test_an_export_is_downloaded_and_delivered(visit: Visit, tmp_path: Path) -> None:
+async def _fail_a_run(dsn: str) -> None:
+    """As if a delivery had failed, which is tried again tomorrow."""
+    conn = await asyncpg.connect(dsn)
+    try:
+        await conn.execute(
+            "INSERT INTO delivery_runs (delivery_id, period, attempts, due_at, last_error)"
+            " SELECT id, '2026-01-01', 3, now() + interval '1 day', 'the disk is full.' FROM deliveries"
+        )
+    finally:
+        await conn.close()
+
+
+async def test_an_export_is_downloaded_and_delivered(visit: Visit, browser_house: BrowserHouse, tmp_path: Path) -> None:
     page = await visit(BILLING)
     await page.open("usage/exports?kind=costs")
     page.expect("404 GET /v1/organization/exports")
@@ -178,11 +191,12 @@ async def test_an_export_is_downloaded_and_delivered(visit: Visit, tmp_path: Pat
     await button(page, "Set up").click()
     table = page.page.get_by_role("table", name="Deliveries")
     await expect(table).to_contain_text("costs, CSV")
+    await _fail_a_run(browser_house.dsn)
     await button(page, "finance").click()
     assert "delivery=" in page.page.url, "a link shows the same"
-    await expect(page.page.get_by_role("table", name="Runs of finance").locator("tbody tr")).to_have_count(
-        2, timeout=30_000
-    )
+    await expect(page.page.get_by_role("table", name="Runs of finance")).to_contain_text("failing")
+    await expect(dialog(page).get_by_role("note")).to_contain_text("the disk is full")
+    assert await page.violations() == []
     await page.page.keyboard.press("Escape")
 
     viewer = await visit(VIEWER)

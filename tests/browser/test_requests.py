@@ -6,7 +6,8 @@ import httpx
 from playwright.async_api import expect
 
 from tests.browser.conftest import Visit
-from tests.browser.house import BASE, MEMBER, OWNER, BrowserHouse, request_id
+from tests.browser.house import MEMBER, OWNER, BrowserHouse, request_id
+from tests.gateway.live import BASE
 
 
 async def test_requests_come_in_by_themselves_and_stand_still_under_the_pointer(

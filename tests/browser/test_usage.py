@@ -5,7 +5,8 @@ from __future__ import annotations
 from playwright.async_api import expect
 
 from tests.browser.conftest import Visit
-from tests.browser.house import BASE, MEMBER, VIEWER, BrowserHouse
+from tests.browser.house import MEMBER, VIEWER, BrowserHouse
+from tests.gateway.live import BASE
 
 
 async def test_usage_is_told_apart_and_each_number_leads_to_its_requests(

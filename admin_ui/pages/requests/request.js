@@ -27,7 +27,7 @@ export default function RequestView({ params: { id } }) {
         <${Why} request=${found} />
         <${Section} title="Where its time went"><${Timeline} request=${found} /><//>
         <${Section} title="What it was" card><${What} request=${found} /><//>
-        <${Section} title="What it cost" hint="Tokens at the price per million that was in force at its end, less the tenant's discount."><${Prices} request=${found} /><//>
+        <${Section} title="What it cost" hint="Tokens at the price per million that was in force when it began, less the tenant's discount."><${Prices} request=${found} /><//>
         <${Section} title="Attempts" hint="One, unless an engine failed and the request was run again, or it had several prompts."><${Attempts} request=${found} /><//>
         <p class="hint">What it said is not kept here.</p>
       `}

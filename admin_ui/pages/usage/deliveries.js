@@ -91,7 +91,7 @@ function History({ id, onClose }) {
 function Remove({ delivery, onClose }) {
   const act = async () => {
     await del(`/deliveries/${delivery.id}`);
-    invalidate("/deliveries");
+    invalidate("/deliveries?"); // the list: what is gone can't be read again
     toast(`${delivery.name} is removed`);
   };
   return html`<${Confirm} title="Remove the delivery ${delivery.name}?" verb="Remove" name=${delivery.name} act=${act} onClose=${onClose}>

@@ -46,7 +46,7 @@ export default function Prices() {
   return html`<${Page} title="Usage" lead=${lead} tabs=${html`<${UsageTabs} />`}
     actions=${mayWrite && html`<${Button} kind="primary" icon="plus" onClick=${() => open("new")}>New prices<//>`}>
     ${shown && html`<${Version} version=${shown} onWithdraw=${mayWrite && shown.state === "upcoming" && (() => open("withdraw"))} />`}
-    <${Section} title="Versions" hint="A version is complete and never changes. Usage is priced by the one that is in force when it ends.">
+    <${Section} title="Versions" hint="A version is complete and never changes. A request is priced by the one that is in force when it begins.">
       <${Versions} list=${list} rows=${versions} shown=${shown} choose=${choose} mayWrite=${mayWrite} />
     <//>
     ${dialog === "new" && html`<${SetPrices} from=${versions?.[0]} onClose=${() => open(null)} onDone=${(made) => (open(null), choose(made.id))} />`}
@@ -71,7 +71,7 @@ function Versions({ list, rows, shown, choose, mayWrite }) {
   -d '{"currency": "usd", "entries": [{"input_nanos_per_million": 200000000, "output_nanos_per_million": 800000000}]}'`;
   return html`<${Table} name="versions" label="Versions of the price book" columns=${columns} rows=${rows} error=${list.error} reload=${list.reload} loading=${list.loading}
     hasMore=${list.hasMore} more=${list.more} filter=${false}
-    empty=${html`<${Empty} icon="usage" title="No prices yet" command=${mayWrite ? command : undefined}>Usage is counted from the first request on. What it costs is known once there are prices, for requests that end after that.<//>`} />`;
+    empty=${html`<${Empty} icon="usage" title="No prices yet" command=${mayWrite ? command : undefined}>Usage is counted from the first request on. What it costs is known once there are prices, for requests that begin after that.<//>`} />`;
 }
 
 function Version({ version, onWithdraw }) {

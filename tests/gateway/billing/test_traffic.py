@@ -169,7 +169,7 @@ async def test_it_is_grouped_filtered_ranked_and_ones_own(books: Books, server: 
         top = (
             await ask(operator, "/traffic/top", by="model", **{"project_ids[]": books.project_id, "models[]": "tiny"})
         )["data"]
-        assert [(each["name"], each["num_requests"]) for each in top] == [("tiny", 1)]
+        assert [(each["name"], each["num_requests"]) for each in top] == [("tiny", 2)]
         for params, param in (({"by": "user_id"}, "by"), ({"by": "model", "order": "x"}, "order")):
             reply = await operator.get("/traffic/top", params={"start_time": 0, **params})
             assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
