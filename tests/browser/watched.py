@@ -26,16 +26,13 @@ WHO_AM_I = re.compile(r"401 GET /admin/v1/session")
 """How the sign-in page learns that nobody is signed in."""
 
 
-PENDING = re.compile(r"404 GET /v1/organization/(live|alerts|search|(projects/\w+/)?traffic)")
-
-
 class Watched:
     """A page, and what went wrong in it. expected: patterns of "STATUS METHOD PATH" that a test causes."""
 
     def __init__(self, page: Page, url: str) -> None:
         self.page = page
         self.url = url
-        self.expected = [WHO_AM_I, PENDING]
+        self.expected = [WHO_AM_I]
         self._wrong: list[str] = []
         page.on("console", self._on_console)
         page.on("pageerror", lambda error: self._wrong.append(f"error: {error}"))
