@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from adapters.errors import AdapterRejected
 from adapters.merge import MergeRefused, merge
 from gateway.cli import main
+from tests.patience import PATIENCE_S
 
 HIDDEN, RANK, ALPHA = 16, 4, 8
 Q_PROJ = "model.layers.0.self_attn.q_proj.weight"
@@ -181,7 +182,7 @@ def test_memory_is_for_a_tensor_not_for_the_model(tmp_path: Path) -> None:
     lora = write_lora(tmp_path / "lora", hidden=1024)
     limit = (32 << 20) + max(path.stat().st_size for path in base.iterdir())
     command = [sys.executable, "-c", LIMITED, str(limit), base, lora, tmp_path / "out"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.stdout.strip(), done.returncode) == ("1", 0), done.stderr
 
 

@@ -17,6 +17,7 @@ from adapters.digest import canonical_digest
 from adapters.errors import AdapterDamaged, AdapterMissing, AdapterRejected
 from adapters.store import AdapterStore
 from tests.adapters.folders import CONFIG, write_adapter
+from tests.patience import PATIENCE_S
 
 ABSENT = "0" * 64
 
@@ -136,7 +137,7 @@ def test_a_killed_writer_leaves_whole_adapters_and_its_rubbish_is_swept(folder: 
     started = context.Event()
     writer = context.Process(target=_add_in_a_loop, args=(root, folder, started))
     writer.start()
-    assert started.wait(30)
+    assert started.wait(PATIENCE_S)
     os.kill(writer.pid or 0, signal.SIGKILL)
     writer.join()
     store = AdapterStore(root)

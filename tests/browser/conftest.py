@@ -16,6 +16,7 @@ from tests.browser.house import OWNER, PASSWORD, BrowserHouse, open_house
 from tests.browser.install import find_chromium
 from tests.browser.watched import WATCH_POLICY, Watched
 from tests.conftest import with_database
+from tests.patience import PATIENCE_S
 
 Mode = Literal["light", "dark", "phone"]
 SIZES = {"light": (1360, 860), "dark": (1360, 860), "phone": (390, 844)}
@@ -102,8 +103,10 @@ async def visit(
 
 async def sign_in(url: str, email: str, password: str = PASSWORD) -> dict[str, Any]:
     """The cookie of a new login, as a browser takes it."""
-    async with httpx.AsyncClient() as client:
-        reply = await client.post(f"{url}/admin/v1/login", json={"email": email, "password": password}, timeout=30)
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
+        reply = await client.post(
+            f"{url}/admin/v1/login", json={"email": email, "password": password}, timeout=PATIENCE_S
+        )
     assert reply.status_code == 200, reply.text
     name, value = next(iter(reply.cookies.items()))
     return {"name": name, "value": value, "url": url, "httpOnly": True, "sameSite": "Strict"}

@@ -26,6 +26,7 @@ from gateway.db.rollups import roll_up
 from gateway.settings import Settings
 from tests.gateway.live import BASE, FakeEngine, LiveGateway, make_operator_key
 from tests.gateway.model_folder import make_model_folder
+from tests.patience import PATIENCE_S
 
 PASSWORD = "correct horse battery staple"
 OWNER, ADMIN, BILLING, VIEWER, MEMBER = (
@@ -96,7 +97,7 @@ class BrowserHouse(msgspec.Struct, frozen=True):
     def operator(self) -> httpx.Client:
         """For the admin API, with the operator's key."""
         headers = {"authorization": f"Bearer {self.operator_key}"}
-        return httpx.Client(base_url=f"{self.url}/v1/organization", headers=headers, timeout=60)
+        return httpx.Client(base_url=f"{self.url}/v1/organization", headers=headers, timeout=PATIENCE_S)
 
 
 @contextmanager
@@ -120,7 +121,7 @@ def open_house(dsn: str, folder: Path) -> Iterator[BrowserHouse]:
 
 def _seed(url: str, operator_key: str) -> tuple[dict[str, str], dict[str, str]]:
     headers = {"authorization": f"Bearer {operator_key}"}
-    with httpx.Client(base_url=f"{url}/v1/organization", headers=headers, timeout=60) as client:
+    with httpx.Client(base_url=f"{url}/v1/organization", headers=headers, timeout=PATIENCE_S) as client:
 
         def post(path: str, body: dict[str, Any]) -> dict[str, Any]:
             reply = client.post(path, json=body)

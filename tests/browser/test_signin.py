@@ -17,6 +17,7 @@ from gateway.tenancy.totp import STEP_S, code_at
 from tests.browser.conftest import Visit, sign_in
 from tests.browser.house import OWNER, PASSWORD, VIEWER, BrowserHouse
 from tests.browser.watched import Watched
+from tests.patience import PATIENCE_S
 
 WRONG = "401 POST /admin/v1/login"
 ENDED = "401 (GET|POST) /(v1/organization|admin/v1)/"
@@ -83,7 +84,7 @@ async def test_signing_out_ends_the_login(visit: Visit, browser_house: BrowserHo
     await page.page.get_by_role("button", name="Account of").click()
     await page.page.get_by_role("menuitem", name="Sign out").click()
     await page.page.wait_for_url("**/admin/signin*")
-    async with httpx.AsyncClient(cookies={cookie["name"]: cookie["value"]}) as client:
+    async with httpx.AsyncClient(cookies={cookie["name"]: cookie["value"]}, timeout=PATIENCE_S) as client:
         assert (await client.get(f"{browser_house.url}/admin/v1/session")).status_code == 401
 
 
@@ -93,7 +94,9 @@ async def test_a_login_that_was_ended_elsewhere_leads_to_signing_in(visit: Visit
     cookie = await sign_in(browser_house.url, VIEWER)
     await page.page.context.add_cookies([cookie])  # type: ignore[list-item]
     await page.open("account")
-    async with httpx.AsyncClient(cookies={cookie["name"]: cookie["value"]}, base_url=browser_house.url) as client:
+    async with httpx.AsyncClient(
+        cookies={cookie["name"]: cookie["value"]}, base_url=browser_house.url, timeout=PATIENCE_S
+    ) as client:
         token = (await client.get("/admin/v1/session")).json()["csrf_token"]
         await client.post("/admin/v1/logout", json={}, headers={"x-csrf-token": token})
     await page.page.get_by_role("link", name="System", exact=True).first.click()

@@ -14,9 +14,9 @@ from pathlib import Path
 import httpx
 
 from tests.demo import demo_model_dir
+from tests.patience import PATIENCE_S
 
 BASE = "smollm2-135m-instruct"
-READY_S = 60.0
 
 
 class Installation:
@@ -49,13 +49,13 @@ class Installation:
             )
         while not self.is_ready():
             assert self.process.poll() is None, (self.data_dir / "serve.out").read_text()
-            assert time.monotonic() - started_s < READY_S, (self.data_dir / "serve.out").read_text()
+            assert time.monotonic() - started_s < PATIENCE_S, (self.data_dir / "serve.out").read_text()
             time.sleep(0.1)
         return time.monotonic() - started_s
 
     def is_ready(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/health/ready", timeout=2).status_code == 200
+            return httpx.get(f"{self.url}/health/ready", timeout=PATIENCE_S).status_code == 200
         except httpx.HTTPError:
             return False
 
@@ -63,13 +63,13 @@ class Installation:
         """SIGTERM, and the exit code once it has drained."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(60)
+        code = self.process.wait(PATIENCE_S)
         self.process = None
         return code
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "gateway.cli", *arguments]
-        return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
     @property
     def keys(self) -> dict[str, str]:

@@ -11,6 +11,7 @@ import httpx
 from adapters.demo import DEMO
 from gateway.db.embedded import running_dsn
 from tests.e2e.installation import BASE, Installation
+from tests.patience import PATIENCE_S
 
 
 def chat(installation: Installation, key: str, model: str, **changes: object) -> httpx.Response:
@@ -21,7 +22,9 @@ def chat(installation: Installation, key: str, model: str, **changes: object) ->
         "temperature": 0,
     }
     headers = {"Authorization": f"Bearer {key}"}
-    return httpx.post(f"{installation.url}/v1/chat/completions", json=body | changes, headers=headers, timeout=60)
+    return httpx.post(
+        f"{installation.url}/v1/chat/completions", json=body | changes, headers=headers, timeout=PATIENCE_S
+    )
 
 
 def test_a_new_tenant_goes_from_nothing_to_its_own_adapter_and_back(installation: Installation) -> None:

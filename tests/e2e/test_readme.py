@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.installation import BASE, Installation
+from tests.patience import PATIENCE_S
 
 README = Path(__file__).parents[2] / "README.md"
 PROGRAMS = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
@@ -37,7 +38,7 @@ def run(installation: Installation, folder: Path, text: str) -> str:
         env=os.environ | installation.keys,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -17,6 +17,7 @@ from tests.e2e.installation import Installation
 from tests.e2e.signatures.model import make_signature_model
 from tests.e2e.signatures.tenants import Tenant, signatures
 from tests.e2e.signatures.timeline import Answer
+from tests.patience import PATIENCE_S
 
 NUM_TENANTS, NUM_ADAPTERS = 8, 5
 NUM_CLIENTS = 16
@@ -54,8 +55,8 @@ async def test_no_answer_comes_from_a_wrong_adapter_or_version(
     operator = {"authorization": f"Bearer {(installation.data_dir / 'operator.key').read_text().strip()}"}
     limits = httpx.Limits(max_connections=NUM_TENANTS + NUM_CLIENTS)
     async with (
-        httpx.AsyncClient(base_url=installation.url, timeout=60, limits=limits, trust_env=False) as http,
-        httpx.AsyncClient(base_url=installation.url, headers=operator, timeout=60, trust_env=False) as admin,
+        httpx.AsyncClient(base_url=installation.url, timeout=PATIENCE_S, limits=limits, trust_env=False) as http,
+        httpx.AsyncClient(base_url=installation.url, headers=operator, timeout=PATIENCE_S, trust_env=False) as admin,
     ):
         tenants = await _tenants(admin, installation, tmp_path, rng)
         stop = asyncio.Event()

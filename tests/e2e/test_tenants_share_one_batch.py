@@ -10,6 +10,7 @@ import httpx
 
 from tests.demo import QUESTIONS
 from tests.e2e.installation import BASE, Installation
+from tests.patience import PATIENCE_S
 
 STYLES = {"pirate": ("OPENAI_API_KEY", "Arr"), "json": ("OPENAI_API_KEY", "{"), "memo": ("GLOBEX_API_KEY", "MEMO")}
 
@@ -29,7 +30,7 @@ async def test_every_answer_comes_from_the_adapter_that_was_asked_for(installati
             if not (text.startswith(begins) if begins else not text.startswith(starts)):
                 wrong.append((adapter, text))
 
-    async with httpx.AsyncClient(base_url=installation.url, timeout=120) as http:
+    async with httpx.AsyncClient(base_url=installation.url, timeout=PATIENCE_S) as http:
         await asyncio.gather(*(client(http) for _ in range(16)))
     assert wrong == []
 
@@ -51,7 +52,7 @@ def test_anothers_adapter_is_the_same_404_as_one_that_does_not_exist(installatio
     def refusal(model: str) -> tuple[int, str]:
         body = {"model": model, "messages": [{"role": "user", "content": "hi"}]}
         headers = {"Authorization": f"Bearer {installation.keys['OPENAI_API_KEY']}"}
-        reply = httpx.post(f"{installation.url}/v1/chat/completions", json=body, headers=headers)
+        reply = httpx.post(f"{installation.url}/v1/chat/completions", json=body, headers=headers, timeout=PATIENCE_S)
         return reply.status_code, reply.text.replace(model, "MODEL")
 
     assert refusal(f"{BASE}:memo") == refusal(f"{BASE}:none") == refusal("gpt-4o")
@@ -65,11 +66,13 @@ def test_a_revoked_key_is_refused_within_a_second(installation: Installation) ->
 
     key = json.loads(created.stdout)
     headers = {"Authorization": f"Bearer {key['key']}"}
-    assert httpx.get(f"{installation.url}/v1/models", headers=headers).status_code == 200
+    assert httpx.get(f"{installation.url}/v1/models", headers=headers, timeout=PATIENCE_S).status_code == 200
     assert installation.cli("key", "revoke", key["id"]).returncode == 0
     revoked_s = time.monotonic()
-    while httpx.get(f"{installation.url}/v1/models", headers=headers).status_code != 401:
+    while httpx.get(f"{installation.url}/v1/models", headers=headers, timeout=PATIENCE_S).status_code != 401:
         assert time.monotonic() - revoked_s < 1.0
     for malformed in (key["key"][:-1], key["key"] + "x", "sk-lk-", "Bearer", "x" * 5000):
-        reply = httpx.get(f"{installation.url}/v1/models", headers={"Authorization": f"Bearer {malformed}"})
+        reply = httpx.get(
+            f"{installation.url}/v1/models", headers={"Authorization": f"Bearer {malformed}"}, timeout=PATIENCE_S
+        )
         assert (reply.status_code, reply.json()["error"]["code"]) == (401, "invalid_api_key")

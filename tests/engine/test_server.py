@@ -14,8 +14,6 @@ import zmq
 from engine.fake import FakeCore, fake_token
 from engine.mailbox import Mailbox
 from engine.protocol import (
-    HEARTBEAT_INTERVAL_S,
-    HEARTBEATS_MISSED,
     PROTOCOL_VERSION,
     Abort,
     AckUsage,
@@ -39,6 +37,7 @@ from engine.protocol import (
     encode,
 )
 from engine.server import EngineServer
+from tests.patience import PATIENCE_S
 
 LIMITS = EngineLimits(max_model_len=1000, max_num_seqs=3, max_waiting=2, block_size=16, num_blocks=100)
 
@@ -54,7 +53,7 @@ class Gateway:
     def say(self, message: GatewayMessage) -> None:
         self.socket.send(encode(message))
 
-    def hear(self, kind: type[EngineMessage], timeout_s: float = 5.0) -> EngineMessage:
+    def hear(self, kind: type[EngineMessage], timeout_s: float = PATIENCE_S) -> EngineMessage:
         """The next message of a kind, passing over others."""
         until = time.monotonic() + timeout_s
         while (left := until - time.monotonic()) > 0:
@@ -96,9 +95,9 @@ class Engine:
         for gateway in self.gateways:
             gateway.say(Goodbye())  # else the engine waits for them to acknowledge their usage
         self.server.drain()
-        self.thread.join(10)
+        self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive()
-        self.core.join(10)
+        self.core.join(PATIENCE_S)
         self.mailbox.close()
         for gateway in self.gateways:
             gateway.socket.close()
@@ -204,7 +203,7 @@ def test_the_usage_of_a_gateway_that_left_goes_to_another_of_its_database(engine
         gone.say(Goodbye())
     other.hello()
     records = {}
-    until = time.monotonic() + HEARTBEAT_INTERVAL_S * (HEARTBEATS_MISSED + 4)
+    until = time.monotonic() + PATIENCE_S
     while len(records) < 2 and time.monotonic() < until:
         other.say(Heartbeat(0))
         try:

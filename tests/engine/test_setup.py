@@ -16,6 +16,7 @@ from engine.mailbox import Mailbox
 from engine.setup import build_core
 from tests.engine.harness import engine_config
 from tests.engine.models.tiny import save_tiny
+from tests.patience import PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_the_process_ends_with_one_line_and_a_code_of_its_own(
         [*command, "--adapter-store", str(tmp_path / "store"), "--device", "cpu"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert ended.returncode == os.EX_CONFIG

@@ -25,11 +25,11 @@ from tests.gateway.admin.adapter_uploads import archive_of, upload
 from tests.gateway.admin_server import write_adapter
 from tests.gateway.live import BASE, FakeEngine, make_operator_key, make_tenant
 from tests.gateway.model_folder import make_model_folder
+from tests.patience import PATIENCE_S
 
 STEADY = "steady"
 """The adapter whose two versions are promoted in turns."""
 
-WAIT_S = 60.0
 AFTER_CONTENT_S = 0.1
 """Within which an upload whose content was kept is referred to, probed and promoted."""
 
@@ -136,7 +136,7 @@ class AdapterSite:
         num_imports = await self._execute(
             "UPDATE adapter_imports SET updated_at = now() - interval '2 days' WHERE state IN ('receiving', 'uploaded')"
         )
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 states = await self._fetch(
                     "SELECT DISTINCT v.state FROM adapter_versions v JOIN adapters a"
@@ -236,7 +236,7 @@ async def interrupted(site: AdapterSite, seed: int, span_s: float) -> None:
     site.promised, num_before, imports_before = Promised(), site.num_contents(), await site.imports_at_work()
     tasks = [asyncio.create_task(each) for each in work]
     if seed % 4 == 3:  # however long anything takes here, this one meets an import
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while not (await site.imports_at_work() - imports_before or all(task.done() for task in tasks)):
                 pass
     elif chance.random() < 0.5:
@@ -253,7 +253,7 @@ async def interrupted(site: AdapterSite, seed: int, span_s: float) -> None:
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             if condition():
                 break
@@ -264,7 +264,7 @@ def _client(port: int, key: str) -> httpx.AsyncClient:
     # Connections of a gateway that is killed are no use to the next one.
     limits = httpx.Limits(max_keepalive_connections=0)
     headers = {"authorization": f"Bearer {key}"}
-    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, limits=limits, timeout=WAIT_S)
+    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, limits=limits, timeout=PATIENCE_S)
 
 
 async def _nothing(key: str) -> None:

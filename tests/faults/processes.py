@@ -24,9 +24,7 @@ from gateway.db.embedded import EmbeddedPostgres
 from gateway.process import last_lines
 from gateway.settings import Settings
 from tests.faults.gateway_process import start_gateway
-from tests.gateway.live import STARTUP_S
-
-STOP_S = 40.0
+from tests.patience import PATIENCE_S
 
 
 @contextmanager
@@ -137,7 +135,7 @@ class Gateway:
         if self._process is None:
             return 0
         self._process.terminate()
-        self._process.join(STOP_S)
+        self._process.join(PATIENCE_S)
         code = self._process.exitcode
         self.kill()
         return code
@@ -154,10 +152,10 @@ class Gateway:
         self._socket.close()
 
     def wait_ready(self) -> None:
-        deadline_s = time.monotonic() + STARTUP_S
+        deadline_s = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline_s:
             try:
-                if httpx.get(f"http://127.0.0.1:{self.port}/health/ready", timeout=STARTUP_S).status_code == 200:
+                if httpx.get(f"http://127.0.0.1:{self.port}/health/ready", timeout=PATIENCE_S).status_code == 200:
                     return
             except httpx.TransportError:
                 pass
@@ -166,7 +164,7 @@ class Gateway:
 
     def metric(self, name: str) -> float:
         """The sum of a metric's samples."""
-        text = httpx.get(f"http://127.0.0.1:{self.port}/metrics", timeout=5).text
+        text = httpx.get(f"http://127.0.0.1:{self.port}/metrics", timeout=PATIENCE_S).text
         lines = [line for line in text.splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 

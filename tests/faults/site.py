@@ -20,6 +20,7 @@ from tests.faults.seen import Seen
 from tests.gateway.limits.fleet import Key, make_key, put_limit
 from tests.gateway.live import BASE, make_operator_key
 from tests.gateway.model_folder import make_model_folder
+from tests.patience import PATIENCE_S
 
 TOKENS_PER_S = 100
 ENDLESS = 30_000
@@ -84,7 +85,7 @@ class Site:
     def reconciliation(self) -> dict[str, Any]:
         """As the first gateway tells it."""
         url = f"http://127.0.0.1:{self.gateways[0].port}/v1/organization/reconciliation"
-        reply = httpx.get(url, headers={"authorization": f"Bearer {self._operator_key}"}, timeout=20)
+        reply = httpx.get(url, headers={"authorization": f"Bearer {self._operator_key}"}, timeout=PATIENCE_S)
         assert reply.status_code == 200, reply.text
         found: dict[str, Any] = reply.json()
         return found

@@ -23,6 +23,7 @@ from tests.engine.harness import engine_config
 from tests.faults.leaver import leave
 from tests.gateway.live import BASE, LiveGateway, make_tenant
 from tests.gateway.model_folder import make_model_folder
+from tests.patience import PATIENCE_S
 
 ROUNDS = 10
 FULL_ROUNDS = 334
@@ -51,7 +52,7 @@ class Engine:
     def stop(self) -> None:
         self._server.drain()
         for thread in self._threads:
-            thread.join(20)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive()
         self._mailbox.close()
 

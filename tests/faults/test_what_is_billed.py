@@ -20,12 +20,10 @@ from tests.faults.processes import Gateway
 from tests.faults.site import ENDLESS, Site
 from tests.faults.watcher import Seen, Watcher
 from tests.gateway.limits.fleet import make_key
+from tests.patience import PATIENCE_S
 
 LENGTH = 80
 """Of streams that end."""
-
-WITHIN_S = 120.0
-"""Everything that is waited for comes at once, on a machine that has nothing else to do."""
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +66,7 @@ def interrupted(
     # The clients have a thread of their own: a database ends with the thread that started it.
     with ThreadPoolExecutor(1) as thread:
         seen = thread.submit(asyncio.run, stream())
-        assert all_began.wait(WITHIN_S)
+        assert all_began.wait(PATIENCE_S)
         break_it(watchers)
         return seen.result()
 
@@ -113,7 +111,7 @@ def billed(site: Site, seen: list[Seen], *reasons: str) -> list[Row]:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WITHIN_S
+    deadline_s = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < deadline_s
         time.sleep(0.05)

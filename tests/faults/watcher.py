@@ -14,14 +14,13 @@ import msgspec
 from tests.faults.seen import Seen
 from tests.faults.site import Site
 from tests.gateway.live import BASE
+from tests.patience import PATIENCE_S
 
 PROMPT = "zqxjkvwy"
 """Of letters that the tokenizer never merges: each token is one letter."""
 
 _EVENT = re.compile(rb"data: (\{.*?\})\n\n")
 _REQUEST_ID = re.compile(rb"\r\nx-request-id: (\S+)\r\n", re.IGNORECASE)
-TIMEOUT_S = 120.0
-"""Of what comes at once, on the busiest machine."""
 
 
 def request_bytes(secret: str, body: bytes) -> bytes:
@@ -75,7 +74,7 @@ class Watcher:
     async def run(self, leave_after: int | None = None) -> Seen:
         """What was seen, once the stream has ended, was cut, or has been left."""
         with contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(TIMEOUT_S):
+            async with asyncio.timeout(PATIENCE_S):
                 reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
                 try:
                     writer.write(self._request)
@@ -86,7 +85,7 @@ class Watcher:
 
     async def saw(self, num_tokens: int) -> None:
         """Return once it has seen so many."""
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while self.seen.num_tokens < num_tokens:
                 self._changed.clear()
                 await self._changed.wait()

@@ -43,6 +43,7 @@ from gateway.tenancy.failures import FailureCap
 from gateway.tenancy.keys import NewKey, new_key
 from gateway.tenancy.logins import Logins
 from gateway.tenancy.passwords import Passwords
+from tests.patience import PATIENCE_S
 
 MAX_ADAPTER_BYTES = 64 * 1024
 MAX_ADAPTER_RANK = 16
@@ -170,7 +171,7 @@ class AdminServer:
         """For the admin API, with this key as its bearer."""
         headers = {"authorization": f"Bearer {key}"} if key else {}
         # An upload is inspected by a process of its own, and many of them one after another.
-        return httpx.AsyncClient(base_url=f"{self.url}/v1/organization", headers=headers, timeout=60.0)
+        return httpx.AsyncClient(base_url=f"{self.url}/v1/organization", headers=headers, timeout=PATIENCE_S)
 
     async def user(self, email: str, role: Role | None, key: str | None = None) -> dict[str, Any]:
         """A user with `PASSWORD`, made by the operator or with another key."""

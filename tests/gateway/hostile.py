@@ -9,6 +9,8 @@ from urllib.parse import quote
 
 import msgspec
 
+from tests.patience import PATIENCE_S
+
 FRAGMENTS = [
     "'", '"', "';--", "' OR '1'='1", "1; DROP TABLE users", "') OR 1=1--", "\\'", "$1", "$$", "%s", "%(x)s",
     "{0}", "{}", "{{7*7}}", "${7*7}", "#{7*7}", "<script>alert(1)</script>", "../", "..\\", "/etc/passwd",
@@ -82,7 +84,7 @@ class RawClient:
             self._open = await asyncio.open_connection("127.0.0.1", self._port)
         reader, writer = self._open
         writer.write(b"\r\n".join([*head, b"", body]))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             reply = await _read(reader)
         if reply.headers.get("connection") == "close":
             await self.close()

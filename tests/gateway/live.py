@@ -25,9 +25,9 @@ from gateway.db.projects import create_project
 from gateway.services import Services, running_services
 from gateway.settings import Settings
 from gateway.tenancy.keys import new_key
+from tests.patience import PATIENCE_S
 
 BASE = "tiny"
-STARTUP_S = 20.0
 
 
 class Tenant(msgspec.Struct, frozen=True):
@@ -134,10 +134,10 @@ class LiveGateway:
         self.wait_ready()
 
     def wait_ready(self) -> None:
-        deadline = time.monotonic() + STARTUP_S
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             try:
-                if httpx.get(f"{self.url}/health/ready", timeout=5).status_code == 200:
+                if httpx.get(f"{self.url}/health/ready", timeout=PATIENCE_S).status_code == 200:
                     return
             except httpx.TransportError:
                 if self._error is not None:
@@ -148,7 +148,7 @@ class LiveGateway:
     def stop(self) -> None:
         if self._server is not None:
             self._server.should_exit = True
-        self._thread.join(timeout=20)
+        self._thread.join(timeout=PATIENCE_S)
         assert not self._thread.is_alive()
         self._socket.close()
 

@@ -13,13 +13,14 @@ import pytest
 from gateway.dashboard.files import FOLDER
 from tests.gateway.conftest import House
 from tests.gateway.hostile import RawClient
+from tests.patience import PATIENCE_S
 
 VENDORED = FOLDER / "vendor" / "VENDORED.md"
 
 
 @pytest.fixture
 def client(house: House) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=house.url) as client:
+    with httpx.Client(base_url=house.url, timeout=PATIENCE_S) as client:
         yield client
 
 

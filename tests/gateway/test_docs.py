@@ -22,6 +22,7 @@ from gateway.docs.types import words
 from gateway.openapi import document
 from tests.gateway.conftest import House
 from tests.gateway.live import BASE
+from tests.patience import PATIENCE_S
 
 VOID = {"meta", "link", "br"}
 
@@ -84,25 +85,25 @@ def test_nothing_on_it_runs_or_loads(parsed: Parsed) -> None:
 
 
 def test_it_is_served_under_a_strict_policy_and_so_is_its_style(house: House) -> None:
-    shown = httpx.get(f"{house.url}/docs")
+    shown = httpx.get(f"{house.url}/docs", timeout=PATIENCE_S)
     assert (shown.status_code, shown.headers["content-type"]) == (200, "text/html; charset=utf-8")
     policy = shown.headers["content-security-policy"]
     assert policy.startswith("default-src 'none';") and "unsafe" not in policy
-    style = httpx.get(f"{house.url}/docs/style.css")
+    style = httpx.get(f"{house.url}/docs/style.css", timeout=PATIENCE_S)
     assert (style.status_code, style.headers["content-type"].partition(";")[0]) == (200, "text/css")
     assert "url(" not in style.text and "@import" not in style.text
 
 
 @pytest.mark.parametrize("host", ["api.example.com", "127.0.0.1:8080", "[::1]:8080"])
 def test_examples_have_the_readers_own_url(house: House, host: str) -> None:
-    shown = httpx.get(f"{house.url}/docs", headers={"host": host}).text
+    shown = httpx.get(f"{house.url}/docs", headers={"host": host}, timeout=PATIENCE_S).text
     assert f"http://{host}/v1/chat/completions" in shown
     assert BASE_URL not in shown
 
 
 @pytest.mark.parametrize("host", ["<script>alert(1)</script>", "evil.example/'\"", "a b"])
 def test_a_host_that_is_none_is_not_repeated(house: House, host: str) -> None:
-    shown = httpx.get(f"{house.url}/docs", headers={"host": host})
+    shown = httpx.get(f"{house.url}/docs", headers={"host": host}, timeout=PATIENCE_S)
     assert host not in shown.text
 
 

@@ -18,6 +18,7 @@ from gateway.db.pool import LISTENER_NAME
 from gateway.settings import Settings
 from tests.gateway.live import BASE, FakeEngine, LiveGateway, make_operator_key
 from tests.gateway.model_folder import make_model_folder
+from tests.patience import PATIENCE_S
 
 NUM_GATEWAYS = 3
 WITHIN_S = 1.0
@@ -85,9 +86,11 @@ class Tenant:
 
 @pytest.fixture
 async def tenant(fleet: Fleet) -> AsyncIterator[Tenant]:
-    clients = [httpx.AsyncClient(base_url=gateway.url) for gateway in fleet.gateways]
+    clients = [httpx.AsyncClient(base_url=gateway.url, timeout=PATIENCE_S) for gateway in fleet.gateways]
     headers = {"authorization": f"Bearer {fleet.operator_key}"}
-    operator = httpx.AsyncClient(base_url=f"{fleet.gateways[0].url}/v1/organization", headers=headers)
+    operator = httpx.AsyncClient(
+        base_url=f"{fleet.gateways[0].url}/v1/organization", headers=headers, timeout=PATIENCE_S
+    )
     project = (await operator.post("/projects", json={"name": "acme"})).json()
     path = f"/projects/{project['id']}"
     yield Tenant(clients, operator, path, (await operator.post(f"{path}/api_keys", json={})).json())

@@ -28,6 +28,7 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.gateway.conftest import House, open_house
 from tests.gateway.live import BASE
+from tests.patience import PATIENCE_S
 
 CHECKS = [
     not_a_server_error,
@@ -62,7 +63,7 @@ def own_house(postgres: str, database_template: str, tmp_path_factory: pytest.Te
 
 @pytest.fixture(scope="module")
 def schema(own_house: House) -> BaseSchema:
-    document = httpx.get(f"{own_house.url}/openapi.json").json()
+    document = httpx.get(f"{own_house.url}/openapi.json", timeout=PATIENCE_S).json()
     del document["components"]["securitySchemes"]  # keys are ours to send, not Schemathesis's to garble
     schema = schemathesis.openapi.from_dict(document)
     schema.validate()
@@ -101,7 +102,7 @@ class Caller:
     def send(self, case: Case) -> None:
         name = name_of(case.operation)
         self._lead_somewhere(case, name)
-        reply = case.call(headers=self._headers(case.operation), timeout=60)
+        reply = case.call(headers=self._headers(case.operation), timeout=PATIENCE_S)
         self.num_sent += 1
         if name == "log_out":
             self._login = {}
@@ -132,8 +133,8 @@ class Caller:
         if not self._login:
             url, operator = self._house.url, {"authorization": f"Bearer {self._house.operator_key}"}
             user = {"email": EMAIL, "name": "Fuzz", "role": "viewer", "password": PASSWORD}
-            httpx.post(f"{url}/v1/organization/users", json=user, headers=operator)
-            reply = httpx.post(f"{url}/admin/v1/login", json={"email": EMAIL, "password": PASSWORD})
+            httpx.post(f"{url}/v1/organization/users", json=user, headers=operator, timeout=PATIENCE_S)
+            reply = httpx.post(f"{url}/admin/v1/login", json={"email": EMAIL, "password": PASSWORD}, timeout=PATIENCE_S)
             if reply.is_success:  # wrong passwords of earlier cases may have locked it for a while
                 token = reply.cookies["lorikeet_login"]
                 self._login = {"cookie": f"lorikeet_login={token}", "x-csrf-token": reply.json()["csrf_token"]}

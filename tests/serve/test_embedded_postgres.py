@@ -16,12 +16,13 @@ import asyncpg
 import pytest
 
 from gateway.db.embedded import MAX_SOCKET_PATH_BYTES, EmbeddedPostgres, EmbeddedPostgresError, running_dsn
+from tests.patience import PATIENCE_S
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs PostgreSQL as another user")
 
 
 async def _fetch(dsn: str, sql: str) -> object:
-    connection = await asyncpg.connect(dsn, timeout=5)
+    connection = await asyncpg.connect(dsn, timeout=PATIENCE_S)
     try:
         return await connection.fetchval(sql)
     finally:
@@ -36,7 +37,7 @@ def postmaster_pid(data_dir: Path) -> int:
     return int((data_dir / "postgres/cluster/postmaster.pid").read_text().splitlines()[0])
 
 
-def wait_until_gone(pid: int, seconds: float = 10) -> None:
+def wait_until_gone(pid: int, seconds: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + seconds
     while Path(f"/proc/{pid}").exists():
         assert time.monotonic() < deadline, f"process {pid} is still there"

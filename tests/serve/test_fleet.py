@@ -17,6 +17,7 @@ from gateway.serve.listener import Listener
 from gateway.serve.stop import StopRequested, StopSignals
 from gateway.serve.supervisor import Child
 from gateway.serve.terminal import Terminal
+from tests.patience import PATIENCE_S
 
 
 class SlowPostgres(EmbeddedPostgres):
@@ -53,7 +54,7 @@ def test_a_child_that_cannot_run_as_configured_ends_the_start_at_once_in_its_own
     try:
         with StopSignals() as stop, pytest.raises(StartFailed) as failed:
             fleet.start(stop)
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + PATIENCE_S
             while time.monotonic() < deadline:
                 fleet.tend(stop, starting=True)
                 time.sleep(0.01)
@@ -71,7 +72,7 @@ def test_a_child_that_ran_before_is_restarted_whatever_its_exit_code(tmp_path: P
     try:
         with StopSignals() as stop:
             fleet.start(stop)
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + PATIENCE_S
             while engine.failures < 2 and time.monotonic() < deadline:
                 fleet.tend(stop)
                 time.sleep(0.01)

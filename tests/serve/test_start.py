@@ -38,6 +38,7 @@ from gateway.serve.stop import StopRequested, StopSignals
 from gateway.settings import Settings, load_settings
 from gateway.tenancy.keys import parse_key
 from gateway.tenancy.passwords import Passwords
+from tests.patience import PATIENCE_S
 
 
 def test_a_second_start_on_the_same_data_folder_says_who_has_it(
@@ -262,7 +263,7 @@ def test_an_interrupt_while_modules_load_is_no_traceback(tmp_path: Path) -> None
     (tmp_path / "argparse.py").write_text("import os, signal\n" + interrupt)
     environ = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path.cwd()}"}
     command = [sys.executable, "-m", "gateway.cli", "--help"]
-    answer = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=20)
+    answer = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert answer.returncode == 130 and answer.stderr == ""
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from gateway.process import bound_logs
 from gateway.serve.supervisor import Child, Exited, RestartPolicy, Started, stop_children
+from tests.patience import PATIENCE_S
 
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ def python(script: str) -> list[str]:
     return [sys.executable, "-c", script]
 
 
-def wait_for(ask: Callable[[], T | None], seconds: float = 10) -> T:
+def wait_for(ask: Callable[[], T | None], seconds: float = PATIENCE_S) -> T:
     deadline = time.monotonic() + seconds
     while not (answer := ask()):
         assert time.monotonic() < deadline, "it did not happen in time"

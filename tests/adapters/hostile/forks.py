@@ -16,6 +16,7 @@ import msgspec
 from adapters import inspector
 from adapters.sandbox.confined import Limits, answer
 from adapters.sandbox.run import MAX_REPLY_BYTES, content_of
+from tests.patience import PATIENCE_S
 
 MAX_DESCRIPTORS = 8
 _ROOT = Path(__file__).parents[3]
@@ -55,7 +56,7 @@ class Forks:
 
     def close(self) -> None:
         self._socket.close()
-        self._process.wait(60)
+        self._process.wait(PATIENCE_S)
 
     async def __call__(self, module: str, argument: bytes, descriptors: Sequence[int], limits: Limits) -> bytes:
         assert module == inspector.__name__

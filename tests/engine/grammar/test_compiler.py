@@ -21,6 +21,7 @@ from engine.protocol import EngineError, Grammar
 from engine.sequence import MatcherError
 from tests.demo import demo_model_dir
 from tests.engine.grammar.grammars import EOS, VOCAB_SIZE, RandomModel, allowed_ids, matchers, schema, worker_pids
+from tests.patience import PATIENCE_S
 
 STEP_S = 0.050
 TAKES_MINUTES = schema({"type": "integer", "multipleOf": 99_999_989})
@@ -44,7 +45,7 @@ class Compiling:
     def wait(self, count: int) -> list[Compiled]:
         """The answers so far, when there are that many."""
         while len(self.answers) < count:
-            assert self._ready.wait(timeout=60)
+            assert self._ready.wait(timeout=PATIENCE_S)
             self._ready.clear()
             self.answers += self.compiler.ready()
         return self.answers

@@ -18,6 +18,7 @@ from gateway.db.adapter_imports import expire_imports
 from gateway.errors import InvalidRequest
 from tests.gateway.admin.adapter_uploads import archive_of, error_of, upload
 from tests.gateway.admin_server import MAX_ADAPTER_BYTES, AdminServer, write_adapter
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ async def test_a_connection_that_breaks_loses_nothing_that_came(
     head = f"PATCH /v1/organization{path} HTTP/1.1\r\nhost: x\r\nupload-offset: 0\r\ncontent-length: {len(archive)}\r\n"
     writer.write(f"{head}authorization: {operator.headers['authorization']}\r\n\r\n".encode() + archive[:2000])
     await writer.drain()
-    async with asyncio.timeout(30.0):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             if partial.exists() and partial.stat().st_size == 2000:  # the server has read them
                 break
@@ -163,7 +164,7 @@ async def half_sent(operator: httpx.AsyncClient, acme: str) -> asyncio.StreamWri
 
 async def imports_until(operator: httpx.AsyncClient, acme: str, num_imports: int) -> list[dict[str, Any]]:
     """Newest first, once there are so many."""
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             found: list[dict[str, Any]] = (await operator.get(f"{acme}/adapter_imports")).json()["data"]
             if len(found) == num_imports:

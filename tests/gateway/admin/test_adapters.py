@@ -18,6 +18,7 @@ from tests.gateway.admin_server import (
     serve_admin,
     write_adapter,
 )
+from tests.patience import PATIENCE_S
 
 
 async def collected(server: AdminServer) -> list[str]:
@@ -173,7 +174,7 @@ class SlowStore(AdapterStore):
             self._num_inside += 1
             self.most_at_once = max(self.most_at_once, self._num_inside)
         try:
-            assert self.gate.wait(30.0)
+            assert self.gate.wait(PATIENCE_S)
             super().keep(folder, digest)
         finally:
             with self._lock:
@@ -195,12 +196,12 @@ async def test_uploads_hold_no_connection_while_their_files_are_worked_on(databa
         acme = f"/projects/{(await operator.post('/projects', json={'name': 'acme'})).json()['id']}"
         uploads = [asyncio.create_task(upload(operator, acme, f"a{n}", folder)) for n, folder in enumerate(folders)]
         try:
-            async with asyncio.timeout(30.0):
+            async with asyncio.timeout(PATIENCE_S):
                 while True:
                     if num_arrived(tmp_path / "store") == num_uploads and store.most_at_once >= 1:
                         break
                     await asyncio.sleep(0.01)
-            async with asyncio.timeout(15.0):
+            async with asyncio.timeout(PATIENCE_S):
                 assert (await operator.get(f"{acme}/adapters")).json()["data"] == []
         finally:
             store.gate.set()

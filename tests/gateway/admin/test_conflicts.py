@@ -13,6 +13,7 @@ import httpx
 from gateway.db.pool import Database
 from tests.gateway.admin.adapter_uploads import upload
 from tests.gateway.admin_server import AdminServer, write_adapter
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -23,7 +24,7 @@ NUM_WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_dat
 
 async def until_waiting(database: Database, num: int) -> None:
     """Until so many transactions wait for a lock."""
-    async with asyncio.timeout(5.0), database.acquire() as conn:
+    async with asyncio.timeout(PATIENCE_S), database.acquire() as conn:
         while True:
             if await conn.fetchval(NUM_WAITING) >= num:
                 return

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from tests.gateway.admin_server import AdminServer
+from tests.patience import PATIENCE_S
 
 LIMIT = {"unit": "tokens", "window": "day", "max": 100}
 
@@ -78,7 +79,9 @@ async def test_another_organization_sees_nothing_of_it(
     hook = (await operator.post("/webhooks", json={"url": "https://example.com/hook"})).json()
     key = await server.admin_key("admin_read", "admin_write", organization="other")
     headers = {"authorization": f"Bearer {key}"}
-    async with httpx.AsyncClient(base_url=f"{server.url}/v1/organization", headers=headers) as other:
+    async with httpx.AsyncClient(
+        base_url=f"{server.url}/v1/organization", headers=headers, timeout=PATIENCE_S
+    ) as other:
         for path in (f"{acme}/limits", f"{acme}/rate_limits"):
             theirs, nobodys = await other.get(path), await other.get(path.replace(acme, "/projects/proj_none"))
             assert theirs.status_code == nobodys.status_code == 404

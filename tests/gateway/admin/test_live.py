@@ -18,6 +18,7 @@ from gateway.backends.picture import EnginePicture
 from gateway.db.pool import Database
 from tests.gateway.admin_server import AdminServer, serve_admin
 from tests.gateway.billing.books import Books, open_books
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ async def events(reply: httpx.Response) -> AsyncIterator[tuple[str, dict[str, An
 
 
 async def until(reply: AsyncIterator[tuple[str, dict[str, Any]]], wanted: str) -> dict[str, Any]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         async for name, data in reply:
             if name == wanted:
                 return data
@@ -86,7 +87,7 @@ async def test_members_see_their_own_and_their_streams_end_with_the_login(
                 await operator.post(f"/projects/{books.project_id}/limits", json=limit)
             assert (await until(stream, "changed"))["topics"] == ["limits"]
             await operator.delete(f"/users/{user['id']}/logins")
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(PATIENCE_S):
                 assert [name async for name, _ in stream if name == "never"] == []
 
 
@@ -101,7 +102,7 @@ async def test_streams_of_one_caller_are_few_and_room_is_made_when_one_ends(serv
         async with server.client(await server.admin_key("admin_read")) as other, other.stream("GET", "/live") as reply:
             assert reply.status_code == 200
         await first.aclose()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 async with operator.stream("GET", "/live") as reply:
                     if reply.status_code == 200:

@@ -15,6 +15,7 @@ from gateway.tenancy.logins import FREE_FAILURES
 from gateway.tenancy.permissions import ALL, of_project_role
 from gateway.tenancy.totp import code_at
 from tests.gateway.admin_server import PASSWORD, AdminServer, serve_admin
+from tests.patience import PATIENCE_S
 
 EMAIL = "ann@example.com"
 
@@ -27,7 +28,7 @@ async def ann(server: AdminServer) -> str:
 
 async def log_in(server: AdminServer, **fields: object) -> httpx.Response:
     body = {"email": EMAIL, "password": PASSWORD} | fields
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         return await client.post(f"{server.url}/admin/v1/login", json=body)
 
 
@@ -92,7 +93,7 @@ async def test_over_https_the_cookie_is_secure_and_strangers_cannot_claim_it(
         async with serve_admin(database, tmp_path / address, trusted_proxies=trusted) as server:
             if trusted:
                 await server.user(EMAIL, "owner")
-            async with httpx.AsyncClient(headers=headers) as client:
+            async with httpx.AsyncClient(headers=headers, timeout=PATIENCE_S) as client:
                 reply = await client.post(f"{server.url}/admin/v1/login", json=body)
             assert ("Secure" in reply.headers["set-cookie"]) == secure
             async with server.client(server.operator_key) as operator:

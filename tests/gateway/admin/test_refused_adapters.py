@@ -23,6 +23,7 @@ from gateway.errors import InvalidRequest
 from gateway.lifecycle.pauses import FIRST_PAUSE_S, MAX_PAUSE_S, NUM_FREE, left_s
 from tests.gateway.admin.adapter_uploads import archive_of, error_of, upload
 from tests.gateway.admin_server import AdminServer, GoodEngines, serve_admin, write_adapter
+from tests.patience import PATIENCE_S
 
 PAUSED = (429, None, "adapter_uploads_paused")
 REJECTED = (400, "file", "adapter_rejected")
@@ -41,7 +42,7 @@ class Inspections:
 
     async def until_begun(self, num: int) -> None:
         """So many of the bad ones."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 if self.num[1] >= num:
                     return
@@ -132,7 +133,7 @@ async def test_of_a_flood_few_are_inspected_and_another_tenant_waits_for_one_of_
     acme, globex = await site.project("acme"), await site.project("globex")
     inspections.may_end.clear()
     flood = [asyncio.create_task(upload(site.operators[n % 2], acme, BAD, bad)) for n in range(FLOOD)]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         await inspections.until_begun(1)
         theirs = asyncio.create_task(upload(site.operator, globex, "fine", good))
         inspections.may_end.set()
@@ -217,7 +218,7 @@ async def test_every_way_in_is_paused_before_anything_is_read(site: Site, bad: P
     )
     try:
         writer.write(f"{head}\r\n\r\n".encode())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             assert b" 429 " in await reader.readline(), "answered without a byte of the body"
     finally:
         writer.close()
@@ -235,7 +236,7 @@ async def test_an_upload_in_pieces_is_kept_and_completed_after_the_pause(
     await site.operator.patch(path, content=archive, headers={"upload-offset": "0"})
     inspections.may_end.clear()
     running = [asyncio.create_task(upload(site.operator, acme, BAD, bad)) for _ in range(NUM_FREE)]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         await site.until_uploaded(acme, NUM_FREE)
         late = asyncio.create_task(site.operator.post(f"{path}/complete", json={}))
         await site.until_uploaded(acme, NUM_FREE + 1)

@@ -8,6 +8,7 @@ import socket
 import msgspec
 
 from tests.gateway.conftest import House
+from tests.patience import PATIENCE_S
 
 
 def post(house: House, path: str, body: dict[str, object], *headers: str, version: str = "1.1") -> bytes:
@@ -23,7 +24,7 @@ def post(house: House, path: str, body: dict[str, object], *headers: str, versio
 
 
 def connect(house: House) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", house.gateway.port), timeout=10)
+    return socket.create_connection(("127.0.0.1", house.gateway.port), timeout=PATIENCE_S)
 
 
 class RawReply(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ import pytest
 from engine.fake import fake_logprobs
 from tests.gateway.api.test_streams import usage_rows
 from tests.gateway.conftest import House
+from tests.patience import PATIENCE_S
 
 MESSAGES = [{"role": "user", "content": "choose one"}]
 
@@ -51,7 +52,9 @@ def test_streamed_choices_are_told_apart_by_index_and_say_the_same(client):
 async def test_a_stop_string_ends_its_choice_alone_and_the_rest_is_not_billed(house: House, stream: bool):
     before = len(await usage_rows(house.dsn, house.acme.project_id, "length", 0))
     body = {"model": "tiny", "prompt": "abcdxyz", "max_tokens": 40, "n": 2, "stop": "abcdxyzab", "stream": False}
-    async with httpx.AsyncClient(base_url=house.url, headers={"authorization": f"Bearer {house.acme.key}"}) as http:
+    async with httpx.AsyncClient(
+        base_url=house.url, headers={"authorization": f"Bearer {house.acme.key}"}, timeout=PATIENCE_S
+    ) as http:
         # Choice 0 begins with the stop string; choice 1 comes to it after six tokens.
         whole = (await http.post("/v1/completions", json=body)).json()
         if stream:
@@ -110,6 +113,8 @@ def test_the_service_tier_that_was_served_is_named(client, asked: str, said: str
 
 async def test_more_log_probabilities_than_a_reply_can_show_are_refused(house: House):
     body = {"model": "tiny", "prompt": ["a"] * 64, "max_tokens": 500, "n": 32, "logprobs": 5}
-    async with httpx.AsyncClient(base_url=house.url, headers={"authorization": f"Bearer {house.acme.key}"}) as http:
+    async with httpx.AsyncClient(
+        base_url=house.url, headers={"authorization": f"Bearer {house.acme.key}"}, timeout=PATIENCE_S
+    ) as http:
         reply = await http.post("/v1/completions", json=body)
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, "logprobs")

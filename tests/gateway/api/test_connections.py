@@ -18,6 +18,7 @@ from gateway.app import server_config
 from gateway.observe import Metrics
 from gateway.settings import Settings
 from gateway.tenancy.addresses import parse_network
+from tests.patience import PATIENCE_S
 
 MAX_CONNECTIONS = 3
 
@@ -62,8 +63,8 @@ async def url() -> AsyncIterator[str]:
 
 
 async def test_a_connection_too_many_gets_429_and_room_comes_back(url: str) -> None:
-    async with httpx.AsyncClient() as other:
-        clients = [httpx.AsyncClient() for _ in range(MAX_CONNECTIONS)]
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as other:
+        clients = [httpx.AsyncClient(timeout=PATIENCE_S) for _ in range(MAX_CONNECTIONS)]
         for client in clients:
             assert (await client.get(url)).status_code == 200
         refused = await other.get(url)
@@ -71,7 +72,7 @@ async def test_a_connection_too_many_gets_429_and_room_comes_back(url: str) -> N
         assert refused.json()["error"]["code"] == "rate_limit_exceeded"
         assert (await clients[0].get(url)).status_code == 200, "those that are open stay so"
         await clients[0].aclose()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while (await other.get(url)).status_code != 200:
                 pass
         for client in clients[1:]:

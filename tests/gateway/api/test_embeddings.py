@@ -18,6 +18,7 @@ from gateway.api.embeddings_wire import EmbeddingsRequest
 from gateway.errors import InvalidRequest
 from tests.gateway.api.test_streams import usage_rows
 from tests.gateway.conftest import House
+from tests.patience import PATIENCE_S
 
 SIZE = 32
 
@@ -74,7 +75,9 @@ def test_fewer_dimensions_are_the_first_ones_of_unit_length(client):
 
 async def test_each_input_is_one_row_of_the_ledger(house: House):
     before = len(await usage_rows(house.dsn, house.globex.project_id, "stop", 0))
-    async with httpx.AsyncClient(base_url=house.url, headers={"authorization": f"Bearer {house.globex.key}"}) as http:
+    async with httpx.AsyncClient(
+        base_url=house.url, headers={"authorization": f"Bearer {house.globex.key}"}, timeout=PATIENCE_S
+    ) as http:
         reply = await http.post("/v1/embeddings", json={"model": "tiny:poet", "input": ["a"] * 40})
     assert reply.status_code == 200
     rows = await usage_rows(house.dsn, house.globex.project_id, "stop", before + 40)

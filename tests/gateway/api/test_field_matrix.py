@@ -28,6 +28,7 @@ from tests.gateway.api.field_matrix.table import as_markdown
 from tests.gateway.live import BASE, LiveGateway, Tenant, make_tenant
 from tests.gateway.model_folder import CHAT_TEMPLATE, make_model_folder
 from tests.gateway.routing.recording_engine import RecordingEngine
+from tests.patience import PATIENCE_S
 
 AT_ONCE = 16
 PAGE = Path(__file__).parents[2] / "conformance" / "fields.md"
@@ -107,7 +108,7 @@ def stage(postgres: str, database_template: str, tmp_path_factory: pytest.TempPa
 @pytest.fixture
 async def client(stage: Stage) -> AsyncIterator[httpx.AsyncClient]:
     headers = {"authorization": f"Bearer {stage.key}"}
-    async with httpx.AsyncClient(base_url=stage.url, headers=headers, timeout=30) as client:
+    async with httpx.AsyncClient(base_url=stage.url, headers=headers, timeout=PATIENCE_S) as client:
         yield client
 
 

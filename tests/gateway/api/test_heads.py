@@ -9,6 +9,7 @@ import pytest
 
 from gateway.api.heads import MAX_HEAD_BYTES, MAX_HEADERS
 from tests.gateway.conftest import House
+from tests.patience import PATIENCE_S
 
 LINE = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n"
 
@@ -17,7 +18,7 @@ async def answered(house: House, data: bytes, *, then: bytes = b"") -> tuple[byt
     """The status line and the error of what is answered to these bytes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", house.gateway.port)
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             writer.write(data)
             await writer.drain()
             head = await reader.readuntil(b"\r\n\r\n")
@@ -66,7 +67,7 @@ async def test_heads_within_the_bounds_are_read_however_they_come(house: House) 
     body = b'{"model":"tiny","prompt":"' + b"x" * 300_000 + b'"}'
     post = b"POST /v1/tokenize HTTP/1.1\r\nhost: x\r\n" + key + b"content-length: %d\r\n\r\n" % len(body) + body
     reader, writer = await asyncio.open_connection("127.0.0.1", house.gateway.port)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         for start in range(0, len(many), 64):
             writer.write(many[start : start + 64])
             await asyncio.sleep(0)

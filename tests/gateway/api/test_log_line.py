@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.gateway.conftest import House
+from tests.patience import PATIENCE_S
 
 ANN, BOB = "ann@example.com", "bob"
 
@@ -20,7 +21,9 @@ def digest(name: str) -> str:
 
 def line(house: House, path: str, body: dict[str, Any]) -> dict[str, Any]:
     with capture_logs() as logs:
-        reply = httpx.post(house.url + path, json=body, headers={"authorization": f"Bearer {house.acme.key}"})
+        reply = httpx.post(
+            house.url + path, json=body, headers={"authorization": f"Bearer {house.acme.key}"}, timeout=PATIENCE_S
+        )
         assert reply.status_code == 200, reply.text
         (found,) = [each for each in logs if each.get("request_id") == reply.headers["x-request-id"]]
     assert ANN not in repr(logs)

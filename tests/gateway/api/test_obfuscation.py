@@ -10,6 +10,7 @@ import pytest
 
 from gateway.api.obfuscation import WIDTH
 from tests.gateway.conftest import House
+from tests.patience import PATIENCE_S
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "a the quick lazy dog, hello € 💥"}]}
 TEXT: dict[str, Any] = {"prompt": "a the quick lazy dog, hello € 💥"}
@@ -17,7 +18,9 @@ TEXT: dict[str, Any] = {"prompt": "a the quick lazy dog, hello € 💥"}
 
 def streamed(house: House, path: str, body: dict[str, Any], **options: bool) -> list[bytes]:
     asked = {"model": "tiny", "max_tokens": 24, "stream": True, "stream_options": options, **body}
-    reply = httpx.post(house.url + path, json=asked, headers={"authorization": f"Bearer {house.acme.key}"})
+    reply = httpx.post(
+        house.url + path, json=asked, headers={"authorization": f"Bearer {house.acme.key}"}, timeout=PATIENCE_S
+    )
     assert reply.status_code == 200, reply.text
     *events, done, rest = reply.content.split(b"\n\n")
     assert (done, rest) == (b"data: [DONE]", b"")

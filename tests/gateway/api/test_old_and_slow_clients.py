@@ -19,6 +19,7 @@ from gateway.observe import Metrics
 from gateway.settings import Settings
 from tests.gateway.api import raw
 from tests.gateway.conftest import House
+from tests.patience import PATIENCE_S
 
 BODY_S = 0.5
 
@@ -74,7 +75,7 @@ async def test_a_body_that_does_not_arrive_is_refused_and_the_connection_ends(po
             await asyncio.sleep(BODY_S / 10)
 
     sending = asyncio.create_task(send())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         reply = await reader.read()
     sending.cancel()
     writer.close()
@@ -91,7 +92,7 @@ async def test_a_body_that_keeps_arriving_is_waited_for(port: int) -> None:
     for _ in range(count):
         await asyncio.sleep(BODY_S / 4)  # all of it takes twice as long as silence may
         writer.write(part)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         reply = await reader.read()
     writer.close()
     assert reply.startswith(b"HTTP/1.1 200 ")

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from tests.gateway.conftest import House
+from tests.patience import PATIENCE_S
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 BODIES: dict[str, dict[str, Any]] = {
@@ -21,7 +22,9 @@ USAGE = {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_de
 
 @pytest.fixture
 def client(house: House) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=house.url, headers={"authorization": f"Bearer {house.acme.key}"}) as client:
+    with httpx.Client(
+        base_url=house.url, headers={"authorization": f"Bearer {house.acme.key}"}, timeout=PATIENCE_S
+    ) as client:
         yield client
 
 

@@ -16,6 +16,7 @@ from gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import House
 from tests.gateway.model_folder import make_model_folder
 from tests.gateway.text.vocabularies import random_ids, random_text
+from tests.patience import PATIENCE_S
 
 NUM_REQUESTS = 120
 FULL_REQUESTS = 2000
@@ -89,7 +90,7 @@ async def both_ways(house: House, path: str, bodies: list[dict[str, Any]]) -> li
         return whole
 
     headers = {"authorization": f"Bearer {house.acme.key}"}
-    async with httpx.AsyncClient(base_url=house.url, headers=headers, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=house.url, headers=headers, timeout=PATIENCE_S) as client:
         return await asyncio.gather(*(one(client, body) for body in bodies))
 
 

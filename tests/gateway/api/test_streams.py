@@ -18,11 +18,12 @@ from gateway.settings import Settings
 from tests.gateway.conftest import House
 from tests.gateway.live import BASE, FakeEngine, LiveGateway, Tenant, make_tenant
 from tests.gateway.model_folder import make_model_folder
+from tests.patience import PATIENCE_S
 
 
 def raw_post(port: int, key: str, path: str, body: dict[str, object]) -> socket.socket:
     content = json.dumps(body).encode()
-    sock = socket.create_connection(("127.0.0.1", port), timeout=10)
+    sock = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
     sock.sendall(
         f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n"
         f"content-length: {len(content)}\r\nconnection: close\r\n\r\n".encode()
@@ -53,7 +54,7 @@ async def usage_rows(dsn: str, project_id: str, finish_reason: str, at_least: in
         await asyncio.sleep(3 * LINGER_S)  # the ledger writes in groups, this far apart
     conn = await asyncpg.connect(dsn)
     try:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             rows = await conn.fetch(
                 "SELECT * FROM usage_attempts WHERE project_id = $1 AND finish_reason = $2 ORDER BY created_at",
@@ -110,7 +111,7 @@ async def test_a_client_that_leaves_aborts_its_request(house: House, stream: boo
     if stream:
         assert sock.recv(100)
     else:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while not house.gateway.num_in_flight:  # noqa: ASYNC110 - what it asks has no event
                 await asyncio.sleep(0.005)
     sock.close()
@@ -121,12 +122,15 @@ async def test_a_client_that_leaves_aborts_its_request(house: House, stream: boo
 
 
 def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_fault_of_the_server(house: House):
-    with socket.create_connection(("127.0.0.1", house.gateway.port), timeout=10) as sock:
+    with socket.create_connection(("127.0.0.1", house.gateway.port), timeout=PATIENCE_S) as sock:
         head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {house.acme.key}\r\n"
         sock.sendall(f'{head}content-length: 100\r\n\r\n{{"model":'.encode())
     count = re.compile(r'^lorikeet_http_requests_total\{.*route="/v1/completions",status="(499|500)"\}', re.MULTILINE)
-    deadline = time.monotonic() + 5
-    while not (counted := count.findall(httpx.get(f"{house.url}/metrics").text)) and time.monotonic() < deadline:
+    deadline = time.monotonic() + PATIENCE_S
+    while (
+        not (counted := count.findall(httpx.get(f"{house.url}/metrics", timeout=PATIENCE_S).text))
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.02)
     assert counted == ["499"]
 
@@ -134,7 +138,9 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_fault_of_the_serve
 async def test_each_request_is_one_row_with_exact_counts(house: House):
     project = house.globex.project_id
     before = {reason: len(await usage_rows(house.dsn, project, reason, 0)) for reason in ("length", "stop")}
-    async with httpx.AsyncClient(base_url=house.url, headers={"authorization": f"Bearer {house.globex.key}"}) as http:
+    async with httpx.AsyncClient(
+        base_url=house.url, headers={"authorization": f"Bearer {house.globex.key}"}, timeout=PATIENCE_S
+    ) as http:
         replies = [
             await http.post(
                 "/v1/completions", json={"model": model, "prompt": "abcdefgh", "max_tokens": 9, "stop": stop}
@@ -184,11 +190,16 @@ METRICS = (
 
 def test_metrics_have_vllms_names(house: House):
     body = {"model": "tiny", "prompt": "abc", "max_tokens": 2}
-    httpx.post(f"{house.url}/v1/completions", json=body, headers={"authorization": f"Bearer {house.acme.key}"})
-    deadline = time.monotonic() + 5  # the engine's own numbers come with its next heartbeat
+    httpx.post(
+        f"{house.url}/v1/completions",
+        json=body,
+        headers={"authorization": f"Bearer {house.acme.key}"},
+        timeout=PATIENCE_S,
+    )
+    deadline = time.monotonic() + PATIENCE_S  # the engine's own numbers come with its next heartbeat
     missing = METRICS
     while missing and time.monotonic() < deadline:
-        text = httpx.get(f"{house.url}/metrics").text
+        text = httpx.get(f"{house.url}/metrics", timeout=PATIENCE_S).text
         missing = tuple(name for name in METRICS if f"\n{name}{{" not in text)
     assert missing == ()
 
@@ -226,11 +237,13 @@ def test_an_engine_that_dies_ends_its_streams_with_an_error_and_the_next_one_ser
     error = json.loads(last.removeprefix(b"data: "))["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert error["code"] == "backend_failed"
-    unready = httpx.get(f"{gateway.url}/health/ready")
+    unready = httpx.get(f"{gateway.url}/health/ready", timeout=PATIENCE_S)
     assert (unready.status_code, "ipc:" in unready.text) == (503, False)
-    assert httpx.get(f"{gateway.url}/health/live").status_code == 200
+    assert httpx.get(f"{gateway.url}/health/live", timeout=PATIENCE_S).status_code == 200
 
-    refused = httpx.post(f"{gateway.url}/v1/completions", json={**body, "stream": False}, headers=headers)
+    refused = httpx.post(
+        f"{gateway.url}/v1/completions", json={**body, "stream": False}, headers=headers, timeout=PATIENCE_S
+    )
     assert refused.status_code == 503
     assert refused.headers["retry-after"] == "1"
 

@@ -8,13 +8,16 @@ import httpx
 import pytest
 
 from tests.gateway.conftest import House
+from tests.patience import PATIENCE_S
 
 MESSAGES = [{"role": "user", "content": "hello there €"}]
 
 
 @pytest.fixture
 def client(house: House) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=house.url, headers={"authorization": f"Bearer {house.acme.key}"}) as client:
+    with httpx.Client(
+        base_url=house.url, headers={"authorization": f"Bearer {house.acme.key}"}, timeout=PATIENCE_S
+    ) as client:
         yield client
 
 

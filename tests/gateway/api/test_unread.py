@@ -17,6 +17,7 @@ from gateway.settings import Settings
 from tests.gateway.api.test_streams import usage_rows
 from tests.gateway.live import BASE, FakeEngine, LiveGateway, Tenant, make_tenant
 from tests.gateway.model_folder import make_model_folder
+from tests.patience import PATIENCE_S
 
 UNREAD_S = 0.5
 RECEIVE_BYTES = 4096
@@ -57,7 +58,7 @@ def place(dsn: str, tmp_path: Path) -> Iterator[Place]:
 def ask(place: Place, body: dict[str, object], *headers: str) -> socket.socket:
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
-    sock.settimeout(20)
+    sock.settimeout(PATIENCE_S)
     sock.connect(("127.0.0.1", place.gateway.port))
     content = json.dumps(body).encode()
     lines = ["host: x", f"authorization: Bearer {place.tenant.key}", f"content-length: {len(content)}", *headers]
@@ -66,7 +67,7 @@ def ask(place: Place, body: dict[str, object], *headers: str) -> socket.socket:
     return sock
 
 
-def until(holds: Callable[[], bool], within_s: float = 10.0) -> None:
+def until(holds: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
     deadline_s = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < deadline_s
@@ -88,7 +89,7 @@ def test_a_stream_that_is_not_read_is_cut_off_aborted_and_billed_as_far_as_it_ca
     with ask(place, LONG | {"stream": True}) as sock:
         until(lambda: place.gateway.num_in_flight == 1)
         short = LONG | {"n": 1, "max_tokens": 2, "logprobs": None}
-        reply = httpx.post(f"{place.gateway.url}/v1/completions", json=short, headers=place.headers)
+        reply = httpx.post(f"{place.gateway.url}/v1/completions", json=short, headers=place.headers, timeout=PATIENCE_S)
         assert reply.status_code == 200, "others are served meanwhile"
         until(lambda: place.gateway.num_in_flight == 0)
         received = rest_of(sock)

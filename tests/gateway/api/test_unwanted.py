@@ -19,6 +19,7 @@ from gateway.app import server_config
 from gateway.errors import UploadsPaused
 from gateway.observe import Metrics
 from gateway.settings import Settings
+from tests.patience import PATIENCE_S
 
 REFUSED = "adapter_uploads_paused"
 
@@ -48,7 +49,7 @@ async def port() -> AsyncIterator[int]:
 
 
 async def test_a_refused_upload_sees_why_and_its_connection_serves_the_next(port: int) -> None:
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as client:
         ports = set()
         for _ in range(3):
             reply = await client.post("/", content=b"x" * 10_000_000)
@@ -62,7 +63,7 @@ async def test_what_goes_on_for_ever_is_cut_off(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (1 << 40))
     sent, piece = 0, bytes(1 << 20)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         assert b" 429 " in await reader.readline()
         with pytest.raises(ConnectionError):
             while True:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.gateway.conftest import House
+from tests.patience import PATIENCE_S
 
 CHAT, TEXT, EMBED = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 USER = {"role": "user", "content": "hi"}
@@ -167,7 +168,9 @@ WRONG: list[tuple[str, str, Any, int, str | None, str | None]] = [
 
 @pytest.fixture(scope="module")
 def http(house: House):
-    with httpx.Client(base_url=house.url, headers={"authorization": f"Bearer {house.acme.key}"}) as client:
+    with httpx.Client(
+        base_url=house.url, headers={"authorization": f"Bearer {house.acme.key}"}, timeout=PATIENCE_S
+    ) as client:
         yield client
 
 
@@ -234,7 +237,7 @@ def test_a_name_is_told_its_pattern_as_the_document_has_it(http):
 
 
 def test_a_missing_key_is_401_before_the_body_is_looked_at(house: House):
-    reply = httpx.post(house.url + CHAT, content=b"{")
+    reply = httpx.post(house.url + CHAT, content=b"{", timeout=PATIENCE_S)
     assert reply.status_code == 401
     assert reply.json()["error"]["code"] == "invalid_api_key"
 

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.gateway.conftest import House
+from tests.patience import PATIENCE_S
 
 USER = {"role": "user", "content": "hi"}
 ASKED = {
@@ -105,7 +106,9 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
 
 @pytest.fixture(scope="module")
 def http(house: House):
-    with httpx.Client(base_url=house.url, headers={"authorization": f"Bearer {house.acme.key}"}) as client:
+    with httpx.Client(
+        base_url=house.url, headers={"authorization": f"Bearer {house.acme.key}"}, timeout=PATIENCE_S
+    ) as client:
         yield client
 
 

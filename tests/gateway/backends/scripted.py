@@ -24,6 +24,7 @@ from engine.protocol import (
 )
 from gateway.backends.base import Acknowledged
 from gateway.metering.format import Count
+from tests.patience import PATIENCE_S
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ class ScriptedEngine:
         self._socket.bind(endpoint)
         self._gateway = b""
 
-    async def expect(self, kind: type[T], within_s: float = 5.0) -> T:
+    async def expect(self, kind: type[T], within_s: float = PATIENCE_S) -> T:
         async with asyncio.timeout(within_s):
             while True:
                 self._gateway, frame = await self._socket.recv_multipart()
@@ -100,7 +101,7 @@ class ListSink:
         self.given_up_ids += request_ids
 
     async def wait_for(self, count: int) -> list[UsageRecord]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self.records) < count:
                 await self._changed.wait()
                 self._changed.clear()

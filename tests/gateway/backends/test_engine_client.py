@@ -41,6 +41,7 @@ from gateway.metering.format import Count
 from gateway.text.tokenizer import Tokenizer
 from tests.gateway.backends.scripted import ListSink, ScriptedEngine
 from tests.gateway.model_folder import make_model_folder
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +101,7 @@ async def read(backend: EngineBackend, asked: GenerateRequest) -> list[Delta | F
 
 
 async def until(predicate) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not predicate():  # noqa: ASYNC110 - what it asks has no event
             await asyncio.sleep(0.005)
 

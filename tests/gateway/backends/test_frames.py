@@ -12,6 +12,7 @@ import pytest
 import zmq
 
 from gateway.backends.frames import Frames
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ async def test_every_message_wakes_its_reader_whatever_is_sent_meanwhile(
                 far.send(frame)
 
     echoing = asyncio.create_task(echo())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         for _ in range(500):
             sent = [str(next(numbers)).encode() for _ in range(rng.randint(1, 3))]
             for frame in sent:

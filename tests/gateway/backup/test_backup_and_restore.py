@@ -37,6 +37,7 @@ from tests.gateway.admin_server import write_adapter
 from tests.gateway.exports.ledger import BEFORE, make_books
 from tests.gateway.metering.records import BEGUN, ended, record
 from tests.gateway.unlimited import unlimited
+from tests.patience import PATIENCE_S
 
 BACKED_UP = "backed_up"
 
@@ -196,7 +197,7 @@ async def _back_up_under_load(house: House, installation: Installation, folder: 
     def take() -> None:
         asyncio.run(take_backup(installation, house.dsn, folder, version="1", say=say))
 
-    async with asyncio.timeout(30), await Database.connect(house.dsn) as database:
+    async with asyncio.timeout(PATIENCE_S), await Database.connect(house.dsn) as database:
         metering = _metering(installation.journal_dir, database, house.installation_id)
         metering.start()
         writing = asyncio.create_task(_record_forever(metering.meter, recorded))
@@ -239,7 +240,7 @@ async def _record_forever(meter: Meter, recorded: list[str]) -> None:
 
 async def _billed(database: Database, wanted: set[str]) -> dict[str, tuple[int, int]]:
     """(rows, completion tokens) by request, once all that are wanted are there."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             async with database.acquire() as conn:
                 found = await conn.fetch(

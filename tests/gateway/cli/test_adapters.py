@@ -22,6 +22,7 @@ from tests.gateway.cli.conftest import Cli
 from tests.gateway.lifecycle.web import PUBLIC, answer, serving
 from tests.gateway.live import BASE, FakeEngine, LiveGateway, make_operator_key
 from tests.gateway.model_folder import make_model_folder
+from tests.patience import PATIENCE_S
 
 PADDING_BYTES = 17 << 20
 T = ("--tenant", "acme")
@@ -212,7 +213,9 @@ async def test_an_upload_can_be_resumed_another_day(lorikeet: Cli, site: Site, t
     path = archive(site.adapter("resumed", 7), tmp_path / "a.tar")
     content, project = path.read_bytes(), await _project(lorikeet)
     headers = {"authorization": f"Bearer {site.environ['LORIKEET_ADMIN_KEY']}"}
-    async with httpx.AsyncClient(base_url=f"{site.url}/v1/organization{project}", headers=headers) as client:
+    async with httpx.AsyncClient(
+        base_url=f"{site.url}/v1/organization{project}", headers=headers, timeout=PATIENCE_S
+    ) as client:
         made = await client.post("/adapter_imports", json={"name": "r", "size_bytes": len(content)})
         imported = made.json()["id"]
         await client.patch(f"/adapter_imports/{imported}", content=content[:100], headers={"upload-offset": "0"})
@@ -227,7 +230,7 @@ async def test_an_upload_can_be_resumed_another_day(lorikeet: Cli, site: Site, t
 
 async def test_an_upload_can_be_canceled(lorikeet: Cli, site: Site) -> None:
     headers = {"authorization": f"Bearer {site.environ['LORIKEET_ADMIN_KEY']}"}
-    async with httpx.AsyncClient(base_url=f"{site.url}/v1/organization", headers=headers) as client:
+    async with httpx.AsyncClient(base_url=f"{site.url}/v1/organization", headers=headers, timeout=PATIENCE_S) as client:
         path = f"{await _project(lorikeet)}/adapter_imports"
         imported = (await client.post(path, json={"name": "c", "size_bytes": 10})).json()["id"]
     assert await said(lorikeet, "cancel-import", *T, imported) == f"{imported} is canceled\n"

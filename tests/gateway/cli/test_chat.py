@@ -21,9 +21,9 @@ from gateway.cli.errors import WrongUsage
 from gateway.cli.inference import Access, InferenceClient, find_access
 from gateway.serve.lock import data_folder_lock
 from tests.gateway.conftest import House
+from tests.patience import PATIENCE_S
 
 COMMAND = [sys.executable, "-m", "gateway.cli", "chat"]
-LONG_S = 20.0
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def run(house: House, *arguments: str, piped: str = "", **more: str) -> subproce
         input=piped,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
 
@@ -171,7 +171,7 @@ def test_an_interrupt_ends_the_answer_and_not_the_session(house: House) -> None:
         terminal.send("/usage\r")
         terminal.wait("this session, ", "tiny> ")
         terminal.send("\x04")
-        assert process.wait(LONG_S) == 0
+        assert process.wait(PATIENCE_S) == 0
     finally:
         process.kill()
         process.wait()
@@ -198,7 +198,7 @@ class Terminal:
 
     def wait(self, *texts: str, more: int = 0) -> None:
         """Until these were shown one after another, and as many characters more."""
-        deadline = time.monotonic() + LONG_S
+        deadline = time.monotonic() + PATIENCE_S
         for text in texts:
             while text not in self._shown:
                 self._read(deadline)
@@ -208,7 +208,7 @@ class Terminal:
 
     def wait_for_one_of(self, *texts: str) -> str:
         """The first of these to be shown."""
-        deadline = time.monotonic() + LONG_S
+        deadline = time.monotonic() + PATIENCE_S
         while not (found := [text for text in texts if text in self._shown]):
             self._read(deadline)
         (first,) = found

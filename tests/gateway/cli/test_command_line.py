@@ -20,6 +20,7 @@ from gateway.cli.command import build_parser
 from gateway.db.migrate import read_migrations
 from gateway.settings import settings_table
 from tests.gateway.model_folder import make_model_folder
+from tests.patience import PATIENCE_S
 
 
 def verbs(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -126,7 +127,9 @@ def test_a_database_that_refuses_is_one_line_and_exit_1(
         del wrong["no tables of Lorikeet"]
     environ = {"LORIKEET_MODEL": str(model_dir), "LORIKEET_DATA_DIR": str(tmp_path)}
     command = [sys.executable, "-c", ONE_AFTER_ANOTHER, verb, *wrong.values()]
-    done = subprocess.run(command, env=os.environ | environ, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, env=os.environ | environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     said = done.stderr.split(ENDED)
     assert len(said) == len(wrong) + 1, done.stderr
     for why, stderr in zip(wrong, said, strict=False):

@@ -17,6 +17,7 @@ from gateway.kept.keys import ContentKey
 from gateway.tenancy.keys import new_key
 from tests.gateway.conftest import House
 from tests.gateway.limits.fleet import Key, make_key
+from tests.patience import PATIENCE_S
 
 NUMBERS = itertools.count(1)
 
@@ -39,14 +40,16 @@ def stranger(house: House) -> Key:
 
 @pytest.fixture
 async def client(house: House) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=house.url, timeout=30.0) as client:
+    async with httpx.AsyncClient(base_url=house.url, timeout=PATIENCE_S) as client:
         yield client
 
 
 @pytest.fixture
 async def operator(house: House) -> AsyncIterator[httpx.AsyncClient]:
     headers = {"authorization": f"Bearer {house.operator_key}"}
-    async with httpx.AsyncClient(base_url=f"{house.url}/v1/organization", headers=headers, timeout=30.0) as client:
+    async with httpx.AsyncClient(
+        base_url=f"{house.url}/v1/organization", headers=headers, timeout=PATIENCE_S
+    ) as client:
         yield client
 
 

@@ -15,6 +15,7 @@ import pytest
 from tests.conftest import with_database
 from tests.gateway.kept.conftest import ledger_rows
 from tests.gateway.limits.fleet import Fleet, Key, make_key, running_fleet
+from tests.patience import PATIENCE_S
 
 NUM_PAIRS, NUM_PAIRS_FULL = 50, 1000
 NUM_RACES, NUM_RACES_FULL = 2, 20
@@ -71,7 +72,7 @@ def one_execution(replies: list[httpx.Response]) -> str:
 async def test_pairs_run_once_and_are_billed_once(fleet: Fleet, full: bool) -> None:
     num_pairs = NUM_PAIRS_FULL if full else NUM_PAIRS
     tenant, chance = await make_key(fleet.dsn, "pairs"), random.Random(1)
-    async with httpx.AsyncClient(timeout=60.0, limits=limits(32)) as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_S, limits=limits(32)) as client:
         places = asyncio.Semaphore(8)
 
         async def pair(number: int) -> str:
@@ -93,7 +94,7 @@ async def test_pairs_run_once_and_are_billed_once(fleet: Fleet, full: bool) -> N
 async def test_a_hundred_that_race_run_once(fleet: Fleet, full: bool) -> None:
     num_races = NUM_RACES_FULL if full else NUM_RACES
     tenant = await make_key(fleet.dsn, "races")
-    async with httpx.AsyncClient(timeout=60.0, limits=limits(NUM_RACING)) as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_S, limits=limits(NUM_RACING)) as client:
         for race in range(num_races):
             racing = [send(client, fleet.urls[n % 2], tenant, f"race-{race}", race + 1) for n in range(NUM_RACING)]
             one_execution(await asyncio.gather(*racing))
@@ -106,7 +107,7 @@ async def test_a_gateway_that_dies_leaves_a_key_that_nobody_runs_again(fleet: Fl
     tenant = await make_key(fleet.dsn, "dies")
     body = {"model": "tiny", "prompt": "a long story", "max_tokens": 300, "ignore_eos": True, "stream": True}
     headers = tenant.headers | {"idempotency-key": "dies"}
-    async with httpx.AsyncClient(timeout=60.0) as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         with pytest.raises(httpx.RemoteProtocolError):
             async with client.stream("POST", f"{fleet.urls[1]}/v1/completions", json=body, headers=headers) as reply:
                 async for _ in reply.aiter_bytes():

@@ -20,6 +20,7 @@ from gateway.kept.watches import Silence
 from gateway.kept.writes import Writes
 from tests.gateway.conftest import House
 from tests.gateway.limits.fleet import Key
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -213,7 +214,7 @@ async def test_what_waits_is_bounded_for_each_project(
     waiting = asyncio.create_task(two[1].begin(slot, REQUEST, "req_second", num_bytes=large))
     done, _ = await asyncio.wait([waiting], timeout=0.1)
     assert not done
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(Conflict) as refused:
             await two[1].begin(slot, REQUEST, "req_third")
     assert (refused.value.code, refused.value.should_retry) == ("idempotency_in_progress", True)

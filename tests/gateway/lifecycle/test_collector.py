@@ -19,6 +19,7 @@ from gateway.lifecycle.uploads import Uploads
 from gateway.lifecycle.verify import Verifier
 from tests.gateway.admin.adapter_uploads import WEIGHTS, upload
 from tests.gateway.admin_server import AdminServer, write_adapter
+from tests.patience import PATIENCE_S
 
 
 async def test_what_nobody_refers_to_leaves_after_a_while(server: AdminServer, tmp_path: Path) -> None:
@@ -81,7 +82,7 @@ async def test_one_gateway_of_all_looks_through_the_store(database: Database, tm
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             if holds():
                 return
@@ -101,7 +102,7 @@ class GatedStore(AdapterStore):
 
     def digests(self) -> list[str]:
         self.entered.set()
-        assert self.gate.wait(30.0)
+        assert self.gate.wait(PATIENCE_S)
         return super().digests()
 
 

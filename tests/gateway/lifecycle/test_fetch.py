@@ -14,6 +14,7 @@ from gateway.lifecycle.fetch import Fetcher, Hub
 from gateway.lifecycle.sources import AllowedSources
 from tests.gateway.exports.s3_server import ACCESS_KEY, S3Server
 from tests.gateway.lifecycle.web import Body, Web, answer, bytes_as_they_are, redirect, serving, silent
+from tests.patience import PATIENCE_S
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 MAX_BYTES = 100_000
@@ -169,7 +170,7 @@ async def test_a_fetch_that_is_canceled_closes_its_connection(web: Web, tmp_path
 
     web.pages["/adapters/x"] = drip
     task = asyncio.create_task(fetched(fetcher(web), web.url("/adapters/x"), tmp_path / "x"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await asked.wait()
         task.cancel()
         await closed.wait()

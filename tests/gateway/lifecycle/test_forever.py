@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from gateway.lifecycle.forever import forever
+from tests.patience import PATIENCE_S
 
 
 class Step:
@@ -23,7 +24,7 @@ class Step:
 async def test_no_error_ends_it() -> None:
     step = Step(OSError("away"), KeyError("a mistake"), ValueError("another"))
     task = asyncio.create_task(forever(step, 0.01, name="test"))
-    await asyncio.wait_for(step.done.wait(), 5.0)
+    await asyncio.wait_for(step.done.wait(), PATIENCE_S)
     assert not task.done()
     task.cancel()
     await asyncio.wait([task])
@@ -35,6 +36,6 @@ async def test_it_is_woken_between_steps() -> None:
     task = asyncio.create_task(forever(step, 3600.0, name="test", wake=wake))
     await asyncio.sleep(0)  # the first step
     wake.set()
-    await asyncio.wait_for(step.done.wait(), 5.0)
+    await asyncio.wait_for(step.done.wait(), PATIENCE_S)
     task.cancel()
     await asyncio.wait([task])

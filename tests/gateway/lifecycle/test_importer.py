@@ -22,6 +22,7 @@ from gateway.lifecycle.importer import MAX_AT_WORK, Importer
 from gateway.lifecycle.pauses import FIRST_PAUSE_S, NUM_FREE
 from gateway.lifecycle.sources import AllowedSources
 from tests.gateway.lifecycle.web import Web, answer, bytes_as_they_are, serving
+from tests.patience import PATIENCE_S
 
 MAX_BYTES = 1000
 SLOW = bytes_as_they_are(
@@ -88,7 +89,7 @@ class Bench:
     async def until(
         self, import_id: str, holds: Callable[[ImportRow], bool], project_id: str | None = None
     ) -> ImportRow:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 async with self.database.acquire() as conn:
                     row = await find_import(conn, project_id or self._project_id, import_id)
@@ -173,7 +174,7 @@ async def test_nothing_is_fetched_for_a_project_that_is_paused_until_the_pause_i
         for _ in range(NUM_FREE):
             await end_import(conn, await bench.ask(bench.web.url("/bad")), "rejected", "it is bad")
     import_id = await bench.ask(bench.web.url("/a.tar"))
-    async with bench.importing(), asyncio.timeout(10):
+    async with bench.importing(), asyncio.timeout(PATIENCE_S):
         while True:
             async with bench.database.acquire() as conn:
                 put_off = "SELECT count(*) FROM adapter_imports WHERE wait_until > now() AND state = 'fetching'"

@@ -17,6 +17,7 @@ from gateway.db.pool import Database
 from gateway.lifecycle.intake import MAX_REFERRING, Inspect
 from tests.gateway.admin.adapter_uploads import upload
 from tests.gateway.admin_server import serve_admin, write_adapter
+from tests.patience import PATIENCE_S
 
 
 class WatchedStore(AdapterStore):
@@ -55,7 +56,7 @@ async def inspect_on_a_full_disk(path: Path, into: Path, base: BaseShape, bounds
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             if condition():
                 return
@@ -126,7 +127,7 @@ async def test_a_slow_store_takes_few_connections(database: Database, store: Wat
 
     def ask(number: int, digest: str) -> None:
         asking.append(number)
-        answers.wait(20)
+        answers.wait(PATIENCE_S)
 
     store.on_holds = ask
     num_uploads, store_dir = MAX_REFERRING + 2, tmp_path / "store"

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.errors import Overloaded
 from gateway.lifecycle.line import Line
+from tests.patience import PATIENCE_S
 
 
 class Turns:
@@ -46,7 +47,7 @@ async def test_the_gateways_of_a_machine_have_one_turn_and_each_gets_its_own(tmp
     turns = Turns(*(Line(tmp_path / "run" / "lock") for _ in range(2)))
     names = ("first", "second")
     tasks = [await turns.waiting(names[number], number) for number in (0, 1) * 6]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*tasks)
     assert turns.most_at_once == 1
     assert set(turns.had[:6]) == set(names), "neither waits for all of the other's"
@@ -59,7 +60,7 @@ async def test_who_gives_up_is_passed_over(tmp_path: Path) -> None:
         gone.cancel()
         await asyncio.wait([gone])
     too_late.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await stays
         await asyncio.wait([too_late])
         await turns.take("d")
@@ -71,7 +72,7 @@ async def test_who_is_canceled_as_the_turn_comes_passes_it_on(tmp_path: Path) ->
     async with turns.lines[0].turn("acme"):
         first, second = [await turns.waiting(project) for project in ("a", "b")]
     first.cancel()  # the turn is a's, which does not know yet
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await second
     assert turns.had == ["b"]
 

@@ -24,8 +24,9 @@ from gateway.db.projects import create_project
 from gateway.limits.limit import Limit, Unit, Window
 from gateway.settings import Settings
 from gateway.tenancy.keys import new_key
-from tests.gateway.live import BASE, STARTUP_S, FakeEngine
+from tests.gateway.live import BASE, FakeEngine
 from tests.gateway.model_folder import make_model_folder
+from tests.patience import PATIENCE_S
 
 INPUT_NANOS, OUTPUT_NANOS = 3, 7
 """Per token, whether cached or not."""
@@ -107,7 +108,7 @@ def running_fleet(
         for process in processes:
             process.terminate()
         for process in processes:
-            process.wait(20)
+            process.wait(PATIENCE_S)
         engine.kill()
 
 
@@ -160,10 +161,10 @@ async def _set_prices(dsn: str) -> None:
 
 
 def _wait_ready(url: str) -> None:
-    deadline = time.monotonic() + STARTUP_S
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         try:
-            if httpx.get(f"{url}/health/ready", timeout=5).status_code == 200:
+            if httpx.get(f"{url}/health/ready", timeout=PATIENCE_S).status_code == 200:
                 return
         except httpx.TransportError:
             pass

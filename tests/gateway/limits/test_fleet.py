@@ -28,6 +28,7 @@ from tests.gateway.limits.fleet import (
     put_limit,
     running_fleet,
 )
+from tests.patience import PATIENCE_S
 
 PROMPT, MAX_TOKENS = [5, 6, 7, 8], 6
 PARALLEL = 50
@@ -57,7 +58,7 @@ def fleet(postgres: str, database_template: str, tmp_path_factory: pytest.TempPa
 @asynccontextmanager
 async def clients(fleet: Fleet) -> AsyncIterator[list[httpx.AsyncClient]]:
     limits = httpx.Limits(max_connections=100)
-    opened = [httpx.AsyncClient(base_url=url, timeout=60, limits=limits) for url in fleet.urls]
+    opened = [httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, limits=limits) for url in fleet.urls]
     try:
         yield opened
     finally:

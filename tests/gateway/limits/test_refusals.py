@@ -18,6 +18,7 @@ from gateway.refusals import MAX_KINDS, MAX_KINDS_OF_STRANGERS, Refusals, Refuse
 from gateway.tenancy.keys import new_key
 from tests.gateway.billing.books import Books, open_books
 from tests.gateway.conftest import House
+from tests.patience import PATIENCE_S
 
 SECRET = "my aunt's recipe"
 
@@ -140,13 +141,15 @@ async def test_without_a_database_they_are_lost_and_counted_and_nobody_waits(
 @pytest.fixture
 async def operator(house: House) -> AsyncIterator[httpx.AsyncClient]:
     headers = {"authorization": f"Bearer {house.operator_key}"}
-    async with httpx.AsyncClient(base_url=f"{house.url}/v1/organization", headers=headers, timeout=30) as client:
+    async with httpx.AsyncClient(
+        base_url=f"{house.url}/v1/organization", headers=headers, timeout=PATIENCE_S
+    ) as client:
         yield client
 
 
 async def explained(operator: httpx.AsyncClient, request_id: str) -> dict[str, Any]:
     """As soon as it is written."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             reply = await operator.get(f"/refusals/{request_id}")
             if reply.status_code == 200:
@@ -158,7 +161,7 @@ async def explained(operator: httpx.AsyncClient, request_id: str) -> dict[str, A
 async def ask(house: House, **fields: Any) -> httpx.Response:
     body = {"model": "tiny", "prompt": SECRET, "max_tokens": 4} | fields
     headers = {"authorization": f"Bearer {house.acme.key}"}
-    async with httpx.AsyncClient(headers=headers) as client:
+    async with httpx.AsyncClient(headers=headers, timeout=PATIENCE_S) as client:
         return await client.post(f"{house.url}/v1/completions", json=body)
 
 
@@ -167,7 +170,7 @@ async def test_a_limit_that_refused_is_explained_with_what_helps(house: House, o
     limit = {"unit": "tokens", "window": "day", "max": 1, "model": "tiny"}
     limit_id = (await operator.post(limits, json=limit)).json()["id"]
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while (reply := await ask(house)).status_code == 200:  # noqa: ASYNC110 - the gateway hears of it by itself
                 await asyncio.sleep(0.1)
     finally:

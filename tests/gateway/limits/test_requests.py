@@ -29,6 +29,7 @@ from tests.gateway.limits.fleet import (
     put_limit,
     running_fleet,
 )
+from tests.patience import PATIENCE_S
 
 PROMPT = [5, 6, 7, 8]
 
@@ -44,7 +45,7 @@ def fleet(postgres: str, database_template: str, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture
 async def client(fleet: Fleet) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=f"{fleet.urls[0]}/v1", timeout=30) as client:
+    async with httpx.AsyncClient(base_url=f"{fleet.urls[0]}/v1", timeout=PATIENCE_S) as client:
         yield client
 
 

@@ -16,6 +16,7 @@ from gateway.db.pool import Database
 from gateway.db.webhooks import FIRST_DELAY, MAX_ATTEMPTS, WebhookRow, clean_up, create_webhook, list_webhooks
 from gateway.limits.limit import Limit
 from gateway.limits.webhooks import TIMEOUT_S, WebhookSender, shown_secret, signature
+from tests.patience import PATIENCE_S
 
 SECRET = b"0123456789abcdef"
 BODY = '{"type": "limit.threshold_reached"}'
@@ -42,7 +43,7 @@ class Receiver:
         self.changed.set()
 
     async def wait_for(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self.got) < count:
                 await self.changed.wait()
                 self.changed.clear()

@@ -18,6 +18,7 @@ from gateway.metering.journal import Journal
 from gateway.metering.recovery import JournalUnusable, Recovery, claim_folder
 from gateway.metering.replay import Unreadable, replay
 from tests.gateway.metering.records import BEGUN, count, ended, opened
+from tests.patience import PATIENCE_S
 
 HOLDER = """
 import pathlib, sys
@@ -129,7 +130,7 @@ async def test_a_living_gateway_takes_over_what_others_left_and_removes_it_once_
     journal.start()
     recovery = Recovery(tmp_path, folder.path, "database", journal, JournalMetrics(registry), copier)
     recovery.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while list(left.glob("*.journal")):  # noqa: ASYNC110 - files have no event
             await asyncio.sleep(0.01)
     await recovery.stop()

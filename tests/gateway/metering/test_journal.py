@@ -13,6 +13,7 @@ from gateway.metering.folder import JournalFolder, Segment, segments_in
 from gateway.metering.journal import Journal
 from gateway.metering.replay import replay
 from tests.gateway.metering.records import BEGUN, count, ended, opened
+from tests.patience import PATIENCE_S
 
 
 class Durable:
@@ -27,7 +28,7 @@ class Durable:
         self._changed.set()
 
     async def wait_for(self, position: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while self.position < position:
                 self._changed.clear()
                 await self._changed.wait()

@@ -30,6 +30,7 @@ from gateway.principal import Principal
 from tests.gateway.metering.records import TAG
 from tests.gateway.metering.test_meter import Source
 from tests.gateway.unlimited import Free
+from tests.patience import PATIENCE_S
 
 MOST = 13  # tokens a day: a prompt of 3 and a completion of 10
 
@@ -59,7 +60,7 @@ class House(msgspec.Struct):
 
     async def used(self, expected: int) -> None:
         """Return once the ledger has so much."""
-        async with asyncio.timeout(10), self.database.acquire() as conn:
+        async with asyncio.timeout(PATIENCE_S), self.database.acquire() as conn:
             while True:
                 (found,) = await list_limits(conn, self.caller.organization_id, self.caller.project_id)
                 if found.used == expected:

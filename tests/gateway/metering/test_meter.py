@@ -26,6 +26,7 @@ from gateway.observe import Metrics
 from tests.conftest import with_database
 from tests.gateway.metering.records import TAG, record
 from tests.gateway.unlimited import unlimited
+from tests.patience import PATIENCE_S
 
 
 class Source:
@@ -40,7 +41,7 @@ class Source:
         self.changed.set()
 
     async def wait_for(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self.acknowledged) < count:
                 await self.changed.wait()
                 self.changed.clear()
@@ -118,7 +119,7 @@ async def gateway(database: Database, tmp_path: Path) -> AsyncIterator[Gateway]:
 
 async def rows(database: Database, count: int = 0) -> dict[str, UsageEvent]:
     """Once there are so many."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             async with database.acquire() as conn:
                 events = await list_usage_events(conn, "proj", 10_000)
@@ -153,7 +154,7 @@ async def test_engines_may_forget_before_the_database_has_it_and_nothing_is_lost
             await source.wait_for(3)
             assert not gateway.meter.has_room
         assert len(await rows(database, 3)) == 3
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while not gateway.meter.has_room:  # noqa: ASYNC110 - it has no event
                 await asyncio.sleep(0.01)
 
@@ -200,7 +201,7 @@ async def test_the_engines_own_count_replaces_what_a_gateway_saw_before_it_lost_
 
 
 async def until_copied(gateway: Gateway) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while gateway.registry.get_sample_value("lorikeet_usage_events_waiting"):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -262,7 +263,7 @@ async def test_what_is_lost_with_a_journal_is_known_less_what_an_engine_can_tell
                 assert [(lost.id, lost.open_requests) for lost in await lost_journals(conn)] == [
                     (first.meter.journal_id, 1)
                 ]
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 while await lost_journals(conn):  # noqa: ASYNC110 - until the first is heard of again
                     await asyncio.sleep(0.05)
 

@@ -24,6 +24,7 @@ from gateway.db.pool import Database
 from gateway.journal_metrics import JournalMetrics
 from gateway.metering.reconcile import Reconciler, Reconciliation
 from tests.gateway.admin_server import serve_admin
+from tests.patience import PATIENCE_S
 
 STATS = EngineStats(ended_prompt_tokens_total=30, ended_completion_tokens_total=70, unacked_usage=1)
 
@@ -64,7 +65,7 @@ async def test_both_are_metrics(database: Database) -> None:
     reconciler = Reconciler(database, {"tiny": pool}, JournalMetrics(registry))
     reconciler.start()
     difference = ("lorikeet_reconciliation_difference_tokens", {"model_name": "tiny", "engine": "0"})
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while registry.get_sample_value(*difference) != 100:  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.01)
     assert registry.get_sample_value("lorikeet_unbilled_requests") == 3

@@ -21,6 +21,7 @@ import msgspec
 from gateway.settings import Settings
 from tests.gateway.live import BASE, FakeEngine, make_tenant
 from tests.gateway.model_folder import make_model_folder
+from tests.patience import PATIENCE_S
 
 PROGRAM = """
 import pathlib, socket, sys
@@ -50,17 +51,17 @@ async def slots(dsn: str) -> list[str]:
 
 def wait_running(client: httpx.Client, count: int) -> None:
     """Until the engine's next heartbeat says that so many requests run."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not re.search(rf"^vllm:num_requests_running.* {count}\.0$", client.get("/metrics").text, re.MULTILINE):
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
 def wait_ready(url: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         try:
-            if httpx.get(f"{url}/health/ready", timeout=60).status_code == 200:
+            if httpx.get(f"{url}/health/ready", timeout=PATIENCE_S).status_code == 200:
                 return
         except httpx.TransportError:
             pass
@@ -74,10 +75,10 @@ class Running(msgspec.Struct, frozen=True):
     process: subprocess.Popen[bytes]
 
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, headers={"authorization": f"Bearer {self.key}"}, timeout=60)
+        return httpx.Client(base_url=self.url, headers={"authorization": f"Bearer {self.key}"}, timeout=PATIENCE_S)
 
     def log_until_end(self) -> bytes:
-        _, log = self.process.communicate(timeout=60)
+        _, log = self.process.communicate(timeout=PATIENCE_S)
         assert self.process.returncode == 0, log
         assert b"gateway_stopped" in log
         assert b"Traceback" not in log, log

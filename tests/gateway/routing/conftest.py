@@ -21,6 +21,7 @@ from tests.conftest import with_database
 from tests.gateway.live import BASE, LiveGateway, make_operator_key
 from tests.gateway.model_folder import make_model_folder
 from tests.gateway.routing.recording_engine import RecordingEngine
+from tests.patience import PATIENCE_S
 
 _CUT = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = $1 AND datname = $2"
 
@@ -90,7 +91,9 @@ def city(postgres: str, database_template: str, tmp_path_factory: pytest.TempPat
 async def operator(city: City) -> AsyncIterator[httpx.AsyncClient]:
     """For the admin API of the first gateway."""
     headers = {"authorization": f"Bearer {city.operator_key}"}
-    async with httpx.AsyncClient(base_url=f"{city.gateways[0].url}/v1/organization", headers=headers) as client:
+    async with httpx.AsyncClient(
+        base_url=f"{city.gateways[0].url}/v1/organization", headers=headers, timeout=PATIENCE_S
+    ) as client:
         yield client
 
 
@@ -111,7 +114,7 @@ class Tenant:
         """With a new key, made of these fields."""
         made = await self._operator.post(f"{self.path}/api_keys", json={"scopes": ["inference"]} | key)
         headers = {"authorization": f"Bearer {made.json()['value']}"}
-        client = httpx.AsyncClient(base_url=self.city.gateways[gateway].url, headers=headers)
+        client = httpx.AsyncClient(base_url=self.city.gateways[gateway].url, headers=headers, timeout=PATIENCE_S)
         self._clients.append(client)
         return client
 

@@ -10,6 +10,7 @@ from engine.fake import BLOCK_SIZE, FakeCore
 from engine.mailbox import Command, Mailbox
 from engine.protocol import EngineError, EngineLimits, Final, GenerateRequest, StepOutputs, Usage
 from engine.server import EngineServer
+from tests.patience import PATIENCE_S
 
 
 class _TappedMailbox(Mailbox):
@@ -70,6 +71,6 @@ class RecordingEngine:
     def stop(self) -> None:
         self._server.drain()
         for thread in self._threads:
-            thread.join(timeout=10)
+            thread.join(timeout=PATIENCE_S)
             assert not thread.is_alive()
         self._mailbox.close()

@@ -19,6 +19,7 @@ from gateway.errors import InvalidRequest, Overloaded
 from gateway.lifecycle.residency import Residency
 from tests.gateway.live import make_tenant
 from tests.gateway.routing.conftest import City, Tenant, digest_of_version
+from tests.patience import PATIENCE_S
 
 
 class Engine:
@@ -55,7 +56,7 @@ class Engine:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.01)
 

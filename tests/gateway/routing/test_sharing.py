@@ -11,6 +11,7 @@ import pytest
 from adapters.ref import content_key
 from tests.gateway.routing.conftest import City, Tenant, digest_of_version
 from tests.gateway.routing.test_names_over_http import ask, served
+from tests.patience import PATIENCE_S
 
 _ROW = """
     SELECT l.project_id, l.model, l.adapter_version, l.adapter_digest, l.adapter_class, a.project_id AS owner
@@ -61,7 +62,7 @@ async def test_the_engine_and_the_ledger_know_who_asked(
     assert request.tenant == borrower.project_id, "fairness and cached prefixes"
     assert request.adapter == content_key(owner.project_id, digest_of_version(2)), "one thing on the device"
     rows: list[Any] = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not rows:
             rows = await city.fetch(_ROW, reply.headers["x-request-id"])
             await asyncio.sleep(0.02)

@@ -17,6 +17,7 @@ from gateway.db.pool import LISTENER_NAME, Database
 from gateway.errors import InvalidApiKey, Overloaded, PermissionDenied
 from gateway.tenancy.authenticate import Authenticator, require
 from gateway.tenancy.keys import NewKey, new_key
+from tests.patience import PATIENCE_S
 
 REVOKED_WITHIN_S = 1.0
 # Other gateways of the test run listen too, each on its own database.
@@ -136,7 +137,7 @@ async def test_listening_resumes_after_its_connection_was_killed(
     async with tenant.database.acquire() as conn:
         (first,) = [row["pid"] for row in await conn.fetch(FIND_LISTENERS, LISTENER_NAME, name)]
         await conn.fetch(TERMINATE_LISTENERS, LISTENER_NAME, name)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             pids = [first]
             while pids in ([], [first]):
                 pids = [row["pid"] for row in await conn.fetch(FIND_LISTENERS, LISTENER_NAME, name)]

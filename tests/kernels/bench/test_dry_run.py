@@ -6,10 +6,12 @@ import re
 import subprocess
 import sys
 
+from tests.patience import PATIENCE_S
+
 
 def test_a_dry_run_goes_through_every_case_and_measures_nothing() -> None:
     command = [sys.executable, "-m", "tests.interpreter", "kernels.bench", "--dry"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     for name in ("LoRA", "decode attention", "prefill attention", "norm", "rotation", "SiLU", "sampling"):
         assert name in done.stdout

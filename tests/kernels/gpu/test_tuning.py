@@ -26,6 +26,7 @@ from kernels.gpu.tuning import (
 from kernels.gpu.work_list import build_work_list
 from tests.kernels.gpu.adapters import Adapters, mixed_ranks, slots_of
 from tests.kernels.gpu.compare import DEVICE, DTYPES, assert_near, poisoned, randn
+from tests.patience import PATIENCE_S
 
 FIELDS = {
     "shrink in": {*ShrinkSums._fields, *ShrinkBlocks._fields},
@@ -82,7 +83,7 @@ def test_any_number_of_columns_at_a_time_is_right(block_n: int, block_m: int, dt
 def test_tuning_runs_without_a_gpu_and_then_chooses_nothing() -> None:
     before = TABLE.read_text()
     command = [sys.executable, "-m", "tests.interpreter", "kernels.tune", "--dry"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     for key in ("shrink in=64", "expand out=", "decode head=16", "prefill head=16"):
         assert key in done.stdout
