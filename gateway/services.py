@@ -33,6 +33,7 @@ from gateway.db.prices import PriceLoader
 from gateway.exports.deliverer import Deliverer, places_below
 from gateway.kept.chats import StoredChats
 from gateway.kept.cipher import Cipher
+from gateway.kept.contents import MAX_WAITING_BYTES, RequestContents
 from gateway.kept.idempotency import Idempotency
 from gateway.kept.keeper import Keeper
 from gateway.kept.keys import content_keys
@@ -82,6 +83,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     admin: AdminServices
     idempotency: Idempotency
     chats: StoredChats
+    contents: RequestContents
     refusals: Refusals
 
 
@@ -130,7 +132,9 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         pools = {settings.model_name: Pool(settings.model_name, [backend], created=int(time.time()))}
         reconciler = Reconciler(database, pools, metrics.journal)
         lifecycle = _lifecycle(settings, config, database, pools[settings.model_name])
-        admin = _admin_services(settings, database, authenticator, failures, backend, reconciler, lifecycle)
+        content_writes = Writes(metrics.content_lost, max_bytes=MAX_WAITING_BYTES)
+        contents = RequestContents(database, cipher, content_writes)
+        admin = _admin_services(settings, database, authenticator, failures, backend, reconciler, lifecycle, contents)
         await _start(stack, authenticator, limiter, metering, backend, Purger(database))
         writes = Writes(metrics.content_lost)
         idempotency = Idempotency(database, cipher, writes)
@@ -140,6 +144,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         _run(
             stack,
             writes,
+            content_writes,
             idempotency,
             Keeper(database, cipher),
             lifecycle,
@@ -170,6 +175,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             admin=admin,
             idempotency=idempotency,
             chats=StoredChats(database, cipher, writes),
+            contents=contents,
             refusals=refusals,
         )
 
@@ -257,6 +263,7 @@ def _admin_services(
     backend: EngineBackend,
     reconciler: Reconciler,
     lifecycle: Lifecycle,
+    contents: RequestContents,
 ) -> AdminServices:
     passwords = Passwords()
     return AdminServices(
@@ -275,6 +282,7 @@ def _admin_services(
         health=backend.health,
         engines=lambda: [backend.picture(settings.model_name)],
         reconcile=reconciler.reconcile,
+        contents=contents,
     )
 
 

@@ -36,6 +36,7 @@ from gateway.admin.projects import ProjectController
 from gateway.admin.rate_limits import RateLimitController
 from gateway.admin.reconciliation import ReconciliationController
 from gateway.admin.refusals import ProjectRefusalController, RefusalController
+from gateway.admin.request_contents import get_request_content
 from gateway.admin.requests import ProjectRequestController, RequestController
 from gateway.admin.service_accounts import ServiceAccountController
 from gateway.admin.services import AdminServices
@@ -99,6 +100,7 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     ProjectRequestController,
     RefusalController,
     ProjectRefusalController,
+    get_request_content,
 )
 
 

@@ -13,6 +13,7 @@ from gateway.admin.downloads import Downloads
 from gateway.backends.base import Health
 from gateway.backends.picture import EnginePicture
 from gateway.db.pool import Database
+from gateway.kept.contents import RequestContents
 from gateway.lifecycle.service import Lifecycle
 from gateway.lifecycle.sources import AllowedSources
 from gateway.metering.reconcile import Reconciliation
@@ -43,6 +44,7 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     health: Callable[[], Health]
     engines: Callable[[], list[EnginePicture]]
     reconcile: Callable[[], Awaitable[Reconciliation]]
+    contents: RequestContents
     downloads: Downloads = msgspec.field(default_factory=Downloads)
 
 
