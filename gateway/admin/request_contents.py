@@ -14,7 +14,7 @@ from gateway.admin.projects import existing_project
 from gateway.admin.services import Caller, Services
 from gateway.db import audit
 from gateway.errors import NotFound
-from gateway.kept.heard import LoggedChoice, Said
+from gateway.kept.heard import LoggedChoice, LoggedMessage
 
 
 class RequestContent(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +25,7 @@ class RequestContent(msgspec.Struct, frozen=True, kw_only=True):
     project_id: str
     endpoint: str
     model: str
-    input: list[Said]
+    input: list[LoggedMessage]
     input_truncated: bool
     output: list[LoggedChoice]
     output_truncated: bool

@@ -8,13 +8,15 @@ from contextlib import aclosing
 from gateway.api.chat_wire import ChatMessage
 from gateway.api.envelope import Call
 from gateway.kept.contents import RequestContents
-from gateway.kept.heard import Heard, LoggedCall, Said
+from gateway.kept.heard import Heard, LoggedCall, LoggedMessage
 from gateway.pipeline import Item
 from gateway.principal import Principal
 from gateway.text.tokenizer import Tokenizer
 
 
-def listen(contents: RequestContents, call: Call, caller: Principal, endpoint: str, asked: Iterable[Said]) -> Heard:
+def listen(
+    contents: RequestContents, call: Call, caller: Principal, endpoint: str, asked: Iterable[LoggedMessage]
+) -> Heard:
     """Collects what this request gets. It is kept when the reply is over, however it ended; nothing waits for that.
     To be called once it is admitted."""
     heard, end = Heard(call.request_id, endpoint, call.model, asked), call.on_end
@@ -44,7 +46,7 @@ async def overheard(items: AsyncGenerator[Item], heard: Heard, first: int = 0) -
             yield item
 
 
-def messages_said(messages: Iterable[ChatMessage]) -> Iterator[Said]:
+def messages_said(messages: Iterable[ChatMessage]) -> Iterator[LoggedMessage]:
     """Text and calls; of other modalities there are none."""
     for message in messages:
         parts = message.content if isinstance(message.content, list) else []
@@ -54,10 +56,10 @@ def messages_said(messages: Iterable[ChatMessage]) -> Iterator[Said]:
         if message.function_call is not None:
             calls.append(message.function_call)
         texts += [message.refusal] if message.refusal else []
-        yield Said(message.role, "\n".join(texts), [LoggedCall(call.name, call.arguments) for call in calls])
+        yield LoggedMessage(message.role, "\n".join(texts), [LoggedCall(call.name, call.arguments) for call in calls])
 
 
-def prompts_said(given: Sequence[str | list[int]], tokenizer: Tokenizer) -> Iterator[Said]:
+def prompts_said(given: Sequence[str | list[int]], tokenizer: Tokenizer) -> Iterator[LoggedMessage]:
     """Token ids as their text, in which there may be something to redact."""
     for prompt in given:
-        yield Said(None, prompt if isinstance(prompt, str) else tokenizer.decode(prompt))
+        yield LoggedMessage(None, prompt if isinstance(prompt, str) else tokenizer.decode(prompt))

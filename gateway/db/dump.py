@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 APPLICATION_NAME = "lorikeet-backup"
 
 LEFT_OUT = ("public.kept_replies", "public.request_contents")
-"""Encrypted replies of a day: that their keys were used is in a backup, so that after a restore none of them runs again.
-And what requests said and got, which is promised to be gone after its days."""
+"""Encrypted replies of a day: that their keys were used is in a backup, so that after a restore none of them runs
+again. And what requests said and got, which is promised to be gone after its days."""
 
 
 class DumpFailed(RuntimeError):

@@ -35,7 +35,7 @@ class LoggedCall(msgspec.Struct, frozen=True):
     arguments: str
 
 
-class Said(msgspec.Struct, frozen=True):
+class LoggedMessage(msgspec.Struct, frozen=True):
     """A message, or a prompt, whose role is null."""
 
     role: str | None
@@ -57,7 +57,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
 
     endpoint: str
     model: str
-    input: list[Said]
+    input: list[LoggedMessage]
     input_truncated: bool
     output: list[LoggedChoice]
     output_truncated: bool
@@ -91,13 +91,13 @@ class _Room:
         self.is_cut = self.is_cut or size > self.left
         self.left = 0 if self.is_cut else self.left - size
 
-    def fill(self, given: Iterable[Said]) -> Iterator[Said]:
+    def fill(self, given: Iterable[LoggedMessage]) -> Iterator[LoggedMessage]:
         """Those that fit, the last of them as far as it does."""
         for each in given:
             self.begin()
             if self.is_cut:
                 return
-            yield Said(each.role, self.take(each.content), list(self._calls(each.tool_calls)))
+            yield LoggedMessage(each.role, self.take(each.content), list(self._calls(each.tool_calls)))
 
     def _calls(self, calls: Iterable[LoggedCall]) -> Iterator[LoggedCall]:
         for call in calls:
@@ -116,14 +116,16 @@ class _Choice:
         self.finish_reason: str | None = None
         self.is_cut = False
 
-    def said(self) -> Said:
-        return Said(None, "".join(self.parts), [LoggedCall(name, "".join(parts)) for name, parts in self.calls])
+    def said(self) -> LoggedMessage:
+        return LoggedMessage(
+            None, "".join(self.parts), [LoggedCall(name, "".join(parts)) for name, parts in self.calls]
+        )
 
 
 class Heard:
     """Collects what one request says, which is known when it begins, and gets."""
 
-    def __init__(self, request_id: str, endpoint: str, model: str, asked: Iterable[Said]) -> None:
+    def __init__(self, request_id: str, endpoint: str, model: str, asked: Iterable[LoggedMessage]) -> None:
         self.request_id = request_id
         self._endpoint = endpoint
         self._model = model
@@ -185,7 +187,7 @@ class Heard:
         return choice
 
 
-def _redacted(said: Said, *, is_cut: bool = False) -> Said:
+def _redacted(said: LoggedMessage, *, is_cut: bool = False) -> LoggedMessage:
     """is_cut: it did not end here."""
     content = redacted(said.content)
     calls = [LoggedCall(redacted(call.name), redacted(call.arguments)) for call in said.tool_calls]
@@ -193,4 +195,4 @@ def _redacted(said: Said, *, is_cut: bool = False) -> Said:
         calls[-1] = LoggedCall(calls[-1].name, calls[-1].arguments[:-UNSURE_CHARS])
     elif is_cut:
         content = content[:-UNSURE_CHARS]
-    return Said(said.role, content, calls)
+    return LoggedMessage(said.role, content, calls)
