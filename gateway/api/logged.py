@@ -31,7 +31,8 @@ def listen(
 
 
 async def overheard(items: AsyncGenerator[Item], heard: Heard, first: int = 0) -> AsyncGenerator[Item]:
-    """The same items. first: the number, within the whole reply, of the first choice of these."""
+    """The same items. first: the number, within the whole reply, of the first choice of these; of `best_of` every
+    candidate is one."""
     async with aclosing(items):
         async for item in items:
             if isinstance(item, list):
