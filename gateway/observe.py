@@ -57,7 +57,7 @@ class Metrics:
         self._http_children: dict[tuple[str, str, int], Counter] = {}  # `labels` looks at its arguments anew each time
         self.content_lost = Counter(
             "lorikeet_content_lost",
-            "Replies for an Idempotency-Key, and completions to be stored, that could not be kept.",
+            "Replies for an Idempotency-Key, completions to be stored, and logged content, that could not be kept.",
             ["kind"],
             registry=registry,
         )

@@ -16,6 +16,7 @@ Permission = Literal[
     "audit.read",
     "billing.read",
     "billing.write",
+    "content.read",
     "key_limits.write",
     "keys.read",
     "keys.write",
@@ -34,7 +35,7 @@ Permission = Literal[
 """What a route of the admin API may ask for; `gateway.tenancy.permissions` says who has which.
 
 key_limits.write: limits about one key of a project, as opposed to those of the project. owners.write: make somebody an
-owner, or change one.
+owner, or change one. content.read: see what requests said and got, where a project logs it.
 """
 
 
@@ -43,7 +44,7 @@ class Principal(msgspec.Struct, frozen=True):
 
     Ids are strings as the API shows them (`org_...`, `proj_...`, `key_...`). models: ids the key may call, None for
     all. permissions: in the admin API, within the project or, for an operator's key, the organization. store_days: how
-    long the project stores completions, 0: it does not.
+    long the project stores completions, log_content_days: how long it keeps what requests say and get; 0: it does not.
     """
 
     organization_id: str
@@ -53,3 +54,4 @@ class Principal(msgspec.Struct, frozen=True):
     models: frozenset[str] | None = None
     permissions: frozenset[Permission] = frozenset()
     store_days: int = 0
+    log_content_days: int = 0

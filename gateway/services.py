@@ -34,6 +34,7 @@ from gateway.db.prices import PriceLoader
 from gateway.exports.deliverer import Deliverer, places_below
 from gateway.kept.chats import StoredChats
 from gateway.kept.cipher import Cipher
+from gateway.kept.contents import MAX_WAITING_BYTES, RequestContents
 from gateway.kept.idempotency import Idempotency
 from gateway.kept.keeper import Keeper
 from gateway.kept.keys import content_keys
@@ -83,6 +84,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     admin: AdminServices
     idempotency: Idempotency
     chats: StoredChats
+    contents: RequestContents
     refusals: Refusals
 
 
@@ -131,7 +133,11 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         pools = {settings.model_name: Pool(settings.model_name, [backend], created=int(time.time()))}
         reconciler = Reconciler(database, pools, metrics.journal)
         lifecycle = _lifecycle(settings, config, database, pools[settings.model_name])
-        admin = _admin_services(settings, database, authenticator, failures, backend, reconciler, lifecycle, metering)
+        content_writes = Writes(metrics.content_lost, max_bytes=MAX_WAITING_BYTES)
+        contents = RequestContents(database, cipher, content_writes)
+        admin = _admin_services(
+            settings, database, authenticator, failures, backend, reconciler, lifecycle, metering, contents
+        )
         await _start(stack, authenticator, limiter, metering, backend, Purger(database))
         writes = Writes(metrics.content_lost)
         idempotency = Idempotency(database, cipher, writes)
@@ -141,6 +147,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         _run(
             stack,
             writes,
+            content_writes,
             idempotency,
             Keeper(database, cipher),
             lifecycle,
@@ -171,6 +178,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             admin=admin,
             idempotency=idempotency,
             chats=StoredChats(database, cipher, writes),
+            contents=contents,
             refusals=refusals,
         )
 
@@ -260,6 +268,7 @@ def _admin_services(
     reconciler: Reconciler,
     lifecycle: Lifecycle,
     metering: Metering,
+    contents: RequestContents,
 ) -> AdminServices:
     passwords = Passwords()
     return AdminServices(
@@ -279,6 +288,7 @@ def _admin_services(
         engines=lambda: [backend.picture(settings.model_name)],
         journal=lambda: metering.journal_state,
         reconcile=reconciler.reconcile,
+        contents=contents,
     )
 
 

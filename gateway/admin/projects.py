@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 RETENTION_DAYS = 30
 MAX_RETENTION_DAYS = 3650
 MAX_STORE_DAYS = 365
+MAX_LOG_CONTENT_DAYS = 365
 
 
 class CreateProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,11 +33,14 @@ class CreateProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class ModifyProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is left out stays as it is. keep_replies: whether replies may be kept for a day, encrypted, for requests
-    with an Idempotency-Key. store_days: for how long completions are stored whose request says `store`; 0: none are."""
+    with an Idempotency-Key. store_days: for how long completions are stored whose request says `store`; 0: none are.
+    log_content_days: for how long what all requests say and get is kept, redacted and encrypted, for those who may read
+    it; 0: it is not."""
 
     name: Name | msgspec.UnsetType = msgspec.UNSET
     keep_replies: bool | msgspec.UnsetType = msgspec.UNSET
     store_days: Annotated[int, msgspec.Meta(ge=0, le=MAX_STORE_DAYS)] | msgspec.UnsetType = msgspec.UNSET
+    log_content_days: Annotated[int, msgspec.Meta(ge=0, le=MAX_LOG_CONTENT_DAYS)] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ArchiveProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,6 +60,7 @@ class Project(msgspec.Struct, frozen=True):
     purge_after: int | None
     keep_replies: bool
     store_days: int
+    log_content_days: int
     status: Literal["active", "suspended", "archived"]
     object: Literal["organization.project"] = "organization.project"
 
@@ -114,13 +119,14 @@ class ProjectController(Controller):
                 conn, caller.organization_id, project_id, after.name
             ):
                 raise _name_taken(after.name)
-            if (after.keep_replies, after.store_days) != (before.keep_replies, before.store_days):
+            if _retention(after) != _retention(before):
                 await projects.set_retention(
                     conn,
                     caller.organization_id,
                     project_id,
                     keep_replies=after.keep_replies,
                     store_days=after.store_days,
+                    log_content_days=after.log_content_days,
                 )
             return await _changed(conn, caller, "project.updated", before)
 
@@ -195,6 +201,10 @@ async def _changed(
     return after
 
 
+def _retention(row: projects.ProjectRow) -> tuple[bool, int, int]:
+    return row.keep_replies, row.store_days, row.log_content_days
+
+
 def _merged(row: projects.ProjectRow, wanted: ModifyProject) -> projects.ProjectRow:
     given = {name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not msgspec.UNSET}
     return msgspec.structs.replace(row, **given)
@@ -227,5 +237,6 @@ def _wire(row: projects.ProjectRow) -> Project:
         purge_after=seconds_or_none(row.purge_after),
         keep_replies=row.keep_replies,
         store_days=row.store_days,
+        log_content_days=row.log_content_days,
         status="archived" if row.archived_at else "suspended" if row.suspended_at else "active",
     )

@@ -38,6 +38,7 @@ from gateway.admin.projects import ProjectController
 from gateway.admin.rate_limits import RateLimitController
 from gateway.admin.reconciliation import ReconciliationController
 from gateway.admin.refusals import ProjectRefusalController, RefusalController
+from gateway.admin.request_contents import get_request_content
 from gateway.admin.requests import ProjectRequestController, RequestController
 from gateway.admin.search import search
 from gateway.admin.service_accounts import ServiceAccountController
@@ -108,6 +109,7 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     list_active_alerts,
     search,
     watch_live,
+    get_request_content,
 )
 
 

@@ -14,6 +14,7 @@ from gateway.admin.watchers import Watchers
 from gateway.backends.base import Health
 from gateway.backends.picture import EnginePicture
 from gateway.db.pool import Database
+from gateway.kept.contents import RequestContents
 from gateway.lifecycle.service import Lifecycle
 from gateway.lifecycle.sources import AllowedSources
 from gateway.metering.journal import JournalState
@@ -46,6 +47,7 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     engines: Callable[[], list[EnginePicture]]
     journal: Callable[[], JournalState]
     reconcile: Callable[[], Awaitable[Reconciliation]]
+    contents: RequestContents
     downloads: Downloads = msgspec.field(default_factory=Downloads)
     watchers: Watchers = msgspec.field(default_factory=Watchers)
 

@@ -30,6 +30,7 @@ from gateway.api.envelope import call_of, tell_user
 from gateway.api.fields import decode, refuse_unsupported
 from gateway.api.grammar import check_beside_tools, requested_grammar
 from gateway.api.idempotent import idempotent
+from gateway.api.logged import listen, messages_said, overheard
 from gateway.api.logprobs import TokenBytes, prompt_logprobs, whole_chat_logprobs
 from gateway.api.messages import template_messages
 from gateway.api.obfuscation import obfuscated
@@ -54,6 +55,7 @@ from gateway.api.usage import usage_out
 from gateway.bounds import check_logprobs, num_logprob_values
 from gateway.errors import InvalidRequest
 from gateway.kept.chats import StoredChats
+from gateway.kept.contents import RequestContents
 from gateway.kept.idempotency import Idempotency
 from gateway.pipeline import Pipeline
 from gateway.requests import Conversation, FieldNames, TextRequest
@@ -67,7 +69,9 @@ SHAPE = shape(body=ChatCompletionRequest, reply=ChatCompletion, event=ChatChunk,
 _DECODER = msgspec.json.Decoder(ChatCompletionRequest)
 
 
-def chat_completions(pipeline: Pipeline, idempotency: Idempotency, chats: StoredChats) -> HTTPRouteHandler:
+def chat_completions(
+    pipeline: Pipeline, idempotency: Idempotency, chats: StoredChats, contents: RequestContents
+) -> HTTPRouteHandler:
     @post("/chat/completions", status_code=200, opt=SHAPE)
     @idempotent(idempotency)
     async def create_chat_completion(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
@@ -85,6 +89,8 @@ def chat_completions(pipeline: Pipeline, idempotency: Idempotency, chats: Stored
         check_logprobs(num_logprob_values(good.request), "top_logprobs" if wire.logprobs else "prompt_logprobs")
         (prepared,) = await admit(pipeline, request, caller, [good])
         items, to_bytes = pipeline.run(prepared), pipeline.tokenizer(prepared).token_bytes
+        if caller.log_content_days:
+            items = overheard(items, listen(contents, call, caller, ENDPOINT, messages_said(wire.messages)))
         is_predicted, prompt_ids = wire.prediction is not None, prepared.request.prompt_token_ids
         common: dict[str, Any] = {
             "id": reply_id("chatcmpl", call.request_id),

@@ -31,6 +31,7 @@ from gateway.api.envelope import call_of, tell_user
 from gateway.api.fields import decode, refuse_unsupported
 from gateway.api.grammar import requested_grammar
 from gateway.api.idempotent import idempotent
+from gateway.api.logged import listen, overheard, prompts_said
 from gateway.api.logprobs import TokenBytes, prompt_logprobs, whole_text_logprobs
 from gateway.api.merge import all_of, merged
 from gateway.api.obfuscation import obfuscated
@@ -51,6 +52,7 @@ from gateway.api.sse import open_stream
 from gateway.api.usage import usage_out
 from gateway.bounds import check_logprobs, num_logprob_values
 from gateway.errors import InvalidRequest
+from gateway.kept.contents import RequestContents
 from gateway.kept.idempotency import Idempotency
 from gateway.pipeline import Pipeline, Prepared
 from gateway.requests import FieldNames, TextRequest
@@ -63,7 +65,7 @@ SHAPE = shape(
 _DECODER = msgspec.json.Decoder(CompletionRequest)
 
 
-def completions(pipeline: Pipeline, idempotency: Idempotency) -> HTTPRouteHandler:
+def completions(pipeline: Pipeline, idempotency: Idempotency, contents: RequestContents) -> HTTPRouteHandler:
     @post("/completions", status_code=200, opt=SHAPE)
     @idempotent(idempotency)
     async def create_completion(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
@@ -74,10 +76,8 @@ def completions(pipeline: Pipeline, idempotency: Idempotency) -> HTTPRouteHandle
         tell_user(call, wire.user)
         with_usage = include_usage(wire)
         _check(wire)
-        asked = [
-            _text_request(wire, prompt, row_id(call.request_id, index))
-            for index, prompt in enumerate(prompts(wire.prompt, "prompt", MAX_PROMPTS))
-        ]
+        given = prompts(wire.prompt, "prompt", MAX_PROMPTS)
+        asked = [_text_request(wire, each, row_id(call.request_id, index)) for index, each in enumerate(given)]
         route = await pipeline.route(caller, wire.model)
         good, num_logprobs = [], 0
         for each in asked:
@@ -90,7 +90,11 @@ def completions(pipeline: Pipeline, idempotency: Idempotency) -> HTTPRouteHandle
             ShownPrompt(_echo(pipeline, wire, each, index), each.request.prompt_token_ids)
             for index, each in enumerate(prepared)
         ]
-        to_bytes = pipeline.tokenizer(prepared[0]).token_bytes
+        tokenizer = pipeline.tokenizer(prepared[0])
+        to_bytes, runs = tokenizer.token_bytes, [pipeline.run(each) for each in prepared]
+        if caller.log_content_days:
+            heard = listen(contents, call, caller, ENDPOINT, prompts_said(given, tokenizer))
+            runs = [overheard(run, heard, index * prepared[index].request.n) for index, run in enumerate(runs)]
         reply = partial(
             TextCompletion,
             id=reply_id("cmpl", call.request_id),
@@ -107,9 +111,9 @@ def completions(pipeline: Pipeline, idempotency: Idempotency) -> HTTPRouteHandle
                 with_token_ids=bool(wire.return_token_ids),
                 to_bytes=None if wire.logprobs is None else to_bytes,
             )
-            stream = events.of(merged([pipeline.run(each) for each in prepared]))
+            stream = events.of(merged(runs))
             return await open_stream(request, obfuscated(stream, events.empty) if include_obfuscation(wire) else stream)
-        jobs = [collect(pipeline.run(each), each.request.n) for each in prepared]
+        jobs = [collect(run, each.request.n) for run, each in zip(runs, prepared, strict=True)]
         collected = await unless_gone(request.receive, all_of(jobs))
         choices = await _choices(wire, collected, shown, to_bytes)
         return json_response(reply(choices=choices, usage=usage_out([each.usage for each in collected])))

@@ -31,12 +31,14 @@ from gateway.api.embeddings_wire import (
 from gateway.api.envelope import call_of, tell_user
 from gateway.api.fields import decode, refuse_unsupported
 from gateway.api.idempotent import idempotent
+from gateway.api.logged import listen, prompts_said
 from gateway.api.merge import all_of
 from gateway.api.prompts import prompts
 from gateway.api.replies import json_response, row_id
 from gateway.api.shape import shape
 from gateway.api.slices import encoded
 from gateway.errors import InvalidRequest
+from gateway.kept.contents import RequestContents
 from gateway.kept.idempotency import Idempotency
 from gateway.pipeline import Pipeline
 from gateway.requests import EmbeddingRequest, FieldNames
@@ -47,7 +49,7 @@ SHAPE = shape(body=EmbeddingsRequest, reply=EmbeddingList, is_billed=True, examp
 _DECODER = msgspec.json.Decoder(EmbeddingsRequest)
 
 
-def embeddings(pipeline: Pipeline, idempotency: Idempotency) -> HTTPRouteHandler:
+def embeddings(pipeline: Pipeline, idempotency: Idempotency, contents: RequestContents) -> HTTPRouteHandler:
     @post("/embeddings", status_code=200, opt=SHAPE)
     @idempotent(idempotency)
     async def create_embeddings(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
@@ -78,6 +80,8 @@ def embeddings(pipeline: Pipeline, idempotency: Idempotency) -> HTTPRouteHandler
             _check_total(num_tokens)
             await asyncio.sleep(0)  # the streams of others go on while thousands of inputs are tokenized
         prepared = await admit(pipeline, request, caller, good)
+        if caller.log_content_days:
+            listen(contents, call, caller, ENDPOINT, prompts_said(inputs, pipeline.tokenizer(prepared[0])))
         results = await unless_gone(request.receive, all_of([pipeline.embed(each) for each in prepared]))
         data = await encoded(EmbeddingOut(index, _shown(wire, vector)) for index, (vector, _) in enumerate(results))
         return json_response(EmbeddingList(data, wire.model, EmbeddingUsage(num_tokens, num_tokens)))

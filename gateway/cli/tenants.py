@@ -49,6 +49,12 @@ def register(verbs: Verbs) -> None:
     modify.add_argument(
         "--store-days", type=int, metavar="N", help="days for which completions are stored on request (0: not at all)"
     )
+    modify.add_argument(
+        "--log-content-days",
+        type=int,
+        metavar="N",
+        help="days for which all requests and replies are kept, redacted, to be looked at (0: not at all)",
+    )
     add_json_flag(modify)
     modify.set_defaults(run=_modify)
     delete = actions.add_parser(
@@ -109,11 +115,17 @@ def _modify(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         body["keep_replies"] = arguments.keep_replies == "yes"
     if arguments.store_days is not None:
         body["store_days"] = arguments.store_days
+    if arguments.log_content_days is not None:
+        body["log_content_days"] = arguments.log_content_days
     with AdminClient.of(environ) as client:
         project = client.post(client.tenant_path(arguments.name), json=body)
     replies = "kept for a day" if project["keep_replies"] else "not kept"
     chats = f"stored for {project['store_days']} days" if project["store_days"] else "not stored"
-    text = f"tenant {project['name']}: replies for an Idempotency-Key are {replies}, completions are {chats}"
+    log = f"logged for {project['log_content_days']} days" if project["log_content_days"] else "not logged"
+    text = (
+        f"tenant {project['name']}: replies for an Idempotency-Key are {replies}, completions are {chats}, "
+        f"content is {log}"
+    )
     return print_result(arguments, project, text)
 
 

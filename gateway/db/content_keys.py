@@ -35,16 +35,20 @@ class UnreadableRow(msgspec.Struct, frozen=True):
     id: str
     num_replies: int
     num_chats: int
+    num_contents: int
 
 
 _UNREADABLE = """
-    SELECT k.id, replies.count AS num_replies, chats.count AS num_chats
+    SELECT k.id, replies.count AS num_replies, chats.count AS num_chats,
+           contents.count AS num_contents
     FROM content_keys k
          CROSS JOIN LATERAL (SELECT count(*) FROM
              (SELECT FROM kept_replies WHERE content_key = k.id LIMIT $2) some_replies) replies
          CROSS JOIN LATERAL (SELECT count(*) FROM
              (SELECT FROM stored_chats WHERE content_key = k.id LIMIT $2) some_chats) chats
-    WHERE NOT k.id = ANY ($1::text[]) AND replies.count + chats.count > 0 ORDER BY k.id
+         CROSS JOIN LATERAL (SELECT count(*) FROM
+             (SELECT FROM request_contents WHERE content_key = k.id LIMIT $2) some_contents) contents
+    WHERE NOT k.id = ANY ($1::text[]) AND replies.count + chats.count + contents.count > 0 ORDER BY k.id
 """
 
 

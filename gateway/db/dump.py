@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 APPLICATION_NAME = "lorikeet-backup"
 
-LEFT_OUT = "public.kept_replies"
-"""Encrypted replies of a day. That their keys were used is in a backup: after a restore none of them runs again."""
+LEFT_OUT = ("public.kept_replies", "public.request_contents")
+"""Encrypted replies of a day: that their keys were used is in a backup, so that after a restore none of them runs
+again. And what requests said and got, which is promised to be gone after its days."""
 
 
 class DumpFailed(RuntimeError):
@@ -142,7 +143,7 @@ def dump(dsn: str, snapshot_id: str, path: Path) -> None:
     """Write the database as of a snapshot to a file in PostgreSQL's custom format, without the rows of LEFT_OUT.
     Blocks; raises DumpFailed."""
     arguments = ["--format=custom", "--no-owner", "--no-privileges", f"--snapshot={snapshot_id}", f"--file={path}"]
-    _run("pg_dump", dsn, [*arguments, f"--exclude-table-data={LEFT_OUT}"])
+    _run("pg_dump", dsn, [*arguments, *(f"--exclude-table-data={table}" for table in LEFT_OUT)])
 
 
 def restore(dsn: str, path: Path) -> None:

@@ -64,6 +64,7 @@ class FoundKey(msgspec.Struct, frozen=True):
     owner_project_role: Role | None
     suspended: Literal["API key", "project", "organization"] | None
     store_days: int
+    log_content_days: int
 
 
 _INSERT = """
@@ -113,7 +114,7 @@ _FIND_USABLE = """
            CASE WHEN k.suspended_at IS NOT NULL THEN 'API key'
                 WHEN p.suspended_at IS NOT NULL THEN 'project'
                 WHEN k.kind = 'project' AND o.suspended_at IS NOT NULL THEN 'organization' END AS suspended,
-           coalesce(p.store_days, 0) AS store_days
+           coalesce(p.store_days, 0) AS store_days, coalesce(p.log_content_days, 0) AS log_content_days
     FROM api_keys k JOIN organizations o ON o.id = k.organization_id
          LEFT JOIN projects p ON p.id = k.project_id
          LEFT JOIN users u ON u.id = k.owner_user_id

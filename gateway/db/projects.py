@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 class ProjectRow(msgspec.Struct, frozen=True):
     """archived_name: what an archived project was called, whose name is its id. purge_after: when its content goes.
-    keep_replies: for an Idempotency-Key. store_days: how long completions are stored, 0: not at all."""
+    keep_replies: for an Idempotency-Key. store_days: how long completions are stored, log_content_days: how long
+    what requests say and get is kept to be looked at; 0: not at all."""
 
     id: str
     organization_id: str
@@ -30,13 +31,14 @@ class ProjectRow(msgspec.Struct, frozen=True):
     purge_after: datetime.datetime | None
     keep_replies: bool
     store_days: int
+    log_content_days: int
 
 
 _INSERT = """
     INSERT INTO projects (id, organization_id, name) VALUES ($1, $2, $3)
     ON CONFLICT (organization_id, name) DO NOTHING
     RETURNING id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after,
-           keep_replies, store_days
+           keep_replies, store_days, log_content_days
 """
 
 
@@ -48,7 +50,7 @@ async def create_project(conn: Connection, organization_id: str, name: str) -> P
 
 _GET = """
     SELECT id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after,
-           keep_replies, store_days
+           keep_replies, store_days, log_content_days
     FROM projects WHERE organization_id = $1 AND id = $2
 """
 
@@ -60,7 +62,7 @@ async def get_project(conn: Connection, organization_id: str, project_id: str) -
 
 _LOCK = """
     SELECT id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after,
-           keep_replies, store_days
+           keep_replies, store_days, log_content_days
     FROM projects WHERE organization_id = $1 AND id = $2 FOR NO KEY UPDATE
 """
 
@@ -73,7 +75,7 @@ async def lock_project(conn: Connection, organization_id: str, project_id: str) 
 
 _FIND = """
     SELECT id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after,
-           keep_replies, store_days
+           keep_replies, store_days, log_content_days
     FROM projects WHERE organization_id = $1 AND name = $2 AND archived_at IS NULL
 """
 
@@ -93,7 +95,7 @@ async def was_archived(conn: Connection, organization_id: str, name: str) -> boo
 
 _LIST = """
     SELECT id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after,
-           keep_replies, store_days
+           keep_replies, store_days, log_content_days
     FROM projects
     WHERE organization_id = $1
       AND ($2::text IS NULL OR (created_at, id) >
@@ -135,18 +137,26 @@ async def rename_project(conn: Connection, organization_id: str, project_id: str
 
 # The time of day, not of the transaction: of what was kept before the lock, nothing is newer.
 _SET_RETENTION = """
-    UPDATE projects SET keep_replies = $3, store_days = $4,
-        replies_from = CASE WHEN keep_replies AND NOT $3 THEN clock_timestamp() ELSE replies_from END
+    UPDATE projects SET keep_replies = $3, store_days = $4, log_content_days = $5,
+        replies_from = CASE WHEN keep_replies AND NOT $3 THEN clock_timestamp() ELSE replies_from END,
+        contents_from = CASE WHEN log_content_days > 0 AND $5 = 0 THEN clock_timestamp() ELSE contents_from END
     WHERE organization_id = $1 AND id = $2
 """
 
 
 async def set_retention(
-    conn: Connection, organization_id: str, project_id: str, *, keep_replies: bool, store_days: int
+    conn: Connection,
+    organization_id: str,
+    project_id: str,
+    *,
+    keep_replies: bool,
+    store_days: int,
+    log_content_days: int,
 ) -> None:
     """What may be kept of its content, from now on; the caller's transaction has locked it. What may not be kept any
-    more is not shown, and deleted in the background: replies are not shown again when they are allowed again."""
-    await conn.execute(_SET_RETENTION, organization_id, project_id, keep_replies, store_days)
+    more is not shown, and deleted in the background: replies and logged content are not shown again when they are
+    allowed again."""
+    await conn.execute(_SET_RETENTION, organization_id, project_id, keep_replies, store_days, log_content_days)
 
 
 _SUSPEND = """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from gateway.db import idempotency, stored_chats
+from gateway.db import idempotency, request_contents, stored_chats
 from gateway.db.content_keys import UnreadableRow, note_content_keys, unreadable_content
 from gateway.db.pool import Database
 from gateway.kept.cipher import Cipher
@@ -30,6 +30,8 @@ DROPS = (
     idempotency.drop_forbidden_replies,
     idempotency.drop_purged_slots,
     stored_chats.drop_old_chats,
+    request_contents.drop_expired_contents,
+    request_contents.drop_forbidden_contents,
 )
 
 
@@ -80,6 +82,7 @@ async def drop_content(database: Database, project_id: str) -> None:
     """Delete all that is kept of a project, a little in each transaction. Raises what the database raises."""
     await _drop_all(database, lambda conn: idempotency.drop_slots_of(conn, project_id))
     await _drop_all(database, lambda conn: stored_chats.drop_chats_of(conn, project_id))
+    await _drop_all(database, lambda conn: request_contents.drop_contents_of(conn, project_id))
 
 
 async def _drop_all(database: Database, drop: Callable[[Connection], Awaitable[int]]) -> None:
@@ -96,6 +99,7 @@ def _tell_unreadable(row: UnreadableRow) -> None:
         key=row.id,
         num_replies=row.num_replies,
         num_chats=row.num_chats,
+        num_contents=row.num_contents,
         error="kept content is encrypted with a key that this gateway does not have, so that it cannot be read: put "
         "the key behind the others in LORIKEET_CONTENT_KEY, or restore content.key",
     )

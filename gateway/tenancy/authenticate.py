@@ -154,6 +154,7 @@ def _principal(key: FoundKey) -> Principal:
         models=None if key.models is None else frozenset(key.models),
         permissions=permissions,
         store_days=key.store_days,
+        log_content_days=key.log_content_days,
     )
 
 

@@ -15,13 +15,16 @@ from gateway.principal import Permission, Role, Scope
 from gateway.tenancy.actor import Actor
 
 ALL: frozenset[Permission] = frozenset(typing.get_args(Permission))
-READ: frozenset[Permission] = frozenset(name for name in ALL if name.endswith(".read"))
+CONTENT: frozenset[Permission] = frozenset({"content.read"})
+"""What requests said and got: for the tenant's own people and the organization's owner, and for no key."""
+
+READ: frozenset[Permission] = frozenset(name for name in ALL if name.endswith(".read")) - CONTENT
 
 _SECURITY: frozenset[Permission] = frozenset({"audit.read", "admin_keys.read", "admin_keys.write"})
 
 OF_ROLE: dict[Role, frozenset[Permission]] = {
     "owner": ALL,
-    "admin": ALL - {"organization.write", "owners.write"},
+    "admin": ALL - {"organization.write", "owners.write"} - CONTENT,
     "billing": frozenset(
         {"billing.read", "billing.write", "limits.read", "projects.read", "keys.read", "organization.read"}
     ),
@@ -44,8 +47,8 @@ _IN_PROJECT: frozenset[Permission] = frozenset(
 )
 
 OF_PROJECT_ROLE: dict[Role, frozenset[Permission]] = {
-    "owner": _IN_PROJECT | {"owners.write"},
-    "admin": _IN_PROJECT,
+    "owner": _IN_PROJECT | CONTENT | {"owners.write"},
+    "admin": _IN_PROJECT | CONTENT,
     "billing": frozenset({"billing.read", "limits.read", "projects.read", "keys.read"}),
     "viewer": _IN_PROJECT & READ,
 }
@@ -55,7 +58,7 @@ OF_SCOPE: dict[Scope, frozenset[Permission]] = {
     "adapters": frozenset({"adapters.read", "adapters.write"}),
     "usage": frozenset({"billing.read"}),
     "admin_read": READ,
-    "admin_write": ALL - READ,
+    "admin_write": ALL - READ - CONTENT,
 }
 
 
@@ -90,8 +93,9 @@ def authorize(actor: Actor, permission: Permission, project_id: str | None) -> N
 
 
 def check_grant(actor: Actor, granted: Iterable[Permission], project_id: str | None = None) -> None:
-    """Nobody gives, changes or takes away more than they have. Raises PermissionDenied."""
-    has = actor.permissions
+    """Nobody gives, changes or takes away more than they have; but people who may read content are let in by those who
+    may not, as operators' keys and admins do. Raises PermissionDenied."""
+    has = actor.permissions | CONTENT
     if project_id is not None:
         has = has | actor.project_permissions.get(project_id, frozenset())
     if not has.issuperset(granted):

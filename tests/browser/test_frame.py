@@ -96,14 +96,15 @@ async def test_a_theme_is_kept_and_can_be_the_systems(visit: Visit) -> None:
         await page.page.get_by_role("button", name="Account of").click()
         await page.page.get_by_role("menuitemradio", name=name).click()
 
+    body = page.page.locator("body")
     await choose("Dark")
+    await expect(body).not_to_have_css("background-color", light)
     dark = await page.page.evaluate(ground)
-    assert dark != light
     await page.page.reload()
     await page.settled()
-    assert await page.page.evaluate(ground) == dark
+    await expect(body).to_have_css("background-color", dark)
     await choose("System theme")
-    assert await page.page.evaluate(ground) == light
+    await expect(body).to_have_css("background-color", light)
 
 
 async def test_live_updates_pause_where_everybody_sees_it(visit: Visit) -> None:

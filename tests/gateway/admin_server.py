@@ -30,6 +30,10 @@ from gateway.db.keys import create_key
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
 from gateway.errors import GatewayError
+from gateway.kept.cipher import Cipher
+from gateway.kept.contents import RequestContents
+from gateway.kept.keys import ContentKey
+from gateway.kept.writes import Writes
 from gateway.lifecycle.intake import Inspect
 from gateway.lifecycle.service import Lifecycle
 from gateway.lifecycle.sources import AllowedSources
@@ -239,6 +243,7 @@ async def serve_admin(
         engines=lambda: list(pictures),
         journal=lambda: journal,
         reconcile=Reconciler(database, {}, metrics.journal).reconcile,
+        contents=RequestContents(database, Cipher([ContentKey(b"k" * 32)]), Writes(metrics.content_lost)),
     )
     key = await _store_admin_key(database, "default", ("admin_read", "admin_write"))
     routes = _IDLE.pop() if _IDLE else Routes(services)

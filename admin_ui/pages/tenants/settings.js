@@ -14,17 +14,18 @@ import { pathOf } from "../../lib/projects_api.js";
 import { Tenant } from "./frame.js";
 
 const DEFAULT_STORE_DAYS = 30;
+const DEFAULT_LOG_DAYS = 7;
 
 export default function Settings({ params }) {
   return html`<${Tenant} params=${params} lead=${(project) => kept(project)}>
     ${(project, may) => may("projects.write")
-      ? html`<div class="settings"><${Name} project=${project} /><${Kept} project=${project} />${"log_content" in project && html`<${ContentLog} project=${project} />`}<${End} project=${project} /></div>`
+      ? html`<div class="settings"><${Name} project=${project} /><${Kept} project=${project} />${html`<${ContentLog} project=${project} />`}<${End} project=${project} /></div>`
       : html`<p class="hint">Nothing here can be changed by you.</p>`}
   <//>`;
 }
 
-function kept({ store_days: days, keep_replies: replies, log_content: logged }) {
-  const parts = [days > 0 && `completions that ask for it for ${plural(days, "day")}`, replies && "replies to retried requests for a day", logged && "requests and replies for reading"].filter(Boolean);
+function kept({ store_days: days, keep_replies: replies, log_content_days: logged }) {
+  const parts = [days > 0 && `completions that ask for it for ${plural(days, "day")}`, replies && "replies to retried requests for a day", logged > 0 && `what all its requests say and get, redacted, for ${plural(logged, "day")}`].filter(Boolean);
   return parts.length ? `Kept of its content: ${parts.join("; ")}.` : "Nothing of what this tenant sends or gets is kept.";
 }
 
@@ -55,12 +56,12 @@ function Kept({ project }) {
 }
 
 function ContentLog({ project }) {
-  const form = useForm({ log_content: project.log_content, log_content_days: String(project.log_content_days ?? 7) },
-    ({ log_content, log_content_days: days }) => save(project, { log_content, log_content_days: Number(days) }, log_content ? "Requests and replies are kept from now on" : "Nothing more is logged"));
+  const form = useForm({ logging: project.log_content_days > 0, log_content_days: String(project.log_content_days || DEFAULT_LOG_DAYS) },
+    ({ logging, log_content_days: days }) => save(project, { log_content_days: logging ? Number(days) : 0 }, logging ? "Requests and replies are kept from now on" : "Nothing more is logged, and what was is hidden"));
   return html`<${Section} title="Content log" card hint="What was asked and answered, to be read at each request. E-mail addresses, card and phone numbers, bank accounts and keys are taken out first. Each reading is in the audit log.">
     <${Form} form=${form} verb="Save" what="save this">
-      <${Checkbox} ...${form.bind("log_content")} label="Log requests and replies" />
-      ${form.values.log_content && html`<${TextField} ...${form.bind("log_content_days")} label="Days until they are deleted" type="number" min="1" />`}
+      <${Checkbox} ...${form.bind("logging")} label="Log requests and replies" />
+      ${form.values.logging && html`<${TextField} ...${form.bind("log_content_days")} label="Days until they are deleted" type="number" min="1" max="365" />`}
     <//>
   <//>`;
 }

@@ -77,7 +77,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
         "ip_allowlist": ["10.0.0.0/8"],
     },
     ModifyMember: {"role": "viewer"},
-    ModifyProject: {"name": "x", "keep_replies": True, "store_days": 0},
+    ModifyProject: {"name": "x", "keep_replies": True, "store_days": 0, "log_content_days": 0},
     ModifyUser: {"name": "X", "role": "viewer"},
     ResetUser: {"password": "a long new password"},
     RotateKey: {"grace_seconds": 1},

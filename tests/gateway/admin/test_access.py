@@ -49,9 +49,10 @@ MAY["admin"] = (
         )
     }
 )
-MAY["owner"] = MAY["admin"] | {"organization.write", "owners.write"}
-MAY["admin_read"] = frozenset(name for name in MAY["owner"] if name.endswith(".read"))
-MAY["admin_write"] = MAY["owner"] - MAY["admin_read"]
+MAY["keys"] = MAY["admin"] | {"organization.write", "owners.write"}
+MAY["owner"] = MAY["keys"] | {"content.read"}  # a person's alone
+MAY["admin_read"] = frozenset(name for name in MAY["keys"] if name.endswith(".read"))
+MAY["admin_write"] = MAY["keys"] - MAY["admin_read"]
 MAY["key adapters"] = frozenset({"adapters.read", "adapters.write"})
 MAY["key usage"] = frozenset({"billing.read"})
 
@@ -63,6 +64,7 @@ MAY_IN_PROJECT: dict[str, frozenset[str]] = {
 MAY_IN_PROJECT["admin"] = MAY_IN_PROJECT["viewer"] | {
     f"{what}.write" for what in ("adapters", "key_limits", "keys", "members")
 }
+MAY_IN_PROJECT["admin"] |= {"content.read"}
 MAY_IN_PROJECT["owner"] = MAY_IN_PROJECT["admin"] | {"owners.write"}
 
 
@@ -151,6 +153,7 @@ MEANT = {
     ("refusals",): "limits",
     ("projects", "refusals"): "limits",
     ("projects", "requests"): "billing",
+    ("projects", "requests", "content"): "content",
     ("reconciliation",): "organization",
     ("reconciliation", "lost_journals"): "billing",
     ("projects",): "projects",

@@ -32,15 +32,21 @@ async def test_a_tenant_is_suspended_resumed_and_deleted(lorikeet: Cli, server: 
 
 async def test_what_may_be_kept_of_a_tenant_is_changed_and_recorded(lorikeet: Cli) -> None:
     await lorikeet.json("tenant", "create", "acme")
-    told = "tenant acme: replies for an Idempotency-Key are not kept, completions are stored for 30 days\n"
+    told = (
+        "tenant acme: replies for an Idempotency-Key are not kept, completions are stored for 30 days, "
+        "content is not logged\n"
+    )
     assert await lorikeet("tenant", "modify", "acme", "--keep-replies", "no", "--store-days", "30") == (0, told, "")
     shown = await lorikeet.json("tenant", "modify", "acme", "--keep-replies", "yes")
     assert (shown["name"], shown["keep_replies"], shown["store_days"]) == ("acme", True, 30)
     assert await lorikeet.json("tenant", "modify", "acme") == shown
+    assert shown["log_content_days"] == 0
+    _, told, _ = await lorikeet("tenant", "modify", "acme", "--log-content-days", "7")
+    assert told.endswith(", content is logged for 7 days\n")
     code, _, err = await lorikeet("tenant", "modify", "acme", "--store-days", "366")
     assert (code, "store_days" in err) == (1, True)
     events = [row["type"] for row in await lorikeet.json("audit", "list", "--tenant", "acme")]
-    assert events == ["project.updated", "project.updated", "project.created"]
+    assert events == ["project.updated", "project.updated", "project.updated", "project.created"]
 
 
 async def test_a_key_is_narrowed_rotated_and_suspended(lorikeet: Cli, server: AdminServer) -> None:

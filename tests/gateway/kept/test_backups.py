@@ -1,4 +1,5 @@
-"""A backup holds stored chats as they were in the database, and their key beside it; of replies only that they were."""
+"""A backup holds stored chats as they were in the database, and their key beside it; of replies only that they were,
+and nothing that was logged."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter
 from gateway.cli import main
 from gateway.db.idempotency import Slot
 from gateway.db.pool import Database
+from gateway.db.request_contents import insert_content
 from gateway.errors import Conflict
 from gateway.kept.chats import Chat, StoredChat, StoredChats
 from gateway.kept.cipher import Cipher
@@ -38,7 +40,9 @@ async def test_a_restored_installation_reads_chats_and_runs_no_key_again(
     async with await Database.connect(dsn) as database:
         idempotency, chats = kept(database, here)
         async with database.acquire() as conn:
-            await conn.execute("UPDATE projects SET store_days = 1 WHERE id = $1", project_id)
+            await conn.execute("UPDATE projects SET store_days = 1, log_content_days = 1 WHERE id = $1", project_id)
+            await insert_content(conn, project_id, "req_first", content_key="k", sealed=b"what was said")
+            assert await conn.fetchval("SELECT count(*) FROM request_contents") == 1
         await chats.store(project_id, CHAT)
         execution = await idempotency.begin(slot, b"f", "req_first")
         assert isinstance(execution, Execution)
@@ -57,3 +61,4 @@ async def test_a_restored_installation_reads_chats_and_runs_no_key_again(
         assert (refused.value.code, "req_first" in str(refused.value)) == ("idempotency_reply_lost", True)
         async with database.acquire() as conn:
             assert await conn.fetchval("SELECT count(*) FROM kept_replies") == 0
+            assert await conn.fetchval("SELECT count(*) FROM request_contents") == 0

@@ -93,7 +93,7 @@ async def test_replies_that_were_forbidden_once_never_come_back(
         async with database.transaction() as conn:
             organization_id = await conn.fetchval("SELECT organization_id FROM projects FOR NO KEY UPDATE")
             await projects.set_retention(
-                conn, organization_id, project.project_id, keep_replies=keep_replies, store_days=30
+                conn, organization_id, project.project_id, keep_replies=keep_replies, store_days=30, log_content_days=0
             )
 
     async def states() -> list[tuple[str, bool]]:

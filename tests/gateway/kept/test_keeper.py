@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from gateway.db import idempotency, stored_chats
+from gateway.db import idempotency, request_contents, stored_chats
 from gateway.db.pool import Database
 from gateway.kept.cipher import Cipher
 from gateway.kept.keeper import COUNT_INTERVAL_S, Keeper
@@ -39,7 +39,10 @@ async def test_what_nobody_can_read_is_told_at_the_start_and_each_day(database: 
             project_id,
             OLD.id,
         )
-        await conn.execute("UPDATE projects SET store_days = 1")
+        await conn.execute(
+            "INSERT INTO request_contents VALUES ($1, 'a', now(), now() + interval '1 day', $2, '')", project_id, OLD.id
+        )
+        await conn.execute("UPDATE projects SET store_days = 1, log_content_days = 1")
         await conn.execute("UPDATE content_keys SET used_at = now() - interval '1 month'")
     with capture_logs() as logs:
         keeper = Keeper(database, Cipher([NEW]), clock=lambda: now_s)
@@ -47,8 +50,8 @@ async def test_what_nobody_can_read_is_told_at_the_start_and_each_day(database: 
             now_s += later_s
             await keeper.work()
         await Keeper(database, Cipher([NEW, OLD])).work()
-    told = [(line["event"], line["key"], line["num_chats"], line["num_replies"]) for line in logs]
-    assert told == [("content_key_missing", OLD.id, 2, 0)] * 2
+    told = [(line["event"], line["key"], line["num_chats"], line["num_replies"], line["num_contents"]) for line in logs]
+    assert told == [("content_key_missing", OLD.id, 2, 0, 1)] * 2
 
 
 async def test_what_is_old_is_found_by_an_index(database: Database) -> None:
@@ -59,6 +62,8 @@ async def test_what_is_old_is_found_by_an_index(database: Database) -> None:
             (idempotency._DROP_FORBIDDEN, "kept_replies_by_time"),
             (idempotency._DROP_PURGED, "idempotency_keys_pkey"),
             (stored_chats._DROP_OLD, "stored_chats_by_time"),
+            (request_contents._DROP_EXPIRED, "request_contents_by_expiry"),
+            (request_contents._DROP_FORBIDDEN, "request_contents_by_time"),
         ):
             plan = await conn.fetch("EXPLAIN " + statement, 1000)
             assert index in "\n".join(row[0] for row in plan)

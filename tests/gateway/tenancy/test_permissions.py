@@ -34,7 +34,7 @@ def actor(everywhere: frozenset[Permission], **in_projects: frozenset[Permission
 
 def test_roles_differ_as_they_should() -> None:
     assert OF_ROLE["owner"] == ALL
-    assert OF_ROLE["owner"] - OF_ROLE["admin"] == {"organization.write", "owners.write"}
+    assert OF_ROLE["owner"] - OF_ROLE["admin"] == {"organization.write", "owners.write", "content.read"}
     assert OF_ROLE["viewer"] < READ
     assert READ - OF_ROLE["viewer"] == {"audit.read", "admin_keys.read"}
     assert {name for name in OF_ROLE["billing"] if name.endswith(".write")} == {"billing.write"}
@@ -49,7 +49,7 @@ def test_a_role_in_a_project_lifts_nothing_that_the_operator_imposes() -> None:
 
 
 def test_scopes_cover_the_admin_api_between_them() -> None:
-    assert of_scopes(["admin_read", "admin_write"]) == ALL
+    assert of_scopes(["admin_read", "admin_write"]) == ALL - {"content.read"}
     assert not of_scopes(["admin_read"]) & of_scopes(["admin_write"])
     assert of_scopes(["inference"]) == frozenset()
     assert of_scopes(["adapters"]) == {"adapters.read", "adapters.write"}
@@ -74,6 +74,8 @@ def test_nobody_gives_more_than_they_have() -> None:
     admin, in_project = actor(of_role("admin")), actor(frozenset(), proj_a=of_project_role("admin"))
     check_grant(admin, of_role("admin"))
     check_grant(in_project, of_project_role("viewer"), "proj_a")
+    check_grant(admin, of_project_role("admin"), "proj_a")  # who may read content, which an admin may not
+    check_grant(actor(of_scopes(["admin_read", "admin_write"])), of_role("owner"))
     for who, granted, project_id in [
         (admin, of_role("owner"), None),
         (in_project, of_project_role("owner"), "proj_a"),
