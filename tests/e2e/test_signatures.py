@@ -25,7 +25,7 @@ NUM_REQUESTS, NUM_REQUESTS_FULL = 2_000, 100_000
 NUM_SLOTS = 12
 """Of the engine's device: most adapters are evicted again and again."""
 
-CHANGE_EVERY_S = 0.5
+CHANGE_EVERY_S = 1.0
 BASE = "signs"
 
 

@@ -258,7 +258,7 @@ async def test_what_is_lost_with_a_journal_is_known_less_what_an_engine_can_tell
         await rows(database, 1)
         async with database.acquire() as conn:
             async with asyncio.timeout(PATIENCE_S):
-                while await conn.fetchval("SELECT open_requests FROM journals") != 2:
+                while await conn.fetchval("SELECT open_requests FROM journals") != 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             # Without the first's only connection nobody hears of it meanwhile.
             async with of_first.acquire(), gateway_on(tmp_path / "second", database) as second:
