@@ -128,21 +128,21 @@ def check_versions(answers: list[Answer], moved_s: dict[int, float]) -> None:
         assert answer.status == 200
         assert len(set(answer.versions)) == 1, answer
         assert answer.adapter == f"bot@{answer.versions[0]}"
-    for version, at_s in list(moved_s.items())[1:]:
-        under_way = [answer for answer in answers if answer.started_s < at_s < answer.ended_s]
-        assert any(answer.versions[0] < version for answer in under_way), "some finish on what they began with"
+    under_way = [
+        (answer, version)
+        for version, at_s in moved_s.items()
+        for answer in answers
+        if answer.started_s < at_s < answer.ended_s
+    ]
+    assert any(answer.versions[0] < version for answer, version in under_way), "some finish on what they began with"
 
 
 def slowest_s(answers: list[Answer], moved_s: dict[int, float]) -> float:
     """How long after the alias was moved on an answer began that is of an older version, or the first of the new one
     on either gateway."""
-    late_s = [
-        answer.started_s - at_s
-        for answer in answers
-        for version, at_s in moved_s.items()
-        if answer.versions[0] < version
-    ]
-    for version, at_s in moved_s.items():
+    moves = moved_s.items()
+    late_s = [each.started_s - at_s for each in answers for version, at_s in moves if each.versions[0] < version]
+    for version, at_s in moves:
         for gateway in range(2):
             of_it = [answer for answer in answers if answer.gateway == gateway and answer.versions[0] == version]
             late_s.append(min(answer.started_s for answer in of_it) - at_s)
