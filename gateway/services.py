@@ -132,6 +132,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         reconciler = Reconciler(database, pools, metrics.journal)
         lifecycle = _lifecycle(settings, config, database, pools[settings.model_name])
         admin = _admin_services(settings, database, authenticator, failures, backend, reconciler, lifecycle, metering)
+        authenticator.changes.subscribe(admin.watchers.changed)
         await _start(stack, authenticator, limiter, metering, backend, Purger(database))
         writes = Writes(metrics.content_lost)
         idempotency = Idempotency(database, cipher, writes)
