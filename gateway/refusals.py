@@ -55,11 +55,13 @@ class _Seen(msgspec.Struct):
 
 
 class Refusals:
-    """One per gateway process; writes between `start` and `stop`. lost: counts those there was no room for."""
+    """One per gateway process; writes between `start` and `stop`. lost: counts those there was no room for.
+    timeout_s: of a write, after which what it had is lost, too."""
 
-    def __init__(self, database: Database, lost: Counter) -> None:
+    def __init__(self, database: Database, lost: Counter, timeout_s: float = TIMEOUT_S) -> None:
         self._database = database
         self._lost = lost
+        self._timeout_s = timeout_s
         self._seen: dict[tuple[object, ...], _Seen] = {}
         self._num_strange = 0
         self._sweep_at_s = 0.0
@@ -101,7 +103,7 @@ class Refusals:
         if not seen:
             return
         try:
-            async with asyncio.timeout(TIMEOUT_S), self._database.transaction() as conn:
+            async with asyncio.timeout(self._timeout_s), self._database.transaction() as conn:
                 await write_refusals(conn, [_new(alike, each) for alike, each in seen.items()])
         except FAILURES as error:
             self._lost.inc(sum(each.num for each in seen.values()))
@@ -122,7 +124,7 @@ class Refusals:
         now_s = time.monotonic()
         if now_s >= self._sweep_at_s:
             self._sweep_at_s = now_s + SWEEP_EVERY_S
-            async with asyncio.timeout(TIMEOUT_S), self._database.acquire() as conn:
+            async with asyncio.timeout(self._timeout_s), self._database.acquire() as conn:
                 await drop_old_refusals(conn)
 
 

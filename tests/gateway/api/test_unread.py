@@ -7,6 +7,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -41,9 +42,16 @@ class Place(msgspec.Struct, frozen=True):
 
 @pytest.fixture
 def place(dsn: str, tmp_path: Path) -> Iterator[Place]:
-    model_dir = make_model_folder(tmp_path / "model")
-    tenant = asyncio.run(make_tenant(dsn, "acme", "pirate", "1"))
-    settings = Settings(data_dir=tmp_path, model=str(model_dir), model_name=BASE, unread_seconds=UNREAD_S)
+    with place_at(dsn, tmp_path, UNREAD_S) as place:
+        yield place
+
+
+@contextmanager
+def place_at(dsn: str, folder: Path, unread_s: float) -> Iterator[Place]:
+    """A gateway that cuts off after so long, in a folder of its own."""
+    model_dir = make_model_folder(folder / "model")
+    tenant = asyncio.run(make_tenant(dsn, f"acme {unread_s}", "pirate", "1"))
+    settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE, unread_seconds=unread_s)
     settings.run_dir.mkdir()
     engine = FakeEngine(settings.engine_endpoint, model_dir, "--tokens-per-s", "200")
     gateway = LiveGateway(settings, model_dir, dsn)
@@ -99,16 +107,32 @@ def test_a_stream_that_is_not_read_is_cut_off_aborted_and_billed_as_far_as_it_ca
     assert received.count(b'"tokens":["') <= row["completion_tokens"] < MAX_TOKENS * CHOICES
 
 
-def test_a_stream_that_is_read_slowly_is_not(place: Place) -> None:
-    """At 300 kB a second, which makes a reply that takes two seconds last twice as long."""
-    body = LONG | {"stream": True, "max_tokens": MAX_TOKENS // 2, "logprobs": 1}
-    with ask(place, body, "connection: close") as sock:
-        received = b""
-        while data := sock.recv(3000):
-            received += data
-            time.sleep(0.01)
+def test_a_stream_that_is_read_slowly_is_not(dsn: str, tmp_path: Path) -> None:
+    """At 300 kB a second, which makes a reply that takes two seconds last twice as long. Where the machine itself keeps
+    reader or gateway from their work for as long as one may not read, all of it goes slower."""
+    for slower in (1, 6, 36):
+        with place_at(dsn, tmp_path / str(slower), UNREAD_S * slower) as place:
+            received, longest_s = read_slowly(place, 0.01 * slower)
+        if longest_s < UNREAD_S * slower / 2:
+            break
     assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
     assert received.count(b'"finish_reason":"length"') == CHOICES
+
+
+def read_slowly(place: Place, pause_s: float) -> tuple[bytes, float]:
+    """The reply, and the longest time between two reads."""
+    body = LONG | {"stream": True, "max_tokens": MAX_TOKENS // 2, "logprobs": 1}
+    with ask(place, body, "connection: close") as sock:
+        received, longest_s = sock.recv(3000), 0.0
+        last_s = time.monotonic()
+        try:
+            while data := sock.recv(3000):
+                received += data
+                time.sleep(pause_s)
+                longest_s, last_s = max(longest_s, time.monotonic() - last_s), time.monotonic()
+        except ConnectionResetError:
+            longest_s = max(longest_s, time.monotonic() - last_s)
+    return received, longest_s
 
 
 @pytest.mark.parametrize("header", ["connection: close", "connection: keep-alive"])

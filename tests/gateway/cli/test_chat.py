@@ -166,7 +166,7 @@ def test_an_interrupt_ends_the_answer_and_not_the_session(house: House) -> None:
             terminal.send("tell me a long story\r")
             terminal.wait("story\r\n", more=20)
             terminal.send("\x03")
-            has_ended = terminal.wait_for_one_of("(ended)", "(Ctrl-D leaves)") == "(ended)"
+            has_ended = terminal.wait_for_one_of("(ended)", "(interrupted)", "(Ctrl-D leaves)") == "(ended)"
             terminal.wait("tiny> ")
         terminal.send("/usage\r")
         terminal.wait("this session, ", "tiny> ")

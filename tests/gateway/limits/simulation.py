@@ -60,6 +60,8 @@ class World:
         """The largest max that was in force in each window."""
         self.resettled: set[Key] = set()
         """Accounts that have changed since somebody last looked."""
+        self.recounted: set[str] = set()
+        """Ids of requests of which the ledger or a gateway has learned since."""
 
     def key(self, limit: Limit, instant_ns: int) -> Key:
         return limit.id, period(limit.window, instant_ns).start
@@ -90,6 +92,7 @@ class World:
         return known is event or (known is not None and known.is_final)
 
     def write_usage(self, events: Mapping[str, Event]) -> None:
+        self.recounted |= events.keys()
         for request_id, event in events.items():
             known = self.ledger.get(request_id)
             if known is None:
@@ -209,11 +212,19 @@ class Gateway:
         self.heard_s = self.clock.monotonic()
         self.clock.set(self.world.now_ns)
 
-    def beat(self) -> None:
+    def beat(self) -> bool:
+        """Whether it was forgotten, and is not any more."""
         if self.world.beat(self.id):
             self._heard()
-        elif self.finish is None:
+            return False
+        if self.finish is None:
             self.claim()
+        return self.finish is None
+
+    def count(self, row: Row, event: Event) -> None:
+        """It is going to be written."""
+        self.unwritten[row] = event
+        self.world.recounted.add(row.request_id)
 
     def tick(self) -> None:
         now_s = self.clock.monotonic()
@@ -293,6 +304,7 @@ class Gateway:
                 self.holdings.written(batch)
                 for row in batch:
                     del self.unwritten[row]
+                    self.world.recounted.add(row.request_id)
             else:
                 self.holdings.dirty |= amounts.keys()
 
@@ -321,7 +333,13 @@ class Simulation:
         self.lost: list[Lost] = []
         self.num_requests = self.num_started = 0
         self.promised: Counter[Key] = Counter()
-        """The worst cases of all that runs or is an orphan."""
+        """The worst cases of all that runs or is an orphan, and what the ledger does not have of what has ended."""
+        self.counters: dict[str, Gateway] = {}
+        """By the id of a request that has ended: who counts it."""
+        self.untold: dict[str, Event] = {}
+        """By the id of a request whose gateway lost its engine: what the engine is going to tell."""
+        self.to_come: dict[str, Mapping[Key, int]] = {}
+        """By the id of a request that has ended: what the ledger does not have of it yet. All of it is promised."""
         self.touched: set[Gateway] | None = None
         """The gateways that have changed since the last check; None may be any."""
         self.gateways: list[Gateway] = []
@@ -345,7 +363,7 @@ class Simulation:
             ("arrive", "transact", "end", "time", "die", "cut off", "freeze", "clock", "limit", "start", "lose"),
             (30, 40, 25, 20, 0.3, 0.3, 0.2, 0.2, 0.5, 0.3, 1.0),
         )[0]
-        self.touched = {gateway} if action in ("arrive", "transact", "end") else None
+        self.touched = {gateway} if action in ("arrive", "transact", "end", "time") else None
         match action:
             case "arrive":
                 for _ in range(rng.choice((1, 1, 1, 5))):
@@ -396,7 +414,9 @@ class Simulation:
         for gateway in self.gateways:
             gateway.elapsed_s += seconds
             if beats and self.elapsed_s >= gateway.cut_off_until_s:
-                gateway.beat()
+                has_claimed = gateway.beat()
+                if has_claimed and self.touched is not None:
+                    self.touched.add(gateway)
         self.collect()
 
     def collect(self) -> None:
@@ -419,8 +439,11 @@ class Simulation:
                 seen = Usage(used.prompt_tokens, self.rng.randint(0, used.completion_tokens))
                 request_id = running.hold.work.parts[index].request_id
                 gateway.holdings.seen(request_id, seen)
-                gateway.unwritten[Row(request_id, False)] = self.world.event(running, index, seen, is_final=False)
+                self.counters[request_id] = gateway
+                gateway.count(Row(request_id, False), self.world.event(running, index, seen, is_final=False))
                 final = self.world.event(running, index, used) if self.rng.random() < 0.7 else None
+                if final is not None:
+                    self.untold[request_id] = final
                 comes_s = self.elapsed_s + self.rng.uniform(0, ENGINE_NOTICES_S)
                 self.lost.append(Lost(running, index, final, comes_s, self.elapsed_s + GIVE_UP_S))
                 running.ended[index] = seen
@@ -430,11 +453,14 @@ class Simulation:
 
     def find(self, lost: Lost) -> None:
         gateway, request_id = lost.running.gateway, lost.running.hold.work.parts[lost.index].request_id
+        if self.touched is not None:
+            self.touched.add(gateway)
         if lost.final is not None and not lost.is_told and self.elapsed_s >= lost.comes_s:
             lost.is_told = True
+            del self.untold[request_id]
             if gateway.alive:
                 gateway.holdings.ended(request_id, lost.final.usage)
-                gateway.unwritten[Row(request_id, True)] = lost.final
+                gateway.count(Row(request_id, True), lost.final)
             else:  # another one is told
                 self.world.write_usage({request_id: lost.final})
         if self.elapsed_s >= lost.given_up_s:
@@ -470,7 +496,8 @@ class Simulation:
             usage = running.ended[index] = self._usage(running, index)
             part = running.hold.work.parts[index]
             running.gateway.holdings.ended(part.request_id, usage)
-            running.gateway.unwritten[Row(part.request_id, True)] = self.world.event(running, index, usage)
+            self.counters[part.request_id] = running.gateway
+            running.gateway.count(Row(part.request_id, True), self.world.event(running, index, usage))
         running.gateway.holdings.close(running.hold)
         self.running.remove(running)
         self._count(running, -1)
@@ -496,31 +523,34 @@ class Simulation:
 
     def check(self) -> None:
         """Never over, counting every admitted request with its worst case until the ledger has what it used."""
+        for request_id in self.world.recounted:
+            self._recount(request_id)
+        self.world.recounted.clear()
         more = dict.fromkeys(self.world.resettled, 0) | self.promised
         self.world.resettled.clear()
-        for request_id, best in self._yet_to_come().items():
-            known = self.world.ledger.get(request_id)
-            for key, spent in best.used.items():
-                known_spent = known.used[key] if known is not None else 0
-                more[key] = more.get(key, 0) + max(0, spent - known_spent)
         for key, added in more.items():  # what nobody adds to and what has not changed was seen before
             total = self.world.settled[key] + added
             assert total <= self.world.allowed[key], f"{key}: {total} of {self.world.allowed[key]}"
         for gateway in self.gateways if self.touched is None else self.touched:
-            self._check_holdings(gateway)
+            if gateway.alive:
+                self._check_holdings(gateway)
 
-    def _yet_to_come(self) -> dict[str, Event]:
-        """What the ledger does not have yet of requests that have ended: of each the best count that there is."""
-        events = [event for gateway in self.gateways for event in gateway.unwritten.items()]
-        events += [
-            (Row(lost.running.hold.work.parts[lost.index].request_id, True), lost.final)
-            for lost in self.lost
-            if lost.final is not None and not lost.is_told
-        ]
-        best: dict[str, Event] = {}
-        for row, event in sorted(events, key=lambda each: each[0].is_final):
-            best[row.request_id] = event
-        return best
+    def _recount(self, request_id: str) -> None:
+        """What the ledger does not have yet of a request that has ended, by the best count that there is."""
+        for key, spent in self.to_come.pop(request_id, {}).items():
+            self.promised[key] -= spent
+        best, known = self.untold.get(request_id), self.world.ledger.get(request_id)
+        counter = self.counters.get(request_id)
+        if best is None and counter is not None and counter.alive:
+            unwritten = counter.unwritten
+            best = unwritten.get(Row(request_id, True)) or unwritten.get(Row(request_id, False))
+        if best is not None and best is not known:
+            known_used = known.used if known is not None else {}
+            more = self.to_come[request_id] = {
+                key: max(0, spent - known_used.get(key, 0)) for key, spent in best.used.items()
+            }
+            for key, spent in more.items():
+                self.promised[key] += spent
 
     def _check_holdings(self, gateway: Gateway) -> None:
         # Of a write whose reply was lost, the ledger knows and the gateway does not.

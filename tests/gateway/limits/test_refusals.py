@@ -36,7 +36,7 @@ def lost() -> Counter:
 @pytest.fixture
 def refusals(database: Database, lost: Counter) -> Refusals:
     """Which writes when it is told to."""
-    return Refusals(database, lost)
+    return Refusals(database, lost, PATIENCE_S)
 
 
 def refused(books: Books, request_id: str, error: GatewayError, **changes: Any) -> Refused:
@@ -61,7 +61,7 @@ async def kept(books: Books, limit: int = 5000) -> list[Any]:
 async def test_alike_ones_of_a_minute_are_one_row_over_all_gateways(
     books: Books, refusals: Refusals, lost: Counter
 ) -> None:
-    other = Refusals(books.database, lost)
+    other = Refusals(books.database, lost, PATIENCE_S)
     error = Overloaded("No engine can take the request now.")
     for number in range(200):
         (refusals if number % 2 else other).add(refused(books, f"req_{number}", error))

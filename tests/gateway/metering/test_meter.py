@@ -244,18 +244,27 @@ async def test_stop_writes_what_waits(database: Database, tmp_path: Path) -> Non
 
 
 async def test_what_is_lost_with_a_journal_is_known_less_what_an_engine_can_tell(
-    database: Database, tmp_path: Path
+    database: Database, dsn: str, tmp_path: Path
 ) -> None:
     """A folder is lost while two requests run; their engine hands one of them to another gateway."""
-    async with gateway_on(tmp_path / "first", database) as first:
+    async with (
+        await Database.connect(dsn, min_size=1, max_size=1) as of_first,
+        gateway_on(tmp_path / "first", of_first) as first,
+    ):
         for name in ("told", "lost"):
             told = first.dispatch(name)
             first.meter.progressed([Count(name, 0, 3, 2)])
         first.record(record("done"), Source())
-        await rows(database, 1)  # which reports what is open, too
+        await rows(database, 1)
         async with database.acquire() as conn:
-            await conn.execute("UPDATE journals SET heard_at = heard_at - interval '1 hour'")
-            async with gateway_on(tmp_path / "second", database) as second:
+            async with asyncio.timeout(PATIENCE_S):
+                while await conn.fetchval("SELECT open_requests FROM journals") != 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            # Without the first's only connection nobody hears of it meanwhile.
+            async with of_first.acquire(), gateway_on(tmp_path / "second", database) as second:
+                await conn.execute(
+                    "UPDATE journals SET heard_at = heard_at - interval '1 hour' WHERE open_requests > 0"
+                )
                 assert [journal.open_requests for journal in await lost_journals(conn)] == [2]
                 usage = msgspec.structs.replace(record("told"), meter=told.meter)
                 second.record(usage, Source())
