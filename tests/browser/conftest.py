@@ -88,7 +88,7 @@ async def visit(
                 cookies[email] = await sign_in(browser_house.url, email)
             await context.add_cookies([cookies[email]])  # type: ignore[list-item]
         page = Watched(await context.new_page(), browser_house.url)
-        page.page.set_default_timeout(15_000)
+        page.page.set_default_timeout(PATIENCE_S * 1e3)
         opened.append(page)
         return page
 
