@@ -28,7 +28,7 @@ from gateway.settings import Settings
 from gateway.tenancy.keys import new_key
 
 MODEL_NAME = "bench"
-STARTUP_S = 60.0
+STARTUP_S = 300.0
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 LIMITS: tuple[tuple[Unit, Window, int], ...] = (
@@ -142,7 +142,7 @@ def _wait_ready(port: int, gateway: subprocess.Popen[bytes]) -> None:
     deadline_s = time.monotonic() + STARTUP_S
     while time.monotonic() < deadline_s and gateway.poll() is None:
         try:
-            if httpx.get(f"http://127.0.0.1:{port}/health/ready", timeout=5).status_code == 200:
+            if httpx.get(f"http://127.0.0.1:{port}/health/ready", timeout=STARTUP_S).status_code == 200:
                 return
         except httpx.TransportError:
             pass

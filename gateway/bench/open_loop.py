@@ -67,6 +67,10 @@ class _Counted:
             self._last_s = time.perf_counter()
             self._latencies_s.append(self._last_s - due_s)
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._statuses
+
     def row(self, offered_per_s: float | None) -> dict[str, Any]:
         """Latencies in ms. per_s: answers, up to the last one of them."""
         count, answered = sum(self._statuses.values()), len(self._latencies_s)
@@ -120,7 +124,7 @@ async def as_fast_as_possible(
     waiting = itertools.cycle(requests)
 
     async def stream() -> None:
-        while (sent_s := time.perf_counter()) < start_s + seconds:
+        while (sent_s := time.perf_counter()) < start_s + seconds or counted.is_empty:
             counted.count(await connections.ask(next(waiting)), sent_s)
 
     async with asyncio.TaskGroup() as group:

@@ -21,8 +21,7 @@ from tests.patience import PATIENCE_S
 Mode = Literal["light", "dark", "phone"]
 SIZES = {"light": (1360, 860), "dark": (1360, 860), "phone": (390, 844)}
 DATABASE = "browser"
-PATIENCE_MS = 15_000
-expect.set_options(timeout=PATIENCE_MS)
+expect.set_options(timeout=PATIENCE_S * 1e3)
 
 Visit = Callable[..., Awaitable[Watched]]
 """visit(email or None, mode="light") gives a page of somebody who is signed in, or of nobody."""
@@ -90,7 +89,7 @@ async def visit(
                 cookies[email] = await sign_in(browser_house.url, email)
             await context.add_cookies([cookies[email]])  # type: ignore[list-item]
         page = Watched(await context.new_page(), browser_house.url)
-        page.page.set_default_timeout(PATIENCE_MS)
+        page.page.set_default_timeout(PATIENCE_S * 1e3)
         opened.append(page)
         return page
 

@@ -56,7 +56,7 @@ def test_a_client_that_leaves_frees_its_slot(installation: Installation) -> None
         running = [line for line in metrics.splitlines() if line.startswith("vllm:num_requests_running")]
         if running and float(running[0].split()[-1]) == 0:
             break
-        assert time.monotonic() - left_s < 15  # the engine's picture travels once a second; its text would take minutes
+        assert time.monotonic() - left_s < 60  # the engine's picture travels once a second; its text would take minutes
         time.sleep(0.05)
 
 

@@ -12,7 +12,8 @@ from typing import Literal
 import msgspec
 
 from tests.faults.seen import Seen
-from tests.faults.watcher import TIMEOUT_S, Listener, request_bytes
+from tests.faults.watcher import Listener, request_bytes
+from tests.patience import PATIENCE_S
 
 MOST_REPLY_BYTES = 12_000
 MOST_WAIT_S = 0.3
@@ -45,7 +46,7 @@ async def leave(port: int, secret: str, body: bytes, rng: random.Random) -> Seen
     listener, request = Listener(), request_bytes(secret, body)
     point = any_point(rng, request)
     with contextlib.suppress(OSError, TimeoutError):
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(PATIENCE_S):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             try:
                 writer.write(request[: point.num_sent])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -145,8 +146,11 @@ async def test_what_ends_a_key_for_good_holds_on_all_gateways_within_a_second(fl
         assert await least(measure, WITHIN_S) < WITHIN_S, (method, path)
 
 
+_NUMBERS = itertools.count(1)
+
+
 async def another(tenant: Tenant) -> Tenant:
-    project = (await tenant.operator.post("/projects", json={"name": "another"})).json()
+    project = (await tenant.operator.post("/projects", json={"name": f"another {next(_NUMBERS)}"})).json()
     path = f"/projects/{project['id']}"
     key = (await tenant.operator.post(f"{path}/api_keys", json={})).json()
     return Tenant(tenant.clients, tenant.operator, path, key)

@@ -21,7 +21,7 @@ from engine.protocol import EngineError, Grammar
 from engine.sequence import MatcherError
 from tests.demo import demo_model_dir
 from tests.engine.grammar.grammars import EOS, VOCAB_SIZE, RandomModel, allowed_ids, matchers, schema, worker_pids
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, TRIES
 
 STEP_S = 0.050
 TAKES_MINUTES = schema({"type": "integer", "multipleOf": 99_999_989})
@@ -94,8 +94,15 @@ def test_a_hostile_grammar_is_an_invalid_request_and_the_next_one_compiles(
     assert compiling.ask(Grammar("json_object")).make_matcher is not None
 
 
+def own_time_s() -> float:
+    """A clock that stands still while this thread could run and no processor is free for it: proc(5), schedstat."""
+    waited_ns = int(Path("/proc/thread-self/schedstat").read_text().split()[1])
+    return time.monotonic() - waited_ns / 1e9
+
+
 def test_no_step_is_held_up_while_grammars_compile(compiling: Compiling) -> None:
-    """A thread that steps all the time sees no gap of 50 ms; the best of three, as the machine has other work too."""
+    """A thread that steps all the time sees no gap of 50 ms of its own; the best of three, as the thread that it waits
+    for may itself wait for a processor."""
     pattern = {"patternProperties": {f"^a{i}.*b.*c{i}$": {"type": "integer"} for i in range(60)}}
     hostile = [TAKES_A_WHILE, OVERFLOWS_A_STACK, Grammar("regex", "(a{1000}){1000}"), schema(pattern)]
     worst = []
@@ -103,11 +110,11 @@ def test_no_step_is_held_up_while_grammars_compile(compiling: Compiling) -> None
         for number, grammar in enumerate(hostile):
             compiling.submit(f"{attempt}-{number}", grammar, tenant=f"another {attempt}")  # not from the cache
         expected = len(compiling.answers) + len(hostile)
-        longest_s, last_s = 0.0, time.monotonic()
+        longest_s, last_s = 0.0, own_time_s()
         while len(compiling.answers) < expected:
             compiling.answers += compiling.compiler.ready()
-            time.sleep(0.0005)
-            now_s = time.monotonic()
+            time.sleep(0.002)
+            now_s = own_time_s()
             longest_s, last_s = max(longest_s, now_s - last_s), now_s
         worst.append(longest_s)
         if longest_s < STEP_S:
@@ -169,13 +176,18 @@ def test_a_tenant_may_have_a_bounded_number_of_grammars_waiting(compiling: Compi
 
 
 def test_closing_waits_for_no_grammar() -> None:
-    compiling = Compiling(demo_model_dir())
-    assert compiling.ask(Grammar("json_object")).error is None  # the worker runs
-    compiling.submit("hostile", TAKES_MINUTES)
-    compiling.submit("waiting", TAKES_MINUTES, tenant="another")
-    started_s = time.monotonic()
-    compiling.compiler.close()
-    assert time.monotonic() - started_s < 1
+    least_s = float("inf")
+    for _ in range(TRIES):  # as the machine has other work too
+        compiling = Compiling(demo_model_dir())
+        assert compiling.ask(Grammar("json_object")).error is None  # the worker runs
+        compiling.submit("hostile", TAKES_MINUTES)
+        compiling.submit("waiting", TAKES_MINUTES, tenant="another")
+        started_s = time.monotonic()
+        compiling.compiler.close()
+        least_s = min(least_s, time.monotonic() - started_s)
+        if least_s < 1:
+            break
+    assert least_s < 1
 
 
 def test_tokens_beyond_the_tokenizers_are_never_allowed() -> None:

@@ -203,14 +203,15 @@ async def _back_up_under_load(house: House, installation: Installation, folder: 
         writing = asyncio.create_task(_record_forever(metering.meter, recorded))
         async with database.transaction() as conn:
             await conn.execute("LOCK TABLE ONLY ledger IN SHARE MODE")
-            await asyncio.sleep(0.2)
+            num_recorded = len(recorded)
+            while len(recorded) <= num_recorded + 10:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
             before = set(recorded)
             taking = asyncio.create_task(asyncio.to_thread(take))
             await journals_are_copied.wait()
         await taking
         writing.cancel()
         await metering.stop()
-    assert len(before) > 10
     return before, set(recorded)
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from gateway.bench.overhead import main
-from tests.gateway.model_folder import make_model_folder
+from tests.demo import demo_model_dir
 
 
-def test_every_row_is_there_and_nothing_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_row_is_there_and_nothing_fails(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--rates", "50", "--seconds", "0.5", "--gateways", "1", "--streams", "4", "--json"]
-    assert main(["--model-dir", str(make_model_folder(tmp_path / "model")), *flags]) == 0
+    assert main(["--model-dir", str(demo_model_dir()), *flags]) == 0
     at_rate, at_most = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert (at_rate["offered_per_s"], at_most["offered_per_s"]) == (50, None)
     for row in (at_rate, at_most):

@@ -264,9 +264,8 @@ async def test_the_watched_folder_is_a_way_in(lorikeet: Cli, site: Site) -> None
     site.adapter("dropped", 9).rename(site.folder / "made" / "ready")
     (site.folder / "watched" / "acme").mkdir()
     (site.folder / "made" / "ready").rename(site.folder / "watched" / "acme" / "dropped")
-    for _ in range(100):
-        if "dropped" in await said(lorikeet, "list", *T):
-            break
-        await asyncio.sleep(0.2)
+    async with asyncio.timeout(PATIENCE_S):
+        while "dropped" not in await said(lorikeet, "list", *T):  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
     (version,) = await lorikeet.json("adapter", "versions", *T, "dropped")
     assert version["source"] == "folder"

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -179,10 +180,12 @@ def test_an_interrupt_ends_the_answer_and_not_the_session(house: House) -> None:
 
 
 def _take_terminal() -> None:
-    """Make standard input the terminal that this process's signals come from."""
+    """Make standard input the terminal that this process's signals come from, and let them interrupt it: what a shell
+    has started in the background ignores them, and so do its children."""
     import fcntl
     import termios
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 

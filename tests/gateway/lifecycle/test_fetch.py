@@ -124,7 +124,7 @@ async def test_a_hostile_server_is_left_within_bounds(web: Web, tmp_path: Path, 
     impatient = fetcher(web, idle_s=0.5 if "silent" in reason else 10.0, total_s=1.0 if kind == "drips" else 20.0)
     said = await refused(impatient, web.url("/adapters/x"), tmp_path / "x")
     assert reason in said
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < PATIENCE_S
     assert sum(len(part) for part in content(tmp_path / "x").values()) <= MAX_BYTES
     assert "secret" not in said
 
