@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 from litestar import Controller, Request, get
@@ -30,7 +30,7 @@ from gateway.admin.services import AdminServices, Caller, Services
 from gateway.api.shape import Shape, shape
 from gateway.db import names
 from gateway.db.prices import currency_of
-from gateway.db.traffic import Percentiles, TrafficQuery, TrafficSum, traffic_sums
+from gateway.db.traffic import Order, Percentiles, TrafficQuery, TrafficSum, busiest, traffic_sums
 from gateway.db.usage_sums import Width
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class TrafficController(Controller):
             whole=True,
         )
         async with services.database.acquire() as conn:
-            sums = sorted(await traffic_sums(conn, query), key=_ORDERS[order], reverse=True)[: int(limit)]
+            sums = await busiest(conn, query, _ORDERS[order], int(limit))
             ids = [getattr(each, by) or "" for each in sums]
             found = await _names(conn, by, caller.organization_id, ids)
             currency = await currency_of(conn, caller.organization_id)
@@ -238,12 +238,7 @@ def _numbers(each: TrafficSum, currency: str) -> dict[str, Any]:
     }
 
 
-_ORDERS: dict[str, Callable[[TrafficSum], int]] = {
-    "requests": lambda each: each.num_requests,
-    "tokens": lambda each: each.prompt_tokens + each.completion_tokens,
-    "cost": lambda each: each.cost_nanos,
-    "errors": lambda each: each.num_errors or 0,
-}
+_ORDERS: Mapping[str, Order] = {order: order for order in get_args(Order)}
 _NAMES = ("project_id", "model", "adapter_id", "api_key_id")
 
 

@@ -81,21 +81,30 @@ _TRAFFIC = """
         RETURNING minute, organization_id, project_id, model, adapter_id, adapter_version, num_requests, num_stop,
                   num_length, num_cancelled, num_errors, prompt_tokens, cached_tokens, completion_tokens, cost_nanos,
                   ttft_buckets, tpot_buckets
+    ), in_minutes AS (
+        SELECT minute, organization_id, project_id, model, adapter_id, adapter_version,
+               sum(num_requests) AS num_requests, sum(num_stop) AS num_stop, sum(num_length) AS num_length,
+               sum(num_cancelled) AS num_cancelled, sum(num_errors) AS num_errors,
+               sum(prompt_tokens) AS prompt_tokens, sum(cached_tokens) AS cached_tokens,
+               sum(completion_tokens) AS completion_tokens, sum(cost_nanos) AS cost_nanos,
+               all_of(ttft_buckets) AS ttft_buckets, all_of(tpot_buckets) AS tpot_buckets
+        FROM taken GROUP BY 1, 2, 3, 4, 5, 6
     ), added AS (
         INSERT INTO traffic_rollups AS r (
             organization_id, level, width, bucket, project_id, model, adapter_id, adapter_version,
             num_requests, num_stop, num_length, num_cancelled, num_errors, prompt_tokens, cached_tokens,
             completion_tokens, cost_nanos, ttft_counts, tpot_counts)
         SELECT t.organization_id, l.level, w.width, date_trunc(w.width, t.minute, 'UTC') AS bucket,
-               CASE WHEN l.level = 'organization' THEN '' ELSE t.project_id END,
-               CASE WHEN l.level = 'full' THEN t.model ELSE '' END,
-               CASE WHEN l.level = 'full' THEN t.adapter_id ELSE '' END,
-               CASE WHEN l.level = 'full' THEN t.adapter_version ELSE 0 END,
+               CASE WHEN l.by_project THEN t.project_id ELSE '' END,
+               CASE WHEN l.by_model THEN t.model ELSE '' END,
+               CASE WHEN l.by_model THEN t.adapter_id ELSE '' END,
+               CASE WHEN l.by_model THEN t.adapter_version ELSE 0 END,
                sum(t.num_requests), sum(t.num_stop), sum(t.num_length), sum(t.num_cancelled), sum(t.num_errors),
                sum(t.prompt_tokens), sum(t.cached_tokens), sum(t.completion_tokens), sum(t.cost_nanos),
                time_counts(all_of(t.ttft_buckets)), time_counts(all_of(t.tpot_buckets))
-        FROM taken t CROSS JOIN (VALUES ('minute'), ('hour'), ('day')) AS w (width)
-            CROSS JOIN (VALUES ('organization'), ('project'), ('full')) AS l (level)
+        FROM in_minutes t CROSS JOIN (VALUES ('minute'), ('hour'), ('day')) AS w (width)
+            CROSS JOIN (VALUES ('organization', false, false), ('project', true, false), ('model', false, true),
+                               ('full', true, true)) AS l (level, by_project, by_model)
         GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
         ON CONFLICT (organization_id, level, width, bucket, project_id, model, adapter_id, adapter_version)
         DO UPDATE SET

@@ -7,7 +7,7 @@ tenth of what all the times would give. By key there are sums of `usage_rollups`
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -23,7 +23,8 @@ NUM_BUCKETS = 64
 TTFT_FLOOR_MS, TPOT_FLOOR_MS = 1.0, 0.1
 _HEADER_BYTES, _ELEMENT_BYTES = 20, 8  # of an array of integers as PostgreSQL sends it
 
-Level = Literal["organization", "project", "full"]
+Level = Literal["organization", "project", "model", "full"]
+Order = Literal["requests", "tokens", "cost", "errors"]
 
 
 class Percentiles(msgspec.Struct, frozen=True):
@@ -56,9 +57,11 @@ class TrafficQuery(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def level(self) -> Level:
         """The fewest rows that can tell."""
-        if self.models or self.adapter_ids or {"model", "adapter_id", "adapter_version"}.intersection(self.group_by):
-            return "full"
-        return "organization" if self.project_ids is None and "project_id" not in self.group_by else "project"
+        by_project = self.project_ids is not None or "project_id" in self.group_by
+        names = {"model", "adapter_id", "adapter_version"}
+        if self.models or self.adapter_ids or names.intersection(self.group_by):
+            return "full" if by_project else "model"
+        return "project" if by_project else "organization"
 
 
 class TrafficSum(msgspec.Struct, frozen=True, gc=False):
@@ -83,7 +86,7 @@ class TrafficSum(msgspec.Struct, frozen=True, gc=False):
     tpot_ms: Percentiles | None = None
 
 
-_TRAFFIC = """
+_SUMS = """
     SELECT CASE WHEN $9 THEN $4 ELSE r.bucket END AS bucket,
            CASE WHEN 'project_id' = ANY ($8) THEN r.project_id END AS project_id,
            CASE WHEN 'model' = ANY ($8) THEN r.model END AS model,
@@ -93,14 +96,14 @@ _TRAFFIC = """
            sum(r.num_requests)::bigint, sum(r.num_stop)::bigint, sum(r.num_length)::bigint,
            sum(r.num_cancelled)::bigint, sum(r.num_errors)::bigint, sum(r.prompt_tokens)::bigint,
            sum(r.cached_tokens)::bigint, sum(r.completion_tokens)::bigint, sum(r.cost_nanos),
-           string_agg(array_send(r.ttft_counts), ''), string_agg(array_send(r.tpot_counts), '')
+           {ttft}, {tpot}
     FROM traffic_rollups r
     WHERE r.organization_id = $1 AND r.level = $2 AND r.width = $3 AND r.bucket >= $4 AND r.bucket < $5
-      AND ($6::text[] IS NULL OR r.project_id = ANY ($6)) AND ($7::text[] = '{}' OR r.model = ANY ($7))
-      AND ($10::text[] = '{}' OR r.adapter_id = ANY ($10))
-    GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
+      AND ($6::text[] IS NULL OR r.project_id = ANY ($6)) AND ($7::text[] = '{{}}' OR r.model = ANY ($7))
+      AND ($10::text[] = '{{}}' OR r.adapter_id = ANY ($10))
+    GROUP BY 1, 2, 3, 4, 5 ORDER BY {order}
 """
-_BY_KEY = """
+_SUMS_BY_KEY = """
     SELECT CASE WHEN $8 THEN $3 ELSE r.bucket END AS bucket,
            CASE WHEN 'project_id' = ANY ($7) THEN r.project_id END AS project_id,
            CASE WHEN 'model' = ANY ($7) THEN r.model END AS model,
@@ -112,22 +115,70 @@ _BY_KEY = """
            sum(r.input_cost_nanos + r.cached_cost_nanos + r.output_cost_nanos), NULL::bytea, NULL::bytea
     FROM usage_rollups r
     WHERE r.organization_id = $1 AND r.width = $2 AND r.bucket >= $3 AND r.bucket < $4 AND r.endpoint <> ''
-      AND ($5::text[] IS NULL OR r.project_id = ANY ($5)) AND ($6::text[] = '{}' OR r.model = ANY ($6))
-      AND ($9::text[] = '{}' OR r.adapter_id = ANY ($9)) AND ($10::text[] = '{}' OR r.api_key_id = ANY ($10))
-    GROUP BY 1, 2, 3, 4, 6 ORDER BY 1, 2, 3, 4, 6
+      AND ($5::text[] IS NULL OR r.project_id = ANY ($5)) AND ($6::text[] = '{{}}' OR r.model = ANY ($6))
+      AND ($9::text[] = '{{}}' OR r.adapter_id = ANY ($9)) AND ($10::text[] = '{{}}' OR r.api_key_id = ANY ($10))
+    GROUP BY 1, 2, 3, 4, 6 ORDER BY {order}
 """
+_TRAFFIC = _SUMS.format(
+    ttft="string_agg(array_send(r.ttft_counts), '')",
+    tpot="string_agg(array_send(r.tpot_counts), '')",
+    order="1, 2, 3, 4, 5",
+)
+_BY_KEY = _SUMS_BY_KEY.format(order="1, 2, 3, 4, 6")
+
+_FIRST: Mapping[Order, str] = {
+    "requests": "sum(r.num_requests)",
+    "tokens": "sum(r.prompt_tokens) + sum(r.completion_tokens)",
+    "cost": "15",
+    "errors": "11",
+}
+_BUSIEST = {
+    order: _SUMS.format(ttft="NULL::bytea", tpot="NULL::bytea", order=f"{first} DESC, 2, 3, 4, 5 LIMIT $11")
+    for order, first in _FIRST.items()
+}
+_BUSIEST_BY_KEY = {
+    order: _SUMS_BY_KEY.format(order=f"{first} DESC, 2, 3, 4, 6 LIMIT $11") for order, first in _FIRST.items()
+}
 
 
 async def traffic_sums(conn: Connection, query: TrafficQuery) -> list[TrafficSum]:
     """In the order of their buckets; buckets without traffic are left out."""
-    projects = None if query.project_ids is None else list(query.project_ids)
-    window = (query.start, query.end, projects, list(query.models), list(query.group_by), query.whole)
-    lists = (list(query.adapter_ids),)
     if query.is_by_key:
-        rows = await conn.fetch(_BY_KEY, query.organization_id, query.width, *window, *lists, list(query.api_key_ids))
+        rows = await conn.fetch(_BY_KEY, *_by_key_values(query))
     else:
-        rows = await conn.fetch(_TRAFFIC, query.organization_id, query.level, query.width, *window, *lists)
+        rows = await conn.fetch(_TRAFFIC, *_query_values(query))
     return [TrafficSum(*_values(tuple(row))) for row in rows]
+
+
+async def busiest(conn: Connection, query: TrafficQuery, order: Order, limit: int) -> list[TrafficSum]:
+    """The first ones of a whole query that is grouped by one name. Times are read of those alone: of everything there
+    is they would be most of the work."""
+    (name,) = query.group_by
+    if query.is_by_key:
+        rows = await conn.fetch(_BUSIEST_BY_KEY[order], *_by_key_values(query), limit)
+        return [TrafficSum(*_values(tuple(row))) for row in rows]
+    rows = await conn.fetch(_BUSIEST[order], *_query_values(query), limit)
+    found = [TrafficSum(*_values(tuple(row))) for row in rows]
+    ids = [getattr(each, name) or "" for each in found]
+    with_times = await traffic_sums(conn, msgspec.structs.replace(query, **{_LIST_OF[name]: ids})) if found else []
+    return sorted(with_times, key=lambda each: ids.index(getattr(each, name) or ""))
+
+
+_LIST_OF = {"project_id": "project_ids", "model": "models", "adapter_id": "adapter_ids"}
+
+
+def _query_values(query: TrafficQuery) -> tuple[object, ...]:
+    return (query.organization_id, query.level, query.width, *_window(query), list(query.adapter_ids))
+
+
+def _by_key_values(query: TrafficQuery) -> tuple[object, ...]:
+    lists = (list(query.adapter_ids), list(query.api_key_ids))
+    return (query.organization_id, query.width, *_window(query), *lists)
+
+
+def _window(query: TrafficQuery) -> tuple[object, ...]:
+    projects = None if query.project_ids is None else list(query.project_ids)
+    return (query.start, query.end, projects, list(query.models), list(query.group_by), query.whole)
 
 
 def _values(row: tuple[Any, ...]) -> tuple[Any, ...]:

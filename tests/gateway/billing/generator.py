@@ -19,8 +19,11 @@ MONTH = datetime.date(2026, 3, 1)
 DAYS = 31
 NUM_PROJECTS, KEYS_PER_PROJECT, MODELS_PER_PROJECT = 100, 2, 3
 WRITES_PER_DAY = 4
+MINUTES_PER_WRITE, MINUTES_OF_LAST = 24, 1440 // WRITES_PER_DAY
+"""Minutes with usage: of each part of a day at most, and of the last part of all, which has every one."""
 
-# Part of a day's share, over some minutes of that part.
+# Part of a day's share, in minutes all over that part. Times until the first token span 15 buckets of the roll-ups
+# and those per token 6; one request in ten ends for another reason than its end.
 _INSERT = """
     INSERT INTO ledger (
         request_id, attempt, revision, kind, organization_id, project_id, api_key_id, endpoint, model,
@@ -33,13 +36,19 @@ _INSERT = """
            '/v1/chat/completions', CASE x.model WHEN 0 THEN 'base' ELSE 'base:a' || x.project || '_' || x.model END,
            CASE WHEN x.model > 0 THEN 'adpt_' || x.project || '_' || x.model END, CASE WHEN x.model > 0 THEN 1 END,
            NULL, CASE WHEN x.model > 0 THEN 'default' ELSE 'none' END, 'default', true,
-           200 + n % 900, n % 200, 50 + n % 400, 0, 'stop', 1, 20, 500, 30, 550, 0, x.at, x.at,
+           200 + n % 900, n % 200, 50 + n % 400, 0,
+           CASE WHEN n % 10 > 0 THEN 'stop' ELSE (ARRAY['length', 'length', 'abort', 'error'])[1 + n / 10 % 4] END,
+           1, x.ttft_ms - 10, (50 + n % 400) * x.tpot_ms, x.ttft_ms, x.ttft_ms + (49 + n % 400) * x.tpot_ms, 0,
+           x.at, x.at + (x.ttft_ms + (50 + n % 400) * x.tpot_ms) * interval '1 ms',
            date_trunc('month', $2::date), NULL, (n % 700) * 100, 0, (n % 400) * 400,
            (n % 700) * 100 + (n % 400) * 400, 0
     FROM generate_series(1, $4::bigint) n CROSS JOIN LATERAL (
         SELECT (n * 7919) % $5 AS project, (n / 3) % $6 AS key, (n / 5) % $7 AS model,
-               $2::date::timestamp AT TIME ZONE 'UTC' + $3::integer * (interval '1 day' / $8::integer)
-                   + n % $9::bigint * interval '1 minute' AS at
+               20 * power(1.21, n / 11 % 15) AS ttft_ms, 8 * power(1.21, n / 13 % 6) AS tpot_ms,
+               date_trunc('minute', $2::date::timestamp AT TIME ZONE 'UTC'
+                       + ($3::integer + ((hashint8(n) & 65535) % $9::integer)::double precision / $9)
+                       * (interval '1 day' / $8::integer))
+                   + n % 59999 * interval '1 ms' AS at
     ) x
 """
 
@@ -57,13 +66,14 @@ async def generate(conn: asyncpg.Connection[asyncpg.Record], num_events: int) ->
         "INSERT INTO organizations (id, name) VALUES ('org_generated', 'generated') RETURNING id"
     )
     each = num_events // (DAYS * WRITES_PER_DAY)
-    num_minutes = max(1, each // (2 * NUM_PROJECTS * KEYS_PER_PROJECT * MODELS_PER_PROJECT))
+    few = min(MINUTES_PER_WRITE, max(1, each // (2 * NUM_PROJECTS * KEYS_PER_PROJECT * MODELS_PER_PROJECT)))
     dates = [MONTH + datetime.timedelta(days=day) for day in range(DAYS)]
     for date in dates:
         await conn.execute("SELECT ensure_ledger_day($1)", date)
     await conn.execute("ALTER TABLE ledger DISABLE TRIGGER ledger_guarded")
     for date in dates:
         for part in range(WRITES_PER_DAY):
+            is_last = (date, part) == (dates[-1], WRITES_PER_DAY - 1)
             await conn.execute(
                 _INSERT,
                 organization_id,
@@ -74,7 +84,7 @@ async def generate(conn: asyncpg.Connection[asyncpg.Record], num_events: int) ->
                 KEYS_PER_PROJECT,
                 MODELS_PER_PROJECT,
                 WRITES_PER_DAY,
-                num_minutes,
+                MINUTES_OF_LAST if is_last else few,
             )
         while True:
             async with conn.transaction():

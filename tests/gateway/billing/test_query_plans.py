@@ -4,67 +4,45 @@ from __future__ import annotations
 
 import gc
 import re
-import shutil
 import statistics
 import time
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import asyncpg
 import httpx
-import msgspec
 import pytest
 
 from gateway.db import exports, traffic, usage, usage_sums
 from gateway.db import requests as request_rows
-from gateway.db.embedded import EmbeddedPostgres
-from gateway.db.migrate import migrate
 from gateway.db.pool import Database
 from tests.gateway.admin_server import serve_admin
 from tests.gateway.billing.generator import DAYS, Generated, generate
+from tests.gateway.billing.kept import fill_kept, kept_server
 
-NUM_EVENTS, NUM_EVENTS_FULL = 200_000, 10_000_000
+NUM_EVENTS = 200_000
 NUM_QUERIES, NUM_QUERIES_FULL = 5, 100
 MAX_S, MAX_S_BESIDE_OTHER_WORK = 0.1, 0.5
 """For 95% of the requests at full size; for the fastest where a machine is shared with other tests."""
 
-KEPT = Path(__file__).parents[3] / "build" / "long-usage"
-NOTE = KEPT / "generated.json"
-
 
 @pytest.fixture
 def ledger_dsn(request: pytest.FixtureRequest, full: bool) -> Iterator[str]:
-    """DSN of the database to fill; at full size of one that stays, since it takes ten minutes to fill."""
+    """DSN of the database to fill; at full size of one that stays."""
     if not full:
         yield request.getfixturevalue("dsn")
         return
-    if not NOTE.exists():
-        shutil.rmtree(KEPT, ignore_errors=True)  # half filled
-    server = EmbeddedPostgres(KEPT / "postgres")
-    try:
-        yield server.start()
-    finally:
-        server.stop()
+    with kept_server() as dsn:
+        yield dsn
 
 
 @pytest.fixture
 async def generated(ledger_dsn: str, full: bool) -> AsyncIterator[tuple[asyncpg.Connection[asyncpg.Record], Generated]]:
-    if full:
-        await migrate(ledger_dsn)
+    made = await fill_kept(ledger_dsn) if full else None
     conn = await asyncpg.connect(ledger_dsn)
     try:
-        yield conn, await (kept(conn) if full else generate(conn, NUM_EVENTS))
+        yield conn, made or await generate(conn, NUM_EVENTS)
     finally:
         await conn.close()
-
-
-async def kept(conn: asyncpg.Connection[asyncpg.Record]) -> Generated:
-    """What an earlier run has generated, where one came to its end."""
-    if not NOTE.exists():
-        made = await generate(conn, NUM_EVENTS_FULL)
-        await conn.execute("CHECKPOINT")
-        NOTE.write_bytes(msgspec.json.encode(made))
-    return msgspec.json.decode(NOTE.read_bytes(), type=Generated)
 
 
 async def test_a_month_by_day_project_and_model_comes_fast_from_sums_alone(
@@ -107,7 +85,7 @@ async def test_a_month_by_day_project_and_model_comes_fast_from_sums_alone(
         assert "ledger" not in plan, plan
         assert "usage_rollups_pkey" in plan, plan
     of_the_month = f"Seq Scan on ledger_{made.start:%Y%m}"  # days without a row have no better plan
-    for level, projects in (("organization", None), ("project", ["proj_7"]), ("full", None)):
+    for level, projects in (("organization", None), ("project", ["proj_7"]), ("model", None), ("full", ["proj_7"])):
         values = (made.organization_id, level, "day", made.start, made.end, projects, [], ["model"], False, [])
         plan = await explain(conn, traffic._TRAFFIC, *values)
         assert "ledger" not in plan and "traffic_rollups_pkey" in plan, plan

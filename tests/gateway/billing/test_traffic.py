@@ -89,7 +89,7 @@ async def test_roll_ups_are_the_ledgers_and_percentiles_within_a_tenth(books: Bo
     for width in ("minute", "hour", "day"):
         assert await books.fetch(_ROLLUPS, width) == await books.fetch(_LEDGER, width)
     levels = await books.fetch(_LEVELS)
-    assert len(levels) == 9 and len({sums[2:] for sums in levels}) == 1, "every level and width has the same sums"
+    assert len(levels) == 12 and len({sums[2:] for sums in levels}) == 1, "every level and width has the same sums"
     ends = dict(await books.fetch(_ENDS))
     assert levels[0][2:7] == (1200, ends["stop"], ends["length"], ends["abort"], ends["error"])
     assert await books.value("SELECT count(*) FROM traffic_queue") == 0

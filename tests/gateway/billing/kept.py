@@ -1,0 +1,45 @@
+"""The ledger of ten million events that tests at full size share: filled once, and kept for the next run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import asyncpg
+import msgspec
+
+from gateway.db.embedded import EmbeddedPostgres
+from gateway.db.migrate import migrate
+from tests.gateway.billing.generator import Generated, generate
+
+NUM_EVENTS = 10_000_000
+KEPT = Path(__file__).parents[3] / "build" / "long-usage"
+NOTE = KEPT / "generated.json"
+
+
+@contextmanager
+def kept_server() -> Iterator[str]:
+    """DSN of the server, which runs until the context is left."""
+    if not NOTE.exists():
+        shutil.rmtree(KEPT, ignore_errors=True)  # half filled
+    server = EmbeddedPostgres(KEPT / "postgres")
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+
+
+async def fill_kept(dsn: str) -> Generated:
+    """What an earlier run has generated, where one came to its end; else that takes ten minutes and more."""
+    await migrate(dsn)
+    if not NOTE.exists():
+        conn = await asyncpg.connect(dsn)
+        try:
+            made = await generate(conn, NUM_EVENTS)
+            await conn.execute("CHECKPOINT")
+        finally:
+            await conn.close()
+        NOTE.write_bytes(msgspec.json.encode(made))
+    return msgspec.json.decode(NOTE.read_bytes(), type=Generated)
