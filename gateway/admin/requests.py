@@ -36,7 +36,8 @@ Status = Literal["completed", "cancelled", "error"]
 
 class RequestOut(msgspec.Struct, frozen=True):
     """id: what the reply's x-request-id said. Tokens and cost: of all its prompts and attempts; times in ms, those of
-    the first prompt, as the gateway saw them. created_at, finished_at: Unix seconds, with a fraction."""
+    the first prompt, as the gateway saw them; tpot_ms: per output token of that prompt. created_at, finished_at: Unix
+    seconds, with a fraction."""
 
     id: str
     project_id: str
@@ -274,10 +275,10 @@ def status_of(finish_reason: str) -> Status:
 
 
 def _tpot_ms(row: rows.RequestRow) -> float | None:
-    """Time per output token after the first."""
-    if row.ttft_ms is None or row.latency_ms is None or row.completion_tokens < 2:
+    """Time per output token after the first, of the attempt whose times are shown."""
+    if row.ttft_ms is None or row.latency_ms is None or row.timed_tokens < 2:
         return None
-    return max(0.0, row.latency_ms - row.ttft_ms) / (row.completion_tokens - 1)
+    return max(0.0, row.latency_ms - row.ttft_ms) / (row.timed_tokens - 1)
 
 
 def _attempt(row: rows.AttemptRow) -> Attempt:

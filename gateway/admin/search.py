@@ -53,8 +53,8 @@ async def search(request: Request[Any, Any, Any], services: Services, caller: Ca
         if given.startswith(REQUEST_ID_PREFIX):
             row = await find_request(conn, organization_id, given)
             if row is not None and _sees(caller, "billing.read", row.project_id):
-                href = f"/admin/requests/{given}"
-                results.append(SearchResult("request", given, given, row.project_id, href))
+                id, href = row.request_id, f"/admin/requests/{row.request_id}"
+                results.append(SearchResult("request", id, id, row.project_id, href))
         found += await find.find_projects(conn, organization_id, _where(caller, "projects.read"), text, MAX_EACH)
         found += await find.find_adapters(conn, organization_id, _where(caller, "adapters.read"), text, MAX_EACH)
         found += await find.find_keys(conn, organization_id, _where(caller, "keys.read"), text, MAX_EACH)
