@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: serve test check bench bench-gateway bench-adapters bench-kernels bench-gpu long-kernels long-numerics long-scheduler \
 	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-adapter-kills long-usage long-exports long-hostile long-idempotency \
 	long-malformed long-signatures long-tools \
-	long-streams bench-streams conformance install clean
+	long-streams bench-streams conformance screenshots install clean
 
 # `exec`: Ctrl-C reaches Lorikeet itself rather than a shell around it. Make only waits for it to drain.
 serve: $(VENV)/.installed
@@ -136,6 +136,12 @@ long-tools: $(VENV)/.installed-dev $(DEMO_MODEL)
 #     make conformance ARGS="--only openai-python"
 conformance: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m tests.conformance $(ARGS)
+
+# Every view of the dashboard in light, dark and on a phone, in build/screenshots; those of README.md anew.
+screenshots: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.browser.install
+	$(BIN)/pytest --full tests/browser/test_every_view.py tests/browser/test_playground.py
+	cp build/screenshots/guide/*.png admin_ui/screenshots/
 
 # The Triton kernels over every size, and all of them compiled for an H100; on a machine with a GPU, on it.
 long-kernels: $(VENV)/.installed-dev

@@ -7,7 +7,7 @@ import { Page } from "./components/page.js";
 import { Toasts } from "./components/toast.js";
 import { html, render, useEffect, useErrorBoundary, useMemo, useState } from "./lib/html.js";
 import * as live from "./lib/live.js";
-import { location$, match, navigate, useLocation } from "./lib/router.js";
+import { ROOT, location$, match, navigate, useLocation } from "./lib/router.js";
 import { ROUTES, mayOpen, places } from "./lib/routes.js";
 import { isMember, readSession, useSession } from "./lib/session.js";
 
@@ -35,21 +35,32 @@ function App() {
   }
   if (state === "out" && isSignIn) return html`<${Shown} key="signin" route=${found.route} params=${{}} /><${Toasts} />`;
   if (state !== "in" || isSignIn) return null;
-  return html`<${Frame} place=${found?.route.place}>
+  return html`<${Bounded}><${Frame} place=${found?.route.place}>
       ${!found
         ? html`<${Nowhere} />`
         : mayOpen(found.route)
           ? html`<${Shown} key=${found.route.pattern + JSON.stringify(found.params)} route=${found.route} params=${found.params} />`
           : html`<${Closed} />`}
-    <//>
+    <//><//>
     <${Toasts} />`;
 }
+
+/** What breaks inside shows as an error in its place. */
+function Bounded({ children }) {
+  const [broken] = useErrorBoundary((error) => console.error(error));
+  return broken ? html`<main class="alone"><${Broken} error=${broken} /></main>` : children;
+}
+
+const Broken = ({ error }) =>
+  html`<${ErrorBox} error=${{ status: 0, message: String(error.message ?? error) }} what="show this page" retry=${() => window.location.reload()} />`;
 
 /** Where the reader wanted to go; a path of the dashboard and nothing else. */
 function nextPath() {
   const next = location$.value.query.get("next") ?? "";
-  const url = new URL(next, window.location.origin);
-  return url.origin === window.location.origin && url.pathname.startsWith("/admin/") ? url.pathname + url.search : "/admin/";
+  const { origin } = window.location;
+  const url = URL.canParse(next, origin) ? new URL(next, origin) : null;
+  const isView = url?.origin === origin && url.pathname.startsWith(ROOT) && url.pathname !== SIGN_IN;
+  return isView ? url.pathname + url.search : ROOT;
 }
 
 function Shown({ route, params }) {
@@ -60,7 +71,7 @@ function Shown({ route, params }) {
     route.load().then(setModule, setFailure);
   }, [route]);
   const error = failure ?? broken;
-  if (error) return html`<${ErrorBox} error=${{ status: 0, message: String(error.message ?? error) }} what="show this page" retry=${() => window.location.reload()} />`;
+  if (error) return html`<${Broken} error=${error} />`;
   if (!module) return html`<${Skeleton} lines=${5} />`;
   return html`<${module.default} params=${params} />`;
 }

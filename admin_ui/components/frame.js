@@ -4,7 +4,7 @@ import { html, useState } from "../lib/html.js";
 import { shortcutList, useShortcut } from "../lib/keys.js";
 import { togglePaused, useLiveState } from "../lib/live.js";
 import { useProjectId } from "../lib/projects.js";
-import { navigate, useLocation } from "../lib/router.js";
+import { decode, navigate, useLocation } from "../lib/router.js";
 import { places } from "../lib/routes.js";
 import { signOut, useSession } from "../lib/session.js";
 import { setTheme, useTheme } from "../lib/theme.js";
@@ -24,7 +24,7 @@ export function Frame({ place, children }) {
   const entries = places(projectId);
   const [helping, help] = useState(false);
   useShortcut("?", "Keyboard shortcuts", () => help(true));
-  const isHere = ([, href, , name]) => (name === place && !href.includes("/tenants/")) || decodeURI(path) === href;
+  const isHere = ([, href, , name]) => (name === place && !href.includes("/tenants/")) || decode(path) === decode(href);
   const link = (entry) => html`<a key=${entry[1]} class="rail-link" href=${entry[1]} aria-current=${isHere(entry) ? "page" : undefined}>
     <${Icon} name=${entry[2]} size=${18} /><span>${entry[0]}</span>
   </a>`;

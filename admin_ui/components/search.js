@@ -8,7 +8,8 @@ import { Dialog } from "./dialog.js";
 import { Icon } from "./icons.js";
 
 const WAIT_MS = 120;
-const ICONS = { project: "tenants", tenant: "tenants", key: "keys", adapter: "adapters", user: "user", request: "requests", page: "right" };
+/** What is found: its icon, and its kind in words. */
+const KINDS = { page: ["right", ""], project: ["tenants", "tenant"], api_key: ["keys", "key"], adapter: ["adapters", "adapter"], user: ["user", "person"], request: ["requests", "request"] };
 
 /** places: [title, href, icon] of the views that are in the rail; they are found as well. */
 export function Search({ places }) {
@@ -42,7 +43,7 @@ function SearchDialog({ places, onClose }) {
 
   const wanted = text.trim().toLowerCase();
   const shown = [
-    ...places.filter(([title]) => title.toLowerCase().includes(wanted)).map(([name, href, icon]) => ({ kind: "page", name, href, icon })),
+    ...places.filter(([title]) => title.toLowerCase().includes(wanted)).map(([name, href, icon]) => ({ kind: "page", id: href, name, href, icon })),
     ...found,
   ];
   const go = (entry) => (onClose(), navigate(entry.href));
@@ -64,8 +65,8 @@ function SearchDialog({ places, onClose }) {
         placeholder="Tenants, keys, adapters, people, request ids" autocomplete="off" spellcheck="false" autofocus value=${text} onInput=${(event) => setText(event.target.value)} onKeyDown=${onKeyDown} />
       <ul class="search-found" id="search-found" role="listbox" aria-label="Found" ref=${list}>
         ${shown.map(
-          (entry, number) => html`<li key=${entry.href} id="found-${number}" role="option" aria-selected=${number === place} onPointerMove=${() => setPlace(number)} onClick=${() => go(entry)}>
-            <${Icon} name=${entry.icon ?? ICONS[entry.kind] ?? "right"} /><span class="ellipsis">${entry.name}</span><small>${entry.kind === "page" ? "" : entry.kind}</small>
+          (entry, number) => html`<li key="${entry.kind} ${entry.id}" id="found-${number}" role="option" aria-selected=${number === place} onPointerMove=${() => setPlace(number)} onClick=${() => go(entry)}>
+            <${Icon} name=${entry.icon ?? KINDS[entry.kind]?.[0] ?? "right"} /><span class="ellipsis">${entry.name}</span><small>${KINDS[entry.kind]?.[1] ?? entry.kind}</small>
           </li>`,
         )}
       </ul>

@@ -5,7 +5,7 @@
 //   render(row): what is shown; by default the value, by `format`: count, tokens, ms, seconds, percent, bytes, time, money
 //     (money takes the currency from row.currency).
 //   align "end" for numbers (any format but time has it); sort false: not sortable; total: true sums the rows shown, or a
-//   function of them; csv false: not copied; hide: leave the column out; primary: the card's title on a phone.
+//   function of them, undefined where it is not known of a row; csv false: not copied; hide: leave the column out; primary: the card's title on a phone.
 
 import { copy } from "../lib/clipboard.js";
 import { csv } from "../lib/csv.js";
@@ -40,6 +40,7 @@ export function Table({
 
   if (rows === undefined) return error ? html`<${ErrorBox} error=${error} what=${what} retry=${reload} />` : html`<${Skeleton} lines=${6} />`;
   if (rows.length === 0 && !error) return empty ?? html`<${Empty} title="Nothing here yet" />`;
+  const isPart = hasMore || shown.length < rows.length || shown.some((row) => shownColumns.some((column) => column.total === true && valueOf(column, row) === undefined));
   const hasTotals = shown.length > 1 && shownColumns.some((column) => column.total);
   return html`<div class="table-box">
     ${(filter || tools) &&
@@ -72,7 +73,7 @@ export function Table({
         ${hasTotals &&
         html`<tfoot>
           <tr>${shownColumns.map((column, place) => html`<td key=${column.key} class=${cellClass(column)} data-title=${column.title} data-first=${place === 0 || undefined}>
-            ${column.total ? total(column, shown) : place === 0 ? "Total" : ""}
+            ${column.total ? total(column, shown) : place === 0 ? (isPart ? "Total of these" : "Total") : ""}
           </td>`)}</tr>
         </tfoot>`}
       </table>

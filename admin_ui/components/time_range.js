@@ -1,7 +1,7 @@
 // The time range of a view: named ones, or from and to; in the URL.
 
 import { html, useState } from "../lib/html.js";
-import { RANGES, setRange, useRange } from "../lib/time.js";
+import { MAX_RANGE_DAYS, RANGES, isTooLong, setRange, useRange } from "../lib/time.js";
 import { Button } from "./button.js";
 import { Dialog } from "./dialog.js";
 import { TextField } from "./form.js";
@@ -29,21 +29,23 @@ export function TimeRange() {
 function FromTo({ range, onClose }) {
   const [from, setFrom] = useState(local(range.start));
   const [to, setTo] = useState(local(range.end));
-  const wrong = !(Date.parse(from) < Date.parse(to));
+  const start = Date.parse(from) / 1000;
+  const end = Date.parse(to) / 1000;
+  const wrong = !(start < end) ? "It has to be after the start." : isTooLong(start, end) ? `It has to be at most ${MAX_RANGE_DAYS} days after the start.` : "";
   const go = (event) => {
     event.preventDefault();
     if (wrong) return;
-    setRange({ from: Date.parse(from) / 1000, to: Date.parse(to) / 1000 });
+    setRange({ from: start, to: end });
     onClose();
   };
   return html`<${Dialog}
     title="Time range"
     onClose=${onClose}
-    footer=${html`<${Button} onClick=${onClose}>Cancel<//><${Button} kind="primary" disabled=${wrong} onClick=${go}>Show<//>`}
+    footer=${html`<${Button} onClick=${onClose}>Cancel<//><${Button} kind="primary" disabled=${!!wrong} onClick=${go}>Show<//>`}
   >
     <form class="form" onSubmit=${go}>
       <${TextField} label="From" type="datetime-local" value=${from} onValue=${setFrom} />
-      <${TextField} label="To" type="datetime-local" value=${to} onValue=${setTo} error=${wrong ? "It has to be after the start." : ""} />
+      <${TextField} label="To" type="datetime-local" value=${to} onValue=${setTo} error=${wrong} />
       <p class="hint">In your own time zone.</p>
     </form>
   <//>`;

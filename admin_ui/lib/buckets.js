@@ -5,9 +5,12 @@ import { useCallback, useEffect, useState } from "./html.js";
 import { BUCKET_S } from "./time.js";
 
 const MAX_BUCKETS = { "1m": 1440, "1h": 168, "1d": 31 };
-const MAX_PAGES = 8;
 
-/** {data: buckets, error, loading, reload} of a range of `useRange`. path null: nothing is asked. */
+/**
+ * {data: buckets, error, loading, reload} of a range of `useRange`. path null: nothing is asked. While the range moves on,
+ * or that failed, data is what it was; once the path, the query or the chosen range is another one, there is none until
+ * it has come.
+ */
 export function useBuckets(path, range, query = {}) {
   const asked = {
     start_time: range.start, end_time: range.end, bucket_width: range.bucket,
@@ -15,35 +18,35 @@ export function useBuckets(path, range, query = {}) {
     ...query,
   };
   const key = path && urlOf(path, asked);
-  const [state, setState] = useState({ data: undefined, error: null, loading: true });
+  const about = path && `${urlOf(path, query)} ${range.label}`;
+  const [state, setState] = useState({ about, data: undefined, error: null, loading: true });
   const [round, setRound] = useState(0);
   const reload = useCallback(() => setRound((round) => round + 1), []);
   useEffect(() => {
-    if (!path) return void setState({ data: undefined, error: null, loading: false });
+    if (!path) return void setState({ about, data: undefined, error: null, loading: false });
     const leave = new AbortController();
-    setState((was) => ({ ...was, error: null, loading: true }));
+    setState((was) => (was.about === about ? { ...was, loading: true } : { about, data: undefined, error: null, loading: true }));
     readAll(path, asked, leave.signal).then(
-      (data) => !leave.signal.aborted && setState({ data, error: null, loading: false }),
+      (data) => !leave.signal.aborted && setState({ about, data, error: null, loading: false }),
       (error) => {
         if (leave.signal.aborted) return;
         if (!(error instanceof ApiError)) throw error;
-        setState((was) => ({ data: error.isMissing ? undefined : was.data, error, loading: false }));
+        setState((was) => ({ about, data: error.isMissing ? undefined : was.data, error, loading: false }));
       },
     );
     return () => leave.abort();
-  }, [key, round]);
-  return { ...state, reload };
+  }, [key, about, round]);
+  return state.about === about ? { ...state, reload } : { data: undefined, error: null, loading: path !== null, reload };
 }
 
 async function readAll(path, query, signal) {
   const buckets = [];
   let page = null;
-  for (let number = 0; number < MAX_PAGES; number += 1) {
+  do {
     const answer = await get(path, { ...query, page }, { signal });
     buckets.push(...answer.data);
-    if (!answer.has_more) break;
-    page = answer.next_page;
-  }
+    page = answer.has_more ? answer.next_page : null;
+  } while (page !== null);
   return buckets;
 }
 

@@ -1,8 +1,12 @@
 // Colours of series: the same entity has the same colour on every page. Eight that colour-blind readers tell apart.
 
+import { session$ } from "./session.js";
+
 const NUM_COLOURS = 8;
-const STORED = "series-colours";
-const places = new Map(JSON.parse(sessionStorage.getItem(STORED) ?? "[]"));
+const MAX_KEPT = 500;
+const places = new Map();
+
+session$.watch(({ state }) => state === "out" && places.clear());
 
 /** CSS colour of an entity (an id or a name): preferably its own by hash, else the least used by
  * others of its kind. */
@@ -30,7 +34,7 @@ function placeOf(entity) {
     let place = wanted;
     while (used[place] !== least) place = (place + 1) % NUM_COLOURS;
     places.set(entity, place);
-    sessionStorage.setItem(STORED, JSON.stringify([...places]));
+    if (places.size > MAX_KEPT) places.delete(places.keys().next().value);
   }
   return places.get(entity);
 }

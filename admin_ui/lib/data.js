@@ -1,6 +1,6 @@
 // Hooks that read the admin API: what was read before is shown at once and asked for again; leaving aborts.
 
-import { ApiError, get, urlOf } from "./api.js";
+import { ApiError, get, pages, urlOf } from "./api.js";
 import { useCallback, useEffect, useRef, useState } from "./html.js";
 
 const MAX_KEPT = 200;
@@ -26,33 +26,38 @@ export function forgetAll() {
 }
 
 /**
- * One object: {data, error, loading, reload}. path null: nothing is asked. While another URL of the same hook loads, the
- * data of the one before stays. every: asks again after so many ms.
+ * One object: {data, error, loading, reload}. path null: nothing is asked. While the same path loads with another query,
+ * the data of the one before stays; it goes when that fails, unless only the time moved on. every: asks again after so
+ * many ms. read(path, query, {signal}): in place of one GET.
  */
-export function useApi(path, query = {}, { every = 0 } = {}) {
-  const url = path === null || path === undefined ? null : urlOf(path, query);
-  const [state, setState] = useState(() => ({ url, data: url ? kept.get(url) : undefined, error: null, loading: !!url }));
+export function useApi(path, query = {}, { every = 0, read = get } = {}) {
+  const isAsked = path !== null && path !== undefined;
+  const url = isAsked ? urlOf(path, query) + (read === get ? "" : `#${read.name}`) : null;
+  const about = isAsked ? urlOf(path, { ...query, start_time: null, end_time: null }) : null;
+  const [state, setState] = useState(() => ({ path, about, data: url ? kept.get(url) : undefined, error: null, loading: !!url }));
   const [round, setRound] = useState(0);
   const reload = useCallback(() => setRound((round) => round + 1), []);
 
   useEffect(() => {
     if (!url) {
-      setState({ url, data: undefined, error: null, loading: false });
+      setState({ path, about, data: undefined, error: null, loading: false });
       return undefined;
     }
     const leave = new AbortController();
     const reader = { url, reload };
     readers.add(reader);
-    setState((was) => ({ url, data: kept.get(url) ?? was.data, error: null, loading: true }));
-    get(path, query, { signal: leave.signal }).then(
+    setState((was) => ({
+      path, about: kept.has(url) ? about : was.about, data: kept.get(url) ?? (was.path === path ? was.data : undefined), error: was.about === about ? was.error : null, loading: true,
+    }));
+    read(path, query, { signal: leave.signal }).then(
       (data) => {
         keep(url, data);
-        if (!leave.signal.aborted) setState({ url, data, error: null, loading: false });
+        if (!leave.signal.aborted) setState({ path, about, data, error: null, loading: false });
       },
       (error) => {
         if (error.name === "AbortError" || leave.signal.aborted) return;
         if (!(error instanceof ApiError)) throw error;
-        setState((was) => ({ url, data: error.isMissing ? undefined : was.data, error, loading: false }));
+        setState((was) => ({ path, about, data: error.isMissing || was.about !== about ? undefined : was.data, error, loading: false }));
       },
     );
     return () => {
@@ -67,7 +72,18 @@ export function useApi(path, query = {}, { every = 0 } = {}) {
     return () => clearInterval(timer);
   }, [every, url]);
 
-  return { ...state, reload };
+  return state.path === path ? { ...state, reload } : { data: undefined, error: null, loading: isAsked, reload };
+}
+
+/** A list to its end: {data: items, error, loading, reload}. For lists that people set one by one; others take pages. */
+export function useAll(path, query = {}, options = {}) {
+  return useApi(path, query, { ...options, read: readAll });
+}
+
+async function readAll(path, query, options) {
+  const found = [];
+  for await (const item of pages(path, query, options)) found.push(item);
+  return found;
 }
 
 /** A list in OpenAI's shape: {items, error, loading, hasMore, more, reload}; `more()` adds the page that follows. */

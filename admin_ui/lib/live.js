@@ -1,4 +1,6 @@
 // Server-sent events of the admin API: one stream for all of the page, which can be paused, and comes back by itself.
+//
+// A page that nobody looks at has none: browsers allow six connections to one host over HTTP/1.1, for all tabs together.
 
 import { invalidate } from "./data.js";
 import { useEffect } from "./html.js";
@@ -14,6 +16,7 @@ const RETRY_MS = 30_000;
 export const live$ = new Store("connecting");
 
 const handlers = new Map(EVENTS.map((name) => [name, new Set()]));
+let isWanted = false; // between start and stop
 let source = null;
 let timer = null;
 let retry = null;
@@ -33,7 +36,15 @@ handlers.get("changed").add(({ topics = [] }) => {
 });
 
 export function start() {
-  if (source !== null || live$.value === "paused") return;
+  isWanted = true;
+  timer ??= setInterval(() => isVisible() && live$.value !== "paused" && tick(), TICK_MS);
+  open();
+}
+
+const isVisible = () => document.visibilityState === "visible";
+
+function open() {
+  if (source !== null || live$.value === "paused" || !isVisible()) return;
   live$.set("connecting");
   source = new EventSource(URL_OF_STREAM);
   source.onopen = () => live$.set("live");
@@ -41,7 +52,7 @@ export function start() {
     if (source.readyState !== EventSource.CLOSED) return void live$.set("connecting");
     close();
     live$.set("off");
-    retry = setTimeout(start, RETRY_MS);
+    retry = setTimeout(open, RETRY_MS);
   };
   for (const name of EVENTS) {
     source.addEventListener(name, (event) => {
@@ -49,7 +60,6 @@ export function start() {
       for (const handler of handlers.get(name)) handler(data);
     });
   }
-  timer ??= setInterval(() => document.visibilityState === "visible" && live$.value !== "paused" && tick(), TICK_MS);
 }
 
 function close() {
@@ -60,6 +70,7 @@ function close() {
 
 /** When the reader signs out. */
 export function stop() {
+  isWanted = false;
   close();
   clearInterval(timer);
   timer = null;
@@ -69,13 +80,25 @@ export function stop() {
 export function togglePaused() {
   if (live$.value === "paused") {
     live$.set("connecting");
-    tick();
-    start();
+    catchUp();
   } else {
     close();
     live$.set("paused");
   }
 }
+
+/** What happened meanwhile was told to nobody: all that is shown is read again. */
+function catchUp() {
+  tick();
+  invalidate("");
+  open();
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (!isWanted || live$.value === "paused") return;
+  if (isVisible()) catchUp();
+  else close();
+});
 
 export function useLiveState() {
   return useStore(live$);

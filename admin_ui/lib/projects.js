@@ -2,7 +2,7 @@
 
 import { pages } from "./api.js";
 import { useEffect, useState } from "./html.js";
-import { navigate, setQuery, useLocation } from "./router.js";
+import { decode, navigate, setQuery, useLocation } from "./router.js";
 import { isMember, session$ } from "./session.js";
 import { Store, useStore } from "./store.js";
 
@@ -47,8 +47,9 @@ const IN_PATH = /^\/admin\/(?:tenants|adapters)\/([^/]+)/;
 /** Id of the project that is looked at, null for all of the organization. */
 export function useProjectId() {
   const { path, query } = useLocation();
-  const found = path.match(IN_PATH)?.[1] ?? query.get("project");
-  if (found) return decodeURIComponent(found);
+  const inPath = path.match(IN_PATH)?.[1];
+  if (inPath) return decode(inPath);
+  if (query.get("project")) return query.get("project");
   return isMember() ? (session$.value.who.projects?.[0]?.id ?? null) : null;
 }
 

@@ -94,7 +94,8 @@ export function match(routes, path) {
   return null;
 }
 
-function decode(segment) {
+/** A part of a path as it was before `to` encoded it; as it is, where it is no such. */
+export function decode(segment) {
   try {
     return decodeURIComponent(segment);
   } catch {

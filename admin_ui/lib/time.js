@@ -8,6 +8,7 @@ export const now = () => Math.floor(Date.now() / 1000);
 const MINUTE = 60;
 const HOUR = 3600;
 const DAY = 86400;
+const LATEST = 9_999_999_999;
 
 export const RANGES = {
   "1h": { seconds: HOUR, label: "Last hour", bucket: "1m" },
@@ -17,8 +18,12 @@ export const RANGES = {
   "30d": { seconds: 30 * DAY, label: "Last 30 days", bucket: "1d" },
   "90d": { seconds: 90 * DAY, label: "Last 90 days", bucket: "1d" },
 };
+export const MAX_RANGE_DAYS = 366;
 export const DEFAULT_RANGE = "24h";
 export const BUCKET_S = { "1m": MINUTE, "1h": HOUR, "1d": DAY };
+
+/** What is longer than that, the API does not rank. */
+export const isTooLong = (from, till) => till - from > MAX_RANGE_DAYS * DAY;
 
 /** Ticks forward while live: what relative ranges end at. */
 export const clock$ = new Store(now());
@@ -40,7 +45,7 @@ export function useRange() {
 export function rangeOf(query, at = now()) {
   const from = Number(query.get("from"));
   const till = Number(query.get("to"));
-  if (Number.isInteger(from) && Number.isInteger(till) && from > 0 && till > from) {
+  if (Number.isInteger(from) && Number.isInteger(till) && from > 0 && till > from && till <= LATEST && !isTooLong(from, till)) {
     const bucket = bucketFor(till - from);
     return { ...onBorders(from, till, bucket), bucket, name: "", label: `${short(from)} – ${short(till)}` };
   }
@@ -55,7 +60,9 @@ function bucketFor(seconds) {
 
 function onBorders(start, end, bucket) {
   const size = BUCKET_S[bucket];
-  return { start: Math.floor(start / size) * size, end: Math.ceil(end / size) * size };
+  const first = Math.floor(start / size) * size;
+  const last = Math.ceil(end / size) * size;
+  return { start: isTooLong(first, last) ? first + size : first, end: last };
 }
 
 /** A named range, or from and to. */

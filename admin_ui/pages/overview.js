@@ -27,8 +27,9 @@ export default function Overview() {
   const title = projectId ? names(projectId) : "Overview";
   return html`<${Page} title=${title} lead=${rows && html`<${Lead} rows=${rows} range=${range} />`}>
     <${Alerts} projectId=${projectId} />
+    ${traffic.error && !traffic.error.isMissing && html`<${ErrorBox} error=${traffic.error} what="load the traffic" retry=${traffic.reload} />`}
     ${rows === undefined
-      ? mayCount && (traffic.error ? !traffic.error.isMissing && html`<${ErrorBox} error=${traffic.error} what="load the traffic" retry=${traffic.reload} />` : html`<${Skeleton} height=${132} />`)
+      ? mayCount && !traffic.error && html`<${Skeleton} height=${132} />`
       : sumOf(rows, "num_requests") === 0
         ? html`<${NoTraffic} range=${range} />`
         : html`<${Numbers} rows=${rows} /><${Pictures} rows=${rows} />`}

@@ -10,7 +10,7 @@ import asyncpg
 import httpx
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, async_playwright, expect
+from playwright.async_api import Browser, BrowserContext, async_playwright, expect
 
 from tests.browser.house import OWNER, PASSWORD, BrowserHouse, open_house
 from tests.browser.install import find_chromium
@@ -67,28 +67,35 @@ def cookies() -> dict[str, dict[str, Any]]:
     return {}
 
 
+@pytest.fixture(scope="session")
+def contexts() -> dict[tuple[str, Mode], BrowserContext]:
+    """Of who has signed in before: their files are in its cache."""
+    return {}
+
+
 @pytest_asyncio.fixture(loop_scope="session")
 async def visit(
-    chromium: Browser, browser_house: BrowserHouse, cookies: dict[str, dict[str, Any]]
+    chromium: Browser,
+    browser_house: BrowserHouse,
+    cookies: dict[str, dict[str, Any]],
+    contexts: dict[tuple[str, Mode], BrowserContext],
+    full: bool,
 ) -> AsyncIterator[Visit]:
     opened: list[Watched] = []
 
-    async def visit(email: str | None = OWNER, mode: Mode = "light") -> Watched:
-        width, height = SIZES[mode]
-        context = await chromium.new_context(
-            viewport={"width": width, "height": height},
-            color_scheme="dark" if mode == "dark" else "light",
-            locale="en-GB",
-            timezone_id="Europe/Berlin",
-            reduced_motion="reduce",
-            has_touch=mode == "phone",
-        )
-        await context.add_init_script(WATCH_POLICY)
-        if email is not None:
+    async def context_of(email: str | None, mode: Mode) -> BrowserContext:
+        if email is None:
+            return await new_context(chromium, mode)
+        if (email, mode) not in contexts:
             if email not in cookies:
                 cookies[email] = await sign_in(browser_house.url, email)
-            await context.add_cookies([cookies[email]])  # type: ignore[list-item]
-        page = Watched(await context.new_page(), browser_house.url)
+            contexts[email, mode] = await new_context(chromium, mode)
+            await contexts[email, mode].add_cookies([cookies[email]])  # type: ignore[list-item]
+        return contexts[email, mode]
+
+    async def visit(email: str | None = OWNER, mode: Mode = "light") -> Watched:
+        context = await context_of(email, mode)
+        page = Watched(await context.new_page(), browser_house.url, takes_pictures=full)
         page.page.set_default_timeout(PATIENCE_S * 1e3)
         opened.append(page)
         return page
@@ -96,8 +103,24 @@ async def visit(
     yield visit
     wrong = [text for page in opened for text in await page.wrong()]
     for page in opened:
-        await page.page.context.close()
+        await page.page.close()
+        if page.page.context not in contexts.values():
+            await page.page.context.close()
     assert wrong == []
+
+
+async def new_context(chromium: Browser, mode: Mode) -> BrowserContext:
+    width, height = SIZES[mode]
+    context = await chromium.new_context(
+        viewport={"width": width, "height": height},
+        color_scheme="dark" if mode == "dark" else "light",
+        locale="en-GB",
+        timezone_id="Europe/Berlin",
+        reduced_motion="reduce",
+        has_touch=mode == "phone",
+    )
+    await context.add_init_script(WATCH_POLICY)
+    return context
 
 
 async def sign_in(url: str, email: str, password: str = PASSWORD) -> dict[str, Any]:

@@ -10,6 +10,12 @@ from tests.browser.house import ADMIN, BILLING, MEMBER, VIEWER, BrowserHouse
 from tests.browser.watched import Watched
 from tests.patience import least
 
+LOOKED_AT = """state => {
+    Object.defineProperty(document, "visibilityState", { value: state, configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+"""As a browser tells it, which has no window here that could be behind another."""
+
 
 async def rail(page: Watched) -> list[str]:
     await page.page.locator(".rail-links").wait_for(state="attached")
@@ -148,3 +154,38 @@ async def test_the_first_paint_is_there_within_a_second(visit: Visit) -> None:
         return float(await page.page.evaluate(paint)) / 1e3
 
     assert await least(measure, 1) < 1
+
+
+async def test_a_page_that_nobody_looks_at_holds_no_connection(visit: Visit) -> None:
+    page = await visit()
+    streams: list[str] = []
+    page.page.on("request", lambda request: streams.append(request.url) if request.url.endswith("/live") else None)
+    await page.open("account")
+    await expect(page.page.get_by_role("button", name="Live", exact=True)).to_be_visible()
+    assert len(streams) == 1
+    async with page.page.expect_event("requestfailed", lambda request: request.url.endswith("/live")):
+        await page.page.evaluate(LOOKED_AT, "hidden")
+    async with page.page.expect_request("**/live"):
+        await page.page.evaluate(LOOKED_AT, "visible")
+    await expect(page.page.get_by_role("button", name="Live", exact=True)).to_be_visible()
+    assert len(streams) == 2
+
+
+async def test_addresses_that_mean_nothing_still_show_a_page(visit: Visit) -> None:
+    page = await visit()
+    page.expect("4.. GET /v1/organization/")
+    for path in ("?project=%25", "tenants/%E0%A4", "nothing/%E0%A4%A", "?from=1&to=999999999999999"):
+        await page.open(path)
+        await expect(page.page.locator("h1")).to_have_count(1)
+        await expect(page.page.get_by_role("button", name="Search")).to_be_visible()
+
+
+async def test_a_range_is_at_most_a_year(visit: Visit) -> None:
+    page = await visit()
+    await page.open("account")
+    await page.page.get_by_role("button", name="Time range:").click()
+    await page.page.get_by_role("menuitemradio", name="From … to …").click()
+    dialog = page.page.get_by_role("dialog", name="Time range")
+    await dialog.get_by_label("From").fill("2024-01-01T00:00")
+    await expect(dialog).to_contain_text("It has to be at most 366 days after the start.")
+    await expect(dialog.get_by_role("button", name="Show")).to_be_disabled()

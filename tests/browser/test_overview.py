@@ -88,3 +88,21 @@ async def test_what_is_most_active_is_ordered_by_the_url(visit: Visit, order: st
     first = page.page.locator(".bars").first.locator(".bar-row").first
     await expect(first).to_contain_text("acme")
     await expect(first).to_have_attribute("href", re.compile(r"^/admin/tenants/proj_\w+$"))
+
+
+async def test_what_fails_leaves_no_numbers_of_another_tenant(visit: Visit, browser_house: BrowserHouse) -> None:
+    page = await visit()
+    await page.open("")
+    stats = page.page.locator(".stat")
+    await expect(stats.first).to_be_visible()
+    failing = "**/v1/organization/traffic**"
+    await page.page.route(failing, lambda route: route.fulfill(status=503, json={"error": {"message": "Not now."}}))
+    page.expect("503 GET /v1/organization/traffic")
+    await page.turn_to(f"?project={browser_house.projects['globex']}")
+    await expect(page.page.get_by_role("heading", level=1)).to_have_text("globex")
+    await expect(page.page.get_by_role("alert")).to_contain_text("Not now.")
+    await expect(stats).to_have_count(0)
+    await page.page.unroute(failing)
+    await page.page.get_by_role("button", name="Try again").click()
+    await expect(stats.first).to_be_visible()
+    await expect(page.page.get_by_role("alert")).to_have_count(0)

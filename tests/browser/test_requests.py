@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import httpx
 from playwright.async_api import expect
 
@@ -14,7 +16,10 @@ async def test_requests_come_in_by_themselves_and_stand_still_under_the_pointer(
     visit: Visit, browser_house: BrowserHouse
 ) -> None:
     page = await visit(OWNER)
-    await page.open(f"requests?project={browser_house.projects['hooli']}&range=1h")
+    hooli = browser_house.projects["hooli"]
+    with browser_house.operator() as operator:
+        operator.post(f"/projects/{hooli}", json={"log_content_days": 1}).raise_for_status()
+    await page.open(f"requests?project={hooli}&range=1h")
     rows = page.page.get_by_role("table", name="Requests").locator("tbody tr")
     await expect(page.page.locator(".page-actions .badge")).to_have_text("Live")
     first = await rows.first.locator("a").get_attribute("href")
@@ -34,11 +39,20 @@ async def test_requests_come_in_by_themselves_and_stand_still_under_the_pointer(
     await expect(page.page.get_by_role("table", name="Price lines")).to_contain_text("Output")
     await expect(page.page.locator(".facts")).to_contain_text("hooli production")
 
+    await page.page.get_by_role("button", name="Show what it said").click()
+    said = page.page.locator(".turn")
+    await expect(said).to_have_text([re.compile(r"user.*I am \[email\]"), re.compile("answer, .*")])
+    await page.screenshot("light/request-content")
+    page.expect(f"404 GET /v1/organization/projects/{browser_house.projects['acme']}/requests/req_.*/content")
+    await page.turn_to(f"requests/{request_id(browser_house.projects['acme'], f'{BASE}:pirate', 2)}")
+    await page.page.get_by_role("button", name="Show what it said").click()
+    await expect(page.page.get_by_text("Nothing is logged of this request")).to_be_visible()
+
 
 async def _ask(house: BrowserHouse, project: str) -> str:
     """The id of a request that has been answered."""
     async with httpx.AsyncClient(timeout=30) as client:
-        body = {"model": BASE, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+        body = {"model": BASE, "messages": [{"role": "user", "content": "I am ann@example.com"}], "max_tokens": 4}
         headers = {"authorization": f"Bearer {house.keys[project]}"}
         reply = await client.post(f"{house.url}/v1/chat/completions", json=body, headers=headers)
     assert reply.status_code == 200, reply.text

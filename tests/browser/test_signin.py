@@ -40,7 +40,15 @@ async def test_a_deep_link_is_where_signing_in_leads(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["https://evil.example/", "//evil.example/admin/", "javascript:alert(1)", "/v1/models"]
+    "place",
+    [
+        "https://evil.example/",
+        "//evil.example/admin/",
+        "javascript:alert(1)",
+        "/v1/models",
+        "http://[",
+        "/admin/signin",
+    ],
 )
 async def test_signing_in_leads_nowhere_else(visit: Visit, browser_house: BrowserHouse, place: str) -> None:
     page = await visit()

@@ -48,3 +48,6 @@ VIEWS = {
     "account": "account",
     "not-found": "nothing/here",
 }
+
+ONE_OF_EACH_KIND = ("overview", "adapter-version", "adapter-upload", "playground", "usage", "request", "tenant-limits")
+"""Charts, a drawer, a form, a conversation, a table with totals, a timeline, gauges."""

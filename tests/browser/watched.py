@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from axe_playwright_python.async_playwright import Axe
+from axe_playwright_python.base import AXE_SCRIPT
 from playwright.async_api import ConsoleMessage, Page, Response, expect
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -29,9 +29,10 @@ WHO_AM_I = re.compile(r"401 GET /admin/v1/session")
 class Watched:
     """A page, and what went wrong in it. expected: patterns of "STATUS METHOD PATH" that a test causes."""
 
-    def __init__(self, page: Page, url: str) -> None:
+    def __init__(self, page: Page, url: str, *, takes_pictures: bool = False) -> None:
         self.page = page
         self.url = url
+        self.takes_pictures = takes_pictures
         self.expected = [WHO_AM_I]
         self._wrong: list[str] = []
         page.on("console", self._on_console)
@@ -64,7 +65,9 @@ class Watched:
             await self.page.keyboard.press(key)
 
     async def screenshot(self, name: str) -> None:
-        """All of the page, whatever its length, as build/screenshots/NAME.png."""
+        """All of the page, whatever its length, as build/screenshots/NAME.png; nothing where no pictures are taken."""
+        if not self.takes_pictures:
+            return
         size = self.page.viewport_size
         assert size is not None
         height: int = await self.page.evaluate("document.documentElement.scrollHeight")
@@ -76,7 +79,9 @@ class Watched:
 
     async def violations(self) -> list[str]:
         """What axe finds serious or critical in the page as it is, in words."""
-        found: dict[str, Any] = (await Axe().run(self.page)).response
+        if not await self.page.evaluate("typeof window.axe === 'object'"):
+            await self.page.evaluate(AXE_SCRIPT)
+        found: dict[str, Any] = await self.page.evaluate("axe.run({resultTypes: ['violations']})")
         return [
             f"{violation['id']}: {node['html'][:160]} ({node.get('failureSummary', '').splitlines()[-1:]})"
             for violation in found["violations"]

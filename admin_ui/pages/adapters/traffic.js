@@ -18,14 +18,16 @@ export function Traffic({ adapter }) {
   const traffic = useBuckets(path, range, { adapter_ids: [adapter.id], group_by: ["adapter_version"] });
   const versions = useMemo(() => (traffic.data ? byVersion(traffic.data) : undefined), [traffic.data]);
   if (traffic.error?.isMissing) return html`<${Empty} icon="usage" title="This gateway keeps no traffic by version">A newer one does. Requests shows each request with the version that answered it.<//>`;
-  if (versions === undefined) return traffic.error ? html`<${ErrorBox} error=${traffic.error} what="load the traffic" retry=${traffic.reload} />` : html`<${Skeleton} height=${200} />`;
+  const failed = html`<${ErrorBox} error=${traffic.error} what="load the traffic" retry=${traffic.reload} />`;
+  if (versions === undefined) return traffic.error ? failed : html`<${Skeleton} height=${200} />`;
   if (versions.length === 0) {
-    return html`<${Empty} icon="bolt" title=${`No requests, ${range.label.toLowerCase()}`} command=${command(adapter)} action=${html`<${Button} kind="primary" icon="playground" href=${tryIt(adapter)}>Try it<//>`}>The first one shows here within a minute.<//>`;
+    return html`${failed}<${Empty} icon="bolt" title=${`No requests, ${range.label.toLowerCase()}`} command=${command(adapter)} action=${html`<${Button} kind="primary" icon="playground" href=${tryIt(adapter)}>Try it<//>`}>The first one shows here within a minute.<//>`;
   }
   const times = traffic.data.map(({ start_time: at }) => at);
   const series = (value) => versions.map(({ version, values }) => ({ key: version, label: `v${version}`, color: colourOf(`${adapter.id} ${version}`), values: values.map((result) => (result ? value(result) : null)) }));
   const counts = (value) => series(value).map((each) => ({ ...each, values: each.values.map((number) => number ?? 0) }));
   return html`
+    ${failed}
     <${Section} title="By version" hint=${range.label}><${ByVersion} versions=${versions} adapter=${adapter} /><//>
     <div class="grid-2">
       <${Chart} title="Requests" kind="bars" times=${times} series=${counts((result) => result.num_requests)} />

@@ -31,8 +31,9 @@ export function Engines() {
   const engines = useEngines();
   const missing = engines.error?.isMissing;
   return html`<${Section} title="Engines" actions=${html`<${Button} kind="quiet" small href="/admin/system">All of the system<//>`}>
+    ${!missing && html`<${ErrorBox} error=${engines.error} what="load the engines" retry=${engines.reload} />`}
     ${engines.data === undefined
-      ? engines.error && !missing ? html`<${ErrorBox} error=${engines.error} what="load the engines" retry=${engines.reload} /> ` : missing ? html`<${NoEngine} />` : html`<${Skeleton} lines=${3} />`
+      ? missing ? html`<${NoEngine} />` : !engines.error && html`<${Skeleton} lines=${3} />`
       : engines.data.data.length === 0 ? html`<${NoEngine} />` : engines.data.data.map((engine) => html`<${Engine} key=${engine.id} engine=${engine} />`)}
   <//>`;
 }

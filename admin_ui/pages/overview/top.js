@@ -35,8 +35,9 @@ function List({ title, by, order, range, projectId = null, href }) {
   const max = Math.max(1, ...rows.map(value));
   return html`<section class="section card">
     <h3>${title}</h3>
+    ${!top.error?.isMissing && html`<${ErrorBox} error=${top.error} retry=${top.reload} />`}
     ${top.data === undefined
-      ? top.error && !top.error.isMissing ? html`<${ErrorBox} error=${top.error} retry=${top.reload} />` : html`<${Skeleton} lines=${4} />`
+      ? !top.error && html`<${Skeleton} lines=${4} />`
       : rows.length === 0
         ? html`<p class="faint">None in this range.</p>`
         : html`<div class="bars">${rows.map((row) => {

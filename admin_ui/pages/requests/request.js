@@ -12,6 +12,7 @@ import { html } from "../../lib/html.js";
 import { useProjectNames } from "../../lib/projects.js";
 import { to } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
+import { Content } from "./content.js";
 import { KeyName } from "./filters.js";
 import { requestsHref } from "./query.js";
 import { TITLES, explained } from "./reasons.js";
@@ -29,7 +30,7 @@ export default function RequestView({ params: { id } }) {
         <${Section} title="What it was" card><${What} request=${found} /><//>
         <${Section} title="What it cost" hint="Tokens at the price per million that was in force when it began, less the tenant's discount."><${Prices} request=${found} /><//>
         <${Section} title="Attempts" hint="One, unless an engine failed and the request was run again, or it had several prompts."><${Attempts} request=${found} /><//>
-        <p class="hint">What it said is not kept here.</p>
+        <${Content} key=${found.id} request=${found} />
       `}
     <//>
   <//>`;

@@ -3,7 +3,7 @@
 import { Button } from "../../components/button.js";
 import { Empty, Loaded } from "../../components/feedback.js";
 import { Page } from "../../components/page.js";
-import { useApi } from "../../lib/data.js";
+import { useAll } from "../../lib/data.js";
 import { percent, plural } from "../../lib/format.js";
 import { html, useState } from "../../lib/html.js";
 import { useMonthlyCost } from "../../lib/projects_api.js";
@@ -18,12 +18,12 @@ const BASE = "/limits";
 const EVERY_MS = 3000;
 
 export default function OrganizationLimits() {
-  const list = useApi(BASE, { limit: 100 }, { every: EVERY_MS });
+  const list = useAll(BASE, {}, { every: EVERY_MS });
   const { currency } = useMonthlyCost(null);
   const [making] = useQuery("new");
   const [changing, change] = useState(null);
   const mayWrite = can("limits.write");
-  const limits = list.data?.data;
+  const limits = list.data;
   const close = () => (change(null), setQuery({ new: null }));
   const add = mayWrite && html`<${Button} kind="primary" icon="plus" onClick=${() => setQuery({ new: 1 })}>New limit<//>`;
   return html`<${Page} title="System" tabs=${html`<${SystemTabs} />`} lead=${limits && html`<${Lead} limits=${limits} />`} actions=${add}>

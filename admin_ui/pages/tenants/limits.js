@@ -3,7 +3,7 @@
 import { Button } from "../../components/button.js";
 import { Empty, ErrorBox, Skeleton } from "../../components/feedback.js";
 import { Section } from "../../components/page.js";
-import { useApi } from "../../lib/data.js";
+import { useAll } from "../../lib/data.js";
 import { percent, plural } from "../../lib/format.js";
 import { html, useState } from "../../lib/html.js";
 import { useShortcut } from "../../lib/keys.js";
@@ -20,24 +20,25 @@ const EVERY_MS = 3000;
 export default function Limits({ params }) {
   const id = params.project;
   const base = pathOf(id, "/limits");
-  const list = useApi(base, { limit: 100 }, { every: EVERY_MS });
-  const keys = useApi(pathOf(id, "/api_keys"), { limit: 100 });
+  const list = useAll(base, {}, { every: EVERY_MS });
+  const keys = useAll(pathOf(id, "/api_keys"));
   const { currency } = useMonthlyCost(id);
   const [making] = useQuery("new");
   const [preset, setPreset] = useState(null);
   const [changing, change] = useState(null);
-  const limits = list.data?.data;
+  const limits = list.data;
   const set = (values = {}) => (setPreset(values), setQuery({ new: 1 }));
   const close = () => (setPreset(null), change(null), setQuery({ new: null }));
-  const keyName = (keyId) => keys.data?.data.find((key) => key.id === keyId)?.name ?? keyId;
+  const keyName = (keyId) => keys.data?.find((key) => key.id === keyId)?.name ?? keyId;
   useShortcut("n", "New limit", () => mayIn(id, { status: "active" })("key_limits.write") && set());
   const mayChange = (may) => (limit) => may(limit.api_key_id ? "key_limits.write" : "limits.write");
   const gauges = (shown, may) => html`<${LimitGauges} limits=${shown} base=${base} currency=${currency} keyName=${keyName} mayChange=${mayChange(may)} onChange=${change} />`;
   return html`<${Tenant} params=${params} lead=${limits && html`<${Lead} limits=${limits} />`}
     actions=${(_, may) => may("key_limits.write") && html`<${Button} kind="primary" icon="plus" onClick=${() => set()}>New limit<//>`}>
     ${(project, may) => html`
+      <${ErrorBox} error=${list.error} what="load the limits" retry=${list.reload} />
       ${limits === undefined
-        ? list.error ? html`<${ErrorBox} error=${list.error} what="load the limits" retry=${list.reload} />` : html`<${Skeleton} lines=${5} />`
+        ? !list.error && html`<${Skeleton} lines=${5} />`
         : html`
           <${Section} title="Usage" hint="Live. Reserved is held for requests that run now.">${usage(limits).length ? gauges(usage(limits), may) : html`<${NoLimit} project=${project} action=${may("key_limits.write") && html`<${Button} icon="plus" onClick=${() => set()}>Set a limit<//>`} />`}<//>
           <${Section} title="Spend" hint="A hard limit refuses at its end; an alert calls the organization's webhooks."

@@ -11,6 +11,7 @@ import { useApi, useList } from "../../lib/data.js";
 import { money, plural } from "../../lib/format.js";
 import { html } from "../../lib/html.js";
 import { useShortcut } from "../../lib/keys.js";
+import { useMonthlyCost } from "../../lib/projects_api.js";
 import { here, setQuery, to, useQuery } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
 import { now } from "../../lib/time.js";
@@ -25,6 +26,7 @@ export default function Tenants() {
   const [making] = useQuery("new");
   const list = useList("/projects", { include_archived: state === "archived" ? "true" : null }, { limit: 100 });
   const month = useMonth();
+  const spend = useMonthlyCost(null);
   const alerts = useApi("/alerts").data?.data ?? [];
   const rows = list.items
     ?.filter(({ status }) => status === state || (state === "live" && status !== "archived"))
@@ -34,7 +36,7 @@ export default function Tenants() {
   useShortcut("n", "New tenant", () => mayCreate && open());
   return html`<${Page}
     title="Tenants"
-    lead=${rows && html`<${Lead} rows=${rows} state=${state} total=${month} />`}
+    lead=${rows && html`<${Lead} rows=${rows} state=${state} hasMore=${list.hasMore} spend=${spend} />`}
     actions=${mayCreate && html`<${Button} kind="primary" icon="plus" onClick=${open}>New tenant<//>`}
   >
     <${Table} label="Tenants" columns=${columnsFor(month)} rows=${rows} href=${({ id }) => to("tenants", id)} error=${list.error} reload=${list.reload} loading=${list.loading} hasMore=${list.hasMore} more=${list.more}
@@ -44,10 +46,11 @@ export default function Tenants() {
   <//>`;
 }
 
-function Lead({ rows, state, total }) {
+function Lead({ rows, state, hasMore, spend }) {
   const near = rows.filter(({ alerts }) => alerts.length).length;
   const what = state === "live" ? "" : ` ${state}`;
-  return html`<b>${rows.length}</b>${what} ${rows.length === 1 ? "tenant" : "tenants"}${total.cost > 0 ? html`, <b>${money(total.cost, total.currency)}</b> this month` : ""}${near ? html`; <b>${near}</b> near a limit` : ""}.`;
+  const cost = state === "live" && spend.nanos > 0 && html`, <b>${money(spend.nanos, spend.currency)}</b> this month`;
+  return html`<b>${rows.length}${hasMore ? "+" : ""}</b>${what} ${rows.length === 1 ? "tenant" : "tenants"}${cost}${near ? html`; <b>${near}</b> near a limit` : ""}.`;
 }
 
 /** What each used since the first of the month in UTC. of(id): numbers, zero for who used nothing, none while unknown. */
@@ -63,7 +66,7 @@ function useMonth() {
     const row = byId.get(id);
     return row ? { num_requests: row.num_requests, cost_nanos: row.cost_nanos, currency: row.currency, tokens: row.input_tokens + row.output_tokens } : none;
   };
-  return { of, isMissing: top.error?.isMissing, start, end, cost: (rows ?? []).reduce((sum, row) => sum + row.cost_nanos, 0), currency: rows?.[0]?.currency };
+  return { of, isMissing: top.error?.isMissing, start, end };
 }
 
 function columnsFor({ isMissing: hide, start, end }) {

@@ -19,7 +19,7 @@ const DEFAULT_LOG_DAYS = 7;
 export default function Settings({ params }) {
   return html`<${Tenant} params=${params} lead=${(project) => kept(project)}>
     ${(project, may) => may("projects.write")
-      ? html`<div class="settings"><${Name} project=${project} /><${Kept} project=${project} />${html`<${ContentLog} project=${project} />`}<${End} project=${project} /></div>`
+      ? html`<div class="settings"><${Name} project=${project} /><${Kept} project=${project} /><${ContentLog} project=${project} /><${End} project=${project} /></div>`
       : html`<p class="hint">Nothing here can be changed by you.</p>`}
   <//>`;
 }

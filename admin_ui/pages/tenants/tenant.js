@@ -43,9 +43,10 @@ function Traffic({ id, spend }) {
   const range = useRange();
   const traffic = useBuckets(pathOf(id, "/traffic"), range);
   const rows = useMemo(() => traffic.data && summed(traffic.data), [traffic.data]);
-  if (!rows) return traffic.error ? !traffic.error.isMissing && html`<${ErrorBox} error=${traffic.error} what="load the traffic" retry=${traffic.reload} />` : html`<${Skeleton} height=${132} />`;
+  const failed = traffic.error && !traffic.error.isMissing && html`<${ErrorBox} error=${traffic.error} what="load the traffic" retry=${traffic.reload} />`;
+  if (!rows) return traffic.error ? failed : html`<${Skeleton} height=${132} />`;
   const requests = sumOf(rows, "num_requests");
-  if (requests === 0) return html`<${NoTraffic} range=${range} />`;
+  if (requests === 0) return html`${failed}<${NoTraffic} range=${range} />`;
   const errors = sumOf(rows, "num_errors");
   const latest = [...rows].reverse().find(({ ttft_ms: ttft }) => ttft);
   const times = rows.map(({ at }) => at);
@@ -53,6 +54,7 @@ function Traffic({ id, spend }) {
   const done = rows.map((row) => (row.num_requests ?? 0) - (row.num_errors ?? 0) - (row.num_cancelled ?? 0));
   const series = (key, label, color, values) => ({ key, label, color, values });
   return html`
+    ${failed}
     <${Stats}>
       <${Stat} title="Requests" value=${html`<${Num} value=${requests} />`} values=${column(rows, "num_requests")} href=${of("requests")} />
       <${Stat} title="Errors" value=${html`<${Num} value=${errors / requests} kind="percent" />`} tone=${errors / requests > 0.05 ? "bad" : ""} values=${column(rows, "num_errors")} color="var(--bad-mark)" href=${of("requests", "&status=error")} />
@@ -78,8 +80,9 @@ function NoTraffic({ range }) {
 function Few({ title, href, list, empty, children }) {
   const items = list.data?.data;
   return html`<${Section} card title=${html`<a class="quiet-link" href=${href}>${title}</a>`}>
+    <${ErrorBox} error=${list.error} retry=${list.reload} />
     ${items === undefined
-      ? list.error ? html`<${ErrorBox} error=${list.error} retry=${list.reload} />` : html`<${Skeleton} lines=${3} />`
+      ? !list.error && html`<${Skeleton} lines=${3} />`
       : items.length === 0 ? html`<p class="hint">${empty}</p>` : children(items)}
   <//>`;
 }
