@@ -7,7 +7,7 @@ tenth of what all the times would give. By key there are sums of `usage_rollups`
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -86,6 +86,7 @@ class TrafficSum(msgspec.Struct, frozen=True, gc=False):
     tpot_ms: Percentiles | None = None
 
 
+# Of an order ($11) the first ($12), without times; without one in the order of their buckets.
 _SUMS = """
     SELECT CASE WHEN $9 THEN $4 ELSE r.bucket END AS bucket,
            CASE WHEN 'project_id' = ANY ($8) THEN r.project_id END AS project_id,
@@ -96,12 +97,17 @@ _SUMS = """
            sum(r.num_requests)::bigint, sum(r.num_stop)::bigint, sum(r.num_length)::bigint,
            sum(r.num_cancelled)::bigint, sum(r.num_errors)::bigint, sum(r.prompt_tokens)::bigint,
            sum(r.cached_tokens)::bigint, sum(r.completion_tokens)::bigint, sum(r.cost_nanos),
-           {ttft}, {tpot}
+           string_agg(CASE WHEN $11::text IS NULL THEN array_send(r.ttft_counts) END, ''),
+           string_agg(CASE WHEN $11::text IS NULL THEN array_send(r.tpot_counts) END, '')
     FROM traffic_rollups r
     WHERE r.organization_id = $1 AND r.level = $2 AND r.width = $3 AND r.bucket >= $4 AND r.bucket < $5
-      AND ($6::text[] IS NULL OR r.project_id = ANY ($6)) AND ($7::text[] = '{{}}' OR r.model = ANY ($7))
-      AND ($10::text[] = '{{}}' OR r.adapter_id = ANY ($10))
-    GROUP BY 1, 2, 3, 4, 5 ORDER BY {order}
+      AND ($6::text[] IS NULL OR r.project_id = ANY ($6)) AND ($7::text[] = '{}' OR r.model = ANY ($7))
+      AND ($10::text[] = '{}' OR r.adapter_id = ANY ($10))
+    GROUP BY 1, 2, 3, 4, 5
+    ORDER BY CASE $11::text WHEN 'requests' THEN sum(r.num_requests) WHEN 'cost' THEN sum(r.cost_nanos)
+                  WHEN 'tokens' THEN sum(r.prompt_tokens) + sum(r.completion_tokens)
+                  WHEN 'errors' THEN sum(r.num_errors) END DESC NULLS LAST, 1, 2, 3, 4, 5
+    LIMIT $12
 """
 _SUMS_BY_KEY = """
     SELECT CASE WHEN $8 THEN $3 ELSE r.bucket END AS bucket,
@@ -115,38 +121,22 @@ _SUMS_BY_KEY = """
            sum(r.input_cost_nanos + r.cached_cost_nanos + r.output_cost_nanos), NULL::bytea, NULL::bytea
     FROM usage_rollups r
     WHERE r.organization_id = $1 AND r.width = $2 AND r.bucket >= $3 AND r.bucket < $4 AND r.endpoint <> ''
-      AND ($5::text[] IS NULL OR r.project_id = ANY ($5)) AND ($6::text[] = '{{}}' OR r.model = ANY ($6))
-      AND ($9::text[] = '{{}}' OR r.adapter_id = ANY ($9)) AND ($10::text[] = '{{}}' OR r.api_key_id = ANY ($10))
-    GROUP BY 1, 2, 3, 4, 6 ORDER BY {order}
+      AND ($5::text[] IS NULL OR r.project_id = ANY ($5)) AND ($6::text[] = '{}' OR r.model = ANY ($6))
+      AND ($9::text[] = '{}' OR r.adapter_id = ANY ($9)) AND ($10::text[] = '{}' OR r.api_key_id = ANY ($10))
+    GROUP BY 1, 2, 3, 4, 6
+    ORDER BY CASE $11::text WHEN 'requests' THEN sum(r.num_requests)
+                  WHEN 'cost' THEN sum(r.input_cost_nanos + r.cached_cost_nanos + r.output_cost_nanos)
+                  WHEN 'tokens' THEN sum(r.prompt_tokens) + sum(r.completion_tokens) END DESC NULLS LAST, 1, 2, 3, 4, 6
+    LIMIT $12
 """
-_TRAFFIC = _SUMS.format(
-    ttft="string_agg(array_send(r.ttft_counts), '')",
-    tpot="string_agg(array_send(r.tpot_counts), '')",
-    order="1, 2, 3, 4, 5",
-)
-_BY_KEY = _SUMS_BY_KEY.format(order="1, 2, 3, 4, 6")
-
-_FIRST: Mapping[Order, str] = {
-    "requests": "sum(r.num_requests)",
-    "tokens": "sum(r.prompt_tokens) + sum(r.completion_tokens)",
-    "cost": "15",
-    "errors": "11",
-}
-_BUSIEST = {
-    order: _SUMS.format(ttft="NULL::bytea", tpot="NULL::bytea", order=f"{first} DESC, 2, 3, 4, 5 LIMIT $11")
-    for order, first in _FIRST.items()
-}
-_BUSIEST_BY_KEY = {
-    order: _SUMS_BY_KEY.format(order=f"{first} DESC, 2, 3, 4, 6 LIMIT $11") for order, first in _FIRST.items()
-}
 
 
 async def traffic_sums(conn: Connection, query: TrafficQuery) -> list[TrafficSum]:
     """In the order of their buckets; buckets without traffic are left out."""
     if query.is_by_key:
-        rows = await conn.fetch(_BY_KEY, *_by_key_values(query))
+        rows = await conn.fetch(_SUMS_BY_KEY, *_by_key_values(query), None, None)
     else:
-        rows = await conn.fetch(_TRAFFIC, *_query_values(query))
+        rows = await conn.fetch(_SUMS, *_query_values(query), None, None)
     return [TrafficSum(*_values(tuple(row))) for row in rows]
 
 
@@ -155,9 +145,9 @@ async def busiest(conn: Connection, query: TrafficQuery, order: Order, limit: in
     is they would be most of the work."""
     (name,) = query.group_by
     if query.is_by_key:
-        rows = await conn.fetch(_BUSIEST_BY_KEY[order], *_by_key_values(query), limit)
+        rows = await conn.fetch(_SUMS_BY_KEY, *_by_key_values(query), order, limit)
         return [TrafficSum(*_values(tuple(row))) for row in rows]
-    rows = await conn.fetch(_BUSIEST[order], *_query_values(query), limit)
+    rows = await conn.fetch(_SUMS, *_query_values(query), order, limit)
     found = [TrafficSum(*_values(tuple(row))) for row in rows]
     ids = [getattr(each, name) or "" for each in found]
     with_times = await traffic_sums(conn, msgspec.structs.replace(query, **{_LIST_OF[name]: ids})) if found else []

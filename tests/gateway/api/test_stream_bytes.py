@@ -91,17 +91,6 @@ def test_a_client_that_asks_for_a_close_gets_one(house: House, sock: socket.sock
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_a_client_of_http_1_0_gets_the_same_and_a_close(house: House, sock: socket.socket, path: str) -> None:
-    """In chunks, which such a client need not know (RFC 9112, 6.1): the ones there are, proxies, do."""
-    sock.sendall(post(house, path, BODIES[path], version="1.0"))
-    replies = Replies(sock)
-    reply = replies.next()
-    assert reply.headers["connection"] == "close"
-    assert_is_a_stream(reply)
-    assert replies.is_over()
-
-
-@pytest.mark.parametrize("path", BODIES)
 def test_usage_is_the_last_object_where_it_is_asked_for_and_null_before(
     house: House, sock: socket.socket, path: str
 ) -> None:
