@@ -26,7 +26,7 @@ async def test_two_models_answer_side_by_side(visit: Visit, browser_house: Brows
         await expect(answers.nth(side).locator(".turn-facts")).to_contain_text("12 out")
         await expect(answers.nth(side).locator(".turn-facts")).to_contain_text("first token")
     assert await watched.violations() == []
-    await watched.screenshot("light/playground-answers")
+    await watched.screenshot("guide/light-playground", whole=False)
 
     await page.get_by_label("Message").fill("and again")
     async with page.expect_request("**/v1/chat/completions") as sent:

@@ -51,3 +51,6 @@ VIEWS = {
 
 ONE_OF_EACH_KIND = ("overview", "adapter-version", "adapter-upload", "playground", "usage", "request", "tenant-limits")
 """Charts, a drawer, a form, a conversation, a table with totals, a timeline, gauges."""
+
+OF_THE_GUIDE = (("light", "overview"), ("dark", "adapter-traffic"), ("phone", "tenant"))
+"""By mode: README.md shows them, and the playground with answers."""
