@@ -73,6 +73,8 @@ async def test_an_answer_is_stopped_and_a_wrong_setting_is_named(visit: Visit, b
     await page.get_by_label("Message").fill("hello")
     await page.keyboard.press("Enter")
     await expect(page.locator(".field-error")).to_contain_text("temperature")
+    await expect(page.get_by_role("heading", name="You, not answered")).to_be_visible()
+    await expect(page.get_by_label("Message")).to_have_value("hello")
     await page.get_by_text("JSON schema").click()
     await page.get_by_label("Schema", exact=True).fill("{")
     await expect(page.locator(".field-error").last).to_contain_text("not valid JSON")
