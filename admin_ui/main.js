@@ -71,8 +71,8 @@ function Shown({ route, params }) {
     route.load().then(setModule, setFailure);
   }, [route]);
   const error = failure ?? broken;
-  if (error) return html`<${Broken} error=${error} />`;
-  if (!module) return html`<${Skeleton} lines=${5} />`;
+  if (error) return html`<div class="page"><${Broken} error=${error} /></div>`;
+  if (!module) return html`<div class="page"><${Skeleton} lines=${5} /></div>`;
   return html`<${module.default} params=${params} />`;
 }
 

@@ -34,7 +34,7 @@ export function options({ width, height, kind, shown, zoom, step, colours, ink, 
     width: isBars ? 0 : 1.75,
     fill: isBars ? colour : kind === "area" || kind === "stacked" ? translucent(colour, kind === "area" ? 0.12 : 0.75) : undefined,
     paths: isBars ? uPlot.paths.bars({ size: [0.72, 28], align: 0, radius: 0 }) : undefined,
-    points: { show: false },
+    points: { show: !isBars && isAlone, size: 7, fill: colour },
     spanGaps: false,
   }));
   return {
@@ -76,6 +76,9 @@ export function options({ width, height, kind, shown, zoom, step, colours, ink, 
     },
   };
 }
+
+/** A single value is no line. */
+const isAlone = (plot, series) => plot.data[series].filter((value) => value !== null && value !== undefined).length === 1;
 
 function widest(plot, labels, axisIndex, cycle) {
   if (cycle > 1) return plot.axes[axisIndex]._size;

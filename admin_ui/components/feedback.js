@@ -44,7 +44,6 @@ const ADVICE = {
   403: "Ask an owner or an admin of the organization for a role that may do this.",
   404: "It may have been removed, or the address is wrong.",
   409: "Somebody may have changed it meanwhile: reload and look again.",
-  429: "Too many requests came from here: wait a moment and try again.",
   503: "The gateway waits for its engine or its database; System shows which.",
 };
 

@@ -32,8 +32,9 @@ export function useForm(initial, send) {
       setBusy(false);
     }
   };
-  const isField = problem?.param && problem.param.split(/[.[]/)[0] in values;
-  const errors = isField ? { [problem.param.split(/[.[]/)[0]]: problem.message } : {};
+  const field = problem?.param?.split(/[.[]/).find((part) => part in values); // "destination.path" is at "path"
+  const isField = field !== undefined;
+  const errors = isField ? { [field]: problem.message } : {};
   const bind = (name) => ({ name, value: values[name], onValue: (value) => set(name, value), error: errors[name] });
   return { values, set, errors, error: isField ? null : problem, busy, submit, bind, reset: () => setValues(initial) };
 }

@@ -2,12 +2,13 @@
 
 import { html, useState } from "../lib/html.js";
 import { shortcutList, useShortcut } from "../lib/keys.js";
-import { togglePaused, useLiveState } from "../lib/live.js";
+import { togglePaused, useLiveState, useLostSince } from "../lib/live.js";
 import { useProjectId } from "../lib/projects.js";
 import { decode, navigate, useLocation } from "../lib/router.js";
 import { places } from "../lib/routes.js";
 import { signOut, useSession } from "../lib/session.js";
 import { setTheme, useTheme } from "../lib/theme.js";
+import { short } from "../lib/time.js";
 import { Dialog } from "./dialog.js";
 import { Icon } from "./icons.js";
 import { Menu } from "./menu.js";
@@ -40,7 +41,7 @@ export function Frame({ place, children }) {
       <${ProjectSwitch} />
       <div class="bar-end"><${Search} places=${entries} /><${TimeRange} /><${Account} onHelp=${() => help(true)} /></div>
     </header>
-    <main class="main" id="main" tabindex="-1">${children}</main>
+    <main class="main" id="main" tabindex="-1"><${Lost} />${children}</main>
     <nav class="dock" aria-label="Places">
       ${entries.slice(0, NUM_IN_BAR).map(link)}
       ${rest.length > 0 &&
@@ -54,6 +55,12 @@ export function Frame({ place, children }) {
 function PlaceKey({ entry: [title, href, , , key] }) {
   useShortcut(`g ${key}`, `Go to ${title}`, () => navigate(href));
   return null;
+}
+
+/** Says that what is shown gets old. */
+function Lost() {
+  const since = useLostSince();
+  return since !== null && html`<p class="lost" role="status"><${Icon} name="alert" /> Not connected: the gateway does not answer. What is shown is of ${short(since)}.</p>`;
 }
 
 const LIVE = {

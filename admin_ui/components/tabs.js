@@ -1,15 +1,15 @@
 // Views of one thing, each with its own URL.
 
 import { html } from "../lib/html.js";
-import { useLocation } from "../lib/router.js";
+import { decode, useLocation } from "../lib/router.js";
 
 /** tabs: [[title, href, number], …]; number is optional. The one whose path is shown is the current one. */
 export function Tabs({ tabs, label = "Views" }) {
   const { path } = useLocation();
-  const plain = (href) => decodeURI(href.split("?")[0]).replace(/\/$/, "");
+  const plain = (href) => decode(href.split("?")[0]).replace(/\/$/, "");
   return html`<nav class="tabs" aria-label=${label}>
     ${tabs.map(
-      ([title, href, number]) => html`<a key=${href} href=${href} aria-current=${plain(href) === decodeURI(path).replace(/\/$/, "") ? "page" : undefined}>
+      ([title, href, number]) => html`<a key=${href} href=${href} aria-current=${plain(href) === plain(path) ? "page" : undefined}>
         ${title}${number !== undefined && html`<span class="tab-number">${number}</span>`}
       </a>`,
     )}

@@ -2,6 +2,7 @@
 
 import { ApiError, get, urlOf } from "./api.js";
 import { useCallback, useEffect, useState } from "./html.js";
+import { useWhileTraffic } from "./live.js";
 import { BUCKET_S } from "./time.js";
 
 const MAX_BUCKETS = { "1m": 1440, "1h": 168, "1d": 31 };
@@ -22,6 +23,7 @@ export function useBuckets(path, range, query = {}) {
   const [state, setState] = useState({ about, data: undefined, error: null, loading: true });
   const [round, setRound] = useState(0);
   const reload = useCallback(() => setRound((round) => round + 1), []);
+  useWhileTraffic(useCallback(() => range.name !== "" && reload(), [range.name]));
   useEffect(() => {
     if (!path) return void setState({ about, data: undefined, error: null, loading: false });
     const leave = new AbortController();

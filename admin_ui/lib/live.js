@@ -3,17 +3,21 @@
 // A page that nobody looks at has none: browsers allow six connections to one host over HTTP/1.1, for all tabs together.
 
 import { invalidate } from "./data.js";
-import { useEffect } from "./html.js";
+import { useEffect, useRef } from "./html.js";
 import { Store, useStore } from "./store.js";
-import { tick } from "./time.js";
+import { now, tick } from "./time.js";
 
 const URL_OF_STREAM = "/v1/organization/live";
 const EVENTS = ["engines", "changed", "traffic"];
 const TICK_MS = 15_000;
 const RETRY_MS = 30_000;
+const TRAFFIC_S = 5;
 
 /** "live" | "paused" | "connecting" | "off": off, the server has no such stream for the reader. */
 export const live$ = new Store("connecting");
+
+/** Since when the gateway no longer answers, in Unix seconds; null while it does. */
+const lost$ = new Store(null);
 
 const handlers = new Map(EVENTS.map((name) => [name, new Set()]));
 let isWanted = false; // between start and stop
@@ -47,9 +51,17 @@ function open() {
   if (source !== null || live$.value === "paused" || !isVisible()) return;
   live$.set("connecting");
   source = new EventSource(URL_OF_STREAM);
-  source.onopen = () => live$.set("live");
+  source.onopen = () => {
+    live$.set("live");
+    if (lost$.value === null) return;
+    lost$.set(null);
+    invalidate("");
+  };
   source.onerror = () => {
-    if (source.readyState !== EventSource.CLOSED) return void live$.set("connecting");
+    if (source.readyState !== EventSource.CLOSED) {
+      live$.set("connecting");
+      return void (lost$.value ?? lost$.set(now()));
+    }
     close();
     live$.set("off");
     retry = setTimeout(open, RETRY_MS);
@@ -65,6 +77,7 @@ function open() {
 function close() {
   source?.close();
   source = null;
+  lost$.set(null);
   clearTimeout(retry);
 }
 
@@ -102,6 +115,26 @@ document.addEventListener("visibilitychange", () => {
 
 export function useLiveState() {
   return useStore(live$);
+}
+
+export function useLostSince() {
+  return useStore(lost$);
+}
+
+/** Calls reload while requests come in, every few seconds at most. */
+export function useWhileTraffic(reload) {
+  const last = useRef({ at: 0, sums: null });
+  useEffect(() => {
+    const handler = ({ num_requests: requests, input_tokens: input, output_tokens: output }) => {
+      const sums = `${requests} ${input} ${output}`;
+      const { current } = last;
+      if (current.sums === sums || now() - current.at < TRAFFIC_S) return;
+      last.current = { at: now(), sums };
+      if (current.sums !== null) reload();
+    };
+    handlers.get("traffic").add(handler);
+    return () => handlers.get("traffic").delete(handler);
+  }, [reload]);
 }
 
 /** Calls handler(data) for each event of this name while the component is there; none come while paused. */

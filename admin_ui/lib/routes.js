@@ -60,7 +60,7 @@ export function places(projectId) {
     ["Tenants", "/admin/tenants", "tenants", "tenants", "t", canSomewhere("projects.read")],
     ["Adapters", "/admin/adapters", "adapters", "adapters", "a", canSomewhere("adapters.read")],
     ["Usage", "/admin/usage", "usage", "usage", "u", canSomewhere("billing.read")],
-    ["Playground", "/admin/playground", "playground", "playground", "p", can("keys.write")],
+    ["Playground", projectId ? `/admin/playground?project=${encodeURIComponent(projectId)}` : "/admin/playground", "playground", "playground", "p", can("keys.write")],
     ["Requests", "/admin/requests", "requests", "requests", "r", canSomewhere("billing.read")],
     ["System", "/admin/system", "system", "system", "s", can("organization.read")],
   ];

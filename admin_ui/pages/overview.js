@@ -42,7 +42,7 @@ function Lead({ rows, range }) {
   const requests = sumOf(rows, "num_requests");
   if (requests === 0) return `No requests in the ${range.label.toLowerCase()}.`;
   const errors = sumOf(rows, "num_errors");
-  return html`<b>${count(requests)}</b> requests, <${Num} value=${errors / requests} kind="percent" /> of them failed, in ${range.name ? `the ${range.label.toLowerCase()}` : range.label}.`;
+  return html`<b>${count(requests)}</b> ${requests === 1 ? "request" : "requests"}, <${Num} value=${errors / requests} kind="percent" /> of them failed, in ${range.name ? `the ${range.label.toLowerCase()}` : range.label}.`;
 }
 
 function Numbers({ rows }) {
@@ -94,9 +94,10 @@ function Pictures({ rows }) {
 }
 
 function NoTraffic({ range }) {
+  const model = useApi(can("organization.read") ? "/status" : null).data?.model ?? "MODEL";
   const command = `curl ${window.location.origin}/v1/chat/completions \\
   -H "Authorization: Bearer $LORIKEET_API_KEY" -H "Content-Type: application/json" \\
-  -d '{"model": "MODEL", "messages": [{"role": "user", "content": "Hello"}]}'`;
+  -d '{"model": "${model}", "messages": [{"role": "user", "content": "Hello"}]}'`;
   return html`<${Empty} icon="bolt" title="No requests in the ${range.label.toLowerCase()}" command=${command}
     action=${html`<${Button} kind="primary" icon="playground" href="/admin/playground">Open the playground<//>`}>
     The first one shows here within seconds. A key comes from a tenant's page.

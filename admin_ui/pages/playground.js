@@ -39,7 +39,8 @@ export default function Playground() {
       const key = await needKey(projectId);
       const base = models.base ?? (await listModels(key.value))[0];
       setText("");
-      shown.forEach((chat, side) => chat.send({ text: said, key, model: chosen[side] || base, system: settings.values.system, fields: settings.fields, projectId }));
+      const answered = await Promise.all(shown.map((chat, side) => chat.send({ text: said, key, model: chosen[side] || base, system: settings.values.system, fields: settings.fields, projectId })));
+      if (!answered.some(Boolean)) setText((now) => now || said);
     } catch (failure) {
       setError(failure);
     }
@@ -50,7 +51,7 @@ export default function Playground() {
     model: chosen[side] || models.base || "MODEL",
     messages: [
       ...(settings.values.system ? [{ role: "system", content: settings.values.system }] : []),
-      ...sides[side].turns.filter(({ content }) => content).map(({ role, content }) => ({ role, content })),
+      ...sides[side].turns.filter(({ content, failed }) => content && !failed).map(({ role, content }) => ({ role, content })),
       ...(text.trim() || sides[side].turns.length === 0 ? [{ role: "user", content: text.trim() || "Hello" }] : []),
     ],
     ...settings.fields,
@@ -61,7 +62,7 @@ export default function Playground() {
   return html`<${Page} wide title="Playground" lead="Each answer is a real request: it is metered, limited and charged as one."
     actions=${html`${sides.some(({ turns }) => turns.length > 0) && html`<${Button} onClick=${clear}>Clear<//>`}
       ${!isTwo && html`<${Button} icon="plus" onClick=${compare} disabled=${!models.base}>Compare<//>`}`}>
-    <div class="play">
+    <div class="play ${mayCall ? "" : "unset"}">
       <div class="play-main">
         <div class="panes ${isTwo ? "two" : ""}">
           ${shown.map((chat, side) => html`<${Pane} key=${side} label=${isTwo ? `Side ${side + 1}` : "Model"} chat=${chat} model=${chosen[side]} models=${models} projectId=${projectId}

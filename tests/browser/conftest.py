@@ -19,7 +19,7 @@ from tests.conftest import with_database
 from tests.patience import PATIENCE_S
 
 Mode = Literal["light", "dark", "phone"]
-SIZES = {"light": (1360, 860), "dark": (1360, 860), "phone": (390, 844)}
+SIZES = {"light": (1360, 860), "dark": (1360, 860), "phone": (375, 812)}
 DATABASE = "browser"
 expect.set_options(timeout=PATIENCE_S * 1e3)
 

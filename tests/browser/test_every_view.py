@@ -7,7 +7,7 @@ import pytest
 
 from tests.browser.conftest import Mode, Visit
 from tests.browser.house import BrowserHouse
-from tests.browser.views import ONE_OF_EACH_KIND, VIEWS
+from tests.browser.views import OF_THE_GUIDE, ONE_OF_EACH_KIND, VIEWS
 
 LOOK = """() => ({
     headings: document.querySelectorAll("h1").length,
@@ -29,6 +29,8 @@ async def test_every_view_is_well(visit: Visit, browser_house: BrowserHouse, mod
         overflow = look["overflow"]
         found[name] = [*await page.violations(), *([f"{overflow} pixels too wide"] if overflow > 0 else [])]
         await page.screenshot(f"{mode}/{name}")
+        if (mode, name) in OF_THE_GUIDE:
+            await page.screenshot(f"guide/{mode}-{name}", whole=False)
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
 
 

@@ -26,7 +26,7 @@ async def test_two_models_answer_side_by_side(visit: Visit, browser_house: Brows
         await expect(answers.nth(side).locator(".turn-facts")).to_contain_text("12 out")
         await expect(answers.nth(side).locator(".turn-facts")).to_contain_text("first token")
     assert await watched.violations() == []
-    await watched.screenshot("light/playground-answers")
+    await watched.screenshot("guide/light-playground", whole=False)
 
     await page.get_by_label("Message").fill("and again")
     async with page.expect_request("**/v1/chat/completions") as sent:
@@ -73,6 +73,8 @@ async def test_an_answer_is_stopped_and_a_wrong_setting_is_named(visit: Visit, b
     await page.get_by_label("Message").fill("hello")
     await page.keyboard.press("Enter")
     await expect(page.locator(".field-error")).to_contain_text("temperature")
+    await expect(page.get_by_role("heading", name="You, not answered")).to_be_visible()
+    await expect(page.get_by_label("Message")).to_have_value("hello")
     await page.get_by_text("JSON schema").click()
     await page.get_by_label("Schema", exact=True).fill("{")
     await expect(page.locator(".field-error").last).to_contain_text("not valid JSON")

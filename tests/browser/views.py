@@ -49,5 +49,17 @@ VIEWS = {
     "not-found": "nothing/here",
 }
 
-ONE_OF_EACH_KIND = ("overview", "adapter-version", "adapter-upload", "playground", "usage", "request", "tenant-limits")
-"""Charts, a drawer, a form, a conversation, a table with totals, a timeline, gauges."""
+ONE_OF_EACH_KIND = (
+    "overview",
+    "adapter-version",
+    "adapter-upload",
+    "playground",
+    "usage",
+    "request",
+    "tenant-limits",
+    "audit",
+)
+"""Charts, a drawer, a form, a conversation, a table with totals, a timeline, gauges, long words."""
+
+OF_THE_GUIDE = (("light", "overview"), ("dark", "adapter-traffic"), ("phone", "tenant"))
+"""By mode: README.md shows them, and the playground with answers."""

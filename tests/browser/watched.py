@@ -64,13 +64,14 @@ class Watched:
         for key in keys.split():
             await self.page.keyboard.press(key)
 
-    async def screenshot(self, name: str) -> None:
-        """All of the page, whatever its length, as build/screenshots/NAME.png; nothing where no pictures are taken."""
+    async def screenshot(self, name: str, *, whole: bool = True) -> None:
+        """The page as build/screenshots/NAME.png, whatever its length, or what a screen shows of it; nothing where no
+        pictures are taken."""
         if not self.takes_pictures:
             return
         size = self.page.viewport_size
         assert size is not None
-        height: int = await self.page.evaluate("document.documentElement.scrollHeight")
+        height: int = 0 if not whole else await self.page.evaluate("document.documentElement.scrollHeight")
         await self.page.set_viewport_size({"width": size["width"], "height": max(size["height"], height)})
         path = SCREENSHOTS / f"{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)

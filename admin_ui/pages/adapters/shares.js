@@ -7,7 +7,7 @@ import { Form, Select, useForm } from "../../components/form.js";
 import { Section } from "../../components/page.js";
 import { Table } from "../../components/table.js";
 import { toast } from "../../components/toast.js";
-import { del, post } from "../../lib/api.js";
+import { ApiError, del, post } from "../../lib/api.js";
 import { invalidate, useList } from "../../lib/data.js";
 import { html, useState } from "../../lib/html.js";
 import { useProjectNames, useProjects } from "../../lib/projects.js";
@@ -43,6 +43,7 @@ export function Shares({ adapter }) {
 function Share({ adapter, base, taken, onClose }) {
   const projects = (useProjects() ?? []).filter(({ id, status }) => status !== "archived" && id !== adapter.project_id && !taken.includes(id));
   const form = useForm({ project_id: "" }, async (values) => {
+    if (!values.project_id) throw new ApiError({ message: "Choose the tenant that may call it.", param: "project_id" });
     await post(base, values);
     invalidate(base);
     onClose();

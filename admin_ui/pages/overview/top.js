@@ -7,6 +7,7 @@ import { Choice } from "../../components/tabs.js";
 import { colourOf } from "../../lib/colours.js";
 import { useApi } from "../../lib/data.js";
 import { html } from "../../lib/html.js";
+import { useWhileTraffic } from "../../lib/live.js";
 import { useQuery } from "../../lib/router.js";
 
 const ORDERS = [["requests", "Requests"], ["tokens", "Tokens"], ["cost", "Cost"], ["errors", "Errors"]];
@@ -30,6 +31,7 @@ export function Top({ range, projectId }) {
 
 function List({ title, by, order, range, projectId = null, href }) {
   const top = useApi("/traffic/top", { by, order, start_time: range.start, end_time: range.end, limit: 8, project_ids: projectId ? [projectId] : [] });
+  useWhileTraffic(top.reload);
   const rows = (top.data?.data ?? []).filter(({ id }) => id !== "");
   const value = VALUE[order];
   const max = Math.max(1, ...rows.map(value));

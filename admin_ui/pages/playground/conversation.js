@@ -8,7 +8,7 @@ import { complete } from "./chat.js";
 const COST_TRIES = 6;
 const COST_PAUSE_MS = 1500;
 
-/** {turns, busy, error, send, stop, clear}. A turn: {role, content, model?, stopped?, result?, cost?}. */
+/** {turns, busy, error, send, stop, clear}. A turn: {role, content, model?, stopped?, failed?, result?, cost?}; failed: it had no answer. */
 export function useConversation() {
   const [turns, setTurns] = useState([]);
   const [busy, setBusy] = useState(false);
@@ -19,11 +19,11 @@ export function useConversation() {
   const change = (at, more) => show(kept.current.map((turn, place) => (place === at ? { ...turn, ...more(turn) } : turn)));
   useEffect(() => () => open.current?.abort(), []);
 
-  /** key: of needKey; projectId: whose requests tell what the answer cost. */
+  /** Whether it was answered, or stopped. key: of needKey; projectId: whose requests tell what the answer cost. */
   const send = useCallback(async ({ text, key, model, system, fields, projectId }) => {
     const stopper = new AbortController();
     open.current = stopper;
-    const before = kept.current;
+    const before = kept.current.filter(({ failed }) => !failed);
     const said = [...before, { role: "user", content: text }];
     const at = said.length;
     show([...said, { role: "assistant", content: "", model }]);
@@ -40,10 +40,12 @@ export function useConversation() {
     } catch (failure) {
       if (failure.name === "AbortError") change(at, () => ({ stopped: true }));
       else setError(failure);
-      if (!kept.current[at]?.content) show(failure.name === "AbortError" ? before : said.slice(0, -1));
+      if (!kept.current[at]?.content) show(failure.name === "AbortError" ? before : [...before, { role: "user", content: text, failed: true }]);
+      return failure.name === "AbortError";
     } finally {
       setBusy(false);
     }
+    return true;
   }, []);
   const stop = useCallback(() => open.current?.abort(), []);
   const clear = useCallback(() => (open.current?.abort(), setError(null), show([])), []);

@@ -37,9 +37,9 @@ export function Pane({ label, chat, model, models, projectId, onModel, onRemove,
 }
 
 function Turn({ turn, waits }) {
-  const { role, content, model, stopped, result, cost } = turn;
+  const { role, content, model, stopped, failed, result, cost } = turn;
   return html`<article class="turn ${role}">
-    <h3>${role === "user" ? "You" : model}</h3>
+    <h3>${role === "user" ? "You" : model}${failed && ", not answered"}</h3>
     <div class="turn-text">${content}${waits && html`<i class="caret" aria-hidden="true"></i>`}</div>
     ${(result || stopped) && html`<footer class="turn-facts">
       ${stopped ? html`<span>Stopped by you</span>` : html`<${Facts} result=${result} cost=${cost} />`}

@@ -46,7 +46,7 @@ function Traffic({ id, spend }) {
   const failed = traffic.error && !traffic.error.isMissing && html`<${ErrorBox} error=${traffic.error} what="load the traffic" retry=${traffic.reload} />`;
   if (!rows) return traffic.error ? failed : html`<${Skeleton} height=${132} />`;
   const requests = sumOf(rows, "num_requests");
-  if (requests === 0) return html`${failed}<${NoTraffic} range=${range} />`;
+  if (requests === 0) return html`${failed}<${NoTraffic} id=${id} range=${range} />`;
   const errors = sumOf(rows, "num_errors");
   const latest = [...rows].reverse().find(({ ttft_ms: ttft }) => ttft);
   const times = rows.map(({ at }) => at);
@@ -72,8 +72,8 @@ function Traffic({ id, spend }) {
     </div>`;
 }
 
-function NoTraffic({ range }) {
-  return html`<${Empty} icon="bolt" title="No requests in the ${range.label.toLowerCase()}" action=${html`<${Button} kind="primary" icon="playground" href="/admin/playground">Open the playground<//>`}>The first one shows here within seconds.<//>`;
+function NoTraffic({ id, range }) {
+  return html`<${Empty} icon="bolt" title="No requests in the ${range.label.toLowerCase()}" action=${html`<${Button} kind="primary" icon="playground" href="/admin/playground?project=${id}">Open the playground<//>`}>The first one shows here within seconds.<//>`;
 }
 
 /** A card with the first few of a list and a link to all. */

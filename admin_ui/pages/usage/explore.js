@@ -8,9 +8,11 @@ import { Page } from "../../components/page.js";
 import { Table } from "../../components/table.js";
 import { Choice } from "../../components/tabs.js";
 import { sumOf } from "../../lib/buckets.js";
+import { plural } from "../../lib/format.js";
 import { html } from "../../lib/html.js";
 import { useProjectId } from "../../lib/projects.js";
 import { setQuery, useQuery } from "../../lib/router.js";
+import { can } from "../../lib/session.js";
 import { useRange } from "../../lib/time.js";
 import { requestsHref } from "../requests/query.js";
 import { GROUPS, MAX_ROWS, MEASURES, groupOf, measureOf, useExplored, useFilters, useNameOf } from "./explore_data.js";
@@ -52,7 +54,8 @@ export default function Explore() {
 
 function Lead({ sums, currency, range }) {
   const where = range.name ? `the ${range.label.toLowerCase()}` : range.label;
-  return html`<b><${Money} nanos=${sumOf(sums, "cost_nanos")} currency=${currency} /></b> for <${Num} value=${sumOf(sums, "num_requests")} /> requests and <${Num} value=${sumOf(sums, "input_tokens") + sumOf(sums, "output_tokens")} kind="tokens" /> tokens in ${where}.`;
+  const [cost, requests] = [sumOf(sums, "cost_nanos"), sumOf(sums, "num_requests")];
+  return html`<b><${Money} nanos=${cost} currency=${currency} /></b> for ${plural(requests, "request")} and <${Num} value=${sumOf(sums, "input_tokens") + sumOf(sums, "output_tokens")} kind="tokens" /> tokens in ${where}.${cost === 0 && requests > 0 && can("billing.read") && html` Nothing costs until there are <a href="/admin/usage/prices">prices</a>.`}`;
 }
 
 /** Filters that are on, but for the project, which the switch above shows. */
