@@ -21,7 +21,8 @@ from tests.patience import PATIENCE_S
 Mode = Literal["light", "dark", "phone"]
 SIZES = {"light": (1360, 860), "dark": (1360, 860), "phone": (375, 812)}
 DATABASE = "browser"
-expect.set_options(timeout=PATIENCE_S * 1e3)
+PAGE_PATIENCE_MS = 60_000
+expect.set_options(timeout=PAGE_PATIENCE_MS)
 
 Visit = Callable[..., Awaitable[Watched]]
 """visit(email or None, mode="light") gives a page of somebody who is signed in, or of nobody."""
@@ -96,7 +97,7 @@ async def visit(
     async def visit(email: str | None = OWNER, mode: Mode = "light") -> Watched:
         context = await context_of(email, mode)
         page = Watched(await context.new_page(), browser_house.url, takes_pictures=full)
-        page.page.set_default_timeout(PATIENCE_S * 1e3)
+        page.page.set_default_timeout(PAGE_PATIENCE_MS)
         opened.append(page)
         return page
 
