@@ -1,6 +1,7 @@
 """Conditions that hold now and that somebody should look at, the worst first. They end by themselves when over.
 
-Tenants see those of their own projects; engines, journals, webhooks and deliveries are the operator's.
+Of limits, keys and adapters those who may read them see them, in their own projects; engines, journals, webhooks and
+deliveries are the operator's.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db import alerts as rows
 from gateway.db.journals import LostJournal, lost_journals
 from gateway.tenancy.actor import Actor
+from gateway.tenancy.permissions import projects_with
 
 Severity = Literal["critical", "warning", "info"]
 _ORDER: tuple[Severity, ...] = ("critical", "warning", "info")
@@ -51,18 +53,18 @@ async def list_active_alerts(services: Services, caller: Caller) -> AlertList:
 async def find_alerts(services: AdminServices, caller: Actor) -> list[Alert]:
     """Those that the caller may know of."""
     is_operator = "organization.read" in caller.permissions
-    everywhere = "projects.read" in caller.permissions
-    mine = [id for id, permissions in caller.project_permissions.items() if "projects.read" in permissions]
-    project_ids = None if everywhere else mine
+    organization_id = caller.organization_id
+    limits, keys = projects_with(caller, "limits.read"), projects_with(caller, "keys.read")
+    adapters = projects_with(caller, "adapters.read")
     found = list(_of_this_gateway(services)) if is_operator else []
     async with services.database.acquire() as conn:
-        found += map(_limit, await rows.full_limits(conn, caller.organization_id, project_ids))
-        found += map(_key, await rows.ending_keys(conn, caller.organization_id, project_ids))
-        found += map(_version, await rows.rejected_versions(conn, caller.organization_id, project_ids))
+        found += map(_limit, await rows.full_limits(conn, organization_id, limits))
+        found += map(_key, await rows.ending_keys(conn, organization_id, keys))
+        found += map(_version, await rows.rejected_versions(conn, organization_id, adapters))
         if is_operator:
             found += _journals(await lost_journals(conn))
-            found += map(_webhook, await rows.failing_webhooks(conn, caller.organization_id))
-            found += map(_delivery, await rows.failing_deliveries(conn, caller.organization_id))
+            found += map(_webhook, await rows.failing_webhooks(conn, organization_id))
+            found += map(_delivery, await rows.failing_deliveries(conn, organization_id))
     return found
 
 
@@ -99,7 +101,7 @@ def _of_this_gateway(services: AdminServices) -> Iterator[Alert]:
 
 def _limit(row: rows.FullLimit) -> Alert:
     whose = f"tenant {row.project_name}" if row.project_name else "the organization"
-    href = f"/admin/tenants/{row.project_id}/limits" if row.project_id else "/admin/system/status"
+    href = f"/admin/tenants/{row.project_id}/limits" if row.project_id else "/admin/system/limits"
     percent, is_full = 100 * row.taken // row.max, row.taken >= row.max
     if row.unit == "cost_nanos" and row.window == "none" and row.project_id:
         return Alert(

@@ -15,12 +15,14 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 import msgspec
 from litestar.datastructures import MultiDict
 
+from gateway.admin.common import instant
 from gateway.admin.paging import wrong_value
 from gateway.api.shape import Shape, shape
 from gateway.db.usage_sums import SumQuery, Width
 from gateway.errors import InvalidRequest
 from gateway.principal import Permission
 from gateway.tenancy.actor import Actor
+from gateway.tenancy.permissions import projects_with
 
 PERMISSION: Permission = "billing.read"
 MAX_VALUES = 100
@@ -130,8 +132,8 @@ def sum_query(params: MultiDict[Any], buckets: BucketQuery, caller: Actor, group
     return SumQuery(
         organization_id=caller.organization_id,
         width=buckets.bounds.width,
-        start=_instant(buckets.start),
-        end=_instant(buckets.end),
+        start=instant(buckets.start),
+        end=instant(buckets.end),
         project_ids=read_projects(params, caller),
         api_key_ids=read_values(params, "api_key_ids"),
         user_ids=read_values(params, "user_ids"),
@@ -166,9 +168,9 @@ def read_projects(params: MultiDict[Any], caller: Actor, permission: Permission 
     """Those that are asked for and in which the caller has the permission, None for all of the organization. Another
     one's project is as one that was never used."""
     wanted = read_values(params, "project_ids")
-    if permission in caller.permissions:
+    visible = projects_with(caller, permission)
+    if visible is None:
         return wanted or None
-    visible = [id for id, permissions in caller.project_permissions.items() if permission in permissions]
     return [project_id for project_id in visible if not wanted or project_id in wanted]
 
 
@@ -204,7 +206,3 @@ def _read_cursor(text: str) -> int | None:
     except (binascii.Error, ValueError):
         return None
     return int(decoded) if decoded.isascii() and decoded.isdecimal() and len(decoded) <= 10 else None
-
-
-def _instant(unix_s: int) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(unix_s, datetime.UTC)

@@ -54,11 +54,15 @@ def seconds_or_none(time: datetime.datetime | None) -> int | None:
     return int(time.timestamp()) if time else None
 
 
+def instant(unix_s: int) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(unix_s, datetime.UTC)
+
+
 def expiry(expires_at: int | None) -> datetime.datetime | None:
     """Raises InvalidRequest for a time that has passed."""
     if expires_at is None:
         return None
-    at = datetime.datetime.fromtimestamp(expires_at, datetime.UTC)
+    at = instant(expires_at)
     if at <= datetime.datetime.now(datetime.UTC):
         raise wrong_value("expires_at", "it has passed")
     return at

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -15,6 +15,7 @@ from gateway.admin.services import AdminServices, Caller, Services
 from gateway.backends.picture import EnginePicture, State
 from gateway.db.journals import living_gateways
 from gateway.db.names import NamedContent, named_contents, project_names
+from gateway.tenancy.permissions import projects_with
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -43,7 +44,8 @@ class EngineTenant(msgspec.Struct, frozen=True):
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """As of its last heartbeat. id: of its process, "" before one was ever there. since: Unix seconds at which the
     state began. num_running, num_waiting: choices. *_per_s, step_ms_p50: over the last ten seconds. device, dtype: ""
-    while none was there that says so. tenants: the busiest ones."""
+    while none was there that says so. resident_adapters: those that the caller may read of. tenants: the busiest ones.
+    """
 
     id: str
     model: str
@@ -100,13 +102,14 @@ async def list_engines(services: Services, caller: Caller) -> EngineList:
     async with services.database.acquire() as conn:
         engines = await named_engines(conn, services, caller.organization_id)
         gateways = await living_gateways(conn)
-    shown = [
+    adapters_of = projects_with(caller, "adapters.read")
+    running = [
         RunningGateway(
             each.id, each.version, seconds_or_none(each.started_at), seconds(each.heard_at), each.open_requests
         )
         for each in gateways
     ]
-    return EngineList(engines, shown)
+    return EngineList([only_adapters_of(each, adapters_of) for each in engines], running)
 
 
 async def named_engines(conn: Connection, services: AdminServices, organization_id: str) -> list[Engine]:
@@ -117,6 +120,14 @@ async def named_engines(conn: Connection, services: AdminServices, organization_
     contents = await named_contents(conn, organization_id, {key.partition(".")[0] for key in keys}) if keys else []
     names = await project_names(conn, organization_id, tenants) if tenants else {}
     return [engine_wire(each, contents, names) for each in pictures]
+
+
+def only_adapters_of(engine: Engine, project_ids: Collection[str] | None) -> Engine:
+    """As it is, but for the adapters of other projects. None: of all."""
+    if project_ids is None:
+        return engine
+    shown = [each for each in engine.resident_adapters if each.project_id in project_ids]
+    return msgspec.structs.replace(engine, resident_adapters=shown)
 
 
 def engine_wire(picture: EnginePicture, contents: Sequence[NamedContent], names: dict[str, str]) -> Engine:

@@ -17,7 +17,7 @@ from litestar import Request, get
 from litestar.response.base import ASGIResponse
 
 from gateway.admin.access import COOKIE, needs
-from gateway.admin.engines import Engine, EngineTenant, ResidentAdapter, named_engines
+from gateway.admin.engines import Engine, EngineTenant, ResidentAdapter, named_engines, only_adapters_of
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.api.shape import shape
 from gateway.api.sse import open_stream
@@ -25,8 +25,8 @@ from gateway.backends.picture import State
 from gateway.db.changes import Change
 from gateway.db.traffic import TrafficQuery, traffic_sums
 from gateway.errors import GatewayError
-from gateway.principal import Permission
 from gateway.tenancy.actor import Actor
+from gateway.tenancy.permissions import projects_with
 
 ENGINES_EVERY_S, TRAFFIC_EVERY_S, CHECK_EVERY_S, HEARTBEAT_EVERY_S = 1.0, 2.0, 5.0, 15.0
 TICK_S = 1.0
@@ -125,7 +125,7 @@ class _Watcher:
                 if due["engines"] <= now_s:
                     due["engines"] = now_s + ENGINES_EVERY_S
                     yield _event("engines", await self._engines())
-                if due["traffic"] <= now_s and (projects := self._where("billing.read")) != []:
+                if due["traffic"] <= now_s and (projects := projects_with(self.caller, "billing.read")) != []:
                     due["traffic"] = now_s + TRAFFIC_EVERY_S
                     yield _event("traffic", await self._traffic(projects))
                 await self._pause()
@@ -142,11 +142,6 @@ class _Watcher:
             await asyncio.sleep(0.05)  # several changes of one moment are told together
         self._woken.clear()
 
-    def _where(self, permission: Permission) -> list[str] | None:
-        if permission in self.caller.permissions:
-            return None
-        return sorted(id for id, within in self.caller.project_permissions.items() if permission in within)
-
     async def _engines(self) -> EnginesNow:
         organization_id = self.caller.organization_id
 
@@ -154,7 +149,9 @@ class _Watcher:
             async with self._services.database.acquire() as conn:
                 return await named_engines(conn, self._services, organization_id)
 
-        engines = await self._all.once(("engines", organization_id), ENGINES_EVERY_S, look)
+        adapters_of = projects_with(self.caller, "adapters.read")
+        all_engines = await self._all.once(("engines", organization_id), ENGINES_EVERY_S, look)
+        engines = [only_adapters_of(each, adapters_of) for each in all_engines]
         if "organization.read" in self.caller.permissions:
             return EnginesNow(engines)
         mine = self.caller.project_permissions
@@ -166,7 +163,7 @@ class _Watcher:
                     each.state,
                     each.since,
                     [tenant for tenant in each.tenants if tenant.project_id in mine],
-                    [adapter for adapter in each.resident_adapters if adapter.project_id in mine],
+                    each.resident_adapters,
                 )
                 for each in engines
             ]
@@ -196,7 +193,7 @@ class _Watcher:
             rates = (each / seconds for each in (requests, errors, input_tokens + output_tokens))
             return TrafficNow(seconds, requests, errors, input_tokens, output_tokens, *rates)
 
-        key = ("traffic", organization_id, None if projects is None else tuple(projects))
+        key = ("traffic", organization_id, None if projects is None else tuple(sorted(projects)))
         return await self._all.once(key, TRAFFIC_EVERY_S, look)
 
 
@@ -210,18 +207,18 @@ async def watch_live(request: Request[Any, Any, Any], services: Services, caller
     time for a login or a key; members of projects see their own."""
     token, header = request.cookies.get(COOKIE), request.headers.get("authorization")
 
+    async def rights() -> object:
+        """What the caller may do, as it is now. Raises as the guard does for who may do nothing any more."""
+        if caller.kind == "api_key":
+            return (await services.authenticator.authenticate(header, caller.address)).permissions
+        found = await services.logins.find(token or "", caller.address, asyncio.get_running_loop().time())
+        return found.role, found.memberships
+
     async def may_go_on() -> bool:
         try:
-            if caller.kind == "api_key":
-                await services.authenticator.authenticate(header, caller.address)
-                return True
-            found = await services.logins.find(token or "", caller.address, asyncio.get_running_loop().time())
+            return await rights() == at_first
         except GatewayError:
             return False
-        return (found.role, found.memberships) == at_first
 
-    at_first = None
-    if caller.kind == "user":
-        began = await services.logins.find(token or "", caller.address, asyncio.get_running_loop().time())
-        at_first = (began.role, began.memberships)
+    at_first = await rights()
     return await open_stream(request, _Watcher(services, caller, may_go_on).events())

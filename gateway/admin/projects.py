@@ -16,7 +16,7 @@ from gateway.admin.services import AdminServices, Caller, Services
 from gateway.db import audit, projects
 from gateway.errors import Conflict
 from gateway.tenancy.actor import Actor
-from gateway.tenancy.permissions import no_such_project
+from gateway.tenancy.permissions import no_such_project, projects_with
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -73,7 +73,7 @@ class ProjectController(Controller):
         """Those that the caller may see."""
         query = read_list_query(request.query_params)
         archived = read_flag(request.query_params, "include_archived")
-        name, only = request.query_params.get("name"), _visible(caller)
+        name, only = request.query_params.get("name"), projects_with(caller, "projects.read")
         async with services.database.acquire() as conn:
             if name is not None:
                 found = await projects.find_project(conn, caller.organization_id, name)
@@ -210,14 +210,7 @@ def _merged(row: projects.ProjectRow, wanted: ModifyProject) -> projects.Project
     return msgspec.structs.replace(row, **given)
 
 
-def _visible(caller: Actor) -> frozenset[str] | None:
-    """Ids of the projects that the caller may see, None for all of the organization."""
-    if "projects.read" in caller.permissions:
-        return None
-    return frozenset(id for id, permissions in caller.project_permissions.items() if "projects.read" in permissions)
-
-
-async def _is_visible(conn: Connection, organization_id: str, project_id: str, only: frozenset[str] | None) -> bool:
+async def _is_visible(conn: Connection, organization_id: str, project_id: str, only: list[str] | None) -> bool:
     if only is not None and project_id not in only:
         return False
     return await projects.get_project(conn, organization_id, project_id) is not None

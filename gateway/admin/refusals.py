@@ -22,6 +22,7 @@ from gateway.errors import NotFound
 from gateway.limits.limit import Scope, Unit, Window
 from gateway.principal import Permission
 from gateway.tenancy.actor import Actor
+from gateway.tenancy.permissions import has_permission
 
 PERMISSION: Permission = "limits.read"
 PROJECTS = list_params("project_ids")
@@ -94,7 +95,7 @@ class RefusalController(Controller):
         are found."""
         async with services.database.acquire() as conn:
             row = await rows.find_refusal(conn, caller.organization_id, request_id)
-        if row is None or not _may_see(caller, row.project_id):
+        if row is None or not has_permission(caller, PERMISSION, row.project_id):
             raise NotFound(f"No refused request has the id '{request_id}'.", param="request_id")
         shown = msgspec.structs.replace(_wire(row), request_id=request_id)
         limit = shown.limit
@@ -135,11 +136,6 @@ def _number(after: str) -> int:
     if not (after.startswith("ref_") and digits.isascii() and digits.isdecimal() and len(digits) <= 18):
         raise unknown_cursor(after)
     return int(digits)
-
-
-def _may_see(caller: Actor, project_id: str) -> bool:
-    within = caller.project_permissions.get(project_id, frozenset())
-    return PERMISSION in caller.permissions or PERMISSION in within
 
 
 def _wire(row: rows.RefusalRow) -> Refusal:

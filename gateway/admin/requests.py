@@ -14,6 +14,7 @@ from litestar.params import FromPath
 
 from gateway.admin.access import needs
 from gateway.admin.buckets import MAX_VALUES, list_params, read_projects, read_time, read_values
+from gateway.admin.common import instant
 from gateway.admin.paging import read_list_query, wrong_value
 from gateway.admin.projects import existing_project
 from gateway.admin.services import AdminServices, Caller, Services
@@ -22,6 +23,7 @@ from gateway.db import requests as rows
 from gateway.db.prices import currency_of
 from gateway.errors import NotFound
 from gateway.tenancy.actor import Actor
+from gateway.tenancy.permissions import has_permission
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -36,7 +38,8 @@ Status = Literal["completed", "cancelled", "error"]
 
 class RequestOut(msgspec.Struct, frozen=True):
     """id: what the reply's x-request-id said. Tokens and cost: of all its prompts and attempts; times in ms, those of
-    the first prompt, as the gateway saw them. created_at, finished_at: Unix seconds, with a fraction."""
+    the first prompt, as the gateway saw them; tpot_ms: per output token of that prompt. created_at, finished_at: Unix
+    seconds, with a fraction."""
 
     id: str
     project_id: str
@@ -138,7 +141,7 @@ class RequestController(Controller):
         """One of the last 92 days, with every attempt and what its price is made of."""
         async with services.database.acquire() as conn:
             row = await rows.find_request(conn, caller.organization_id, request_id)
-            if row is None or not _may_see(caller, row.project_id):
+            if row is None or not has_permission(caller, "billing.read", row.project_id):
                 raise NotFound(f"No request has the id '{request_id}'.", param="request_id")
             attempts = await rows.list_attempts(conn, caller.organization_id, row)
             currency = await currency_of(conn, caller.organization_id)
@@ -201,11 +204,6 @@ async def _only(conn: Connection, query: rows.RequestQuery, request_id: str) -> 
     return rows.RequestsFound([row] if row is not None and fits else [], None)
 
 
-def _may_see(caller: Actor, project_id: str) -> bool:
-    within = caller.project_permissions.get(project_id, frozenset())
-    return "billing.read" in caller.permissions or "billing.read" in within
-
-
 def read_window(params: MultiDict[Any]) -> tuple[datetime.datetime, datetime.datetime]:
     """From start_time up to end_time. Raises InvalidRequest naming the parameter."""
     now_s = int(datetime.datetime.now(datetime.UTC).timestamp())
@@ -215,7 +213,7 @@ def read_window(params: MultiDict[Any]) -> tuple[datetime.datetime, datetime.dat
         raise wrong_value("start_time", "it must be before end_time, and in the past")
     if end_s - start_s > MAX_WINDOW_S:
         raise wrong_value("start_time", f"it must be at most {MAX_WINDOW_S // 86_400} days before end_time")
-    return datetime.datetime.fromtimestamp(start_s, datetime.UTC), datetime.datetime.fromtimestamp(end_s, datetime.UTC)
+    return instant(start_s), instant(end_s)
 
 
 def cursor(key: rows.RequestKey) -> str:
@@ -230,7 +228,7 @@ def read_cursor(text: str) -> rows.RequestKey:
         microseconds, slash, request_id = decoded.partition("/")
         if not (slash and "\0" not in request_id and microseconds.isascii() and microseconds.isdecimal()):
             raise ValueError
-        at = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(microseconds=int(microseconds))
+        at = instant(0) + datetime.timedelta(microseconds=int(microseconds))
     except (binascii.Error, ValueError, OverflowError):
         raise wrong_value("after", "it is not the last_id of a page of this list") from None
     return rows.RequestKey(at, request_id)
@@ -274,10 +272,10 @@ def status_of(finish_reason: str) -> Status:
 
 
 def _tpot_ms(row: rows.RequestRow) -> float | None:
-    """Time per output token after the first."""
-    if row.ttft_ms is None or row.latency_ms is None or row.completion_tokens < 2:
+    """Time per output token after the first, of the attempt whose times are shown."""
+    if row.ttft_ms is None or row.latency_ms is None or row.timed_tokens < 2:
         return None
-    return max(0.0, row.latency_ms - row.ttft_ms) / (row.completion_tokens - 1)
+    return max(0.0, row.latency_ms - row.ttft_ms) / (row.timed_tokens - 1)
 
 
 def _attempt(row: rows.AttemptRow) -> Attempt:

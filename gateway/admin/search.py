@@ -13,8 +13,7 @@ from gateway.admin.services import Caller, Services
 from gateway.api.shape import shape
 from gateway.db import find
 from gateway.db.requests import find_request
-from gateway.principal import Permission
-from gateway.tenancy.actor import Actor
+from gateway.tenancy.permissions import has_permission, projects_with
 
 MAX_RESULTS = 20
 MAX_EACH = 8
@@ -23,7 +22,7 @@ REQUEST_ID_PREFIX = "req_"
 
 
 class SearchResult(msgspec.Struct, frozen=True):
-    """href: where in the dashboard it is."""
+    """href: where in the dashboard it is, opened."""
 
     kind: Literal["project", "api_key", "adapter", "user", "request"]
     id: str
@@ -52,28 +51,16 @@ async def search(request: Request[Any, Any, Any], services: Services, caller: Ca
     async with services.database.acquire() as conn:
         if given.startswith(REQUEST_ID_PREFIX):
             row = await find_request(conn, organization_id, given)
-            if row is not None and _sees(caller, "billing.read", row.project_id):
-                href = f"/admin/requests/{given}"
-                results.append(SearchResult("request", given, given, row.project_id, href))
-        found += await find.find_projects(conn, organization_id, _where(caller, "projects.read"), text, MAX_EACH)
-        found += await find.find_adapters(conn, organization_id, _where(caller, "adapters.read"), text, MAX_EACH)
-        found += await find.find_keys(conn, organization_id, _where(caller, "keys.read"), text, MAX_EACH)
+            if row is not None and has_permission(caller, "billing.read", row.project_id):
+                id, href = row.request_id, f"/admin/requests/{row.request_id}"
+                results.append(SearchResult("request", id, id, row.project_id, href))
+        found += await find.find_projects(conn, organization_id, projects_with(caller, "projects.read"), text, MAX_EACH)
+        found += await find.find_adapters(conn, organization_id, projects_with(caller, "adapters.read"), text, MAX_EACH)
+        found += await find.find_keys(conn, organization_id, projects_with(caller, "keys.read"), text, MAX_EACH)
         if "users.read" in caller.permissions:
             found += await find.find_users(conn, organization_id, text, MAX_EACH)
     results += [SearchResult(each.kind, each.id, each.name, each.project_id, _href(each)) for each in found]
     return SearchResults(results[:MAX_RESULTS])
-
-
-def _where(caller: Actor, permission: Permission) -> list[str] | None:
-    """Projects in which the caller has it, None for all."""
-    if permission in caller.permissions:
-        return None
-    return [id for id, permissions in caller.project_permissions.items() if permission in permissions]
-
-
-def _sees(caller: Actor, permission: Permission, project_id: str) -> bool:
-    where = _where(caller, permission)
-    return where is None or project_id in where
 
 
 def _href(found: find.Found) -> str:
@@ -81,7 +68,8 @@ def _href(found: find.Found) -> str:
         case "project":
             return f"/admin/tenants/{found.id}/overview"
         case "api_key":
-            return f"/admin/tenants/{found.project_id}/keys"
+            return f"/admin/tenants/{found.project_id}/keys?key={found.id}"
         case "adapter":
             return f"/admin/adapters/{found.project_id}/{found.name}"
-    return "/admin/system/users"
+        case "user":
+            return f"/admin/system/users?user={found.id}"

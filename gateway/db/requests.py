@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 MAX_SCANNED = 20_000
 """Rows of the ledger that one page looks at for those that its filters let through."""
 
-FEW_PROJECTS = 5
-"""Up to so many are looked through one by one, and more as a part of all."""
-
 LOOK_BACK = datetime.timedelta(days=92)
 """How far back a request is found by its id alone."""
 
@@ -35,7 +32,9 @@ class RequestKey(msgspec.Struct, frozen=True):
 
 class RequestQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Created from start up to end, and after `after` in the order of the list. project_ids None: the whole
-    organization; other lists: empty ones do not filter. finish_reasons: as the attempt's first record has it."""
+    organization; other lists: empty ones do not filter. finish_reasons: as the attempt's first record has it.
+
+    With project_ids no row of another project is looked at: neither a page's end nor its length tells of one."""
 
     organization_id: str
     start: datetime.datetime
@@ -51,12 +50,20 @@ class RequestQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_filtered(self) -> bool:
-        in_many = self.project_ids is not None and len(self.project_ids) > FEW_PROJECTS
-        return in_many or any((self.models, self.api_key_ids, self.adapter_ids, self.finish_reasons))
+        return any((self.models, self.api_key_ids, self.adapter_ids, self.finish_reasons))
+
+    @property
+    def scan_limit(self) -> int:
+        """Rows to look at, of each project where they are named."""
+        least = 4 * self.limit
+        if self.is_filtered:
+            least = max(least, self.max_scanned // max(1, len(self.project_ids or ())))
+        return min(least, self.max_scanned)
 
 
 class RequestRow(msgspec.Struct, frozen=True):
-    """What its attempts and prompts come to. Times in ms, of the first prompt's last attempt."""
+    """What its attempts and prompts come to. Times in ms, of the first prompt's last attempt, which had timed_tokens
+    come out of it."""
 
     request_id: str
     project_id: str
@@ -75,6 +82,7 @@ class RequestRow(msgspec.Struct, frozen=True):
     queue_ms: float
     ttft_ms: float | None
     latency_ms: float | None
+    timed_tokens: int
     cost_nanos: int
     created_at: datetime.datetime
     finished_at: datetime.datetime
@@ -107,28 +115,34 @@ _OF_ORGANIZATION = """
           AND ($8::text[] = '{}' OR s.model = ANY ($8)) AND ($9::text[] = '{}' OR s.api_key_id = ANY ($9))
           AND ($10::text[] = '{}' OR s.adapter_id = ANY ($10))
           AND ($11::text[] = '{}' OR s.finish_reason = ANY ($11))
-          AND ($12::text[] IS NULL OR s.project_id = ANY ($12))
         ORDER BY s.created_at DESC, s.request_id DESC LIMIT $7
     )
-    SELECT f.created_at, f.request_id, f.project_id, e.num_seen, e.last_at, e.last_id
+    SELECT f.created_at, f.request_id, f.project_id, e.is_cut, e.last_at, e.last_id
     FROM (
-        SELECT (SELECT count(*) FROM seen) AS num_seen, o.created_at AS last_at, o.request_id AS last_id
+        SELECT (SELECT count(*) FROM seen) = $6 AS is_cut, o.created_at AS last_at, o.request_id AS last_id
         FROM seen o ORDER BY o.created_at, o.request_id LIMIT 1
     ) e LEFT JOIN found f ON true
     ORDER BY f.created_at DESC, f.request_id DESC
 """
+# What is older than the last row looked at of some project may have newer ones beside it: it is for a next page.
 _OF_PROJECTS = """
-    WITH seen AS MATERIALIZED (
+    WITH looked_at AS MATERIALIZED (
         SELECT c.* FROM unnest($12::text[]) AS p (project_id)
         CROSS JOIN LATERAL (
             SELECT l.request_id, l.created_at, l.project_id, l.api_key_id, l.model, l.adapter_id, l.finish_reason,
-                   l.attempt = 0 AND counts_as_request(l.kind, l.revision, l.request_id) AS is_request
+                   l.attempt = 0 AND counts_as_request(l.kind, l.revision, l.request_id) AS is_request,
+                   row_number() OVER (ORDER BY l.created_at DESC, l.request_id DESC) AS place
             FROM ledger l
             WHERE l.project_id = p.project_id AND l.organization_id = $1 AND l.created_at >= $2 AND l.created_at < $3
               AND l.created_at <= $4 AND (l.created_at, l.request_id) < ($4, $5)
             ORDER BY l.created_at DESC, l.request_id DESC LIMIT $6
         ) c
-        ORDER BY c.created_at DESC, c.request_id DESC LIMIT $6
+    ), border AS (
+        SELECT created_at, request_id FROM looked_at WHERE place = $6
+        ORDER BY created_at DESC, request_id DESC LIMIT 1
+    ), seen AS MATERIALIZED (
+        SELECT a.* FROM looked_at a LEFT JOIN border b ON true
+        WHERE b.request_id IS NULL OR (a.created_at, a.request_id) >= (b.created_at, b.request_id)
     ), found AS (
         SELECT s.created_at, s.request_id, s.project_id FROM seen s
         WHERE s.is_request
@@ -137,9 +151,9 @@ _OF_PROJECTS = """
           AND ($11::text[] = '{}' OR s.finish_reason = ANY ($11))
         ORDER BY s.created_at DESC, s.request_id DESC LIMIT $7
     )
-    SELECT f.created_at, f.request_id, f.project_id, e.num_seen, e.last_at, e.last_id
+    SELECT f.created_at, f.request_id, f.project_id, e.is_cut, e.last_at, e.last_id
     FROM (
-        SELECT (SELECT count(*) FROM seen) AS num_seen, o.created_at AS last_at, o.request_id AS last_id
+        SELECT EXISTS (SELECT FROM border) AS is_cut, o.created_at AS last_at, o.request_id AS last_id
         FROM seen o ORDER BY o.created_at, o.request_id LIMIT 1
     ) e LEFT JOIN found f ON true
     ORDER BY f.created_at DESC, f.request_id DESC
@@ -149,7 +163,7 @@ _OF_PROJECTS = """
 _WHOLE = """
     SELECT w.request_id, w.project_id, k.api_key_id, k.endpoint, k.model, k.adapter_id, k.adapter_version, k.stream,
            k.service_tier, k.finish_reason, k.prompt_tokens, k.cached_tokens, k.completion_tokens, k.discarded_tokens,
-           k.queue_ms, k.ttft_ms, k.latency_ms, k.cost_nanos, w.created_at, k.finished_at
+           k.queue_ms, k.ttft_ms, k.latency_ms, k.timed_tokens, k.cost_nanos, w.created_at, k.finished_at
     FROM unnest($2::text[], $3::text[], $4::timestamptz[]) WITH ORDINALITY
         AS w (request_id, project_id, created_at, place)
     CROSS JOIN LATERAL (
@@ -166,10 +180,16 @@ _WHOLE = """
                    FILTER (WHERE r.request_id = w.request_id AND r.revision = 0))[1] AS ttft_ms,
                (array_agg(r.latency_ms ORDER BY r.attempt DESC)
                    FILTER (WHERE r.request_id = w.request_id AND r.revision = 0))[1] AS latency_ms,
+               coalesce(sum(r.completion_tokens) FILTER (
+                   WHERE r.request_id = w.request_id AND r.attempt = r.last_attempt), 0)::bigint AS timed_tokens,
                sum(r.cost_nanos)::bigint AS cost_nanos, max(r.finished_at) AS finished_at
-        FROM ledger r
-        WHERE r.organization_id = $1 AND r.project_id = w.project_id AND r.created_at = w.created_at
-          AND r.created_at BETWEEN $5 AND $6 AND split_part(r.request_id, '.', 1) = w.request_id AND r.kind = 'usage'
+        FROM (
+            SELECT l.*, max(l.attempt) OVER (PARTITION BY l.request_id) AS last_attempt
+            FROM ledger l
+            WHERE l.organization_id = $1 AND l.project_id = w.project_id AND l.created_at = w.created_at
+              AND l.created_at BETWEEN $5 AND $6 AND split_part(l.request_id, '.', 1) = w.request_id
+              AND l.kind = 'usage'
+        ) r
     ) k
     ORDER BY w.place
 """
@@ -178,22 +198,19 @@ _WHOLE = """
 async def list_requests(conn: Connection, query: RequestQuery) -> RequestsFound:
     """Newest first. Fewer rows than the limit with a next key: those that were looked at are behind it."""
     after = query.after or RequestKey(query.end, "")
-    max_scanned = query.max_scanned if query.is_filtered else min(query.max_scanned, 4 * query.limit)
     values: list[object] = [query.organization_id, query.start, query.end, after.created_at, after.request_id]
-    values += [max_scanned, query.limit + 1, list(query.models), list(query.api_key_ids), list(query.adapter_ids)]
-    values += [list(query.finish_reasons)]
-    values += [None if query.project_ids is None else list(query.project_ids)]
-    in_few = query.project_ids is not None and len(query.project_ids) <= FEW_PROJECTS
-    if in_few:
-        found = await conn.fetch(_OF_PROJECTS, *values)
-    else:
+    values += [query.scan_limit, query.limit + 1, list(query.models), list(query.api_key_ids)]
+    values += [list(query.adapter_ids), list(query.finish_reasons)]
+    if query.project_ids is None:
         found = await conn.fetch(_OF_ORGANIZATION, *values)
+    else:
+        found = await conn.fetch(_OF_PROJECTS, *values, list(query.project_ids))
     keys = [row for row in found if row["request_id"] is not None]
     shown = keys[: query.limit]
     next_key = None
     if len(keys) > query.limit:
         next_key = RequestKey(shown[-1]["created_at"], shown[-1]["request_id"])
-    elif found and found[0]["num_seen"] == max_scanned:
+    elif found and found[0]["is_cut"]:
         next_key = RequestKey(found[0]["last_at"], found[0]["last_id"])
     if not shown:
         return RequestsFound([], next_key)
@@ -211,7 +228,8 @@ _FIND = """
 
 
 async def find_request(conn: Connection, organization_id: str, request_id: str) -> RequestRow | None:
-    """One of the last LOOK_BACK; None where the organization had none of this id."""
+    """One of the last LOOK_BACK, by its own id or one of its prompts'; None where the organization had none."""
+    request_id = request_id.partition(".")[0]
     found = await conn.fetchrow(_FIND, organization_id, request_id, LOOK_BACK)
     if found is None:
         return None

@@ -47,8 +47,8 @@ def _matches(*patterns: str) -> Callable[[str], Iterable[Span]]:
     return lambda text: (match.span() for match in compiled.finditer(text))
 
 
-# Up to the dashes of its end, which may be cut off.
-_PRIVATE_KEY = r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]*+(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?"
+# Up to the five dashes of its end, which may be cut off; those that are encrypted have headers, with fewer of them.
+_PRIVATE_KEY = r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?:[^-]|-(?!----))*+(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?"
 
 _JWT = r"eyJ[\w-]{16,}+(?:\.[\w=-]++){0,4}"  # RFC 7519; all JSON begins so in base64
 

@@ -76,6 +76,18 @@ def of_scopes(scopes: Iterable[Scope]) -> frozenset[Permission]:
     return frozenset[Permission]().union(*(OF_SCOPE[scope] for scope in scopes))
 
 
+def has_permission(actor: Actor, permission: Permission, project_id: str) -> bool:
+    """In the whole organization, or in that project."""
+    return permission in actor.permissions or permission in actor.project_permissions.get(project_id, frozenset())
+
+
+def projects_with(actor: Actor, permission: Permission) -> list[str] | None:
+    """Ids of the projects in which the actor has it, None for all of the organization."""
+    if permission in actor.permissions:
+        return None
+    return [id for id, permissions in actor.project_permissions.items() if permission in permissions]
+
+
 def authorize(actor: Actor, permission: Permission, project_id: str | None) -> None:
     """Let the actor do it in the whole organization or, where project_id is given, in that project.
 

@@ -26,10 +26,12 @@ async def alerts(client: httpx.AsyncClient) -> list[dict[str, Any]]:
     return found
 
 
-async def member(server: AdminServer, project_id: str, email: str = "ann@acme.example.com") -> str:
+async def member(
+    server: AdminServer, project_id: str, email: str = "ann@acme.example.com", role: str = "viewer"
+) -> str:
     user = await server.user(email, None)
     async with server.client(server.operator_key) as operator:
-        await operator.post(f"/projects/{project_id}/users", json={"user_id": user["id"], "role": "viewer"})
+        await operator.post(f"/projects/{project_id}/users", json={"user_id": user["id"], "role": role})
     return email
 
 
@@ -85,6 +87,16 @@ async def test_each_condition_is_told_once_and_tenants_hear_of_their_own(databas
             mine = await alerts(ann)
         assert [each["code"] for each in mine] == ["limit_exhausted", "adapter_rejected", "key_expires_soon"]
         assert {each["project_id"] for each in mine} == {acme.project_id}
+        async with server.person(await member(server, acme.project_id, "bo@acme.example.com", "billing")) as bo:
+            assert [each["code"] for each in await alerts(bo)] == ["limit_exhausted", "key_expires_soon"]
+
+
+async def test_a_limit_of_the_organization_leads_to_its_page(server: AdminServer, books: Books) -> None:
+    async with server.client(server.operator_key) as operator:
+        await operator.post("/limits", json={"unit": "requests", "window": "day", "max": 1})
+        await books.write(books.event("req_a"))
+        (full,) = await alerts(operator)
+    assert (full["code"], full["href"]) == ("limit_exhausted", "/admin/system/limits")
 
 
 @pytest.fixture
@@ -119,6 +131,10 @@ async def test_things_are_found_by_what_people_know_of_them(server: AdminServer,
             ("user", email),
         ]
         assert await found(operator, public) == [("api_key", "The Acme key")]
+        hrefs = [each["href"] for each in (await operator.get("/search", params={"q": "acme"})).json()["data"][3:]]
+        user = next(each for each in (await operator.get("/users")).json()["data"] if each["email"] == email)
+        keys = f"/admin/tenants/{books.project_id}/keys?key={key['id']}"
+        assert hrefs == [keys, f"/admin/system/users?user={user['id']}"]
         assert await found(operator, books.project_id) == [("project", "acme")]
         assert await found(operator, "req_acme") == [("request", "req_acme")]
         assert await found(operator, "req_theirs") == await found(operator, "%") == await found(operator, "_") == []

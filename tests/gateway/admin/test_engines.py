@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from adapters.ref import content_key
@@ -24,6 +26,15 @@ async def add_adapter(database: Database, project_id: str, name: str) -> None:
 
     async with database.acquire() as conn:
         await put_adapter(conn, project_id, name, digest=DIGEST, rank=2, size_bytes=10)
+
+
+async def first_lines(reply: httpx.Response, count: int, start: str) -> AsyncIterator[str]:
+    async for line in reply.aiter_lines():
+        if line.startswith(start):
+            yield line
+            count -= 1
+        if not count:
+            return
 
 
 async def test_engines_name_the_callers_adapters_and_tenants_and_nobody_elses(
@@ -52,6 +63,13 @@ async def test_engines_name_the_callers_adapters_and_tenants_and_nobody_elses(
         assert [(each["name"], each["project_name"]) for each in shown["resident_adapters"]] == [("pirate", "acme")]
         assert [(each["name"], each["num_running"]) for each in shown["tenants"]] == [("acme", 2)]
         assert (gone["state"], gone["kv_blocks_total"], gone["resident_adapters"]) == ("unreachable", 0, [])
+        await server.user("books@example.com", "billing")
+        async with server.person("books@example.com") as accountant:
+            shown, _ = (await accountant.get("/engines")).json()["data"]
+            assert (shown["num_running"], shown["resident_adapters"]) == (3, [])
+            async with accountant.stream("GET", "/live") as reply:
+                (event,) = [line async for line in first_lines(reply, 1, "data: {")]
+        assert '"num_running":3' in event and "pirate" not in event
 
 
 async def test_gateways_are_those_that_were_heard_of_lately(database: Database, tmp_path: Path) -> None:

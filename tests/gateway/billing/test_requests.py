@@ -118,6 +118,7 @@ async def test_a_request_is_what_its_prompts_and_late_counts_come_to(
     lines = attempts[1]["price_lines"]
     assert [(line["item"], line["tokens"]) for line in lines] == [("input", 96), ("cached input", 4), ("output", 5)]
     assert sum(line["cost_nanos"] for each in attempts for line in each["price_lines"]) == ledger
+    assert two_prompts["tpot_ms"] == pytest.approx((5.0 - 4.0) / 4)
     revisions = (await operator.get("/requests/req_lost")).json()["attempts"]
     assert [(each["revision"], each["finish_reason"]) for each in revisions] == [(0, "error"), (1, "stop")]
 
@@ -163,6 +164,47 @@ async def test_what_is_rarely_found_takes_more_pages_and_no_page_looks_at_more(b
             query = msgspec.structs.replace(query, after=found.next_key)
     assert [row for page in pages for row in page] == ["req_25"]
     assert len(pages) >= 5
+
+
+async def test_a_prompts_id_finds_its_request(books: tuple[Books, Books], operator: httpx.AsyncClient) -> None:
+    whole = (await operator.get("/requests/req_04")).json()
+    assert (await operator.get("/requests/req_04.1")).json() == whole
+    (listed,) = await all_pages(operator, "/requests", request_id="req_04.1")
+    assert listed == {name: value for name, value in whole.items() if name != "attempts"}
+    (found,) = (await operator.get("/search", params={"q": "req_04.1"})).json()["data"]
+    assert (found["id"], found["href"]) == ("req_04", "/admin/requests/req_04")
+
+
+async def test_pages_of_many_projects_end_at_a_request_of_theirs(books: tuple[Books, Books]) -> None:
+    acme, globex = books
+    query = RequestQuery(
+        organization_id=acme.organization_id,
+        start=minutes_ago(60 * 24 * 30),
+        end=minutes_ago(-1),
+        after=None,
+        limit=5,
+        project_ids=[acme.project_id, *(f"proj_{number}" for number in range(9))],
+        max_scanned=1,
+    )
+    both = msgspec.structs.replace(query, project_ids=[acme.project_id, globex.project_id], max_scanned=4)
+    listed, ends = await ids_and_ends(acme, query)
+    assert len(listed) == len(set(listed)) == NUM_REQUESTS + 1
+    assert {end.partition(".")[0] for end in ends} == set(listed)
+    after_lost = listed.index("req_lost") + 1
+    assert (await ids_and_ends(acme, both))[0] == [*listed[:after_lost], "req_theirs", *listed[after_lost:]]
+
+
+async def ids_and_ends(books: Books, query: RequestQuery) -> tuple[list[str], list[str]]:
+    """Of all requests, and of those that pages ended at."""
+    ids, ends = [], []
+    async with books.database.acquire() as conn:
+        while True:
+            found = await list_requests(conn, query)
+            ids += [row.request_id for row in found.rows]
+            if found.next_key is None:
+                return ids, ends
+            ends.append(found.next_key.request_id)
+            query = msgspec.structs.replace(query, after=found.next_key)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,12 @@ CASES = [
     ("task-management-and-planning", "task-management-and-planning"),
     ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----\nbye", "[private key]\nbye"),
     ("-----BEGIN PRIVATE KEY-----\nMIIE and cut off", "[private key]"),
+    (
+        "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,0A1B\n\nMIIE\n"
+        "-----END RSA PRIVATE KEY-----\nbye -- now",
+        "[private key]\nbye -- now",
+    ),
+    ("-----BEGIN PRIVATE KEY-----\nM\n-----BEGIN PRIVATE KEY-----\nN\n-----END PRIVATE KEY-----", "[private key]" * 2),
     ("", ""),
 ]
 
