@@ -64,6 +64,11 @@ async def test_keys_lead_from_place_to_place(visit: Visit, browser_house: Browse
     await box.press_sequentially("overv")
     await page.page.keyboard.press("Enter")
     await page.page.wait_for_url(f"{browser_house.url}/admin/")
+    await page.go("/")
+    await box.press_sequentially("acme production")
+    await expect(page.page.get_by_role("option", name="acme production")).to_contain_text("key")
+    await page.page.keyboard.press("Enter")
+    await expect(page.page.get_by_role("dialog", name="acme production")).to_be_visible()
 
 
 async def test_the_time_range_is_in_the_url_and_stays(visit: Visit) -> None:
