@@ -17,6 +17,7 @@ Permission = Literal[
     "billing.read",
     "billing.write",
     "content.read",
+    "content.write",
     "key_limits.write",
     "keys.read",
     "keys.write",
@@ -35,7 +36,8 @@ Permission = Literal[
 """What a route of the admin API may ask for; `gateway.tenancy.permissions` says who has which.
 
 key_limits.write: limits about one key of a project, as opposed to those of the project. owners.write: make somebody an
-owner, or change one. content.read: see what requests said and got, where a project logs it.
+owner, or change one. content.read: see what requests said and got, where a project logs it;
+content.write: say whether it does.
 """
 
 

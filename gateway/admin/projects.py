@@ -43,6 +43,12 @@ class ModifyProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log_content_days: Annotated[int, msgspec.Meta(ge=0, le=MAX_LOG_CONTENT_DAYS)] | msgspec.UnsetType = msgspec.UNSET
 
 
+class LogContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """log_content_days: as in ModifyProject."""
+
+    log_content_days: Annotated[int, msgspec.Meta(ge=0, le=MAX_LOG_CONTENT_DAYS)]
+
+
 class ArchiveProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """retention_days: how long the project's content is kept before it is purged."""
 
@@ -110,25 +116,15 @@ class ProjectController(Controller):
         wanted = await read_body(request, ModifyProject)
         if isinstance(wanted.name, str):
             check_name(wanted.name)
-        async with services.database.transaction() as conn:
-            before = await active_project(conn, caller.organization_id, project_id)
-            after = _merged(before, wanted)
-            if after == before:
-                return _wire(before)
-            if after.name != before.name and not await projects.rename_project(
-                conn, caller.organization_id, project_id, after.name
-            ):
-                raise _name_taken(after.name)
-            if _retention(after) != _retention(before):
-                await projects.set_retention(
-                    conn,
-                    caller.organization_id,
-                    project_id,
-                    keep_replies=after.keep_replies,
-                    store_days=after.store_days,
-                    log_content_days=after.log_content_days,
-                )
-            return await _changed(conn, caller, "project.updated", before)
+        return await _modify(services, caller, project_id, wanted)
+
+    @post("/{project_id:str}/content_logging", status_code=200, opt=needs("content.write", body=LogContent))
+    async def log_project_content(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Project:
+        """For how long what its requests say and get is kept, for the tenant's own people to decide."""
+        wanted = await read_body(request, LogContent)
+        return await _modify(services, caller, project_id, ModifyProject(log_content_days=wanted.log_content_days))
 
     @post("/{project_id:str}/suspend", status_code=200, opt=needs("projects.write", body=Nothing))
     async def suspend_project(
@@ -180,6 +176,28 @@ async def active_project(conn: Connection, organization_id: str, project_id: str
     if row.archived_at is not None:
         raise Conflict("The project is archived.", param="project_id", code="project_archived")
     return row
+
+
+async def _modify(services: AdminServices, caller: Actor, project_id: str, wanted: ModifyProject) -> Project:
+    async with services.database.transaction() as conn:
+        before = await active_project(conn, caller.organization_id, project_id)
+        after = _merged(before, wanted)
+        if after == before:
+            return _wire(before)
+        if after.name != before.name and not await projects.rename_project(
+            conn, caller.organization_id, project_id, after.name
+        ):
+            raise _name_taken(after.name)
+        if _retention(after) != _retention(before):
+            await projects.set_retention(
+                conn,
+                caller.organization_id,
+                project_id,
+                keep_replies=after.keep_replies,
+                store_days=after.store_days,
+                log_content_days=after.log_content_days,
+            )
+        return await _changed(conn, caller, "project.updated", before)
 
 
 async def _set_suspended(services: AdminServices, caller: Actor, project_id: str, suspended: bool) -> Project:

@@ -25,7 +25,7 @@ from gateway.admin.logins import ChangePassword, Confirm, WithPassword
 from gateway.admin.members import AddMember, ModifyMember
 from gateway.admin.price_classes import SetPriceClass
 from gateway.admin.prices import SetPrices
-from gateway.admin.projects import ArchiveProject, CreateProject, ModifyProject
+from gateway.admin.projects import ArchiveProject, CreateProject, LogContent, ModifyProject
 from gateway.admin.rate_limits import UpdateRateLimit
 from gateway.admin.reconciliation import WriteOff
 from gateway.admin.service_accounts import CreateServiceAccount
@@ -69,6 +69,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
     CreateUser: {"email": "x@example.com", "name": "X", "role": "viewer", "password": "a long new password"},
     CreateWebhook: {"url": "https://example.com/hook"},
     GrantCredit: {"amount_nanos": 1, "reason": "x", "expires_at": None},
+    LogContent: {"log_content_days": 0},
     ModifyKey: {
         "name": "x",
         "scopes": ["inference"],

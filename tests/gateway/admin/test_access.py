@@ -40,6 +40,7 @@ MAY["admin"] = (
             "adapters",
             "admin_keys",
             "billing",
+            "content",
             "key_limits",
             "keys",
             "limits",
@@ -64,7 +65,7 @@ MAY_IN_PROJECT: dict[str, frozenset[str]] = {
 MAY_IN_PROJECT["admin"] = MAY_IN_PROJECT["viewer"] | {
     f"{what}.write" for what in ("adapters", "key_limits", "keys", "members")
 }
-MAY_IN_PROJECT["admin"] |= {"content.read"}
+MAY_IN_PROJECT["admin"] |= {"content.read", "content.write"}
 MAY_IN_PROJECT["owner"] = MAY_IN_PROJECT["admin"] | {"owners.write"}
 
 
@@ -154,6 +155,7 @@ MEANT = {
     ("projects", "refusals"): "limits",
     ("projects", "requests"): "billing",
     ("projects", "requests", "content"): "content",
+    ("projects", "content_logging"): "content",
     ("reconciliation",): "organization",
     ("reconciliation", "lost_journals"): "billing",
     ("projects",): "projects",
