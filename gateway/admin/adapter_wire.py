@@ -30,6 +30,13 @@ class Adapter(msgspec.Struct, frozen=True):
     object: Literal["organization.project.adapter"] = "organization.project.adapter"
 
 
+class TenantsAdapter(Adapter, frozen=True, kw_only=True):
+    """As a list over several projects has it."""
+
+    project_id: str
+    project_name: str
+
+
 class PutAdapter(Adapter, frozen=True, kw_only=True):
     """uploaded_version: the number of the version that has the content that came. version_state: its state; "inspected"
     while no engine is there to try it. changed: false if nothing did, since the content was there already.

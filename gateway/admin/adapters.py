@@ -17,6 +17,7 @@ from gateway.admin.adapter_wire import (
     AdapterImport,
     DeletedAdapter,
     PutAdapter,
+    TenantsAdapter,
     adapter_fields,
     import_wire,
 )
@@ -37,6 +38,7 @@ from gateway.lifecycle.pauses import check_not_paused, import_over
 from gateway.lifecycle.sources import WrongSource
 from gateway.lifecycle.verify import Verification
 from gateway.lifecycle.workspace import workspace
+from gateway.tenancy.permissions import projects_with
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -138,6 +140,30 @@ class AdapterController(Controller):
             shown = audited(before)
             await audit.record(conn, author(caller), "adapter.deleted", before.id, project_id=project_id, before=shown)
         return DeletedAdapter(name, gone)
+
+
+@get("/adapters", opt=needs("adapters.read", query=LIST_QUERY, in_any_project=True))
+async def list_all_adapters(
+    request: Request[Any, Any, Any], services: Services, caller: Caller
+) -> Page[TenantsAdapter]:
+    """Of every project whose adapters the caller may read, oldest first."""
+    query, project_ids = read_list_query(request.query_params), projects_with(caller, "adapters.read")
+    organization_id = caller.organization_id
+    async with services.database.acquire() as conn:
+        if query.after and not await adapters.adapter_existed_in(conn, organization_id, project_ids, query.after):
+            raise unknown_cursor(query.after)
+        rows = await adapters.list_all_adapters(
+            conn, organization_id, project_ids, after=query.after, limit=query.limit + 1
+        )
+    shown = [
+        TenantsAdapter(
+            **adapter_fields(row.adapter, services.model_name),
+            project_id=row.adapter.project_id,
+            project_name=row.project_name,
+        )
+        for row in rows
+    ]
+    return page(shown, query.limit)
 
 
 @post("/adapters/verify", status_code=200, opt=needs("adapters.write", body=Nothing))

@@ -12,7 +12,7 @@ from gateway.admin.access import admin_guard, check_routes
 from gateway.admin.adapter_imports import AdapterImportController
 from gateway.admin.adapter_settings import AdapterSettingsController
 from gateway.admin.adapter_versions import AdapterVersionController
-from gateway.admin.adapters import AdapterController, verify_adapters
+from gateway.admin.adapters import AdapterController, list_all_adapters, verify_adapters
 from gateway.admin.adjustments import AdjustmentController
 from gateway.admin.admin_keys import AdminKeyController
 from gateway.admin.alerts import list_active_alerts
@@ -97,6 +97,7 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     StripeCustomerController,
     ReconciliationController,
     find_key,
+    list_all_adapters,
     verify_adapters,
     status,
     list_engines,

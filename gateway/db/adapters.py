@@ -76,6 +76,50 @@ async def list_adapters(
     return [_adapter(row) for row in await conn.fetch(_LIST, project_id, after, limit)]
 
 
+class TenantsAdapter(msgspec.Struct, frozen=True):
+    """An adapter and whose it is."""
+
+    adapter: AdapterRow
+    project_name: str
+
+
+_LIST_ALL = """
+    SELECT a.id, a.project_id, a.name, v.version, v.digest, v.rank, v.size_bytes, a.previous_version, a.pinned,
+           a.defaults, a.created_at, p.name AS project_name
+    FROM adapters a JOIN projects p ON p.id = a.project_id
+        LEFT JOIN adapter_versions v ON v.adapter_id = a.id AND v.version = a.current_version
+    WHERE p.organization_id = $1 AND ($2::text[] IS NULL OR p.id = ANY ($2)) AND p.archived_at IS NULL
+      AND a.removed_at IS NULL
+      AND ($3::text IS NULL OR (a.created_at, a.id) > (SELECT created_at, id FROM adapters WHERE id = $3))
+    ORDER BY a.created_at, a.id LIMIT $4
+"""
+
+
+async def list_all_adapters(
+    conn: Connection, organization_id: str, project_ids: list[str] | None, *, after: str | None, limit: int
+) -> list[TenantsAdapter]:
+    """As `list_adapters`, of several projects that are not archived. project_ids None: all of the organization's."""
+    found = []
+    for row in await conn.fetch(_LIST_ALL, organization_id, project_ids, after, limit):
+        fields = dict(row)
+        project_name = fields.pop("project_name")
+        found.append(TenantsAdapter(_adapter(fields), project_name))
+    return found
+
+
+_EXISTED_IN = """
+    SELECT EXISTS (SELECT FROM adapters a JOIN projects p ON p.id = a.project_id
+                   WHERE p.organization_id = $1 AND ($2::text[] IS NULL OR p.id = ANY ($2)) AND a.id = $3)
+"""
+
+
+async def adapter_existed_in(
+    conn: Connection, organization_id: str, project_ids: list[str] | None, adapter_id: str
+) -> bool:
+    """Whether one of these projects has, or had, an adapter of this id."""
+    return bool(await conn.fetchval(_EXISTED_IN, organization_id, project_ids, adapter_id))
+
+
 # A removed adapter still has its place in the order, so a page that began before it was removed goes on.
 _EXISTED = "SELECT EXISTS (SELECT FROM adapters WHERE project_id = $1 AND id = $2)"
 
@@ -159,7 +203,7 @@ async def remove_adapter(conn: Connection, project_id: str, name: str) -> bool:
         return True
 
 
-def _adapter(row: asyncpg.Record) -> AdapterRow:
+def _adapter(row: asyncpg.Record | dict[str, Any]) -> AdapterRow:
     fields: dict[str, Any] = dict(row)
     defaults = msgspec.json.decode(fields.pop("defaults"))
     return AdapterRow(defaults=defaults, **fields)

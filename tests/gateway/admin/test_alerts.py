@@ -99,6 +99,32 @@ async def test_a_limit_of_the_organization_leads_to_its_page(server: AdminServer
     assert (full["code"], full["href"]) == ("limit_exhausted", "/admin/system/limits")
 
 
+async def test_adapters_of_all_tenants_are_one_list_of_pages(database: Database, tmp_path: Path) -> None:
+    tenants = [await open_books(database, name) for name in ("acme", "globex")]
+    theirs = await open_books(database, "theirs", "other")
+    async with database.acquire() as conn:
+        for number in range(2):
+            for each in (*tenants, theirs):
+                await put_adapter(conn, each.project_id, f"bot-{number}", digest="a" * 64, rank=2, size_bytes=1)
+
+    async def listed(client: httpx.AsyncClient) -> list[tuple[str, str]]:
+        found, after = [], {}
+        while True:
+            page = (await client.get("/adapters", params={"limit": 3} | after)).json()
+            found += [(each["project_name"], each["name"]) for each in page["data"]]
+            if not page["has_more"]:
+                return found
+            after = {"after": page["last_id"]}
+
+    async with serve_admin(database, tmp_path) as server, server.client(server.operator_key) as operator:
+        in_turn = [(tenant, f"bot-{number}") for number in range(2) for tenant in ("acme", "globex")]
+        assert await listed(operator) == in_turn
+        last_id = (await operator.get("/adapters")).json()["last_id"]
+        async with server.person(await member(server, tenants[0].project_id)) as ann:
+            assert await listed(ann) == [("acme", "bot-0"), ("acme", "bot-1")]
+            assert (await ann.get("/adapters", params={"after": last_id})).status_code == 400
+
+
 @pytest.fixture
 async def books(database: Database) -> Books:
     return await open_books(database)
