@@ -1,42 +1,13 @@
-// The adapters of one project or of all the reader sees, each with the project it is of.
+// The adapters of one project or of all the reader sees, each with the project it is of; and how much they do.
 
-import { ApiError, pages } from "../../lib/api.js";
-import { useApi } from "../../lib/data.js";
-import { useCallback, useEffect, useState } from "../../lib/html.js";
-import { useProjects } from "../../lib/projects.js";
+import { useApi, useList } from "../../lib/data.js";
+import { pathOf } from "../../lib/projects_api.js";
 import { can, canSomewhere } from "../../lib/session.js";
 
-const MAX_PROJECTS = 200;
-
-/** {items, error, loading, reload, isPartial}: items undefined until they have come. */
+/** A list as useList gives it, with the project of each. */
 export function useAdapters(projectId) {
-  const projects = useProjects();
-  const [state, setState] = useState({ items: undefined, error: null, loading: true });
-  const [round, setRound] = useState(0);
-  const reload = useCallback(() => setRound((round) => round + 1), []);
-  const seen = projects?.filter(({ id, status }) => (projectId ? id === projectId : status !== "archived") && can("adapters.read", id));
-  const ids = projectId && projects === null ? projectId : seen?.map(({ id }) => id).slice(0, MAX_PROJECTS).join(" ");
-  useEffect(() => {
-    if (ids === undefined) return undefined;
-    const leave = new AbortController();
-    setState((was) => ({ ...was, loading: true }));
-    Promise.all(ids.split(" ").filter(Boolean).map((id) => ofProject(id, leave.signal))).then(
-      (lists) => setState({ items: lists.flat(), error: null, loading: false }),
-      (error) => {
-        if (leave.signal.aborted) return;
-        if (!(error instanceof ApiError)) throw error;
-        setState((was) => ({ ...was, error, loading: false }));
-      },
-    );
-    return () => leave.abort();
-  }, [ids, round]);
-  return { ...state, reload, isPartial: (seen?.length ?? 0) > MAX_PROJECTS };
-}
-
-async function ofProject(id, signal) {
-  const found = [];
-  for await (const adapter of pages(`/projects/${encodeURIComponent(id)}/adapters`, {}, { signal })) found.push({ ...adapter, project_id: id });
-  return found;
+  const list = useList(projectId ? pathOf(projectId, "/adapters") : "/adapters", {}, { limit: 100 });
+  return { ...list, items: list.items?.map((adapter) => ({ project_id: projectId, ...adapter })) };
 }
 
 const MAX_TOP = 100;

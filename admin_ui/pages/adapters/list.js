@@ -32,7 +32,7 @@ export default function Adapters() {
   const actions = mayAdd && html`<${Button} icon="download" onClick=${() => add("source")}>Import from a URL<//>
     <${Button} kind="primary" icon="upload" onClick=${() => add("file")}>Upload an adapter<//>`;
   const close = () => (setDropped(null), setQuery({ add: null }));
-  return html`<${Page} title="Adapters" lead=${list.items && html`<${Lead} items=${list.items} isOne=${projectId !== null} isPartial=${list.isPartial} />`} actions=${actions}>
+  return html`<${Page} title="Adapters" lead=${list.items && html`<${Lead} items=${list.items} isOne=${projectId !== null} hasMore=${list.hasMore} />`} actions=${actions}>
     <${List} list=${list} projectId=${projectId} range=${range} mayAdd=${mayAdd} />
     ${projectId && html`<${Imports} projectId=${projectId} />`}
     ${mayAdd && !adding && html`<${DropVeil} onFiles=${(files) => (setDropped(files), add("file"))} />`}
@@ -40,11 +40,11 @@ export default function Adapters() {
   <//>`;
 }
 
-function Lead({ items, isOne, isPartial }) {
+function Lead({ items, isOne, hasMore }) {
   const ready = items.filter(({ version }) => version !== null).length;
   const tenants = new Set(items.map(({ project_id: id }) => id)).size;
   if (items.length === 0) return "One engine serves many adapters of one base model; none is here yet.";
-  return html`<b>${count(ready)}</b> of ${plural(items.length, "adapter")}${isOne ? "" : ` of ${plural(tenants, "tenant")}`} can be called.${isPartial ? " Choose a tenant above: of so many not all are shown." : ""}`;
+  return html`<b>${count(ready)}</b> of ${hasMore ? "the first " : ""}${plural(items.length, "adapter")}${isOne ? "" : ` of ${plural(tenants, "tenant")}`} can be called.`;
 }
 
 function List({ list, projectId, range, mayAdd }) {
@@ -58,14 +58,14 @@ function List({ list, projectId, range, mayAdd }) {
     { key: "version", title: "Current", value: ({ version }) => version, render: (row) => (row.version === null ? html`<${Badge} tone="warn" dot>none yet<//>` : html`<${Badge} dot tone="good">v${row.version}<//>`) },
     { key: "rank", title: "Rank", format: "count" },
     { key: "size_bytes", title: "Size", format: "bytes", total: true },
-    { key: "num_requests", title: `Requests, ${range.label.toLowerCase()}`, format: "count", total: true, hide: traffic === null, value: ({ id }) => traffic(id)?.num_requests ?? null,
+    { key: "num_requests", title: `Requests, ${range.label.toLowerCase()}`, format: "count", total: true, hide: traffic === null, value: ({ id }) => traffic(id)?.num_requests,
       render: ({ id }) => html`<a href="/admin/requests?adapter=${encodeURIComponent(id)}"><${Num} value=${traffic(id)?.num_requests} /></a>` },
     { key: "errors", title: "Failed", format: "percent", hide: traffic === null, value: ({ id }) => share(traffic(id)) },
     { key: "loaded", title: "Loaded", hide: loaded === null, value: numEngines, render: (row) => (numEngines(row) ? html`<${Badge} tone="info">${plural(numEngines(row), "engine")}<//>` : html`<span class="faint">when asked for</span>`) },
     { key: "pinned", title: "", value: ({ pinned }) => (pinned ? "pinned" : ""), sort: false, class: "shrink", render: ({ pinned }) => pinned && html`<${Badge}>pinned<//>` },
     { key: "try", title: "", sort: false, csv: false, class: "shrink", render: (row) => row.version !== null && html`<${Button} small icon="playground" href=${tryIt(row)}>Try it<//>` },
   ];
-  return html`<${Table} label="Adapters" columns=${columns} rows=${list.items} error=${list.error} reload=${list.reload} loading=${list.loading} what="load the adapters"
+  return html`<${Table} label="Adapters" columns=${columns} rows=${list.items} error=${list.error} reload=${list.reload} loading=${list.loading} hasMore=${list.hasMore} more=${list.more} what="load the adapters"
     sorted="-num_requests" href=${(row) => to("adapters", row.project_id, row.name)} empty=${html`<${NoAdapters} mayAdd=${mayAdd} projectId=${projectId} />`} />`;
 }
 
