@@ -1,15 +1,16 @@
 """Requests one by one, newest first, out of the ledger: their counts, times and cost, and nothing of their content.
 
-A query looks at a window of time, and within it at a bounded number of rows for each page, along an index: what is
-rarely found takes more pages, not more time. A row of the ledger is an attempt, or one prompt of several; what they
-come to together is the request.
+A query looks at a window of time, and within it at a bounded number of rows for each page and for a bounded time, along
+an index: what is rarely found takes more pages, not more time. A row of the ledger is an attempt, or one prompt of
+several; what they come to together is the request.
 """
 
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 MAX_SCANNED = 20_000
 """Rows of the ledger that one page looks at for those that its filters let through."""
+
+STEP, STEPS_S = 2_000, 0.04
+"""So many at a time, and no more of them once that has taken so long: a project's rows lie far apart."""
 
 FEW_PROJECTS = 5
 """Up to so many are looked through one by one, and more as a part of all."""
@@ -179,27 +183,33 @@ async def list_requests(conn: Connection, query: RequestQuery) -> RequestsFound:
     """Newest first. Fewer rows than the limit with a next key: those that were looked at are behind it."""
     after = query.after or RequestKey(query.end, "")
     max_scanned = query.max_scanned if query.is_filtered else min(query.max_scanned, 4 * query.limit)
-    values: list[object] = [query.organization_id, query.start, query.end, after.created_at, after.request_id]
-    values += [max_scanned, query.limit + 1, list(query.models), list(query.api_key_ids), list(query.adapter_ids)]
-    values += [list(query.finish_reasons)]
-    values += [None if query.project_ids is None else list(query.project_ids)]
     in_few = query.project_ids is not None and len(query.project_ids) <= FEW_PROJECTS
-    if in_few:
-        found = await conn.fetch(_OF_PROJECTS, *values)
-    else:
-        found = await conn.fetch(_OF_ORGANIZATION, *values)
-    keys = [row for row in found if row["request_id"] is not None]
-    shown = keys[: query.limit]
+    sql = _OF_PROJECTS if in_few else _OF_ORGANIZATION
+    filters = [list(query.models), list(query.api_key_ids), list(query.adapter_ids), list(query.finish_reasons)]
+    projects = None if query.project_ids is None else list(query.project_ids)
+    keys: list[Any] = []
     next_key = None
+    num_scanned, until_s = 0, time.monotonic() + STEPS_S
+    while len(keys) <= query.limit:
+        step = min(STEP, max_scanned - num_scanned)
+        window = (query.organization_id, query.start, query.end, after.created_at, after.request_id, step)
+        found = await conn.fetch(sql, *window, query.limit + 1 - len(keys), *filters, projects)
+        keys += [row for row in found if row["request_id"] is not None]
+        if not found or found[0]["num_seen"] < step:
+            break
+        num_scanned += step
+        after = RequestKey(found[0]["last_at"], found[0]["last_id"])
+        if num_scanned >= max_scanned or time.monotonic() > until_s:
+            next_key = after
+            break
+    shown = keys[: query.limit]
     if len(keys) > query.limit:
         next_key = RequestKey(shown[-1]["created_at"], shown[-1]["request_id"])
-    elif found and found[0]["num_seen"] == max_scanned:
-        next_key = RequestKey(found[0]["last_at"], found[0]["last_id"])
     if not shown:
         return RequestsFound([], next_key)
     instants = [row["created_at"] for row in shown]
-    ids, projects = [row["request_id"] for row in shown], [row["project_id"] for row in shown]
-    rows = await conn.fetch(_WHOLE, query.organization_id, ids, projects, instants, min(instants), max(instants))
+    ids, their_projects = [row["request_id"] for row in shown], [row["project_id"] for row in shown]
+    rows = await conn.fetch(_WHOLE, query.organization_id, ids, their_projects, instants, min(instants), max(instants))
     return RequestsFound([RequestRow(**row) for row in rows], next_key)
 
 

@@ -7,7 +7,9 @@ tenth of what all the times would give. By key there are sums of `usage_rollups`
 from __future__ import annotations
 
 import datetime
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -99,8 +101,8 @@ _SUMS = """
            {ttft}, {tpot}
     FROM traffic_rollups r
     WHERE r.organization_id = $1 AND r.level = $2 AND r.width = $3 AND r.bucket >= $4 AND r.bucket < $5
-      AND ($6::text[] IS NULL OR r.project_id = ANY ($6)) AND ($7::text[] = '{{}}' OR r.model = ANY ($7))
-      AND ($10::text[] = '{{}}' OR r.adapter_id = ANY ($10))
+      AND r.project_id = ANY (coalesce($6::text[], ARRAY(SELECT id FROM projects WHERE organization_id = $1)))
+      AND ($7::text[] = '{{}}' OR r.model = ANY ($7)) AND ($10::text[] = '{{}}' OR r.adapter_id = ANY ($10))
     GROUP BY 1, 2, 3, 4, 5 ORDER BY {order}
 """
 _SUMS_BY_KEY = """
@@ -168,7 +170,10 @@ _LIST_OF = {"project_id": "project_ids", "model": "models", "adapter_id": "adapt
 
 
 def _query_values(query: TrafficQuery) -> tuple[object, ...]:
-    return (query.organization_id, query.level, query.width, *_window(query), list(query.adapter_ids))
+    start, end, projects, *rest = _window(query)
+    if query.level in ("organization", "model"):
+        projects = [""]  # as rows have it that tell no projects apart
+    return (query.organization_id, query.level, query.width, start, end, projects, *rest, list(query.adapter_ids))
 
 
 def _by_key_values(query: TrafficQuery) -> tuple[object, ...]:
@@ -203,16 +208,9 @@ def counts_of(sent: bytes) -> list[int]:
 
 def percentiles(counts: Sequence[int], floor_ms: float) -> Percentiles | None:
     """Each as the middle of the bucket that it is in; None of no times."""
-    total = sum(counts)
+    seen = list(accumulate(counts))
+    total = seen[-1]
     if total == 0:
         return None
-    return Percentiles(*(_at(counts, total * part, floor_ms) for part in (0.5, 0.9, 0.99)))
-
-
-def _at(counts: Sequence[int], rank: float, floor_ms: float) -> float:
-    seen = 0
-    for place, count in enumerate(counts):
-        seen += count
-        if seen >= rank:
-            return float(floor_ms * GROWTH ** (place + 0.5))
-    raise AssertionError("the rank is at most their sum")
+    places = (bisect_left(seen, total * part) for part in (0.5, 0.9, 0.99))
+    return Percentiles(*(floor_ms * GROWTH ** (place + 0.5) for place in places))
