@@ -88,6 +88,7 @@ class TrafficSum(msgspec.Struct, frozen=True, gc=False):
     tpot_ms: Percentiles | None = None
 
 
+# The first of the two alternatives leaves models and adapters to the indexes that begin with them.
 _SUMS = """
     SELECT CASE WHEN $9 THEN $4 ELSE r.bucket END AS bucket,
            CASE WHEN 'project_id' = ANY ($8) THEN r.project_id END AS project_id,
@@ -101,7 +102,8 @@ _SUMS = """
            {ttft}, {tpot}
     FROM traffic_rollups r
     WHERE r.organization_id = $1 AND r.level = $2 AND r.width = $3 AND r.bucket >= $4 AND r.bucket < $5
-      AND r.project_id = ANY (coalesce($6::text[], ARRAY(SELECT id FROM projects WHERE organization_id = $1)))
+      AND ($2 = 'model' AND ($7::text[] <> '{{}}' OR $10::text[] <> '{{}}')
+           OR r.project_id = ANY (coalesce($6::text[], ARRAY(SELECT id FROM projects WHERE organization_id = $1))))
       AND ($7::text[] = '{{}}' OR r.model = ANY ($7)) AND ($10::text[] = '{{}}' OR r.adapter_id = ANY ($10))
     GROUP BY 1, 2, 3, 4, 5 ORDER BY {order}
 """
