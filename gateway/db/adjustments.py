@@ -136,6 +136,18 @@ async def list_adjustments(
     return [Adjustment(*row) for row in await conn.fetch(_LIST, organization_id, project_id, period, since)]
 
 
+_ADJUSTED = """
+    SELECT project_id FROM period_sums WHERE organization_id = $1 AND period = $2 AND kind = 'adjustment'
+    UNION
+    SELECT project_id FROM rollup_queue WHERE organization_id = $1 AND period = $2 AND kind = 'adjustment'
+"""
+
+
+async def adjusted_projects(conn: Connection, organization_id: str, period: datetime.date) -> set[str]:
+    """Those that have adjustments in a month."""
+    return {row["project_id"] for row in await conn.fetch(_ADJUSTED, organization_id, period)}
+
+
 class Carried(msgspec.Struct, frozen=True):
     """What a month owed a project."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from gateway.billing.closing import next_month
 from gateway.billing.invoice import AdjustmentLine, Invoice, Party, PeriodSum, lines_of
-from gateway.db.adjustments import list_adjustments
+from gateway.db.adjustments import adjusted_projects, list_adjustments
 from gateway.db.periods import mark_invoiced
 from gateway.db.prices import currency_of, list_versions
 
@@ -21,60 +22,79 @@ _PARTIES = """
     SELECT coalesce((SELECT n.name FROM period_names n WHERE n.organization_id = o.id AND n.period = $3
                      AND n.object_id = o.id), o.name) AS organization,
            coalesce((SELECT n.name FROM period_names n WHERE n.organization_id = o.id AND n.period = $3
-                     AND n.object_id = p.id), p.archived_name, p.name) AS project
-    FROM organizations o JOIN projects p ON p.organization_id = o.id WHERE o.id = $1 AND p.id = $2
+                     AND n.object_id = p.id), p.archived_name, p.name) AS project, p.id AS project_id
+    FROM organizations o JOIN projects p ON p.organization_id = o.id WHERE o.id = $1 AND p.id = ANY ($2)
 """
 _SUMS = """
     SELECT model, adapter_class, service_tier, price_version, to_char(corrects_period, 'YYYY-MM') AS corrects_period,
            num_requests, prompt_tokens, cached_tokens, completion_tokens,
-           input_cost_nanos, cached_cost_nanos, output_cost_nanos
-    FROM period_sums WHERE organization_id = $1 AND project_id = $2 AND period = $3 AND kind = 'usage'
+           input_cost_nanos, cached_cost_nanos, output_cost_nanos, project_id
+    FROM period_sums WHERE organization_id = $1 AND project_id = ANY ($2) AND period = $3 AND kind = 'usage'
     ORDER BY corrects_period NULLS FIRST, model, adapter_class, service_tier, price_version
 """
 _DRAWN = """
-    SELECT coalesce(sum(d.amount_nanos), 0) FROM credit_draws d JOIN credit_grants g ON g.id = d.grant_id
-    WHERE g.project_id = $1 AND d.period = $2
+    SELECT g.project_id, sum(d.amount_nanos) FROM credit_draws d JOIN credit_grants g ON g.id = d.grant_id
+    WHERE g.project_id = ANY ($1) AND d.period = $2 GROUP BY 1
 """
 
 
 async def draft_invoice(conn: Connection, organization_id: str, project_id: str, start: datetime.date) -> Invoice:
     """What the project's invoice of a month would be now. Credits are drawn when the month is closed."""
-    parties = await conn.fetchrow(_PARTIES, organization_id, project_id, start)
-    assert parties is not None
-    versions = [stored.version for stored in await list_versions(conn, organization_id)]
-    sums = [PeriodSum(*row) for row in await conn.fetch(_SUMS, organization_id, project_id, start)]
-    lines = lines_of(sums, {each.version: each for each in versions}, project_id)
-    adjustments = [
-        AdjustmentLine(
-            each.id,
-            each.reason,
-            each.corrects_period.strftime("%Y-%m") if each.corrects_period else None,
-            each.corrects_request_id,
-            each.cost_nanos,
+    (draft,) = await _drafts(conn, organization_id, [project_id], start)
+    return draft
+
+
+async def _drafts(
+    conn: Connection, organization_id: str, project_ids: Sequence[str], start: datetime.date
+) -> list[Invoice]:
+    """Of these projects in their order, which must be the organization's."""
+    ids = list(project_ids)
+    parties = {row["project_id"]: row for row in await conn.fetch(_PARTIES, organization_id, ids, start)}
+    versions = {stored.version.version: stored.version for stored in await list_versions(conn, organization_id)}
+    currency = await currency_of(conn, organization_id)
+    sums: dict[str, list[PeriodSum]] = {}
+    for *numbers, project_id in await conn.fetch(_SUMS, organization_id, ids, start):
+        sums.setdefault(project_id, []).append(PeriodSum(*numbers))
+    drawn: dict[str, int] = {project_id: int(nanos) for project_id, nanos in await conn.fetch(_DRAWN, ids, start)}
+    adjusted_in = await adjusted_projects(conn, organization_id, start)
+    drafts = []
+    for project_id in ids:
+        adjustments = [
+            AdjustmentLine(
+                each.id,
+                each.reason,
+                each.corrects_period.strftime("%Y-%m") if each.corrects_period else None,
+                each.corrects_request_id,
+                each.cost_nanos,
+            )
+            for each in (
+                await list_adjustments(conn, organization_id, project_id, start) if project_id in adjusted_in else ()
+            )
+        ]
+        lines = lines_of(sums.get(project_id, []), versions, project_id)
+        usage = sum(line.amount_nanos for line in lines)
+        adjusted = sum(line.amount_nanos for line in adjustments)
+        credit = drawn.get(project_id, 0)
+        draft = Invoice(
+            number=None,
+            period=f"{start:%Y-%m}",
+            period_start=_seconds(start),
+            period_end=_seconds(next_month(start)),
+            issued_at=None,
+            organization=Party(organization_id, parties[project_id]["organization"]),
+            project=Party(project_id, parties[project_id]["project"]),
+            currency=currency,
+            num_requests=sum(each.num_requests for each in sums.get(project_id, [])),
+            lines=lines,
+            adjustments=adjustments,
+            usage_nanos=usage,
+            adjustments_nanos=adjusted,
+            total_nanos=usage + adjusted,
+            credit_nanos=credit,
+            due_nanos=usage + adjusted - credit,
         )
-        for each in await list_adjustments(conn, organization_id, project_id, start)
-    ]
-    usage = sum(line.amount_nanos for line in lines)
-    adjusted = sum(line.amount_nanos for line in adjustments)
-    credit: int = await conn.fetchval(_DRAWN, project_id, start)
-    return Invoice(
-        number=None,
-        period=f"{start:%Y-%m}",
-        period_start=_seconds(start),
-        period_end=_seconds(next_month(start)),
-        issued_at=None,
-        organization=Party(organization_id, parties["organization"]),
-        project=Party(project_id, parties["project"]),
-        currency=await currency_of(conn, organization_id),
-        num_requests=sum(each.num_requests for each in sums),
-        lines=lines,
-        adjustments=adjustments,
-        usage_nanos=usage,
-        adjustments_nanos=adjusted,
-        total_nanos=usage + adjusted,
-        credit_nanos=credit,
-        due_nanos=usage + adjusted - credit,
-    )
+        drafts.append(draft)
+    return drafts
 
 
 _BILLED = "SELECT DISTINCT project_id FROM period_sums WHERE organization_id = $1 AND period = $2 ORDER BY project_id"
@@ -103,12 +123,10 @@ async def issue_invoices(conn: Connection, organization_id: str, start: datetime
     the organization's lock. The month must not have been invoiced."""
     now: datetime.datetime = await conn.fetchval(_NOW)
     issued = []
-    for project_id, number in (await invoice_numbers(conn, organization_id, start)).items():
-        invoice = msgspec.structs.replace(
-            await draft_invoice(conn, organization_id, project_id, start),
-            number=number,
-            issued_at=int(now.timestamp()),
-        )
+    numbers = await invoice_numbers(conn, organization_id, start)
+    drafts = await _drafts(conn, organization_id, list(numbers), start)
+    for (project_id, number), draft in zip(numbers.items(), drafts, strict=True):
+        invoice = msgspec.structs.replace(draft, number=number, issued_at=int(now.timestamp()))
         document = msgspec.json.encode(invoice).decode()
         await conn.execute(_INSERT, invoice.number, organization_id, project_id, start, now, document)
         issued.append(invoice)
@@ -141,7 +159,7 @@ async def list_documents(conn: Connection, organization_id: str, start: datetime
     if issued:
         return [row["document"].encode() for row in issued]
     projects = await billed_projects(conn, organization_id, start)
-    return [await find_document(conn, organization_id, project_id, start) for project_id in projects]
+    return [msgspec.json.encode(draft) for draft in await _drafts(conn, organization_id, projects, start)]
 
 
 def _seconds(day: datetime.date) -> int:

@@ -7,7 +7,9 @@ tenth of what all the times would give. By key there are sums of `usage_rollups`
 from __future__ import annotations
 
 import datetime
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -86,7 +88,8 @@ class TrafficSum(msgspec.Struct, frozen=True, gc=False):
     tpot_ms: Percentiles | None = None
 
 
-# Of an order ($11) the first ($12), without times; without one in the order of their buckets.
+# Of an order ($11) the first ($12), without times; without one in the order of their buckets. The first of the two
+# alternatives leaves models and adapters to the indexes that begin with them.
 _SUMS = """
     SELECT CASE WHEN $9 THEN $4 ELSE r.bucket END AS bucket,
            CASE WHEN 'project_id' = ANY ($8) THEN r.project_id END AS project_id,
@@ -101,8 +104,9 @@ _SUMS = """
            string_agg(CASE WHEN $11::text IS NULL THEN array_send(r.tpot_counts) END, '')
     FROM traffic_rollups r
     WHERE r.organization_id = $1 AND r.level = $2 AND r.width = $3 AND r.bucket >= $4 AND r.bucket < $5
-      AND ($6::text[] IS NULL OR r.project_id = ANY ($6)) AND ($7::text[] = '{}' OR r.model = ANY ($7))
-      AND ($10::text[] = '{}' OR r.adapter_id = ANY ($10))
+      AND ($2 = 'model' AND ($7::text[] <> '{}' OR $10::text[] <> '{}')
+           OR r.project_id = ANY (coalesce($6::text[], ARRAY(SELECT id FROM projects WHERE organization_id = $1))))
+      AND ($7::text[] = '{}' OR r.model = ANY ($7)) AND ($10::text[] = '{}' OR r.adapter_id = ANY ($10))
     GROUP BY 1, 2, 3, 4, 5
     ORDER BY CASE $11::text WHEN 'requests' THEN sum(r.num_requests) WHEN 'cost' THEN sum(r.cost_nanos)
                   WHEN 'tokens' THEN sum(r.prompt_tokens) + sum(r.completion_tokens)
@@ -158,7 +162,10 @@ _LIST_OF = {"project_id": "project_ids", "model": "models", "adapter_id": "adapt
 
 
 def _query_values(query: TrafficQuery) -> tuple[object, ...]:
-    return (query.organization_id, query.level, query.width, *_window(query), list(query.adapter_ids))
+    start, end, projects, *rest = _window(query)
+    if query.level in ("organization", "model"):
+        projects = [""]  # as rows have it that tell no projects apart
+    return (query.organization_id, query.level, query.width, start, end, projects, *rest, list(query.adapter_ids))
 
 
 def _by_key_values(query: TrafficQuery) -> tuple[object, ...]:
@@ -193,16 +200,9 @@ def counts_of(sent: bytes) -> list[int]:
 
 def percentiles(counts: Sequence[int], floor_ms: float) -> Percentiles | None:
     """Each as the middle of the bucket that it is in; None of no times."""
-    total = sum(counts)
+    seen = list(accumulate(counts))
+    total = seen[-1]
     if total == 0:
         return None
-    return Percentiles(*(_at(counts, total * part, floor_ms) for part in (0.5, 0.9, 0.99)))
-
-
-def _at(counts: Sequence[int], rank: float, floor_ms: float) -> float:
-    seen = 0
-    for place, count in enumerate(counts):
-        seen += count
-        if seen >= rank:
-            return float(floor_ms * GROWTH ** (place + 0.5))
-    raise AssertionError("the rank is at most their sum")
+    places = (bisect_left(seen, total * part) for part in (0.5, 0.9, 0.99))
+    return Percentiles(*(floor_ms * GROWTH ** (place + 0.5) for place in places))

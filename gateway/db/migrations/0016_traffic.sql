@@ -59,8 +59,8 @@ CREATE TABLE traffic_queue (
 );
 
 -- level: of the whole organization, of each project, of each model with its adapters and versions in all projects, or in
--- full; what it does not tell apart is ''. adapter_id '', adapter_version 0: none. Its key begins with the time: what is
--- asked for is a piece of that, and the names behind it are told apart within the index.
+-- full; what it does not tell apart is ''. adapter_id '', adapter_version 0: none. A project's time is one piece of the key,
+-- and all projects' as many pieces as there are projects: none is read for another one's sake.
 CREATE TABLE traffic_rollups (
     organization_id    text NOT NULL,
     level              text NOT NULL CHECK (level IN ('organization', 'project', 'model', 'full')),
@@ -81,8 +81,13 @@ CREATE TABLE traffic_rollups (
     cost_nanos         numeric NOT NULL,
     ttft_counts        integer[] NOT NULL,
     tpot_counts        integer[] NOT NULL,
-    PRIMARY KEY (organization_id, level, width, bucket, project_id, model, adapter_id, adapter_version)
+    PRIMARY KEY (organization_id, level, width, project_id, bucket, model, adapter_id, adapter_version)
 );
+
+CREATE INDEX traffic_rollups_by_model ON traffic_rollups (organization_id, width, model, bucket)
+    WHERE level = 'model';
+CREATE INDEX traffic_rollups_by_adapter ON traffic_rollups (organization_id, width, adapter_id, bucket)
+    WHERE level = 'model';
 
 -- A row of a revision above 0 is of an attempt whose record so far ended in "error".
 CREATE FUNCTION queue_for_traffic() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -85,7 +85,14 @@ async def test_a_month_by_day_project_and_model_comes_fast_from_sums_alone(
         assert "ledger" not in plan, plan
         assert "usage_rollups_pkey" in plan, plan
     of_the_month = f"Seq Scan on ledger_{made.start:%Y%m}"  # days without a row have no better plan
-    for level, projects in (("organization", None), ("project", ["proj_7"]), ("model", None), ("full", ["proj_7"])):
+    theirs, nobodys = ["proj_7"], [""]
+    for level, projects in (
+        ("organization", nobodys),
+        ("project", None),
+        ("project", theirs),
+        ("model", nobodys),
+        ("full", theirs),
+    ):
         values = (made.organization_id, level, "day", made.start, made.end, projects, [], ["model"], False, [])
         plan = await explain(conn, traffic._TRAFFIC, *values)
         assert "ledger" not in plan and "traffic_rollups_pkey" in plan, plan
