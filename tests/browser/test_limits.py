@@ -73,12 +73,14 @@ async def test_a_refusal_is_explained(visit: Visit, browser_house: BrowserHouse)
     hooli = browser_house.projects["hooli"]
     with browser_house.operator() as operator:
         limit = {"unit": "requests", "max": 0, "window": "day"}
-        assert operator.post(f"/projects/{hooli}/limits", json=limit).status_code == 200
+        limit_id = operator.post(f"/projects/{hooli}/limits", json=limit).json()["id"]
     body = {"model": BASE, "messages": [{"role": "user", "content": "Hello"}]}
     headers = {"authorization": f"Bearer {browser_house.keys['hooli']}"}
     async with httpx.AsyncClient(base_url=browser_house.url, headers=headers) as client:
         refused = await client.post("/v1/chat/completions", json=body)
     assert refused.status_code == 429, refused.text
+    with browser_house.operator() as operator:
+        assert operator.delete(f"/projects/{hooli}/limits/{limit_id}").status_code == 200
     request_id = refused.headers["x-request-id"]
 
     watched = await visit()

@@ -49,7 +49,7 @@ export default function Tenants() {
 function Lead({ rows, state, hasMore, spend }) {
   const near = rows.filter(({ alerts }) => alerts.length).length;
   const what = state === "live" ? "" : ` ${state}`;
-  const cost = state === "live" && spend.nanos > 0 && html`, <b>${money(spend.nanos, spend.currency)}</b> this month`;
+  const cost = state === "live" && Boolean(spend.nanos) && html`, <b>${money(spend.nanos, spend.currency)}</b> this month`;
   return html`<b>${rows.length}${hasMore ? "+" : ""}</b>${what} ${rows.length === 1 ? "tenant" : "tenants"}${cost}${near ? html`; <b>${near}</b> near a limit` : ""}.`;
 }
 
