@@ -10,8 +10,8 @@ import shutil
 import subprocess
 import sys
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-PACKAGES = ("chromium", "fonts-inter")
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+PACKAGES = ("chromium-headless-shell", "fonts-inter")
 
 
 def find_chromium() -> str | None:

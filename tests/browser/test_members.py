@@ -37,7 +37,12 @@ async def test_members_come_and_go(visit: Visit, browser_house: BrowserHouse) ->
     await peter.page.keyboard.press("Enter")
     await peter.page.get_by_role("link", name="Keys").first.click()
     await expect(peter.page.get_by_role("heading", level=1, name="initech")).to_be_visible()
-    await expect(peter.page.get_by_role("link", name="Settings")).to_have_count(0)
+    await peter.page.get_by_role("link", name="Settings").click()
+    await peter.page.get_by_label("Log requests and replies").check()
+    await peter.page.get_by_label("Days until they are deleted").fill("3")
+    await peter.page.get_by_role("button", name="Save").click()
+    await expect(peter.page.locator(".lead")).to_contain_text("for 3 days")
+    await expect(peter.page.get_by_role("button", name="Rename")).to_have_count(0)
 
     await page.get_by_role("button", name="Change the role of peter@initech.test").click()
     form = dialog(page, "Role of peter@initech.test")

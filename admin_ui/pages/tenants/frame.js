@@ -20,7 +20,7 @@ const VIEWS = [
   ["Members", "members", "members.read"],
   ["Adapters", "adapters", "adapters.read"],
   ["Refusals", "refusals", "limits.read"],
-  ["Settings", "settings", "projects.write"],
+  ["Settings", "settings", "content.write"],
 ];
 
 /**
@@ -31,7 +31,7 @@ export function Tenant({ params, lead, actions, children }) {
   const id = params.project;
   const project = useApi(pathOf(id));
   const may = mayIn(id, project.data);
-  const tabs = VIEWS.filter(([, , permission]) => permission === "projects.write" ? mayIn(id, { status: "active" })(permission) : may(permission));
+  const tabs = VIEWS.filter(([, , permission]) => permission === "content.write" ? mayIn(id, { status: "active" })(permission) : may(permission));
   const shown = (part) => (typeof part === "function" ? project.data && part(project.data, may) : part);
   return html`<${Page}
     title=${project.data?.name ?? "Tenant"}

@@ -18,9 +18,15 @@ const DEFAULT_LOG_DAYS = 7;
 
 export default function Settings({ params }) {
   return html`<${Tenant} params=${params} lead=${(project) => kept(project)}>
-    ${(project, may) => may("projects.write")
-      ? html`<div class="settings"><${Name} project=${project} /><${Kept} project=${project} /><${ContentLog} project=${project} /><${End} project=${project} /></div>`
-      : html`<p class="hint">Nothing here can be changed by you.</p>`}
+    ${(project, may) => {
+      const runs = may("projects.write"), logs = may("content.write");
+      if (!runs && !logs) return html`<p class="hint">Nothing here can be changed by you.</p>`;
+      return html`<div class="settings">
+        ${runs && html`<${Name} project=${project} /><${Kept} project=${project} />`}
+        ${logs && html`<${ContentLog} project=${project} />`}
+        ${runs && html`<${End} project=${project} />`}
+      </div>`;
+    }}
   <//>`;
 }
 
@@ -29,8 +35,8 @@ function kept({ store_days: days, keep_replies: replies, log_content_days: logge
   return parts.length ? `Kept of its content: ${parts.join("; ")}.` : "Nothing of what this tenant sends or gets is kept.";
 }
 
-async function save(project, changes, text) {
-  await post(pathOf(project.id), changes);
+async function save(project, changes, text, path = "") {
+  await post(pathOf(project.id, path), changes);
   invalidate("/projects");
   readProjects();
   toast(text);
@@ -57,7 +63,7 @@ function Kept({ project }) {
 
 function ContentLog({ project }) {
   const form = useForm({ logging: project.log_content_days > 0, log_content_days: String(project.log_content_days || DEFAULT_LOG_DAYS) },
-    ({ logging, log_content_days: days }) => save(project, { log_content_days: logging ? Number(days) : 0 }, logging ? "Requests and replies are kept from now on" : "Nothing more is logged, and what was is hidden"));
+    ({ logging, log_content_days: days }) => save(project, { log_content_days: logging ? Number(days) : 0 }, logging ? "Requests and replies are kept from now on" : "Nothing more is logged, and what was is hidden", "/content_logging"));
   return html`<${Section} title="Content log" card hint="What was asked and answered, to be read at each request. E-mail addresses, card and phone numbers, bank accounts and keys are taken out first. Each reading is in the audit log.">
     <${Form} form=${form} verb="Save" what="save this">
       <${Checkbox} ...${form.bind("logging")} label="Log requests and replies" />
