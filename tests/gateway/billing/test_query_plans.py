@@ -93,15 +93,16 @@ async def test_a_month_by_day_project_and_model_comes_fast_from_sums_alone(
         ("model", nobodys),
         ("full", theirs),
     ):
-        values = (made.organization_id, level, "day", made.start, made.end, projects, [], ["model"], False, [])
-        plan = await explain(conn, traffic._TRAFFIC, *values)
+        days = (made.organization_id, level, "day", made.start, made.end)
+        values = (*days, projects, [], ["model"], False, [], None, None)
+        plan = await explain(conn, traffic._SUMS, *values)
         assert "ledger" not in plan and "traffic_rollups_pkey" in plan, plan
     window = (made.organization_id, made.start, made.end, made.end, "", 80, 21, [], [], [], [])
-    for sql, projects, index in (
-        (request_rows._OF_ORGANIZATION, None, "_organization_id_period_created_at"),
-        (request_rows._OF_PROJECTS, ["proj_7"], "_project_id_created_at"),
+    for sql, of_projects, index in (
+        (request_rows._OF_ORGANIZATION, (), "_organization_id_period_created_at"),
+        (request_rows._OF_PROJECTS, (["proj_7"],), "_project_id_created_at"),
     ):
-        plan = await explain(conn, sql, *window, projects)
+        plan = await explain(conn, sql, *window, *of_projects)
         assert of_the_month not in plan and f"{made.start:%Y%m%d}{index}" in plan, plan
     plan = await explain(conn, usage._LIST, "proj_7", 20)
     assert of_the_month not in plan, plan
