@@ -26,7 +26,7 @@ from gateway.db import audit
 from gateway.db import logins as rows
 from gateway.db.organizations import get_organization
 from gateway.db.projects import ProjectRow, list_projects
-from gateway.errors import Conflict, InvalidCredentials, NotFound
+from gateway.errors import Conflict, InvalidCredentials, NotFound, PermissionDenied
 from gateway.principal import Permission, Role
 from gateway.tenancy import totp
 from gateway.tenancy.actor import Actor
@@ -126,6 +126,8 @@ _log_in_decoder = msgspec.json.Decoder(LogIn)
 
 @post("/login", status_code=200, opt=shape(body=LogIn))
 async def log_in(request: Request[Any, Any, Any], services: Services) -> Response[CurrentLogin]:
+    if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin") or _is_form(request):
+        raise PermissionDenied("Another site's page cannot log anybody in here.", code="csrf")
     wanted = decode(_log_in_decoder, await request.body() or b"{}")
     check_email(wanted.email)
     new = await services.logins.log_in(wanted.email, wanted.password, wanted.code, _client(request))
@@ -299,6 +301,12 @@ async def _check_password(
 ) -> rows.Credentials:
     """Who holds a login proves again that they know the password. Guesses count as failed logins do."""
     return await services.logins.verify(caller.email or "", password, _client(request))
+
+
+def _is_form(request: Request[Any, Any, Any]) -> bool:
+    """What a page may have a browser send anywhere, unasked (Fetch, "CORS-safelisted request-header")."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
 
 
 def _client(request: Request[Any, Any, Any]) -> Client:

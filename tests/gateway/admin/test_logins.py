@@ -36,6 +36,16 @@ def code_of(reply: httpx.Response) -> tuple[int, str | None]:
     return reply.status_code, reply.json().get("error", {}).get("code")
 
 
+@pytest.mark.parametrize("headers", [{"sec-fetch-site": "cross-site"}, {"content-type": "text/plain"}])
+async def test_another_sites_page_logs_nobody_in(server: AdminServer, ann: str, headers: dict[str, str]) -> None:
+    body = f'{{"email": "{EMAIL}", "password": "{PASSWORD}"}}'
+    sent = {"content-type": "application/json"} | headers
+    async with httpx.AsyncClient() as client:
+        reply = await client.post(f"{server.url}/admin/v1/login", content=body, headers=sent)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (403, "csrf")
+    assert "set-cookie" not in reply.headers
+
+
 async def test_a_login_opens_the_admin_api_until_it_ends(server: AdminServer, ann: str) -> None:
     reply = await log_in(server)
     assert (reply.status_code, reply.json()["user_id"], reply.json()["role"]) == (200, ann, "owner")
