@@ -20,8 +20,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 serve: $(VENV)/.installed
 	@exec $(BIN)/lorikeet serve
 
-# A process for each processor, which compute in one thread each. The kernels' tests have their own, with whatever time
-# the others leave: they count how many cases ran.
+# Two processes for each processor, which compute in one thread each and wait most of the time. The kernels' tests have
+# their own, with whatever time the others leave: they count how many cases ran.
 test: export OMP_NUM_THREADS = 1
 test: export PYTHONDONTWRITEBYTECODE =  # hundreds of processes start, and would compile all modules again
 test: $(VENV)/.installed-dev $(DEMO_MODEL)

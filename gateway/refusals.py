@@ -46,10 +46,28 @@ class Refused(msgspec.Struct, frozen=True):
     error: GatewayError
 
 
-class _Seen(msgspec.Struct):
-    """Alike ones: the first of them, the ids of the first few, and how many."""
+class _Kind(msgspec.Struct, frozen=True):
+    """What makes refusals alike. Texts are shortened: this is held until it is written."""
 
-    first: Refused
+    minute: int
+    organization_id: str
+    project_id: str
+    api_key_id: str
+    key_sha256: bytes | None
+    endpoint: str
+    model: str
+    status: int
+    code: str
+    param: str
+    limit_id: str
+
+
+class _Seen(msgspec.Struct):
+    """Alike ones: what was said to the first of them, the ids of the first few, and how many."""
+
+    type: str
+    message: str
+    limit: object | None
     request_ids: list[str]
     num: int
 
@@ -62,7 +80,7 @@ class Refusals:
         self._database = database
         self._lost = lost
         self._timeout_s = timeout_s
-        self._seen: dict[tuple[object, ...], _Seen] = {}
+        self._seen: dict[_Kind, _Seen] = {}
         self._num_strange = 0
         self._sweep_at_s = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -82,11 +100,21 @@ class Refusals:
         error, is_strange = refused.error, not refused.project_id
         if error.status not in STATUSES or (is_strange and refused.key_sha256 is None):
             return
-        limit_id = getattr(error.limit, "id", "") if isinstance(error, LimitReached) else ""
-        who = refused.key_sha256 if is_strange else (refused.project_id, refused.api_key_id)
-        what = (refused.endpoint, refused.model, error.status, error.code, error.param, limit_id)
-        alike = (int(time.time()) // 60, who, *what)
-        seen = self._seen.get(alike)
+        limit = error.limit if isinstance(error, LimitReached) else None
+        kind = _Kind(
+            minute=int(time.time()) // 60,
+            organization_id=refused.organization_id,
+            project_id=refused.project_id,
+            api_key_id=refused.api_key_id,
+            key_sha256=refused.key_sha256 if is_strange else None,
+            endpoint=refused.endpoint,
+            model=_text(refused.model),
+            status=error.status,
+            code=error.code or "",
+            param=_text(error.param or ""),
+            limit_id=getattr(limit, "id", ""),
+        )
+        seen = self._seen.get(kind)
         if seen is not None:
             seen.num += 1
             if len(seen.request_ids) < MAX_REQUEST_IDS:
@@ -95,7 +123,8 @@ class Refusals:
             self._lost.inc()
         else:
             self._num_strange += is_strange
-            self._seen[alike] = _Seen(refused, [refused.request_id], 1)
+            # Not the error itself, which holds on to the frames that it was raised through and the request in them.
+            self._seen[kind] = _Seen(error.type, _message(error), limit, [refused.request_id], 1)
 
     async def flush(self) -> None:
         """Write what was counted; what cannot be written now is lost, and counted."""
@@ -104,7 +133,7 @@ class Refusals:
             return
         try:
             async with asyncio.timeout(self._timeout_s), self._database.transaction() as conn:
-                await write_refusals(conn, [_new(alike, each) for alike, each in seen.items()])
+                await write_refusals(conn, [_new(kind, each) for kind, each in seen.items()])
         except FAILURES as error:
             self._lost.inc(sum(each.num for each in seen.values()))
             log.warning("refusals_not_written", error=repr(error))
@@ -128,26 +157,23 @@ class Refusals:
                 await drop_old_refusals(conn)
 
 
-def _new(alike: tuple[object, ...], seen: _Seen) -> NewRefusal:
-    first, error, minute = seen.first, seen.first.error, alike[0]
-    assert isinstance(minute, int)
-    limit = error.limit if isinstance(error, LimitReached) else None
+def _new(kind: _Kind, seen: _Seen) -> NewRefusal:
     return NewRefusal(
-        organization_id=first.organization_id,
-        project_id=first.project_id,
-        api_key_id=first.api_key_id,
-        key_sha256=None if first.project_id else first.key_sha256,
-        minute=datetime.datetime.fromtimestamp(60 * minute, datetime.UTC),
-        kind=hashlib.sha256(repr(alike[1:]).encode()).digest(),
+        organization_id=kind.organization_id,
+        project_id=kind.project_id,
+        api_key_id=kind.api_key_id,
+        key_sha256=kind.key_sha256,
+        minute=datetime.datetime.fromtimestamp(60 * kind.minute, datetime.UTC),
+        kind=hashlib.sha256(msgspec.msgpack.encode(msgspec.structs.replace(kind, minute=0))).digest(),
         request_ids=seen.request_ids,
-        endpoint=first.endpoint,
-        model=_text(first.model),
-        status=error.status,
-        code=error.code or "",
-        type=error.type,
-        param=_text(error.param or ""),
-        message=_message(error),
-        limited_by=None if limit is None else msgspec.json.encode(limit).decode(),
+        endpoint=kind.endpoint,
+        model=kind.model,
+        status=kind.status,
+        code=kind.code,
+        type=seen.type,
+        param=kind.param,
+        message=seen.message,
+        limited_by=None if seen.limit is None else msgspec.json.encode(seen.limit).decode(),
         num=seen.num,
     )
 

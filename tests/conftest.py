@@ -98,6 +98,12 @@ async def database(dsn: str) -> AsyncIterator[Database]:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Two for each processor: most tests wait for servers, deadlines and browsers more than they compute."""
+    return 2 * (os.cpu_count() or 1)
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """Processes that share a run take whole files, so that these start their servers once; the end-to-end tests share
     one, and so do those in a browser. Made here: the marks of `--dist loadgroup` have no effect with pytest 9."""

@@ -24,6 +24,7 @@ from gateway.admin.buckets import (
     read_time,
     read_values,
 )
+from gateway.admin.common import instant
 from gateway.admin.paging import wrong_value
 from gateway.admin.projects import existing_project
 from gateway.admin.services import AdminServices, Caller, Services
@@ -42,6 +43,8 @@ FILTERS = (*NARROWING, *list_params("group_by"))
 PROJECTS = list_params("project_ids")
 MAX_TOP, DEFAULT_TOP = 100, 10
 MAX_TOP_DAYS = 366
+MAX_RESULTS = 20_000
+"""Of all buckets of a page together."""
 
 
 class TrafficNumbers(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +146,8 @@ class TrafficController(Controller):
             raise wrong_value("by", f"expected one of {', '.join(_NAMES)}")
         if order not in _ORDERS:
             raise wrong_value("order", f"expected one of {', '.join(_ORDERS)}")
+        if order == "errors" and (by == "api_key_id" or read_values(params, "api_key_ids")):
+            raise wrong_value("order", "errors are not counted by key")
         if not (limit.isascii() and limit.isdecimal() and len(limit) <= 3 and 1 <= int(limit) <= MAX_TOP):
             raise wrong_value("limit", f"expected a whole number from 1 to {MAX_TOP}")
         if "start_time" not in params:
@@ -194,8 +199,8 @@ async def _buckets(
     query = TrafficQuery(
         organization_id=organization_id,
         width=buckets.bounds.width,
-        start=_instant(buckets.start),
-        end=_instant(buckets.end),
+        start=instant(buckets.start),
+        end=instant(buckets.end),
         project_ids=project_ids,
         models=read_values(params, "models"),
         adapter_ids=read_values(params, "adapter_ids"),
@@ -205,8 +210,12 @@ async def _buckets(
     if query.is_by_key and "adapter_version" in groups:
         raise wrong_value("group_by", "adapter_version and keys cannot be told apart together")
     async with services.database.acquire() as conn:
-        sums = await traffic_sums(conn, query)
+        sums = await traffic_sums(conn, query, MAX_RESULTS + 1)
         currency = await currency_of(conn, organization_id)
+    if len(sums) > MAX_RESULTS:
+        raise wrong_value(
+            "limit", f"these groups have more than {MAX_RESULTS} results: ask for fewer buckets, or filter"
+        )
     return bucket_page(
         buckets,
         sums,
@@ -261,8 +270,4 @@ def _span(start_s: int, end_s: int) -> tuple[Width, datetime.datetime, datetime.
         raise wrong_value("start_time", f"it must be at most {MAX_TOP_DAYS} days before end_time")
     bounds = next(each for each in WIDTHS.values() if (end_s - start_s) <= 50 * each.seconds or each.width == "day")
     start = start_s // bounds.seconds * bounds.seconds
-    return bounds.width, _instant(start), _instant(-(-end_s // bounds.seconds) * bounds.seconds)
-
-
-def _instant(unix_s: int) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(unix_s, datetime.UTC)
+    return bounds.width, instant(start), instant(-(-end_s // bounds.seconds) * bounds.seconds)

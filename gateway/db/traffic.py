@@ -135,12 +135,12 @@ _SUMS_BY_KEY = """
 """
 
 
-async def traffic_sums(conn: Connection, query: TrafficQuery) -> list[TrafficSum]:
-    """In the order of their buckets; buckets without traffic are left out."""
+async def traffic_sums(conn: Connection, query: TrafficQuery, limit: int | None = None) -> list[TrafficSum]:
+    """In the order of their buckets; buckets without traffic are left out. limit: of sums."""
     if query.is_by_key:
-        rows = await conn.fetch(_SUMS_BY_KEY, *_by_key_values(query), None, None)
+        rows = await conn.fetch(_SUMS_BY_KEY, *_by_key_values(query), None, limit)
     else:
-        rows = await conn.fetch(_SUMS, *_query_values(query), None, None)
+        rows = await conn.fetch(_SUMS, *_query_values(query), None, limit)
     return [TrafficSum(*_values(tuple(row))) for row in rows]
 
 

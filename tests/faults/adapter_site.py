@@ -245,10 +245,11 @@ async def interrupted(site: AdapterSite, seed: int, span_s: float) -> None:
         await _until(lambda: site.num_contents() > num_before or all(task.done() for task in tasks))
         await asyncio.sleep(chance.uniform(0.0, AFTER_CONTENT_S))
     await asyncio.to_thread(site.gateway.kill)
+    await site.restart()
+    # What the killed one had not accepted yet waits on the socket for the next one, and counts as well.
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
         if outcome is not None and not isinstance(outcome, httpx.TransportError):
             raise outcome
-    await site.restart()
     await site.check(site.promised, {STEADY, name})
 
 

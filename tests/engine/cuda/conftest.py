@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from tests.interpreter import prepare_once
+from tests.interpreter import multiply_exactly, prepare_once
 
 prepare_once()
+multiply_exactly()

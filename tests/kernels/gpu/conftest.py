@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.interpreter import prepare_once
+from tests.interpreter import multiply_exactly, prepare_once
 from tests.kernels.gpu.compare import DEVICE
 
 HERE = Path(__file__).parent
 MIN_CASES = 300
 
 prepare_once()
+multiply_exactly()
 
 
 @pytest.fixture(autouse=True)
