@@ -1,9 +1,9 @@
 """Clients that do not read their replies: how much of a reply waits for one, and for how long.
 
 What a stream's events wait for is room: in the client's own window, then in this machine's kernel, then in the buffer
-of the connection, of which these two take 64 KiB each. Once all is full the stream waits, with what its engine sends
-meanwhile (`gateway.backends.backlog`). A client that makes no room in time is cut off, and its work aborted: it would
-hold its place for ever. Knows nothing about requests.
+of the connection. Once all is full the stream waits, with what its engine sends meanwhile (`gateway.backends.backlog`).
+A client that makes no room in time is cut off, and its work aborted: it would hold its place for ever. Knows nothing
+about requests.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ log = structlog.get_logger(__name__)
 MAX_UNSENT_BYTES = 64 << 10
 """Of a connection, in the kernel. Without this bound it grows to megabytes (tcp(7), tcp_wmem)."""
 
+MAX_BUFFERED_BYTES = 16 << 10
+"""Of a connection, in this process, beside what one write adds."""
+
 
 def reading_protocol(max_unread_s: float) -> type[HttpToolsProtocol]:
     """Uvicorn's protocol for HTTP, for clients that read. max_unread_s: from a full buffer to one that has room again,
@@ -29,6 +32,7 @@ def reading_protocol(max_unread_s: float) -> type[HttpToolsProtocol]:
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            transport.set_write_buffer_limits(high=MAX_BUFFERED_BYTES)
             connection = transport.get_extra_info("socket")
             if connection.family in (socket.AF_INET, socket.AF_INET6):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MAX_UNSENT_BYTES)

@@ -1,8 +1,9 @@
 """Bodies that nobody wants: what a client still sends of a request that is answered already, as of an upload that was
 refused by its head.
 
-It is read and dropped, so that the client sees why, and its connection serves the next request; but only so much of it
-and for so long. Knows nothing about requests.
+It is read and dropped, so that the client sees why, and its connection serves the next request; but only so much of it,
+for so long and at such a rate: a client that sends one after the other takes little of what others need. Knows nothing
+about requests.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 log = structlog.get_logger(__name__)
 
 MAX_UNWANTED_BYTES = 32 << 20
+UNWANTED_BYTES_PER_S = 8 << 20
 MAX_UNWANTED_S = 10.0
-"""After the answer. An adapter that is sent in one piece, as `lorikeet adapter add` does, is within both."""
+"""After the answer. An adapter that is sent in one piece, as `lorikeet adapter add` does, is within them."""
 
 
 def dropping_protocol(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
@@ -32,6 +34,8 @@ def dropping_protocol(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
                 if self.unwanted_bytes > MAX_UNWANTED_BYTES:
                     self._give_up()
                     return
+                self.transport.pause_reading()
+                self.loop.call_later(len(data) / UNWANTED_BYTES_PER_S, self._read_on)
             super().data_received(data)
 
         def on_response_complete(self) -> None:
@@ -63,6 +67,10 @@ def dropping_protocol(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
             if deadline is not None:
                 deadline.cancel()
             return deadline is not None
+
+        def _read_on(self) -> None:
+            if not self.transport.is_closing():
+                self.transport.resume_reading()
 
         def _give_up(self) -> None:
             self._forget_unwanted()

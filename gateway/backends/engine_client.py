@@ -33,6 +33,7 @@ from engine.protocol import (
     Welcome,
 )
 from gateway.backends.adapter_calls import AdapterCalls
+from gateway.backends.backlog import Backlog
 from gateway.backends.base import Capabilities, Health, Message, PreparedPrompt, UsageSink
 from gateway.backends.credits import Credits
 from gateway.backends.engine_link import EngineGone, EngineLink
@@ -59,7 +60,7 @@ GIVE_UP_S = 10.0
 hands their usage to whoever is connected then."""
 
 FULL_FOR_S = 5.0
-"""How long more than MAX_UNREAD_VALUES may wait for the reader of a stream."""
+"""How long more than MAX_UNREAD_BYTES may wait for the reader of a stream."""
 
 ADAPTER_WAIT_S = 60.0
 RETRY_AFTER_S = 1.0
@@ -164,7 +165,8 @@ class EngineBackend:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[Delta] | Final]:
         await self._take_credit()
         engine_id = self._engine_id
-        stream = EngineStream(request, engine_id, asyncio.get_running_loop().time(), [0] * request.n)
+        now_s = asyncio.get_running_loop().time()
+        stream = EngineStream(request, engine_id, now_s, [0] * request.n, backlog=Backlog(request.n))
         self._streams[request.request_id] = stream
         self._sink.dispatched(request, engine_id)  # before any engine can work on it, whoever dies in between
         try:

@@ -10,7 +10,7 @@ import asyncio
 import msgspec
 
 from engine.protocol import Delta, Final, GenerateRequest, Usage
-from gateway.backends.backlog import JOIN_ABOVE, MAX_UNREAD_VALUES, joined, num_values
+from gateway.backends.backlog import MAX_UNREAD_BYTES, Backlog
 from gateway.errors import GatewayError
 from gateway.metering.format import Count
 
@@ -34,7 +34,7 @@ class EngineStream(msgspec.Struct, eq=False):
     unread: bool = False
     lost: bool = False
     cut_off: GatewayError | None = None
-    deltas: list[Delta] = msgspec.field(default_factory=list)
+    backlog: Backlog = msgspec.field(default_factory=Backlog)
     final: Final | None = None
     waiter: asyncio.Future[None] | None = None
 
@@ -45,9 +45,8 @@ class EngineStream(msgspec.Struct, eq=False):
         self.counts[delta.index] = delta.num_completion_tokens
         if self.abandoned or self.unread:
             return
-        self.deltas.append(delta)
-        if len(self.deltas) > JOIN_ABOVE:
-            self._keep_small(now_s, full_for_s)
+        self.backlog.add(delta)
+        self._watch_size(now_s, full_for_s)
         self.wake()
 
     def wake(self) -> None:
@@ -56,12 +55,10 @@ class EngineStream(msgspec.Struct, eq=False):
 
     async def take(self) -> list[Delta] | Final:
         """What came since. Raises what it was cut off with."""
-        while not self.deltas and self.final is None and self.cut_off is None:
+        while not self.backlog and self.final is None and self.cut_off is None:
             self.waiter = asyncio.get_running_loop().create_future()
             await self.waiter
-        if self.deltas:
-            deltas, self.deltas = self.deltas, []
-            self.full_since_s = None
+        if deltas := self.backlog.take():
             return deltas
         if self.final is not None:
             return self.final
@@ -107,13 +104,12 @@ class EngineStream(msgspec.Struct, eq=False):
             return sum(self.counts)
         return sum(min(count, self.kept.get(index, count)) for index, count in enumerate(self.counts))
 
-    def _keep_small(self, now_s: float, full_for_s: float) -> None:
+    def _watch_size(self, now_s: float, full_for_s: float) -> None:
         """Its reader is behind: for a moment, as all are where this process was busy, or since its client does not
         read, and then it is not waited for."""
-        self.deltas = joined(self.deltas)
-        if num_values(self.deltas) <= MAX_UNREAD_VALUES:
-            return
-        if self.full_since_s is None:
+        if self.backlog.num_bytes <= MAX_UNREAD_BYTES:
+            self.full_since_s = None
+        elif self.full_since_s is None:
             self.full_since_s = now_s
         elif now_s - self.full_since_s >= full_for_s:
             self.unread = True

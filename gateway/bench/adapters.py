@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
@@ -42,6 +42,13 @@ STREAM_TOKENS = 100
 ARRIVAL_EVERY_S = 0.25
 FILES = ("adapter_config.json", "adapter_model.safetensors")
 REJECTED, PAUSED = "adapter_rejected", "adapter_uploads_paused"
+
+
+class Run(NamedTuple):
+    """Streams that ran together."""
+
+    num_tokens: int
+    seconds: float
 
 
 class Server:
@@ -142,30 +149,36 @@ async def measure_arrivals(server: Server, names: Sequence[str], rounds: int) ->
 
 
 async def measure_bad_uploads(server: Server, bad: Path, count: int, rounds: int) -> dict[str, Any]:
-    """Tokens per second of running streams, alone and while adapters are refused one after the other: the median of the
-    rounds, of which the first has the most inspections, and the worst."""
-    rates: dict[str, list[float]] = {"alone": [], "beside": []}
+    """Tokens per second of running streams, alone and while adapters are refused one after the other: of all rounds
+    together, of which the first has the most inspections, and the worst."""
+    runs: dict[str, list[Run]] = {"alone": [], "beside": []}
     outcomes: Counter[str] = Counter()
-    for _ in range(rounds):
-        rates["alone"].append(await _rate(_streams(server)))
-        refusing = asyncio.create_task(_refused(server, bad, count // rounds))
+    for number in range(rounds):
+        runs["alone"].append(await _run(server))
+        refusing = asyncio.create_task(_refused(server, bad, count * (number + 1) // rounds - count * number // rounds))
         while not refusing.done():
-            rates["beside"].append(await _rate(_streams(server)))
+            runs["beside"].append(await _run(server))
         outcomes += await refusing
-    alone, beside = (statistics.median(rates[kind]) for kind in ("alone", "beside"))
+    alone, beside = (_rate(runs[kind]) for kind in ("alone", "beside"))
     return {"row": "bad uploads", "inspected": outcomes[REJECTED], "paused": outcomes[PAUSED],
             "tokens_per_s_alone": round(alone, 1), "tokens_per_s_beside": round(beside, 1),
-            "ratio": round(beside / alone, 3), "ratio_worst": round(min(rates["beside"]) / alone, 3)}  # fmt: skip
+            "ratio": round(beside / alone, 3),
+            "ratio_worst": round(min(_rate([run]) for run in runs["beside"]) / alone, 3)}  # fmt: skip
 
 
 async def _streams(server: Server) -> list[Reply]:
     return list(await asyncio.gather(*(server.ask("", STREAM_TOKENS) for _ in range(NUM_STREAMS))))
 
 
-async def _rate(streams: Awaitable[list[Reply]]) -> float:
+async def _run(server: Server) -> Run:
     start_s = time.perf_counter()
-    replies = await streams
-    return sum(reply.num_tokens for reply in replies) / (time.perf_counter() - start_s)
+    replies = await _streams(server)
+    return Run(sum(reply.num_tokens for reply in replies), time.perf_counter() - start_s)
+
+
+def _rate(runs: Sequence[Run]) -> float:
+    """Tokens per second."""
+    return sum(run.num_tokens for run in runs) / sum(run.seconds for run in runs)
 
 
 async def _beside(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator
 
 import httpx
@@ -14,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.api.envelope import Application
 from gateway.api.errors import exception_handlers
-from gateway.api.unwanted import MAX_UNWANTED_BYTES
+from gateway.api.unwanted import MAX_UNWANTED_BYTES, UNWANTED_BYTES_PER_S
 from gateway.app import server_config
 from gateway.errors import UploadsPaused
 from gateway.observe import Metrics
@@ -22,6 +23,7 @@ from gateway.settings import Settings
 from tests.patience import PATIENCE_S
 
 REFUSED = "adapter_uploads_paused"
+UPLOAD_BYTES = 10_000_000
 
 
 @post("/", request_max_body_size=None)
@@ -52,11 +54,20 @@ async def test_a_refused_upload_sees_why_and_its_connection_serves_the_next(port
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as client:
         ports = set()
         for _ in range(3):
-            reply = await client.post("/", content=b"x" * 10_000_000)
+            reply = await client.post("/", content=bytes(UPLOAD_BYTES))
             assert (reply.status_code, reply.json()["error"]["code"]) == (429, REFUSED)
             assert reply.headers["retry-after"] == "10"
             ports.add(reply.extensions["network_stream"].get_extra_info("client_addr"))
     assert len(ports) == 1
+
+
+async def test_it_is_read_no_faster_than_leaves_time_for_others(port: int) -> None:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as client:
+        start_s = time.monotonic()
+        for _ in range(3):
+            await client.post("/", content=bytes(UPLOAD_BYTES))
+    in_kernel_bytes = 3 * 6_000_000  # at most, of each that had come when it was refused
+    assert time.monotonic() - start_s >= (3 * UPLOAD_BYTES - in_kernel_bytes) / UNWANTED_BYTES_PER_S
 
 
 async def test_what_goes_on_for_ever_is_cut_off(port: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.protocol import Delta, TokenLogprobs
-from gateway.backends.backlog import joined, num_values
+from gateway.backends.backlog import MAX_APART, Backlog, joined
 
 
 def logprobs(count: int) -> list[TokenLogprobs]:
@@ -34,5 +34,37 @@ def test_each_token_keeps_its_log_probabilities() -> None:
     )
     (delta,) = joined([first, second, end])
     assert delta == Delta("r", [1, 2, 3], 3, logprobs=logprobs(3), finish_reason="stop")
-    assert num_values([delta]) == 3 + 3 * (1 + 2)
-    assert num_values([Delta("r", [1, 2], 2)]) == 2
+
+
+def test_a_reader_that_keeps_up_takes_each_delta_as_it_came() -> None:
+    backlog, deltas = Backlog(), [Delta("r", [number], number + 1) for number in range(MAX_APART)]
+    for delta in deltas:
+        backlog.add(delta)
+    assert backlog
+    assert backlog.num_bytes == 0
+    assert backlog.take() == deltas
+    assert not backlog
+    assert backlog.take() == []
+
+
+def test_what_waits_long_is_small_and_comes_in_order_a_little_at_a_time() -> None:
+    count = 10 * MAX_APART + 3
+    deltas = [Delta("r", [number], number + 1, logprobs=logprobs(1)) for number in range(count)]
+    backlog = Backlog()
+    for delta in deltas:
+        backlog.add(delta)
+    assert 0 < backlog.num_bytes < 60 * count
+    taken, longest = [], 0
+    while some := backlog.take():
+        taken += some
+        longest = max(longest, sum(len(delta.token_ids) for delta in some))
+    assert joined(taken) == joined(deltas)
+    assert longest <= MAX_APART + 1
+    assert (backlog.num_bytes, bool(backlog)) == (0, False)
+
+
+def test_two_steps_of_many_choices_wait_as_they_came() -> None:
+    backlog, deltas = Backlog(40), [Delta("r", [1], step, choice) for step in (1, 2) for choice in range(40)]
+    for delta in deltas:
+        backlog.add(delta)
+    assert backlog.take() == deltas

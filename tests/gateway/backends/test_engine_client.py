@@ -32,7 +32,7 @@ from engine.protocol import (
     UsageRecord,
     encode,
 )
-from gateway.backends.backlog import JOIN_ABOVE, MAX_UNREAD_VALUES
+from gateway.backends.backlog import MAX_APART, MAX_UNREAD_BYTES
 from gateway.backends.engine_client import EngineBackend
 from gateway.errors import BackendFailed, GatewayError, InvalidRequest, Overloaded, ReadTooSlowly
 from gateway.metering.format import Count
@@ -129,16 +129,16 @@ async def test_a_stream_that_nobody_reads_is_aborted_once_too_much_of_it_waits(e
     await engine.expect(Submit)
     await engine.send(StepOutputs([Delta("req_1", [7], 1)]))
     assert await reading == [Delta("req_1", [7], 1)]
-    at_once = MAX_UNREAD_VALUES // JOIN_ABOVE
+    at_once, num_messages = MAX_UNREAD_BYTES // MAX_APART, MAX_APART + 2  # an id takes a byte
     count = 1
-    for _ in range(2 * JOIN_ABOVE + 2):
+    for _ in range(num_messages):
         count += at_once
         await engine.send(StepOutputs([Delta("req_1", [8] * at_once, count)]))
     assert (await engine.expect(Abort)).request_id == "req_1"
     await engine.send(StepOutputs([], [final(completion=count, reason="abort")]))
-    await until(lambda: len(sink.counts) == 2 * JOIN_ABOVE + 3)
+    await until(lambda: len(sink.counts) == num_messages + 1)
     kept = [delta async for item in items_until_too_slow(items) for delta in item]
-    assert sum(len(delta.token_ids) for delta in kept) <= MAX_UNREAD_VALUES + 2 * JOIN_ABOVE * at_once
+    assert sum(len(delta.token_ids) for delta in kept) <= MAX_UNREAD_BYTES + 2 * at_once
     assert sink.records == [UsageRecord("req_1", 0, "abort", Usage(3, count), b"m")]
 
 
