@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from gateway.text.tools.prompt import as_plain_messages, with_call_ids
 from gateway.text.tools.tool import Tool
 
 Message = dict[str, Any]
+
+# One prompt at a time: threads of the library's own would be woken for nothing. Read when it first encodes.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class Tokenizer:
