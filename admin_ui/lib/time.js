@@ -21,6 +21,7 @@ export const RANGES = {
 export const MAX_RANGE_DAYS = 366;
 export const DEFAULT_RANGE = "24h";
 export const BUCKET_S = { "1m": MINUTE, "1h": HOUR, "1d": DAY };
+const MAX_RANKED_BUCKETS = 60;
 
 /** What is longer than that, the API does not rank. */
 export const isTooLong = (from, till) => till - from > MAX_RANGE_DAYS * DAY;
@@ -47,19 +48,26 @@ export function rangeOf(query, at = now()) {
   const till = Number(query.get("to"));
   if (Number.isInteger(from) && Number.isInteger(till) && from > 0 && till > from && till <= LATEST && !isTooLong(from, till)) {
     const bucket = bucketFor(till - from);
-    return { ...onBorders(from, till, bucket), bucket, name: "", label: `${short(from)} – ${short(till)}` };
+    return { ...onBorders(from, till, borderOf(till - from, bucket)), bucket, name: "", label: `${short(from)} – ${short(till)}` };
   }
   const name = query.get("range") in RANGES ? query.get("range") : DEFAULT_RANGE;
   const { seconds, label, bucket } = RANGES[name];
-  return { ...onBorders(at - seconds + BUCKET_S[bucket], at + 1, bucket), bucket, name, label };
+  const border = borderOf(seconds, bucket);
+  const { start } = onBorders(at - seconds + border, at + 1, border);
+  return { start, end: onBorders(start, at + 1, BUCKET_S[bucket]).end, bucket, name, label };
+}
+
+/** What a range begins at, so that what GET /traffic/top ranks, in fewer and wider buckets, is what the picture shows. */
+function borderOf(seconds, bucket) {
+  if (seconds <= MAX_RANKED_BUCKETS * BUCKET_S[bucket]) return BUCKET_S[bucket];
+  return bucket === "1m" ? HOUR : DAY;
 }
 
 function bucketFor(seconds) {
   return seconds <= 6 * HOUR ? "1m" : seconds <= 14 * DAY ? "1h" : "1d";
 }
 
-function onBorders(start, end, bucket) {
-  const size = BUCKET_S[bucket];
+function onBorders(start, end, size) {
   const first = Math.floor(start / size) * size;
   const last = Math.ceil(end / size) * size;
   return { start: isTooLong(first, last) ? first + size : first, end: last };

@@ -139,7 +139,8 @@ class TrafficController(Controller):
         opt=needs(PERMISSION, query=TOP_QUERY, in_any_project=True) | TOP_SHAPE,
     )
     async def top_traffic(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> TopList:
-        """The busiest projects, models, adapters or keys of a time of at most a year, the first ones first."""
+        """The busiest projects, models, adapters or keys of a time of at most a year, the first ones first: of whole
+        minutes up to an hour, whole hours up to sixty, else whole days."""
         params = request.query_params
         by, order, limit = params.get("by"), params.get("order", "requests"), params.get("limit", str(DEFAULT_TOP))
         if by not in _NAMES:
@@ -263,11 +264,11 @@ async def _names(conn: Connection, by: str, organization_id: str, ids: list[str]
 
 
 def _span(start_s: int, end_s: int) -> tuple[Width, datetime.datetime, datetime.datetime]:
-    """Whole buckets that hold the time, up to fifty of the finest width that so many are enough of; or days."""
+    """Whole buckets that hold the time, up to sixty of the finest width that so many are enough of; or days."""
     if end_s <= start_s:
         raise wrong_value("end_time", "it must be after start_time")
     if end_s - start_s > MAX_TOP_DAYS * 86_400:
         raise wrong_value("start_time", f"it must be at most {MAX_TOP_DAYS} days before end_time")
-    bounds = next(each for each in WIDTHS.values() if (end_s - start_s) <= 50 * each.seconds or each.width == "day")
+    bounds = next(each for each in WIDTHS.values() if (end_s - start_s) <= 60 * each.seconds or each.width == "day")
     start = start_s // bounds.seconds * bounds.seconds
     return bounds.width, instant(start), instant(-(-end_s // bounds.seconds) * bounds.seconds)

@@ -106,3 +106,26 @@ async def test_what_fails_leaves_no_numbers_of_another_tenant(visit: Visit, brow
     await page.page.get_by_role("button", name="Try again").click()
     await expect(stats.first).to_be_visible()
     await expect(page.page.get_by_role("alert")).to_have_count(0)
+
+
+async def test_long_ranges_begin_where_what_is_ranked_can_begin(visit: Visit) -> None:
+    """The API ranks by whole hours or days where there are many buckets: both are to be of the same time."""
+    page = await visit()
+    await page.open("")
+    at = 1_790_000_000 + 1234
+    ranges = await page.page.evaluate(
+        """async (at) => {
+            const { rangeOf } = await import("/admin/lib/time.js");
+            return ["range=1h", "range=6h", "range=24h", "range=7d", "range=30d", "from=1789000123&to=1789500456"]
+                .map((query) => rangeOf(new URLSearchParams(query), at));
+        }""",
+        at,
+    )
+    hour, six, day, week, month, chosen = ranges
+    assert [each["start"] % border for each, border in ((six, HOUR_S), (week, 86_400), (chosen, 86_400))] == [0, 0, 0]
+    assert [each["end"] - each["start"] for each in (hour, day, month)] == [HOUR_S, 24 * HOUR_S, 30 * 86_400]
+    assert all(at < each["end"] <= at + 86_400 for each in (hour, six, day, week, month))
+    assert 5 * HOUR_S < at - six["start"] <= 6 * HOUR_S
+    assert 6 * 86_400 < at - week["start"] <= 7 * 86_400
+    assert chosen["start"] <= 1_789_000_123 and chosen["end"] >= 1_789_500_456
+    assert chosen["end"] % 86_400 == 0

@@ -6,6 +6,7 @@ Each operation tells what its client was promised: an answer counts, whatever ha
 from __future__ import annotations
 
 import asyncio
+import operator
 import random
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -47,9 +48,12 @@ class Left(msgspec.Struct):
     """What the kills left to be done: probes that a dead gateway had begun, imports that nobody worked on, contents
     that nobody referred to."""
 
-    num_claims: int
-    num_imports: int
-    num_contents: int
+    num_claims: int = 0
+    num_imports: int = 0
+    num_contents: int = 0
+
+    def __add__(self, other: Left) -> Left:
+        return Left(*map(operator.add, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
 
 
 class AdapterSite:
@@ -131,7 +135,7 @@ class AdapterSite:
             await self._check_servable(name, listed[name]["version"])
 
     async def settle(self) -> Left:
-        """After the last kill: everything that was interrupted comes to its end; time is moved, not waited for."""
+        """Between kills: everything that was interrupted comes to its end; time is moved, not waited for."""
         num_claimed = await self._execute("UPDATE adapter_versions SET claimed_at = NULL WHERE claimed_at IS NOT NULL")
         num_imports = await self._execute(
             "UPDATE adapter_imports SET updated_at = now() - interval '2 days' WHERE state IN ('receiving', 'uploaded')"

@@ -170,7 +170,10 @@ async def test_it_is_grouped_filtered_ranked_and_ones_own(books: Books, server: 
             await ask(operator, "/traffic/top", by="model", **{"project_ids[]": books.project_id, "models[]": "tiny"})
         )["data"]
         assert [(each["name"], each["num_requests"]) for each in top] == [("tiny", 2)]
-        for params, param in (({"by": "user_id"}, "by"), ({"by": "model", "order": "x"}, "order")):
+        wrong = [({"by": "user_id"}, "by"), ({"by": "model", "order": "x"}, "order")]
+        wrong += [({"by": "api_key_id", "order": "errors"}, "order")]
+        wrong += [({"by": "model", "order": "errors", "api_key_ids": "key_a"}, "order")]
+        for params, param in wrong:
             reply = await operator.get("/traffic/top", params={"start_time": 0, **params})
             assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
         user = await server.user("ann@acme.example.com", None)
@@ -181,3 +184,28 @@ async def test_it_is_grouped_filtered_ranked_and_ones_own(books: Books, server: 
         assert [each["id"] for each in (await ask(ann, "/traffic/top", by="project_id"))["data"]] == [books.project_id]
         theirs = await ask(ann, "/traffic", **{"project_ids[]": globex.project_id})
         assert all(bucket["results"] == [] for bucket in theirs["data"])
+
+
+HOUR_S, DAY_S = 3600, 86_400
+
+
+async def test_what_is_ranked_is_what_the_buckets_show(books: Books, server: AdminServer) -> None:
+    """Of the ranges that the dashboard asks for, up to a now after which there is nothing: minutes of an hour, minutes
+    from a whole hour on, hours of two days, hours from a whole day on, days."""
+    start = int(START.timestamp())
+    await fill(books, random.Random(3), 1000)
+    await books.roll_up()
+    ranges = [
+        ("1m", start + DAY_S - 1800, start + DAY_S + 1800, 60),
+        ("1m", start + 66 * HOUR_S, start + 72 * HOUR_S + 300, 1440),
+        ("1h", start + 7 * HOUR_S, start + 67 * HOUR_S, 168),
+        ("1h", start, start + 77 * HOUR_S, 168),
+        ("1d", start, start + DAYS * DAY_S, 31),
+    ]
+    async with server.client(server.operator_key) as operator:
+        for width, since, until, limit in ranges:
+            span = {"start_time": since, "end_time": until}
+            page = await ask(operator, "/traffic", **span, bucket_width=width, limit=limit)
+            found = sum(each["num_requests"] for bucket in page["data"] for each in bucket["results"])
+            ranked = (await ask(operator, "/traffic/top", **span, by="model"))["data"]
+            assert sum(each["num_requests"] for each in ranked) == found > 0, width
