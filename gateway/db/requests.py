@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gateway.db.request_spans import MAX_LOOKED_AT, OF_EACH_KEY, Filters, Spans, spans_with
+
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
-
-MAX_SCANNED = 20_000
-"""Rows of the ledger that one page looks at for those that its filters let through."""
 
 LOOK_BACK = datetime.timedelta(days=92)
 """How far back a request is found by its id alone."""
@@ -46,19 +45,10 @@ class RequestQuery(msgspec.Struct, frozen=True, kw_only=True):
     api_key_ids: Sequence[str] = ()
     adapter_ids: Sequence[str] = ()
     finish_reasons: Sequence[str] = ()
-    max_scanned: int = MAX_SCANNED
 
     @property
     def is_filtered(self) -> bool:
         return any((self.models, self.api_key_ids, self.adapter_ids, self.finish_reasons))
-
-    @property
-    def scan_limit(self) -> int:
-        """Rows to look at, of each project where they are named."""
-        least = 4 * self.limit
-        if self.is_filtered:
-            least = max(least, self.max_scanned // max(1, len(self.project_ids or ())))
-        return min(least, self.max_scanned)
 
 
 class RequestRow(msgspec.Struct, frozen=True):
@@ -99,15 +89,17 @@ class RequestsFound(msgspec.Struct, frozen=True):
 # month's rows come in their order.
 _OF_ORGANIZATION = """
     WITH seen AS MATERIALIZED (
-        SELECT c.* FROM generate_series(month_of($2), month_of(now()), interval '1 month') AS m (period)
-        CROSS JOIN LATERAL (
-            SELECT l.request_id, l.created_at, l.project_id, l.api_key_id, l.model, l.adapter_id, l.finish_reason,
-                   l.attempt = 0 AND counts_as_request(l.kind, l.revision, l.request_id) AS is_request
-            FROM ledger l
-            WHERE l.organization_id = $1 AND l.period = m.period::date AND l.created_at >= $2 AND l.created_at < $3
-              AND l.created_at <= $4 AND (l.created_at, l.request_id) < ($4, $5)
-            ORDER BY l.created_at DESC, l.request_id DESC LIMIT $6
-        ) c
+        SELECT c.*
+        FROM unnest($2::timestamptz[], $3::timestamptz[]) AS s (since, until)
+            CROSS JOIN LATERAL generate_series(month_of(s.since), month_of(now()), interval '1 month') AS m (period)
+            CROSS JOIN LATERAL (
+                SELECT l.request_id, l.created_at, l.project_id, l.api_key_id, l.model, l.adapter_id, l.finish_reason,
+                       l.attempt = 0 AND counts_as_request(l.kind, l.revision, l.request_id) AS is_request
+                FROM ledger l
+                WHERE l.organization_id = $1 AND l.period = m.period::date AND l.created_at >= s.since
+                  AND l.created_at < s.until AND l.created_at <= $4 AND (l.created_at, l.request_id) < ($4, $5)
+                ORDER BY l.created_at DESC, l.request_id DESC LIMIT $6
+            ) c
         ORDER BY c.created_at DESC, c.request_id DESC LIMIT $6
     ), found AS (
         SELECT s.created_at, s.request_id, s.project_id FROM seen s
@@ -127,15 +119,21 @@ _OF_ORGANIZATION = """
 # What is older than the last row looked at of some project may have newer ones beside it: it is for a next page.
 _OF_PROJECTS = """
     WITH looked_at AS MATERIALIZED (
-        SELECT c.* FROM unnest($12::text[]) AS p (project_id)
+        SELECT c.*, row_number() OVER (PARTITION BY c.project_id ORDER BY c.created_at DESC, c.request_id DESC) AS place
+        FROM unnest($12::text[]) AS p (id)
         CROSS JOIN LATERAL (
-            SELECT l.request_id, l.created_at, l.project_id, l.api_key_id, l.model, l.adapter_id, l.finish_reason,
-                   l.attempt = 0 AND counts_as_request(l.kind, l.revision, l.request_id) AS is_request,
-                   row_number() OVER (ORDER BY l.created_at DESC, l.request_id DESC) AS place
-            FROM ledger l
-            WHERE l.project_id = p.project_id AND l.organization_id = $1 AND l.created_at >= $2 AND l.created_at < $3
-              AND l.created_at <= $4 AND (l.created_at, l.request_id) < ($4, $5)
-            ORDER BY l.created_at DESC, l.request_id DESC LIMIT $6
+            SELECT d.*
+            FROM unnest($2::timestamptz[], $3::timestamptz[]) AS s (since, until)
+                CROSS JOIN LATERAL (
+                    SELECT l.request_id, l.created_at, l.project_id, l.api_key_id, l.model, l.adapter_id,
+                           l.finish_reason,
+                           l.attempt = 0 AND counts_as_request(l.kind, l.revision, l.request_id) AS is_request
+                    FROM ledger l
+                    WHERE l.project_id = p.id AND l.organization_id = $1 AND l.created_at >= s.since
+                      AND l.created_at < s.until AND l.created_at <= $4 AND (l.created_at, l.request_id) < ($4, $5)
+                    ORDER BY l.created_at DESC, l.request_id DESC LIMIT $6
+                ) d
+            ORDER BY d.created_at DESC, d.request_id DESC LIMIT $6
         ) c
     ), border AS (
         SELECT created_at, request_id FROM looked_at WHERE place = $6
@@ -195,11 +193,18 @@ _WHOLE = """
 """
 
 
-async def list_requests(conn: Connection, query: RequestQuery) -> RequestsFound:
-    """Newest first. Fewer rows than the limit with a next key: those that were looked at are behind it."""
+async def list_requests(conn: Connection, query: RequestQuery, *, scan_limit: int | None = None) -> RequestsFound:
+    """Newest first. Fewer rows than the limit with a next key: those that were looked at are behind it. scan_limit:
+    rows of the ledger to look at, of each project where they are named."""
     after = query.after or RequestKey(query.end, "")
-    values: list[object] = [query.organization_id, query.start, query.end, after.created_at, after.request_id]
-    values += [query.scan_limit, query.limit + 1, list(query.models), list(query.api_key_ids)]
+    found_in = Spans([(query.start, query.end)], None)
+    if query.is_filtered:
+        query = await _with_projects_of_keys(conn, query)
+        found_in = await _spans(conn, query, after)
+        scan_limit = scan_limit or MAX_LOOKED_AT
+    since, until = [span[0] for span in found_in.spans], [span[1] for span in found_in.spans]
+    values: list[object] = [query.organization_id, since, until, after.created_at, after.request_id]
+    values += [scan_limit or 4 * query.limit, query.limit + 1, list(query.models), list(query.api_key_ids)]
     values += [list(query.adapter_ids), list(query.finish_reasons)]
     if query.project_ids is None:
         found = await conn.fetch(_OF_ORGANIZATION, *values)
@@ -212,12 +217,43 @@ async def list_requests(conn: Connection, query: RequestQuery) -> RequestsFound:
         next_key = RequestKey(shown[-1]["created_at"], shown[-1]["request_id"])
     elif found and found[0]["is_cut"]:
         next_key = RequestKey(found[0]["last_at"], found[0]["last_id"])
+    elif found_in.back_to is not None:
+        next_key = RequestKey(found_in.back_to, "")
     if not shown:
         return RequestsFound([], next_key)
     instants = [row["created_at"] for row in shown]
     ids, projects = [row["request_id"] for row in shown], [row["project_id"] for row in shown]
     rows = await conn.fetch(_WHOLE, query.organization_id, ids, projects, instants, min(instants), max(instants))
     return RequestsFound([RequestRow(**row) for row in rows], next_key)
+
+
+async def _spans(conn: Connection, query: RequestQuery, after: RequestKey) -> Spans:
+    filters = Filters(
+        organization_id=query.organization_id,
+        project_ids=query.project_ids,
+        models=query.models,
+        adapter_ids=query.adapter_ids,
+        finish_reasons=query.finish_reasons,
+    )
+    # Others of the very instant come before `after` where it has an id; no key is before one without.
+    until = min(query.end, after.created_at + datetime.timedelta(microseconds=1 if after.request_id else 0))
+    num_needed = (query.limit + 1) * (OF_EACH_KEY if query.api_key_ids else 1)
+    return await spans_with(conn, filters, query.start, until, num_needed)
+
+
+_PROJECTS_OF_KEYS = "SELECT id, project_id FROM api_keys WHERE organization_id = $1 AND id = ANY ($2::text[])"
+
+
+async def _with_projects_of_keys(conn: Connection, query: RequestQuery) -> RequestQuery:
+    """Only the projects whose keys are asked for, where all of them are known."""
+    rows = await conn.fetch(_PROJECTS_OF_KEYS, query.organization_id, list(query.api_key_ids))
+    projects: dict[str, str | None] = {row["id"]: row["project_id"] for row in rows}
+    if not query.api_key_ids or projects.keys() != set(query.api_key_ids):
+        return query
+    wanted = [
+        each for each in dict.fromkeys(projects.values()) if query.project_ids is None or each in query.project_ids
+    ]
+    return msgspec.structs.replace(query, project_ids=wanted)
 
 
 _FIND = """

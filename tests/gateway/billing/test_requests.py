@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import random
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest_asyncio
 
 from gateway.db.pool import Database
 from gateway.db.requests import RequestQuery, list_requests
+from gateway.db.usage import UsageEvent
 from tests.conftest import with_database
 from tests.gateway.admin_server import AdminServer, serve_admin
 from tests.gateway.billing.books import NOW, Books, open_books
@@ -143,8 +145,55 @@ async def test_it_is_filtered(
     assert sorted(found) == sorted(expected)
 
 
-async def test_what_is_rarely_found_takes_more_pages_and_no_page_looks_at_more(books: tuple[Books, Books]) -> None:
+async def test_what_is_found_is_what_filters_let_through_wherever_it_is(database: Database) -> None:
+    """Rolled up or not yet, in pages of any size, in windows that begin and end anywhere."""
+    rng = random.Random(11)
+    initech = await open_books(database, "initech")
+    made: list[UsageEvent] = []
+    for batch in range(2):
+        events = [
+            initech.event(
+                f"req_i{batch}{number:03}",
+                created_at=minutes_ago(rng.choice((0.5, 200, 3000, 40_000)) * rng.random()),
+                model=rng.choices(("mini", "mini:often", "mini:rare"), (50, 20, 1))[0],
+                finish_reason=rng.choices(("stop", "length", "abort", "error"), (50, 20, 5, 1))[0],
+                api_key_id=rng.choice(("key_a", "key_b")),
+            )
+            for number in range(300)
+        ]
+        await initech.write(*events)
+        made += events
+        if batch == 0:
+            await initech.roll_up()
+    for _ in range(60):
+        ends = sorted(minutes_ago(rng.choice((1, 300, 4000, 43_000)) * rng.random()) for _ in range(2))
+        query = RequestQuery(
+            organization_id=initech.organization_id,
+            start=ends[0],
+            end=ends[1],
+            after=None,
+            limit=rng.choice((1, 7, 100)),
+            project_ids=rng.choice((None, [initech.project_id])),
+            models=rng.choice(([], ["mini:rare"], ["mini:often", "mini:rare"], ["mini:none"])),
+            finish_reasons=rng.choice(([], ["error"], ["stop", "abort"])),
+            api_key_ids=rng.choice(([], ["key_b"])),
+        )
+        expected = [
+            each
+            for each in made
+            if query.start <= each.created_at < query.end
+            and (not query.models or each.model in query.models)
+            and (not query.finish_reasons or each.finish_reason in query.finish_reasons)
+            and (not query.api_key_ids or each.api_key_id in query.api_key_ids)
+        ]
+        expected.sort(key=lambda each: (each.created_at, each.request_id), reverse=True)
+        found, _ = await ids_and_ends(initech, query)
+        assert [each for each in found if each.startswith("req_i")] == [each.request_id for each in expected]
+
+
+async def test_what_is_rare_is_on_the_first_page(books: tuple[Books, Books]) -> None:
     acme, _ = books
+    await acme.roll_up()
     query = RequestQuery(
         organization_id=acme.organization_id,
         start=minutes_ago(60 * 24 * 30),
@@ -152,18 +201,10 @@ async def test_what_is_rarely_found_takes_more_pages_and_no_page_looks_at_more(b
         after=None,
         limit=5,
         models=["tiny:rare"],
-        max_scanned=7,
     )
-    pages = []
     async with acme.database.acquire() as conn:
-        while True:
-            found = await list_requests(conn, query)
-            pages.append([row.request_id for row in found.rows])
-            if found.next_key is None:
-                break
-            query = msgspec.structs.replace(query, after=found.next_key)
-    assert [row for page in pages for row in page] == ["req_25"]
-    assert len(pages) >= 5
+        found = await list_requests(conn, query)
+    assert ([row.request_id for row in found.rows], found.next_key) == (["req_25"], None)
 
 
 async def test_a_prompts_id_finds_its_request(books: tuple[Books, Books], operator: httpx.AsyncClient) -> None:
@@ -184,22 +225,25 @@ async def test_pages_of_many_projects_end_at_a_request_of_theirs(books: tuple[Bo
         after=None,
         limit=5,
         project_ids=[acme.project_id, *(f"proj_{number}" for number in range(9))],
-        max_scanned=1,
     )
-    both = msgspec.structs.replace(query, project_ids=[acme.project_id, globex.project_id], max_scanned=4)
-    listed, ends = await ids_and_ends(acme, query)
+    both = msgspec.structs.replace(query, project_ids=[acme.project_id, globex.project_id])
+    listed, ends = await ids_and_ends(acme, query, scan_limit=1)
     assert len(listed) == len(set(listed)) == NUM_REQUESTS + 1
     assert {end.partition(".")[0] for end in ends} == set(listed)
     after_lost = listed.index("req_lost") + 1
-    assert (await ids_and_ends(acme, both))[0] == [*listed[:after_lost], "req_theirs", *listed[after_lost:]]
+    assert (await ids_and_ends(acme, both, scan_limit=4))[0] == [
+        *listed[:after_lost],
+        "req_theirs",
+        *listed[after_lost:],
+    ]
 
 
-async def ids_and_ends(books: Books, query: RequestQuery) -> tuple[list[str], list[str]]:
+async def ids_and_ends(books: Books, query: RequestQuery, scan_limit: int | None = None) -> tuple[list[str], list[str]]:
     """Of all requests, and of those that pages ended at."""
     ids, ends = [], []
     async with books.database.acquire() as conn:
         while True:
-            found = await list_requests(conn, query)
+            found = await list_requests(conn, query, scan_limit=scan_limit)
             ids += [row.request_id for row in found.rows]
             if found.next_key is None:
                 return ids, ends
