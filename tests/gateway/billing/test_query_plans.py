@@ -97,7 +97,7 @@ async def test_a_month_by_day_project_and_model_comes_fast_from_sums_alone(
         values = (*days, projects, [], ["model"], False, [], None, None)
         plan = await explain(conn, traffic._SUMS, *values)
         assert "ledger" not in plan and "traffic_rollups_pkey" in plan, plan
-    window = (made.organization_id, made.start, made.end, made.end, "", 80, 21, [], [], [], [])
+    window = (made.organization_id, [made.start], [made.end], made.end, "", 80, 21, [], [], [], [])
     for sql, of_projects, index in (
         (request_rows._OF_ORGANIZATION, (), "_organization_id_period_created_at"),
         (request_rows._OF_PROJECTS, (["proj_7"],), "_project_id_created_at"),
