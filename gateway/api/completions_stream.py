@@ -86,8 +86,8 @@ class CompletionEvents:
     def _prompt(self, prompt: int, index: int) -> bytes:
         """What a choice shows of its prompt before all else."""
         shown = self._shown[prompt]
-        if not shown.echo and not self._with_token_ids:
-            return b""
+        if not shown.echo and prompt not in self._prompts and not self._with_token_ids:
+            return b""  # a prompt of special tokens alone has no text, and log-probabilities all the same
         choice = CompletionChoice(index, shown.echo, None, self._prompts.get(prompt))
         if self._with_token_ids:
             choice = msgspec.structs.replace(choice, prompt_token_ids=shown.token_ids, token_ids=[])

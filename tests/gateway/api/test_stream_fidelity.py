@@ -107,6 +107,14 @@ def stop_strings(rng: random.Random, text: str) -> list[str]:
     return [each for each in found if each]
 
 
+async def test_an_echoed_prompt_without_text_has_its_log_probabilities(house: House, tokenizer: Tokenizer) -> None:
+    special = min(tokenizer.special_ids)
+    body = {"model": "tiny", "prompt": [special, special], "max_tokens": 3, "logprobs": 1, "echo": True}
+    (reply,) = await both_ways(house, "/v1/completions", [body])
+    said = reply.choices[0]
+    assert (said.text, len(said.logprobs["tokens"]), said.logprobs["token_logprobs"][0]) == ("", 5, None)
+
+
 async def test_completions_of_random_tokens(house: House, tokenizer: Tokenizer, num_requests: int) -> None:
     rng = random.Random(1)
     bodies = []
