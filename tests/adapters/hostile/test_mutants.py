@@ -73,15 +73,17 @@ def computed(folder: Path) -> Content:
         name.replace(".default.weight", ".weight"): (entry["dtype"], tuple(entry["shape"]), bytes(entry["data"]))
         for name, entry in deserialize((folder / WEIGHTS_NAME).read_bytes())
     }
-    modules = []
+    content = hashlib.sha256()
     for name in sorted(tensors):
         module, _, side = name.removesuffix(".weight").rpartition(".")
         if side == "lora_A":
             rank = tensors[name][1][0]
             alpha = pattern_value(config.get("alpha_pattern") or {}, module, config["lora_alpha"])
             scaling = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
-            modules.append((module, scaling, tensors[name], tensors[f"{module}.lora_B.weight"]))
-    return hashlib.sha256(repr(modules).encode()).digest()
+            for dtype, shape, data in (tensors[name], tensors[f"{module}.lora_B.weight"]):
+                content.update(repr((module, scaling, dtype, shape)).encode())
+                content.update(data)
+    return content.digest()
 
 
 def pattern_value(patterns: dict[str, float], module: str, default: float) -> float:

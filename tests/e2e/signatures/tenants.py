@@ -171,7 +171,11 @@ class Tenant:
         shutil.rmtree(folder)
 
     async def _post(self, path: str, **content: Any) -> dict[str, Any]:
-        reply = await self._admin.post(self._path + path, **content)
+        while True:
+            reply = await self._admin.post(self._path + path, **content)
+            if reply.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                break
+            await asyncio.sleep(float(reply.headers["retry-after"]))  # inspections have what other work leaves
         assert reply.status_code < 300, (path, content.get("json"), reply.text)
         found: dict[str, Any] = reply.json()
         return found
