@@ -74,12 +74,13 @@ _KEYS = """
     FROM api_keys k JOIN projects p ON p.id = k.project_id
     WHERE k.organization_id = $1 AND ($2::text[] IS NULL OR k.project_id = ANY ($2)) AND k.revoked_at IS NULL
       AND p.archived_at IS NULL AND k.expires_at BETWEEN now() AND now() + $3::interval
+      AND k.expires_at - k.created_at >= $3
     ORDER BY k.expires_at, k.id LIMIT $4
 """
 
 
 async def ending_keys(conn: Connection, organization_id: str, project_ids: Sequence[str] | None) -> list[EndingKey]:
-    """Projects' keys that expire soon, the next one first."""
+    """Projects' keys that expire soon, the next one first. Those made for less than EXPIRES_WITHIN are left out."""
     only = None if project_ids is None else list(project_ids)
     return [EndingKey(**row) for row in await conn.fetch(_KEYS, organization_id, only, EXPIRES_WITHIN, MOST)]
 

@@ -53,10 +53,9 @@ async def test_each_condition_is_told_once_and_tenants_hear_of_their_own(databas
             await operator.post(f"{path}/limits", json={"unit": "requests", "window": "day", "max": 2})
             await operator.post(f"{path}/limits", json={"unit": "tokens", "window": "day", "max": 1000})
             await operator.post(f"{path}/limits", json={"unit": "requests", "window": "minute", "max": 1})
-            key = {"name": "short", "expires_at": int(NOW.timestamp()) + 86_400}
-            assert (await operator.post(f"{path}/api_keys", json=key)).status_code == 200
-            later = {"name": "long", "expires_at": int(NOW.timestamp()) + 86_400 * 30}
-            assert (await operator.post(f"{path}/api_keys", json=later)).status_code == 200
+            for name, days in (("old", 1), ("made for a day", 1), ("long", 30)):
+                key = {"name": name, "expires_at": int(NOW.timestamp()) + 86_400 * days}
+                assert (await operator.post(f"{path}/api_keys", json=key)).status_code == 200
             await books.write(*(books.event(f"req_{books.project_id}_{number}") for number in range(3)))
         async with database.acquire() as conn:
             await put_adapter(conn, acme.project_id, "pirate", digest="a" * 64, rank=2, size_bytes=1)
@@ -66,6 +65,7 @@ async def test_each_condition_is_told_once_and_tenants_hear_of_their_own(databas
             )
             await report_journal(conn, "gone", 4)
             await conn.execute("UPDATE journals SET heard_at = heard_at - interval '2 minutes'")
+            await conn.execute("UPDATE api_keys SET created_at = created_at - interval '7 days' WHERE name = 'old'")
         webhook = (await operator.post("/webhooks", json={"url": "https://example.com/hook"})).json()["id"]
         async with database.acquire() as conn:
             await conn.execute("UPDATE webhooks SET last_failed_at = now(), last_error = '500' WHERE id = $1", webhook)
@@ -82,6 +82,7 @@ async def test_each_condition_is_told_once_and_tenants_hear_of_their_own(databas
         ]
         assert "4 requests" in told[1]["title"] and "not finite" in told[5]["detail"]
         assert {each["project_id"] for each in told} == {None, acme.project_id, globex.project_id}
+        assert all("'old'" in each["detail"] for each in told[-2:])
 
         async with server.person(await member(server, acme.project_id)) as ann:
             mine = await alerts(ann)
