@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from playwright.async_api import Page, expect
 
-from tests.browser.conftest import Visit, sign_in
+from tests.browser.conftest import Mode, Visit, sign_in
 from tests.browser.house import MEMBER, OWNER, VIEWER, BrowserHouse
 from tests.patience import PATIENCE_S
 
@@ -120,6 +121,22 @@ async def test_an_answer_is_stopped_and_a_wrong_setting_is_named(visit: Visit, b
     await expect(page.locator(".field-error").last).to_contain_text("not valid JSON")
     await page.get_by_role("button", name="Clear").click()
     await expect(page.locator(".turn")).to_have_count(0)
+
+
+@pytest.mark.parametrize("mode", ["light", "phone"])
+async def test_a_long_model_is_shown_to_its_end(visit: Visit, browser_house: BrowserHouse, mode: Mode) -> None:
+    watched = await visit(mode=mode)
+    watched.expect("404 GET .*/adapters/a-very-long-name-.*/versions")
+    name = f"tiny:{'a-very-long-name-' * 10}@12"
+    await watched.open(f"playground?project={browser_house.projects['acme']}&model={name}&with={name}")
+    picker = watched.page.get_by_role("button", name="Side 1:")
+    await expect(picker).to_have_text(name)
+    await expect(picker).to_have_attribute("title", f"Side 1: {name}")
+    assert await picker.locator("span").evaluate("node => node.scrollWidth <= node.clientWidth")
+    code = await watched.page.get_by_role("button", name="Code").first.bounding_box()
+    box = await picker.bounding_box()
+    assert code is not None and box is not None and box["x"] + box["width"] <= code["x"]
+    assert await watched.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 async def test_who_makes_no_keys_pastes_one(visit: Visit, browser_house: BrowserHouse) -> None:
