@@ -62,7 +62,7 @@ export function Menu({ button, label, items, look = "button quiet", align = "sta
     if (item === null) return html`<div class="menu-line" role="separator" key=${place}></div>`;
     const role = item.checked === undefined ? "menuitem" : "menuitemradio";
     const props = { key: place, role, tabindex: -1, class: `menu-item ${item.danger ? "danger" : ""}`, "aria-checked": item.checked === undefined ? undefined : String(item.checked) };
-    const inside = html`${item.icon && html`<${Icon} name=${item.icon} />`}<span class="menu-title">${item.title}${item.hint && html`<small>${item.hint}</small>`}</span>${item.checked && html`<${Icon} name="check" />`}`;
+    const inside = html`${item.icon && html`<${Icon} name=${item.icon} />`}<span class="menu-title" title=${item.title}>${item.title}${item.hint && html`<small>${item.hint}</small>`}</span>${item.checked && html`<${Icon} name="check" />`}`;
     if (item.href) return html`<a ...${props} href=${item.href} onClick=${() => setOpen(false)}>${inside}</a>`;
     return html`<button type="button" ...${props} onClick=${() => (close(), item.onClick())}>${inside}</button>`;
   };

@@ -50,13 +50,14 @@ export function urlOf(path, query = {}) {
   return base + path + (text && `?${text}`);
 }
 
-async function call(method, path, { query, body, signal, headers = {} } = {}) {
+async function call(method, path, { query, body, signal, keepalive, headers = {} } = {}) {
   const changes = method !== "GET";
   let response;
   try {
     response = await fetch(urlOf(path, query), {
       method,
       signal,
+      keepalive, // sent to its end though the page is left
       credentials: "same-origin",
       headers: {
         accept: "application/json",

@@ -2,6 +2,7 @@
 //
 // A page that nobody looks at has none: browsers allow six connections to one host over HTTP/1.1, for all tabs together.
 
+import { get } from "./api.js";
 import { invalidate } from "./data.js";
 import { useEffect, useRef } from "./html.js";
 import { Store, useStore } from "./store.js";
@@ -62,9 +63,11 @@ function open() {
       live$.set("connecting");
       return void (lost$.value ?? lost$.set(now()));
     }
-    close();
+    end();
     live$.set("off");
     retry = setTimeout(open, RETRY_MS);
+    // Something answers, perhaps a proxy whose gateway is away, or the login has ended.
+    if (lost$.value !== null) get("/admin/v1/session").then(() => lost$.set(null), () => {});
   };
   for (const name of EVENTS) {
     source.addEventListener(name, (event) => {
@@ -74,11 +77,15 @@ function open() {
   }
 }
 
-function close() {
+function end() {
   source?.close();
   source = null;
-  lost$.set(null);
   clearTimeout(retry);
+}
+
+function close() {
+  end();
+  lost$.set(null);
 }
 
 /** When the reader signs out. */

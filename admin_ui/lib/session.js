@@ -23,8 +23,16 @@ export async function signIn(email, password, code) {
   await readSession();
 }
 
+const endings = new Set();
+
+/** callback: what to end while the login still holds; signing out waits for it, and does not mind if it fails. */
+export function beforeSignOut(callback) {
+  endings.add(callback);
+}
+
 export async function signOut() {
   try {
+    await Promise.allSettled([...endings].map((callback) => callback()));
     await api.post("/admin/v1/logout");
   } finally {
     signedOut();

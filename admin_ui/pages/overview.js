@@ -46,6 +46,8 @@ function Lead({ rows, range }) {
 }
 
 function Numbers({ rows }) {
+  const versions = useApi(can("billing.read") ? "/prices" : null, { limit: 1 }).data?.data;
+  const lacksPrices = versions?.length === 0;
   const requests = sumOf(rows, "num_requests");
   const errors = sumOf(rows, "num_errors");
   const latest = [...rows].reverse().find(({ ttft_ms: ttft }) => ttft) ?? {};
@@ -55,7 +57,8 @@ function Numbers({ rows }) {
     <${Stat} title="Requests" value=${html`<${Num} value=${requests} />`} values=${column(rows, "num_requests")} href="/admin/requests" />
     <${Stat} title="Tokens" value=${html`<${Num} value=${sumOf(rows, "input_tokens") + sumOf(rows, "output_tokens")} kind="tokens" />`}
       values=${rows.map((row) => (row.input_tokens ?? 0) + (row.output_tokens ?? 0))} href="/admin/usage" color="var(--series-3)" />
-    <${Stat} title="Cost" value=${html`<${Money} nanos=${sumOf(rows, "cost_nanos")} currency=${currency} />`} values=${column(rows, "cost_nanos")} href="/admin/usage" color="var(--series-2)" />
+    <${Stat} title="Cost" value=${html`<${Money} nanos=${sumOf(rows, "cost_nanos")} currency=${currency} />`} values=${column(rows, "cost_nanos")} hint=${lacksPrices && "No prices yet"}
+      href=${lacksPrices && can("billing.write") ? "/admin/usage/prices" : "/admin/usage"} color="var(--series-2)" />
     <${Stat} title="Errors" value=${html`<${Num} value=${errors / requests} kind="percent" />`} tone=${errors / requests > 0.05 ? "bad" : ""} values=${column(rows, "num_errors")} href="/admin/requests?status=error" color="var(--bad-mark)" />
     <${Stat} title="First token, p50" value=${html`<${Num} value=${latest.ttft_ms?.p50} kind="ms" />`} values=${percentile("ttft_ms", "p50")} color="var(--series-5)" />
     <${Stat} title="Per token, p50" value=${html`<${Num} value=${latest.tpot_ms?.p50} kind="ms" />`} values=${percentile("tpot_ms", "p50")} color="var(--series-4)" />

@@ -19,6 +19,8 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 UNPRINTABLE = ("Cc", "Cf", "Zl", "Zp")
 """Unicode categories: control characters, invisible ones such as those that turn text around, line separators."""
 
+MARKUP = '<>"`\\'
+
 UnixTime = Annotated[int, msgspec.Meta(ge=0, le=2**32)]
 
 
@@ -44,6 +46,12 @@ def check_name(name: str, param: str = "name") -> None:
         raise wrong_value(param, "it must not begin or end with a space")
     if any(unicodedata.category(character) in UNPRINTABLE for character in name):
         raise wrong_value(param, "it must not hold control characters or invisible ones")
+
+
+def check_address(address: str, param: str) -> None:
+    """Raises InvalidRequest for an e-mail address or a URL with what other programs may take for more than text."""
+    if any(each.isspace() or each in MARKUP or unicodedata.category(each) in UNPRINTABLE for each in address):
+        raise wrong_value(param, f"it must not hold spaces, control characters or any of {MARKUP}")
 
 
 def seconds(time: datetime.datetime) -> int:

@@ -123,19 +123,17 @@ async def _list(
     services: AdminServices, caller: Actor, params: MultiDict[Any], project_ids: list[str] | None
 ) -> Page[Refusal]:
     query = read_list_query(params)
-    before = NEWEST if query.after is None else _number(query.after)
+    organization_id, before = caller.organization_id, NEWEST
     async with services.database.acquire() as conn:
+        if query.after is not None:
+            place = await rows.place_of(conn, organization_id, project_ids=project_ids, refusal_id=query.after)
+            if place is None:
+                raise unknown_cursor(query.after)
+            before = place
         found = await rows.list_refusals(
-            conn, caller.organization_id, project_ids=project_ids, before=before, limit=query.limit + 1
+            conn, organization_id, project_ids=project_ids, before=before, limit=query.limit + 1
         )
     return page([_wire(row) for row in found], query.limit)
-
-
-def _number(after: str) -> int:
-    digits = after.removeprefix("ref_")
-    if not (after.startswith("ref_") and digits.isascii() and digits.isdecimal() and len(digits) <= 18):
-        raise unknown_cursor(after)
-    return int(digits)
 
 
 def _wire(row: rows.RefusalRow) -> Refusal:
@@ -144,7 +142,7 @@ def _wire(row: rows.RefusalRow) -> Refusal:
         asked = row.limited_by["needed"]
         limit = msgspec.convert(row.limited_by | {"asked": asked}, RefusingLimit)
     return Refusal(
-        id=f"ref_{row.id}",
+        id=row.id,
         request_id=row.request_ids[0],
         project_id=row.project_id,
         api_key_id=row.api_key_id or None,

@@ -11,7 +11,7 @@ from litestar.params import FromPath
 from msgspec import UNSET, UnsetType
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import author, check_name, seconds, with_revoked_keys
+from gateway.admin.common import author, check_address, check_name, seconds, with_revoked_keys
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
 from gateway.admin.services import Caller, Services
 from gateway.db import audit, logins, users
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 Email = Annotated[str, msgspec.Meta(min_length=3, max_length=254)]
-"""Goes through `check_email` as well."""
+"""Goes through `check_email` and `check_address` as well."""
 
 NewPassword = Annotated[str, msgspec.Meta(min_length=MIN_CHARS, max_length=MAX_CHARS)]
 PersonName = Annotated[str, msgspec.Meta(max_length=128)]
@@ -96,6 +96,7 @@ class UserController(Controller):
     async def create_user(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> User:
         wanted = await read_body(request, CreateUser)
         check_email(wanted.email)
+        check_address(wanted.email, "email")
         check_name(wanted.name)
         check_grant(caller, of_role(wanted.role))
         password_hash = None if wanted.password is None else await services.passwords.hash(wanted.password)

@@ -12,7 +12,7 @@ from litestar.params import FromPath
 from msgspec import Meta
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
-from gateway.admin.common import author, seconds, seconds_or_none
+from gateway.admin.common import author, check_address, seconds, seconds_or_none
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
 from gateway.admin.services import Caller, Services
 from gateway.db import audit, webhooks
@@ -71,6 +71,7 @@ class WebhookController(Controller):
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> CreatedWebhook:
         wanted = await read_body(request, CreateWebhook)
+        check_address(wanted.url, "url")
         _check_url(wanted.url, allow_private=services.private_webhooks)
         secret = secrets.token_bytes(SECRET_BYTES)
         async with services.database.transaction() as conn:
@@ -95,7 +96,7 @@ def _check_url(text: str, *, allow_private: bool) -> None:
     """The form, and an address written in it: what a name stands for is looked at each time a message is sent."""
     try:
         url = httpx.URL(text)
-        is_good = url.scheme in ("http", "https") and bool(url.host) and not url.userinfo and "\0" not in text
+        is_good = url.scheme in ("http", "https") and bool(url.host) and not url.userinfo
         is_good = is_good and (url.port is None or 0 < url.port < 2**16)
         is_private = is_good and names_private_address(url)
     except (httpx.InvalidURL, ValueError):  # the latter for a host that is no internationalized name

@@ -1,11 +1,11 @@
 """GET /admin/ and what is below: the dashboard's files, and its one page for every view. All of it is public: what they
-show they ask the admin API for."""
+show they ask the admin API for. HEAD is answered as GET is; the server leaves the body out."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from litestar import Request, get
+from litestar import Request, route
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 from litestar.response.base import ASGIResponse
@@ -47,17 +47,17 @@ def dashboard(files: Files | None = None) -> list[HTTPRouteHandler]:
     """The routes; files: those to serve, by default the ones that came with this package."""
     served = files or Files()
 
-    @get("/", include_in_schema=False)
+    @route("/", http_method=["GET", "HEAD"], include_in_schema=False)
     async def get_root() -> ASGIResponse:
         return _redirect()
 
-    @get("/admin", include_in_schema=False)
+    @route("/admin", http_method=["GET", "HEAD"], include_in_schema=False)
     async def get_dashboard(request: Request[Any, Any, Any]) -> ASGIResponse:
         if not request.scope["raw_path"].partition(b"?")[0].endswith(b"/"):
             return _redirect()
         return _answer(request, served.find(""))
 
-    @get("/admin/{path:path}", include_in_schema=False)
+    @route("/admin/{path:path}", http_method=["GET", "HEAD"], include_in_schema=False)
     async def get_dashboard_file(request: Request[Any, Any, Any], path: FromPath[str]) -> ASGIResponse:
         is_of_api = path.strip("/").partition("/")[0] == API_FOLDER
         return _answer(request, None if is_of_api else served.find(path))

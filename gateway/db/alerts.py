@@ -34,23 +34,36 @@ class FullLimit(msgspec.Struct, frozen=True):
     taken: int
 
 
+# Each table is read once for all limits. `stored` is what stored_bytes() says, of all projects at a time.
 _LIMITS = """
-    SELECT l.id, l.project_id, p.name AS project_name, l.model, l.unit, l.period AS window, l.max, l.hard, u.taken
-    FROM limits l LEFT JOIN projects p ON p.id = l.project_id
-        CROSS JOIN LATERAL (SELECT limit_window(l.period, now()) AS start) w
-        CROSS JOIN LATERAL (
-            SELECT (CASE WHEN l.unit = 'storage_bytes' THEN stored_bytes(l.organization_id, l.project_id)
-                         ELSE coalesce((SELECT a.settled FROM limit_accounts a
-                                        WHERE a.limit_id = l.id AND a.window_start = w.start), 0)
-                              + coalesce((SELECT sum(s.amount) FROM limit_leases s
-                                          WHERE s.limit_id = l.id AND s.window_start = w.start), 0)
-                    END)::bigint AS taken
-        ) u
-    WHERE l.organization_id = $1 AND ($2::text[] IS NULL OR l.project_id = ANY ($2)) AND l.period <> 'minute'
-      AND l.unit <> 'concurrency' AND l.max > 0 AND p.archived_at IS NULL
-      AND u.taken * 100::numeric >= l.max::numeric
-          * coalesce((SELECT min(percent) FROM unnest(l.alert_percents) AS percent), $3::integer)
-    ORDER BY u.taken::numeric / l.max DESC, l.id LIMIT $4
+    WITH windows AS MATERIALIZED (
+        SELECT period, limit_window(period, now()) AS start FROM unnest('{day,month,none}'::text[]) AS period
+    ), chosen AS MATERIALIZED (
+        SELECT l.*, w.start FROM limits l JOIN windows w USING (period)
+        WHERE l.organization_id = $1 AND ($2::text[] IS NULL OR l.project_id = ANY ($2))
+          AND l.unit <> 'concurrency' AND l.max > 0
+    ), leased AS (
+        SELECT s.limit_id, s.window_start, sum(s.amount)::bigint AS amount FROM limit_leases s
+        WHERE s.limit_id IN (SELECT id FROM chosen) GROUP BY s.limit_id, s.window_start
+    ), stored AS (
+        SELECT d.project_id, sum(d.size_bytes)::bigint AS bytes FROM (
+            SELECT DISTINCT a.project_id, v.digest, v.size_bytes
+            FROM adapters a JOIN adapter_versions v ON v.adapter_id = a.id AND v.state NOT IN ('rejected', 'deleted')
+            WHERE a.project_id IN (SELECT project_id FROM chosen WHERE unit = 'storage_bytes') AND a.removed_at IS NULL
+        ) d GROUP BY d.project_id
+    ), filled AS (
+        SELECT c.*, CASE WHEN c.unit <> 'storage_bytes' THEN coalesce(a.settled, 0) + coalesce(s.amount, 0)
+                          WHEN c.project_id IS NULL THEN stored_bytes(c.organization_id, NULL)
+                          ELSE coalesce(k.bytes, 0) END AS taken
+        FROM chosen c LEFT JOIN limit_accounts a ON a.limit_id = c.id AND a.window_start = c.start
+            LEFT JOIN leased s ON s.limit_id = c.id AND s.window_start = c.start
+            LEFT JOIN stored k ON k.project_id = c.project_id
+    )
+    SELECT f.id, f.project_id, p.name AS project_name, f.model, f.unit, f.period AS window, f.max, f.hard, f.taken
+    FROM filled f LEFT JOIN projects p ON p.id = f.project_id
+    WHERE p.archived_at IS NULL AND f.taken > 0 AND least(div(f.taken * 100::numeric, f.max), 100)::integer
+          >= ANY (CASE f.alert_percents WHEN '{}' THEN ARRAY[$3::integer] ELSE f.alert_percents END)
+    ORDER BY f.taken::numeric / f.max DESC, f.id LIMIT $4
 """
 
 
@@ -74,12 +87,13 @@ _KEYS = """
     FROM api_keys k JOIN projects p ON p.id = k.project_id
     WHERE k.organization_id = $1 AND ($2::text[] IS NULL OR k.project_id = ANY ($2)) AND k.revoked_at IS NULL
       AND p.archived_at IS NULL AND k.expires_at BETWEEN now() AND now() + $3::interval
+      AND k.expires_at - k.created_at >= $3
     ORDER BY k.expires_at, k.id LIMIT $4
 """
 
 
 async def ending_keys(conn: Connection, organization_id: str, project_ids: Sequence[str] | None) -> list[EndingKey]:
-    """Projects' keys that expire soon, the next one first."""
+    """Projects' keys that expire soon, the next one first. Those made for less than EXPIRES_WITHIN are left out."""
     only = None if project_ids is None else list(project_ids)
     return [EndingKey(**row) for row in await conn.fetch(_KEYS, organization_id, only, EXPIRES_WITHIN, MOST)]
 

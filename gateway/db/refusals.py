@@ -45,7 +45,7 @@ class NewRefusal(msgspec.Struct, frozen=True):
 class RefusalRow(msgspec.Struct, frozen=True):
     """created_at: of the first of those that were alike. limited_by: as an explained refusal has it."""
 
-    id: int
+    id: str
     organization_id: str
     project_id: str
     api_key_id: str
@@ -107,30 +107,45 @@ async def drop_old_refusals(conn: Connection) -> None:
     await conn.execute(_DROP_OLD, KEPT_FOR)
 
 
+_PLACE = """
+    SELECT id FROM refusals
+    WHERE organization_id = $1 AND ($2::text[] IS NULL OR project_id = ANY ($2)) AND public_id = $3
+"""
+
+
+async def place_of(
+    conn: Connection, organization_id: str, *, project_ids: Sequence[str] | None, refusal_id: str
+) -> int | None:
+    """Of a refusal in the list of these projects, what `list_refusals` goes on before; None if it is in none."""
+    only = None if project_ids is None else list(project_ids)
+    place: int | None = await conn.fetchval(_PLACE, organization_id, only, refusal_id)
+    return place
+
+
 _LIST = """
-    SELECT id, organization_id, project_id, api_key_id, request_ids, endpoint, model, status, code, type, param,
-           message, limited_by, num, created_at
+    SELECT public_id AS id, organization_id, project_id, api_key_id, request_ids, endpoint, model, status, code, type,
+           param, message, limited_by, num, created_at
     FROM refusals
-    WHERE organization_id = $1 AND ($2::text[] IS NULL OR project_id = ANY ($2)) AND id < $3
+    WHERE organization_id = $1 AND ($2::text[] IS NULL OR project_id = ANY ($2)) AND refusals.id < $3
       AND created_at > clock_timestamp() - $5::interval
-    ORDER BY id DESC LIMIT $4
+    ORDER BY refusals.id DESC LIMIT $4
 """
 
 
 async def list_refusals(
     conn: Connection, organization_id: str, *, project_ids: Sequence[str] | None, before: int, limit: int
 ) -> list[RefusalRow]:
-    """Newest first, those with an id below `before`. project_ids None: all of the organization."""
+    """Newest first, those whose place is below `before`. project_ids None: all of the organization."""
     only = None if project_ids is None else list(project_ids)
     return [_row(row) for row in await conn.fetch(_LIST, organization_id, only, before, limit, KEPT_FOR)]
 
 
 _FIND = """
-    SELECT id, organization_id, project_id, api_key_id, request_ids, endpoint, model, status, code, type, param,
-           message, limited_by, num, created_at
+    SELECT public_id AS id, organization_id, project_id, api_key_id, request_ids, endpoint, model, status, code, type,
+           param, message, limited_by, num, created_at
     FROM refusals
     WHERE organization_id = $1 AND request_ids @> ARRAY[$2::text] AND created_at > clock_timestamp() - $3::interval
-    ORDER BY id DESC LIMIT 1
+    ORDER BY refusals.id DESC LIMIT 1
 """
 
 

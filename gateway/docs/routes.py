@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
-from litestar import Litestar, Request, get
+from litestar import Litestar, Request, route
 from litestar.handlers import HTTPRouteHandler
 from litestar.response.base import ASGIResponse
 
@@ -33,12 +33,12 @@ class Made(msgspec.Struct, frozen=True):
 def documentation() -> list[HTTPRouteHandler]:
     made_of = once(_make)
 
-    @get("/openapi.json", opt=shape(reply=dict[str, Any]))
+    @route("/openapi.json", http_method=["GET", "HEAD"], opt=shape(reply=dict[str, Any]))
     async def get_openapi(request: Request[Any, Any, Any]) -> ASGIResponse:
         """The OpenAPI document of all of this."""
         return ASGIResponse(body=(await made_of(request.app)).document, media_type="application/json")
 
-    @get("/docs", opt=shape(media=("text/html",)))
+    @route("/docs", http_method=["GET", "HEAD"], opt=shape(media=("text/html",)))
     async def get_docs(request: Request[Any, Any, Any]) -> ASGIResponse:
         """This page."""
         text = (await made_of(request.app)).page.replace(BASE_URL, base_url(request))
@@ -47,7 +47,7 @@ def documentation() -> list[HTTPRouteHandler]:
 
     style = (FOLDER / "style.css").read_bytes()
 
-    @get("/docs/style.css", opt=shape(media=("text/css",)))
+    @route("/docs/style.css", http_method=["GET", "HEAD"], opt=shape(media=("text/css",)))
     async def get_docs_style() -> ASGIResponse:
         """How this page looks."""
         return ASGIResponse(body=style, media_type="text/css", headers={"cache-control": "no-cache"})

@@ -6,6 +6,7 @@ import pytest
 from playwright.async_api import expect
 
 from tests.browser.conftest import Visit
+from tests.browser.door import door_to
 from tests.browser.house import ADMIN, BILLING, MEMBER, VIEWER, BrowserHouse
 from tests.browser.watched import Watched
 from tests.patience import least
@@ -174,6 +175,35 @@ async def test_a_page_that_nobody_looks_at_holds_no_connection(visit: Visit) -> 
         await page.page.evaluate(LOOKED_AT, "visible")
     await expect(page.page.get_by_role("button", name="Live", exact=True)).to_be_visible()
     assert len(streams) == 2
+
+
+async def test_a_gateway_that_goes_and_comes_back_is_told(visit: Visit, browser_house: BrowserHouse) -> None:
+    watched = await visit()
+    watched.expect("net::ERR_|502 GET /")
+    page = watched.page
+    async with door_to(browser_house.gateway.port) as door:
+        watched.url = door.url
+        await watched.open("account")
+        live = page.get_by_role("button", name="Live", exact=True)
+        lost = page.get_by_text("Not connected: the gateway does not answer.")
+        await expect(live).to_be_visible()
+        await expect(lost).to_have_count(0)
+        await door.set("shut")
+        await expect(lost).to_be_visible()
+        await expect(live).to_have_count(0)
+        await door.set("open")
+        await expect(lost).to_have_count(0)
+        await expect(live).to_be_visible()
+
+        await door.set("empty")
+        await expect(page.get_by_role("button", name="Not live")).to_be_visible()
+        await expect(lost).to_be_visible()
+        await door.set("open")
+        await page.evaluate(LOOKED_AT, "hidden")
+        await page.evaluate(LOOKED_AT, "visible")
+        await expect(live).to_be_visible()
+        await expect(lost).to_have_count(0)
+        await page.goto("about:blank")  # or it would miss the door
 
 
 async def test_addresses_that_mean_nothing_still_show_a_page(visit: Visit) -> None:

@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.browser.conftest import Visit
-from tests.browser.house import BrowserHouse
+from tests.browser.house import BILLING, VIEWER, BrowserHouse
 
 HOUR_S = 3600
 
@@ -42,6 +42,26 @@ async def test_its_numbers_are_those_of_the_api(visit: Visit, browser_house: Bro
     rows = page.page.get_by_role("heading", name="Adapters").locator("xpath=..").locator(".bar-row")
     await expect(rows.filter(has_text="support-bot")).to_have_count(1)
     await expect(rows.filter(has_text="sql-writer")).to_have_count(0)
+
+
+@pytest.mark.parametrize(("email", "place"), [(BILLING, "/admin/usage/prices"), (VIEWER, "/admin/usage")])
+async def test_a_cost_without_prices_says_so_and_leads_to_them(
+    visit: Visit, browser_house: BrowserHouse, email: str, place: str
+) -> None:
+    page = await visit(email)
+    await page.open("")
+    cost = page.page.locator(".stat", has_text="Cost")
+    await expect(cost).to_have_attribute("href", "/admin/usage")
+    await expect(cost).not_to_contain_text("No prices yet")
+    with browser_house.operator() as operator:
+        first = operator.get("/prices", params={"limit": 100}).json()["last_id"]
+    await page.page.route(
+        "**/v1/organization/prices?*", lambda route: route.continue_(url=f"{route.request.url}&after={first}")
+    )
+    await page.open("")
+    await expect(cost).to_contain_text("No prices yet")
+    await expect(cost).to_have_attribute("href", place)
+    assert await page.violations() == []
 
 
 async def test_dragging_over_a_chart_zooms_and_going_back_undoes_it(visit: Visit) -> None:

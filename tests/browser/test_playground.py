@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
-from playwright.async_api import expect
+import asyncio
 
-from tests.browser.conftest import Visit
-from tests.browser.house import MEMBER, VIEWER, BrowserHouse
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.browser.conftest import Mode, Visit, sign_in
+from tests.browser.house import MEMBER, OWNER, VIEWER, BrowserHouse
+from tests.patience import PATIENCE_S
+
+
+async def say(page: Page, text: str) -> None:
+    """And wait for the answer's end."""
+    answers = page.locator(".turn.assistant .turn-facts")
+    num = await answers.count()
+    await page.get_by_label("Message").fill(text)
+    await page.keyboard.press("Enter")
+    await expect(answers).to_have_count(num + 1)
+
+
+def keys_made(house: BrowserHouse, project: str) -> list[bool]:
+    """Of those that the playground made, whether each is still good."""
+    with house.operator() as client:
+        keys = client.get(f"/projects/{house.projects[project]}/api_keys?limit=100").json()["data"]
+    return [each["revoked_at"] is None for each in keys if each["name"] == "playground"]
 
 
 async def test_two_models_answer_side_by_side(visit: Visit, browser_house: BrowserHouse) -> None:
@@ -52,9 +72,30 @@ async def test_two_models_answer_side_by_side(visit: Visit, browser_house: Brows
 
     await page.get_by_role("button", name="Revoke it").click()
     await expect(page.get_by_text("The first message makes a key for an hour")).to_be_visible()
-    with browser_house.operator() as client:
-        keys = client.get(f"/projects/{browser_house.projects['acme']}/api_keys?limit=100").json()["data"]
-    assert [each["revoked_at"] is not None for each in keys if each["name"] == "playground"] in ([], [True])
+    assert True not in keys_made(browser_house, "acme")
+
+
+async def test_a_made_key_serves_until_its_page_or_login_ends(visit: Visit, browser_house: BrowserHouse) -> None:
+    watched = await visit(None)
+    page = watched.page
+    await page.context.add_cookies([await sign_in(browser_house.url, OWNER)])  # type: ignore[list-item]
+    await watched.open(f"playground?project={browser_house.projects['hooli']}&max_tokens=4")
+    await say(page, "hello")
+    await page.get_by_role("link", name="Requests", exact=True).first.click()
+    await page.get_by_role("link", name="Playground", exact=True).first.click()
+    await say(page, "hello again")
+    assert keys_made(browser_house, "hooli") == [True]
+    await page.reload()
+    await watched.settled()
+    async with asyncio.timeout(PATIENCE_S):  # the browser tells nobody how a request ends whose page is gone
+        while await asyncio.to_thread(keys_made, browser_house, "hooli") != [False]:
+            pass
+    await say(page, "hello from another page")
+    assert keys_made(browser_house, "hooli") == [False, True]
+    await page.get_by_role("button", name="Account of").click()
+    await page.get_by_role("menuitem", name="Sign out").click()
+    await page.wait_for_url("**/admin/signin*")
+    assert keys_made(browser_house, "hooli") == [False, False]
 
 
 async def test_an_answer_is_stopped_and_a_wrong_setting_is_named(visit: Visit, browser_house: BrowserHouse) -> None:
@@ -80,6 +121,22 @@ async def test_an_answer_is_stopped_and_a_wrong_setting_is_named(visit: Visit, b
     await expect(page.locator(".field-error").last).to_contain_text("not valid JSON")
     await page.get_by_role("button", name="Clear").click()
     await expect(page.locator(".turn")).to_have_count(0)
+
+
+@pytest.mark.parametrize("mode", ["light", "phone"])
+async def test_a_long_model_is_shown_to_its_end(visit: Visit, browser_house: BrowserHouse, mode: Mode) -> None:
+    watched = await visit(mode=mode)
+    watched.expect("404 GET .*/adapters/a-very-long-name-.*/versions")
+    name = f"tiny:{'a-very-long-name-' * 10}@12"
+    await watched.open(f"playground?project={browser_house.projects['acme']}&model={name}&with={name}")
+    picker = watched.page.get_by_role("button", name="Side 1:")
+    await expect(picker).to_have_text(name)
+    await expect(picker).to_have_attribute("title", f"Side 1: {name}")
+    assert await picker.locator("span").evaluate("node => node.scrollWidth <= node.clientWidth")
+    code = await watched.page.get_by_role("button", name="Code").first.bounding_box()
+    box = await picker.bounding_box()
+    assert code is not None and box is not None and box["x"] + box["width"] <= code["x"]
+    assert await watched.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 async def test_who_makes_no_keys_pastes_one(visit: Visit, browser_house: BrowserHouse) -> None:

@@ -27,7 +27,8 @@ WHO_AM_I = re.compile(r"401 GET /admin/v1/session")
 
 
 class Watched:
-    """A page, and what went wrong in it. expected: patterns of "STATUS METHOD PATH" that a test causes."""
+    """A page, and what went wrong in it. expected: patterns of "STATUS METHOD PATH", or of the console's
+    messages, that a test causes."""
 
     def __init__(self, page: Page, url: str, *, takes_pictures: bool = False) -> None:
         self.page = page
@@ -96,12 +97,16 @@ class Watched:
         return [*self._wrong, *(f"policy: {text}" for text in stopped)]
 
     def _on_console(self, message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning") and FAILED_LOAD.match(message.text) is None:
+        is_told = message.type in ("error", "warning") and FAILED_LOAD.match(message.text) is None
+        if is_told and not self._is_expected(message.text):
             self._wrong.append(f"console: {message.text}")
 
     def _on_response(self, response: Response) -> None:
         if response.status < 400:
             return
         what = f"{response.status} {response.request.method} {response.url.removeprefix(self.url)}"
-        if not any(pattern.search(what) for pattern in self.expected):
+        if not self._is_expected(what):
             self._wrong.append(what)
+
+    def _is_expected(self, what: str) -> bool:
+        return any(pattern.search(what) for pattern in self.expected)

@@ -85,7 +85,7 @@ class RawClient:
         reader, writer = self._open
         writer.write(b"\r\n".join([*head, b"", body]))
         async with asyncio.timeout(PATIENCE_S):
-            reply = await _read(reader)
+            reply = await _read(reader, has_body=method != "HEAD")
         if reply.headers.get("connection") == "close":
             await self.close()
         return reply
@@ -97,11 +97,13 @@ class RawClient:
             await writer.wait_closed()
 
 
-async def _read(reader: asyncio.StreamReader) -> Reply:
+async def _read(reader: asyncio.StreamReader, *, has_body: bool) -> Reply:
     status, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").rstrip("\r\n").split("\r\n")
     headers = dict(_header_lines(lines))
     body = b""
-    if headers.get("transfer-encoding") == "chunked":
+    if not has_body:
+        pass
+    elif headers.get("transfer-encoding") == "chunked":
         while size := int(await reader.readline(), 16):
             body += (await reader.readexactly(size + 2))[:-2]
         await reader.readline()

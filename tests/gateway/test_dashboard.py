@@ -40,6 +40,27 @@ def test_short_addresses_lead_to_the_dashboard(client: httpx.Client, path: str) 
     assert (reply.status_code, reply.headers["location"]) == (302, "/admin/")
 
 
+@pytest.mark.parametrize(
+    "path", ["/", "/admin", "/admin/", "/admin/tenants", "/admin/main.js", "/docs", "/docs/style.css", "/openapi.json"]
+)
+async def test_head_answers_as_get_without_its_body(house: House, path: str) -> None:
+    client = RawClient(house.gateway.port)
+    head, get = [await client.send(method, path, {}) for method in ("HEAD", "GET")]
+    assert head.status == get.status
+    differ = {"x-request-id", "date", "openai-processing-ms"}
+    assert {name: head.headers[name] for name in head.headers if name not in differ} == {
+        name: get.headers[name] for name in get.headers if name not in differ
+    }
+    await client.close()
+
+
+async def test_head_of_nothing_is_not_found(house: House) -> None:
+    client = RawClient(house.gateway.port)
+    for path in ("/admin/lib/none.js", "/admin/v1/nothing"):
+        assert [(await client.send(method, path, {})).status for method in ("HEAD", "GET")] == [404, 404]
+    await client.close()
+
+
 def test_pages_run_nothing_but_what_is_served_here(client: httpx.Client) -> None:
     headers = client.get("/admin/").headers
     policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))

@@ -1,7 +1,8 @@
-// The key that the playground calls with: made for an hour, or pasted. It is in this page's memory and nowhere else.
+// The key that the playground calls with: made for an hour, or pasted. It is in this page's memory and nowhere else; what
+// was made ends with the page and with the login.
 
 import { del, post } from "../../lib/api.js";
-import { session$ } from "../../lib/session.js";
+import { beforeSignOut, session$ } from "../../lib/session.js";
 import { Store, useStore } from "../../lib/store.js";
 import { now } from "../../lib/time.js";
 
@@ -11,7 +12,12 @@ const SPARE_S = 60;
 /** {value, shown, id, projectId, expiresAt} by project; "" holds the one that was pasted. */
 const keys$ = new Store({});
 
+/** Promises of keys that are being made, by project. */
+const making = new Map();
+
 session$.watch(({ state }) => state === "out" && keys$.set({}));
+beforeSignOut(() => revokeAll());
+window.addEventListener("pagehide", () => revokeAll({ keepalive: true }));
 
 /** The one in use: what was pasted, else the project's; null while there is none. */
 export function useKey(projectId) {
@@ -23,13 +29,20 @@ function current(keys, projectId) {
   return found && (found.expiresAt === null || found.expiresAt - SPARE_S > now()) ? found : null;
 }
 
-/** The key in use, or a new one of the project. Throws ApiError. */
+/** The key in use, or a new one of the project in the place of the one that is about to expire. Throws ApiError. */
 export async function needKey(projectId) {
   const found = current(keys$.value, projectId);
   if (found) return found;
+  if (!making.has(projectId)) making.set(projectId, make(projectId).finally(() => making.delete(projectId)));
+  return making.get(projectId);
+}
+
+async function make(projectId) {
   const made = await post(`/projects/${encodeURIComponent(projectId)}/api_keys`, { name: "playground", scopes: ["inference"], expires_at: now() + LIFETIME_S });
   const key = { value: made.value, shown: made.redacted_value, id: made.id, projectId, expiresAt: made.expires_at };
+  const before = keys$.value[projectId];
   keys$.set({ ...keys$.value, [projectId]: key });
+  if (before) revoke(before).catch(() => {}); // It expires within the minute.
   return key;
 }
 
@@ -38,8 +51,19 @@ export function paste(value) {
 }
 
 /** What was pasted is forgotten, what was made here is revoked as well. Throws ApiError. */
-export async function forget({ id, projectId }) {
-  if (id) await del(`/projects/${encodeURIComponent(projectId)}/api_keys/${encodeURIComponent(id)}`);
-  const { [projectId ?? ""]: _, ...rest } = keys$.value;
+export async function forget(key) {
+  if (key.id) await revoke(key);
+  const { [key.projectId ?? ""]: _, ...rest } = keys$.value;
   keys$.set(rest);
+}
+
+function revoke({ id, projectId }, options) {
+  return del(`/projects/${encodeURIComponent(projectId)}/api_keys/${encodeURIComponent(id)}`, options);
+}
+
+/** Those that were made here; where that fails, they expire within the hour. */
+function revokeAll(options) {
+  const { "": pasted, ...made } = keys$.value;
+  keys$.set(pasted ? { "": pasted } : {});
+  return Promise.allSettled(Object.values(made).map((key) => revoke(key, options)));
 }

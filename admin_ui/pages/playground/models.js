@@ -45,7 +45,7 @@ export function ModelPicker({ label, model, models, projectId, onModel }) {
     ...(typed && !models.ids.includes(typed) ? [null, item(typed, "Another model id, as typed")] : []),
   ];
   return html`<${Menu} label="${label}: ${model || base || "base model"}" look="button secondary model-picker" items=${items}
-    button=${html`<span class="ellipsis">${model || base || "Base model"}</span><${Icon} name="down" />`}>
+    button=${html`<span>${model || base || "Base model"}</span><${Icon} name="down" />`}>
     <input class="input menu-filter" type="search" placeholder="Find, or type base:adapter@version" aria-label="Find a model" value=${typed} onInput=${(event) => type(event.target.value)} />
   <//>`;
 }

@@ -155,7 +155,7 @@ class Route(msgspec.Struct, frozen=True):
 
 
 def routes_of(app: Litestar) -> list[Route]:
-    """Every method of every path, but OPTIONS, which says what methods a path has and nothing else."""
+    """Every method of every path, but OPTIONS and HEAD, which tell what others do."""
     routes = []
     for route in app.routes:
         for handler in getattr(route, "route_handlers", []):
@@ -163,5 +163,5 @@ def routes_of(app: Litestar) -> list[Route]:
             path = re.sub(r"\{(\w+):\w+\}", r"{\1}", route.path)
             access, query = handler.opt.get("access"), tuple(handler.opt.get("shape", Shape()).query)
             told = handler.include_in_schema is not False
-            routes += [Route(method, path, access, query, told) for method in handler.http_methods]
+            routes += [Route(method, path, access, query, told) for method in handler.http_methods - {"HEAD"}]
     return sorted((route for route in routes if route.method != "OPTIONS"), key=str)

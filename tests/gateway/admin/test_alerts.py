@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,14 @@ import httpx
 import pytest
 
 from gateway.backends.picture import EnginePicture
+from gateway.db import alerts as alert_rows
 from gateway.db.adapter_versions import put_adapter
 from gateway.db.journals import report_journal
 from gateway.db.pool import Database
 from gateway.metering.journal import JournalState
 from tests.gateway.admin_server import AdminServer, serve_admin
 from tests.gateway.billing.books import NOW, Books, open_books
+from tests.patience import least
 
 AWAY = EnginePicture(id="", model="tiny", state="unreachable", detail="no engine answers", since=5)
 
@@ -53,10 +56,9 @@ async def test_each_condition_is_told_once_and_tenants_hear_of_their_own(databas
             await operator.post(f"{path}/limits", json={"unit": "requests", "window": "day", "max": 2})
             await operator.post(f"{path}/limits", json={"unit": "tokens", "window": "day", "max": 1000})
             await operator.post(f"{path}/limits", json={"unit": "requests", "window": "minute", "max": 1})
-            key = {"name": "short", "expires_at": int(NOW.timestamp()) + 86_400}
-            assert (await operator.post(f"{path}/api_keys", json=key)).status_code == 200
-            later = {"name": "long", "expires_at": int(NOW.timestamp()) + 86_400 * 30}
-            assert (await operator.post(f"{path}/api_keys", json=later)).status_code == 200
+            for name, days in (("old", 1), ("made for a day", 1), ("long", 30)):
+                key = {"name": name, "expires_at": int(NOW.timestamp()) + 86_400 * days}
+                assert (await operator.post(f"{path}/api_keys", json=key)).status_code == 200
             await books.write(*(books.event(f"req_{books.project_id}_{number}") for number in range(3)))
         async with database.acquire() as conn:
             await put_adapter(conn, acme.project_id, "pirate", digest="a" * 64, rank=2, size_bytes=1)
@@ -66,6 +68,7 @@ async def test_each_condition_is_told_once_and_tenants_hear_of_their_own(databas
             )
             await report_journal(conn, "gone", 4)
             await conn.execute("UPDATE journals SET heard_at = heard_at - interval '2 minutes'")
+            await conn.execute("UPDATE api_keys SET created_at = created_at - interval '7 days' WHERE name = 'old'")
         webhook = (await operator.post("/webhooks", json={"url": "https://example.com/hook"})).json()["id"]
         async with database.acquire() as conn:
             await conn.execute("UPDATE webhooks SET last_failed_at = now(), last_error = '500' WHERE id = $1", webhook)
@@ -82,6 +85,7 @@ async def test_each_condition_is_told_once_and_tenants_hear_of_their_own(databas
         ]
         assert "4 requests" in told[1]["title"] and "not finite" in told[5]["detail"]
         assert {each["project_id"] for each in told} == {None, acme.project_id, globex.project_id}
+        assert all("'old'" in each["detail"] for each in told[-2:])
 
         async with server.person(await member(server, acme.project_id)) as ann:
             mine = await alerts(ann)
@@ -97,6 +101,72 @@ async def test_a_limit_of_the_organization_leads_to_its_page(server: AdminServer
         await books.write(books.event("req_a"))
         (full,) = await alerts(operator)
     assert (full["code"], full["href"]) == ("limit_exhausted", "/admin/system/limits")
+
+
+NUM_LIMITS, MAX_LIMITS_S = 15_000, 0.06
+_MANY_LIMITS = """
+    WITH projects AS (
+        INSERT INTO projects (id, organization_id, name)
+        SELECT 'p' || n, $1, 'tenant ' || n FROM generate_series(1, 500) n RETURNING id
+    ), adapters AS (
+        INSERT INTO adapters (id, project_id, name, current_version)
+        SELECT 'a' || n || id, id, 'a' || n, 1 FROM projects, generate_series(1, 4) n RETURNING id, project_id
+    ), versions AS (
+        INSERT INTO adapter_versions (adapter_id, version, digest, rank, size_bytes, state)
+        SELECT id, 1, repeat(CASE WHEN id < 'a3' THEN 'a' ELSE 'b' END, 64), 8, 300,
+               CASE WHEN id > 'a4' THEN 'rejected' ELSE 'ready' END
+        FROM adapters
+    ), gateways AS (INSERT INTO limit_gateways (id) VALUES ('g1'), ('g2') RETURNING id
+    ), made AS (
+        INSERT INTO limits (id, organization_id, project_id, model, unit, period, max, hard, alert_percents)
+        SELECT 'lim_' || n, $1, CASE WHEN n > 30 THEN 'p' || (1 + n % 500) END, CASE WHEN n > 1500 THEN 'm' || n END,
+               CASE WHEN n > 1500 THEN 'tokens' ELSE 'storage_bytes' END,
+               CASE WHEN n > 1500 THEN (ARRAY['day', 'month', 'none'])[1 + n % 3] ELSE 'none' END, 700 + n,
+               n % 2 = 0, CASE n % 3 WHEN 0 THEN '{}' WHEN 1 THEN '{70}' ELSE '{100,50}' END::integer[]
+        FROM generate_series(1, $2::integer) n ON CONFLICT DO NOTHING RETURNING id, period, hard
+    ), accounts AS (
+        INSERT INTO limit_accounts (limit_id, window_start, settled)
+        SELECT m.id, limit_window(m.period, now()) - d * interval '1 day', hashtext(m.id) & 16383
+        FROM made m, generate_series(0, 2) d
+    )
+    INSERT INTO limit_leases (limit_id, window_start, gateway_id, amount)
+    SELECT m.id, limit_window(m.period, now()), g.id, 400 FROM made m, gateways g WHERE m.hard
+"""
+_ONE_BY_ONE = """
+    SELECT l.id, CASE l.unit WHEN 'storage_bytes' THEN stored_bytes(l.organization_id, l.project_id) ELSE
+        (SELECT settled FROM limit_accounts a
+         WHERE a.limit_id = l.id AND a.window_start = limit_window(l.period, now()))
+        + (SELECT coalesce(sum(amount), 0)::bigint FROM limit_leases s
+           WHERE s.limit_id = l.id AND s.window_start = limit_window(l.period, now())) END AS taken,
+        l.max, coalesce((SELECT min(percent) FROM unnest(l.alert_percents) AS percent), 80) AS percent
+    FROM limits l
+"""
+
+
+async def test_many_limits_are_looked_through_together(database: Database, full: bool) -> None:
+    books = await open_books(database)
+    async with database.acquire() as conn:
+        async with conn.transaction():
+            await conn.execute("SET LOCAL session_replication_role = replica")  # nobody is told of each
+            await conn.execute(_MANY_LIMITS, books.organization_id, NUM_LIMITS)
+        await conn.execute("ANALYZE")
+        one_by_one = {row["id"]: row for row in await conn.fetch(_ONE_BY_ONE)}
+        asked = (books.organization_id, None, 80, NUM_LIMITS)
+        found = {row["id"]: row["taken"] for row in await conn.fetch(alert_rows._LIMITS, *asked)}
+        assert found == {
+            row["id"]: row["taken"] for row in one_by_one.values() if row["taken"] * 100 >= row["max"] * row["percent"]
+        }
+        assert 1000 < len(found) < len(one_by_one) > 12_000
+
+        async def measure() -> float:
+            nonlocal plan
+            plan = [row[0] for row in await conn.fetch(f"EXPLAIN ANALYZE {alert_rows._LIMITS}", *asked)]
+            return float(plan[-1].split()[2]) / 1e3
+
+        plan: list[str] = []
+        took_s = await least(measure, MAX_LIMITS_S)
+    assert max(int(loops) for line in plan for loops in re.findall(r"loops=(\d+)", line)) < 100, plan
+    assert took_s < MAX_LIMITS_S or not full
 
 
 async def test_adapters_of_all_tenants_are_one_list_of_pages(database: Database, tmp_path: Path) -> None:

@@ -91,6 +91,8 @@ async def test_the_first_user_logs_in_and_joins_a_tenant(
         assert await lorikeet.json("user", "logins", "list", "--email", "ann@example.com") == []
         assert (await ann.get("/projects")).status_code == 401
 
+    code, _, err = await lorikeet("user", "create", "--email", "<b>bob</b>@example.com")
+    assert (code, "Invalid value for 'email'" in err) == (1, True)
     await lorikeet.json("user", "create", "--email", "bob@example.com")
     for role in ("viewer", "viewer", "admin"):
         added = await lorikeet.json("member", "add", "--tenant", "acme", "--email", "bob@example.com", "--role", role)

@@ -19,5 +19,6 @@ async def test_a_webhook_is_added_listed_and_removed(lorikeet: Cli) -> None:
     assert await lorikeet.json("webhook", "remove", made["id"]) == {"id": made["id"], "removed": True}
     code, _, err = await lorikeet("webhook", "remove", made["id"])
     assert (code, err) == (1, f"lorikeet: There is no webhook with the id '{made['id']}'.\n")
-    code, _, err = await lorikeet("webhook", "add", "http://xn--a/")
-    assert (code, "Invalid value for 'url'" in err) == (1, True)
+    for wrong in ("http://xn--a/", "https://example.com/<script>"):
+        code, _, err = await lorikeet("webhook", "add", wrong)
+        assert (code, "Invalid value for 'url'" in err) == (1, True)

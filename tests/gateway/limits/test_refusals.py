@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,6 +18,7 @@ from gateway.db.refusals import KEPT_FOR, MAX_PER_PROJECT, MAX_REQUEST_IDS, drop
 from gateway.errors import GatewayError, InvalidApiKey, InvalidRequest, Overloaded
 from gateway.refusals import MAX_KINDS, MAX_KINDS_OF_STRANGERS, Refusals, Refused
 from gateway.tenancy.keys import new_key
+from tests.gateway.admin_server import serve_admin
 from tests.gateway.billing.books import Books, open_books
 from tests.gateway.conftest import House
 from tests.patience import PATIENCE_S
@@ -127,6 +130,41 @@ async def test_a_key_that_was_good_once_leads_to_its_project(books: Books, refus
     await refusals.flush()
     (row,) = await kept(books)
     assert (row.project_id, row.api_key_id, row.code) == (books.project_id, key.id, "invalid_api_key")
+
+
+async def test_lists_are_paged_by_ids_that_tell_nothing_of_others(
+    books: Books, refusals: Refusals, tmp_path: Path
+) -> None:
+    globex, theirs = await open_books(books.database, "globex"), await open_books(books.database, "theirs", "other")
+    for number in range(5):
+        for each in (books, globex, theirs):
+            each_id = f"req_{each.project_id}_{number}"
+            refusals.add(refused(each, each_id, InvalidRequest("Wrong."), model=f"m{number}"))
+            await refusals.flush()
+
+    async def listed(client: httpx.AsyncClient, path: str) -> list[dict[str, Any]]:
+        found, after = [], {}
+        while True:
+            page = (await client.get(path, params={"limit": 2} | after)).json()
+            found += page["data"]
+            if not page["has_more"]:
+                return found
+            after = {"after": page["last_id"]}
+
+    async with serve_admin(books.database, tmp_path) as server, server.client(server.operator_key) as operator:
+        path = f"/projects/{books.project_id}/refusals"
+        mine, others = await listed(operator, path), await listed(operator, f"/projects/{globex.project_id}/refusals")
+        assert [each["model"] for each in mine] == [f"m{number}" for number in (4, 3, 2, 1, 0)]
+        both = await listed(operator, "/refusals")
+        assert [each["model"] for each in both] == [f"m{number}" for number in (4, 4, 3, 3, 2, 2, 1, 1, 0, 0)]
+        ids = [each["id"] for each in both]
+        assert len({*ids}) == 10 and all(re.fullmatch("ref_[0-9a-f]{32}", each) for each in ids)
+        key = await server.admin_key("admin_read", organization="other")
+        async with server.client(key) as other:
+            (foreign, *_) = await listed(other, "/refusals")
+        for after, where in ((others[0]["id"], path), (foreign["id"], "/refusals"), ("ref_7", path)):
+            reply = await operator.get(where, params={"after": after})
+            assert (reply.status_code, reply.json()["error"]["param"]) == (400, "after"), after
 
 
 async def test_without_a_database_they_are_lost_and_counted_and_nobody_waits(
