@@ -40,7 +40,7 @@ class LimitExceeded(Exception):
 
 
 class SandboxBroken(RuntimeError):
-    """No sandbox is to be had on this machine, or the work has a bug."""
+    """No sandbox is to be had on this machine, which may be too busy for one, or the work has a bug."""
 
 
 async def run_confined(module: str, argument: bytes, descriptors: Sequence[int], limits: Limits) -> bytes:
@@ -65,7 +65,8 @@ async def run_confined(module: str, argument: bytes, descriptors: Sequence[int],
             reply = await _read_bounded(process.stdout)
             status = await process.wait()
     except TimeoutError:
-        raise LimitExceeded(f"it took more than {limits.wall_s:g} s") from None
+        # Not the work's fault, whose processor time is limited: this process comes last where others want theirs.
+        raise SandboxBroken(f"the confined process had too little processor time within {limits.wall_s:g} s") from None
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
