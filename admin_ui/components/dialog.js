@@ -4,13 +4,30 @@ import { html, useEffect, useId, useRef, useState } from "../lib/html.js";
 import { Button } from "./button.js";
 import { ErrorBox } from "./feedback.js";
 
+/** Dialogs that are open, the last in front: asked() is what Escape does. */
+const shown = [];
+
+/** Going back closes what is in front; of a locked one, which shows something once, it does nothing. */
+window.navigation?.addEventListener("navigate", (event) => {
+  const front = shown.at(-1);
+  if (!front || event.navigationType !== "traverse" || !event.cancelable) return;
+  event.preventDefault();
+  front.current.asked();
+});
+
 /** Open as long as it is rendered. onClose: asked for by Escape, the cross or the backdrop. side: a drawer at the right. */
 export function Dialog({ title, onClose, children, footer, wide = false, side = false, locked = false }) {
   const element = useRef(null);
   const id = useId();
+  const self = useRef(null);
+  self.current = { asked: () => locked || onClose() };
   useEffect(() => {
     element.current.showModal();
-    return () => element.current?.close();
+    shown.push(self);
+    return () => {
+      shown.splice(shown.indexOf(self), 1);
+      element.current?.close();
+    };
   }, []);
   return html`<dialog
     ref=${element}
@@ -18,9 +35,9 @@ export function Dialog({ title, onClose, children, footer, wide = false, side = 
     aria-labelledby=${id}
     onCancel=${(event) => {
       event.preventDefault();
-      if (!locked) onClose();
+      self.current.asked();
     }}
-    onClick=${(event) => event.target === element.current && !locked && onClose()}
+    onClick=${(event) => event.target === element.current && self.current.asked()}
   >
     <div class="dialog-box">
       <header class="dialog-head">

@@ -8,12 +8,15 @@ import { Icon } from "./icons.js";
 
 /**
  * State of a form: {values, set, errors, error, busy, submit, bind}. send(values): async, does it; what it throws as
- * ApiError with a param is shown at that field, others above the buttons. bind(name): props of a field.
+ * ApiError with a param is shown at that field, others above the buttons. check(values): what is wrong before anything is
+ * sent, {field: "a sentence"} of all that are; undefined is right. bind(name): props of a field.
  */
-export function useForm(initial, send) {
+export function useForm(initial, send, check = () => ({})) {
   const [values, setValues] = useState(initial);
   const [problem, setProblem] = useState(null);
+  const [tried, setTried] = useState(false);
   const [busy, setBusy] = useState(false);
+  const complaints = (values) => Object.fromEntries(Object.entries(check(values)).filter(([, complaint]) => complaint));
   const set = (name, value) => {
     setValues((was) => ({ ...was, [name]: value }));
     setProblem((was) => (was?.param === name ? null : was));
@@ -21,8 +24,15 @@ export function useForm(initial, send) {
   const submit = async (event) => {
     event?.preventDefault();
     if (busy) return;
-    setBusy(true);
     setProblem(null);
+    const isWrong = Object.keys(complaints(values)).length > 0;
+    setTried(isWrong);
+    if (isWrong) {
+      const element = event?.currentTarget;
+      setTimeout(() => element?.querySelector?.("[aria-invalid=true]")?.focus());
+      return;
+    }
+    setBusy(true);
     try {
       await send(values);
     } catch (error) {
@@ -34,7 +44,7 @@ export function useForm(initial, send) {
   };
   const field = problem?.param?.split(/[.[]/).find((part) => part in values); // "destination.path" is at "path"
   const isField = field !== undefined;
-  const errors = isField ? { [field]: problem.message } : {};
+  const errors = { ...(isField && { [field]: problem.message }), ...(tried && complaints(values)) };
   const bind = (name) => ({ name, value: values[name], onValue: (value) => set(name, value), error: errors[name] });
   return { values, set, errors, error: isField ? null : problem, busy, submit, bind, reset: () => setValues(initial) };
 }

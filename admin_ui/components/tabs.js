@@ -1,13 +1,19 @@
 // Views of one thing, each with its own URL.
 
-import { html } from "../lib/html.js";
+import { html, useEffect, useRef } from "../lib/html.js";
 import { decode, useLocation } from "../lib/router.js";
 
 /** tabs: [[title, href, number], …]; number is optional. The one whose path is shown is the current one. */
 export function Tabs({ tabs, label = "Views" }) {
   const { path } = useLocation();
   const plain = (href) => decode(href.split("?")[0]).replace(/\/$/, "");
-  return html`<nav class="tabs" aria-label=${label}>
+  const element = useRef(null);
+  useEffect(() => {
+    const { current: bar } = element;
+    const tab = bar.querySelector("[aria-current=page]");
+    if (tab) bar.scrollLeft = tab.offsetLeft - bar.offsetLeft - (bar.clientWidth - tab.offsetWidth) / 2;
+  }, [path, tabs.length]);
+  return html`<nav class="tabs" ref=${element} aria-label=${label}>
     ${tabs.map(
       ([title, href, number]) => html`<a key=${href} href=${href} aria-current=${plain(href) === plain(path) ? "page" : undefined}>
         ${title}${number !== undefined && html`<span class="tab-number">${number}</span>`}

@@ -67,7 +67,7 @@ function open() {
     live$.set("off");
     retry = setTimeout(open, RETRY_MS);
     // Something answers, perhaps a proxy whose gateway is away, or the login has ended.
-    if (lost$.value !== null) get("/admin/v1/session").then(() => lost$.set(null), () => {});
+    get("/admin/v1/session").then(() => lost$.set(null), () => {});
   };
   for (const name of EVENTS) {
     source.addEventListener(name, (event) => {

@@ -19,9 +19,17 @@ export async function readSession() {
 /** code: of the authenticator, for who has one. Throws ApiError. */
 export async function signIn(email, password, code) {
   await api.post("/admin/v1/login", { email, password, ...(code && { code }) });
+  otherTabs?.postMessage("changed");
   forgetAll();
   await readSession();
 }
+
+/** Tabs share one cookie: what one does about the login, the others look up. */
+const otherTabs = globalThis.BroadcastChannel && new BroadcastChannel("lorikeet-login");
+otherTabs?.addEventListener("message", () => {
+  forgetAll();
+  readSession();
+});
 
 const endings = new Set();
 
@@ -35,6 +43,7 @@ export async function signOut() {
     await Promise.allSettled([...endings].map((callback) => callback()));
     await api.post("/admin/v1/logout");
   } finally {
+    otherTabs?.postMessage("changed");
     signedOut();
   }
 }

@@ -79,7 +79,7 @@ function Pictures({ rows }) {
       line("errors", "Failed", "var(--bad-mark)", column(rows, "num_errors")),
     ]} />
     <${Chart} title="Tokens" kind="bars" times=${times} unit="tokens" href="/admin/usage" series=${[
-      line("input", "Input", "var(--series-3)", fresh),
+      line("input", "Uncached input", "var(--series-3)", fresh),
       line("cached", "Cached input", "var(--series-5)", column(rows, "cached_tokens")),
       line("output", "Output", "var(--series-2)", column(rows, "output_tokens")),
     ]} />

@@ -9,6 +9,7 @@ import { setQuery, useLocation } from "../lib/router.js";
 import { can } from "../lib/session.js";
 import { listModels } from "./playground/chat.js";
 import { useConversation } from "./playground/conversation.js";
+import { useKept } from "./playground/kept.js";
 import { needKey, useKey } from "./playground/key.js";
 import { useModels } from "./playground/models.js";
 import { Pane } from "./playground/pane.js";
@@ -17,6 +18,7 @@ import { Settings, useSettings } from "./playground/settings.js";
 export default function Playground() {
   const { query } = useLocation();
   const projectId = useProjectId();
+  useKept(projectId);
   const access = useKey(projectId);
   const models = useModels(projectId, access);
   const settings = useSettings();

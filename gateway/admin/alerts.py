@@ -117,7 +117,7 @@ def _limit(row: rows.FullLimit) -> Alert:
     return Alert(
         severity="warning" if is_full and row.hard else "info",
         code="limit_exhausted" if is_full else "limit_near",
-        title=f"A limit of {whose} is {percent} % full",
+        title=f"A limit of {whose} is {'used up' if is_full else f'{percent} % full'}",
         detail=f"{row.taken} of {row.max} {row.unit}{per}{model} are used or reserved"
         f"{', and further requests are refused' if is_full and row.hard else ''}.",
         href=href,

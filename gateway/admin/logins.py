@@ -86,12 +86,14 @@ class LoginOrganization(msgspec.Struct, frozen=True):
 
 
 class Session(CurrentLogin, frozen=True, kw_only=True):
-    """permissions: in the whole organization; projects: those that the caller is a member of, by name."""
+    """permissions: in the whole organization; projects: those that the caller is a member of, by name.
+    imports_from_sources: whether adapters may be fetched from anywhere."""
 
     organization: LoginOrganization
     permissions: list[Permission]
     projects: list[MemberProject]
     has_totp: bool
+    imports_from_sources: bool
 
 
 class Login(msgspec.Struct, frozen=True):
@@ -164,6 +166,7 @@ class LoginController(Controller):
             permissions=sorted(caller.permissions),
             projects=[_member_project(row, found.memberships[row.id]) for row in sorted(projects, key=_by_name)],
             has_totp=user is not None and user.totp_confirmed,
+            imports_from_sources=not services.sources.is_empty,
         )
 
     @post("/logout", status_code=200, opt=needs(None, body=Nothing))

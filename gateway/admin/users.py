@@ -80,6 +80,8 @@ class UserController(Controller):
     async def list_users(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[User]:
         query = read_list_query(request.query_params)
         email = request.query_params.get("email")
+        if email is not None:
+            check_email(email)
         async with services.database.acquire() as conn:
             if query.after and await users.get_user(conn, caller.organization_id, query.after) is None:
                 raise unknown_cursor(query.after)

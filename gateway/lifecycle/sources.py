@@ -73,10 +73,14 @@ class AllowedSources:
         """Places between commas. Raises WrongSource."""
         return cls(tuple(parse_place(part.strip()) for part in text.split(",") if part.strip()))
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._places
+
     def admit(self, text: str) -> Source:
         """Raises WrongSource for what is no source, or none of these."""
         source = _parse(text, is_place=False)
-        if not self._places:
+        if self.is_empty:
             raise WrongSource("no sources are allowed here: the operator lists them in LORIKEET_ADAPTER_SOURCES")
         if not self.holds(source):
             raise WrongSource("it is not among the sources that the operator allows")

@@ -44,6 +44,7 @@ ADAPTERS = {
     "umbrella": ("clinic-notes",),
     "hooli": (),
 }
+SOURCES = "https://adapters.example/"
 HOURS_OF_HISTORY = 48
 DAYS_OF_OLD_USAGE = 62
 """How long ago the first usage was: of a month that can be closed by now."""
@@ -105,7 +106,9 @@ def open_house(dsn: str, folder: Path) -> Iterator[BrowserHouse]:
     """dsn: of a migrated database without content, which is seeded once the context is entered."""
     model_dir = make_model_folder(folder / "model")
     operator_key = asyncio.run(make_operator_key(dsn))
-    settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE, max_failed_keys=0)
+    settings = Settings(
+        data_dir=folder, model=str(model_dir), model_name=BASE, max_failed_keys=0, adapter_sources=SOURCES
+    )
     (folder / "run").mkdir(exist_ok=True)
     engine = FakeEngine(settings.engine_endpoint, model_dir, "--tokens-per-s", "200")
     gateway = LiveGateway(settings, model_dir, dsn)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.browser.conftest import Visit
 from tests.browser.house import BILLING, MEMBER, VIEWER, BrowserHouse
@@ -236,6 +236,24 @@ async def test_a_source_that_is_not_allowed_is_named_at_its_field(visit: Visit, 
     assert await watched.violations() == []
 
 
+async def test_nothing_is_imported_where_no_source_is_allowed(visit: Visit, browser_house: BrowserHouse) -> None:
+    watched = await visit()
+    page = watched.page
+    await page.route("**/admin/v1/session", no_sources)
+    await watched.open(f"adapters?project={browser_house.projects['acme']}&add=source")
+    await expect(page.get_by_label("Files of an adapter")).to_have_count(1)
+    await expect(page.get_by_role("radio", name="From a URL or the hub")).to_have_count(0)
+    await page.keyboard.press("Escape")
+    await expect(page.get_by_role("button", name="Upload an adapter").first).to_be_visible()
+    await expect(page.get_by_role("button", name="Import from a URL")).to_have_count(0)
+    await page.unroute("**/admin/v1/session")
+
+
+async def no_sources(route: Route) -> None:
+    reply = await route.fetch()
+    await route.fulfill(response=reply, json={**await reply.json(), "imports_from_sources": False})
+
+
 async def test_who_may_only_look_is_shown_no_way_to_change(visit: Visit, browser_house: BrowserHouse) -> None:
     acme = browser_house.projects["acme"]
     watched = await visit(VIEWER)
@@ -281,3 +299,38 @@ async def buttons(watched: Watched, *beginnings: str) -> list[str]:
     await watched.settled()
     names = await watched.page.locator("main button").all_inner_texts()
     return [name for name in names if name.strip().startswith(beginnings)]
+
+
+async def test_an_upload_shows_how_far_it_is_and_can_be_cancelled(
+    visit: Visit, browser_house: BrowserHouse, tmp_path: Path
+) -> None:
+    watched = await visit()
+    page = watched.page
+    await page.route("**/adapter_imports/*", wait_for_ever)
+    await watched.open(f"adapters?project={browser_house.projects['hooli']}&add=file")
+    await choose(page, good_adapter(tmp_path / "slow", seed=9))
+    await page.get_by_label("Name", exact=True).fill("slow-bot")
+    await page.get_by_role("button", name="Upload", exact=True).click()
+    drawer = page.get_by_role("dialog", name="Add an adapter")
+    heading = drawer.get_by_role("heading", name="Sending slow-bot")
+    parts = (heading, drawer.get_by_role("progressbar", name="Upload"), drawer.get_by_text(re.compile(r" of .*iB")))
+    for part in (*parts, drawer.get_by_role("button", name="Cancel")):
+        await expect(part).to_be_in_viewport(ratio=1)
+    assert await heading.evaluate(SEEN) and await drawer.get_by_role("button", name="Cancel").evaluate(SEEN)
+    await watched.screenshot("light/upload-running", whole=False)
+    await drawer.get_by_role("button", name="Cancel").click()
+    await expect(drawer.get_by_text("What has come is kept for a day")).to_be_visible()
+    await page.unroute("**/adapter_imports/*")
+
+
+async def wait_for_ever(route: Route) -> None:
+    """Pieces that are sent get no answer; what is read does."""
+    if route.request.method != "PATCH":
+        await route.continue_()
+
+
+SEEN = """element => {
+    const {left, top, width, height} = element.getBoundingClientRect();
+    return element.contains(document.elementFromPoint(left + width / 2, top + height / 2));
+}"""
+"""Nothing covers it or cuts it off."""

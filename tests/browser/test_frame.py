@@ -224,3 +224,27 @@ async def test_a_range_is_at_most_a_year(visit: Visit) -> None:
     await dialog.get_by_label("From").fill("2024-01-01T00:00")
     await expect(dialog).to_contain_text("It has to be at most 366 days after the start.")
     await expect(dialog.get_by_role("button", name="Show")).to_be_disabled()
+
+
+async def test_going_back_closes_the_dialog_in_front_and_leaves_the_page(
+    visit: Visit, browser_house: BrowserHouse
+) -> None:
+    watched = await visit()
+    page = watched.page
+    acme = browser_house.projects["acme"]
+    await watched.open(f"tenants/{acme}")
+    await page.get_by_role("link", name="Members").first.click()
+    await page.get_by_role("button", name="Add member").click()
+    await expect(page.get_by_role("dialog", name="Add a member to acme")).to_be_visible()
+    await page.evaluate("history.back()")
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+    assert page.url.endswith(f"/admin/tenants/{acme}/members")
+    await page.get_by_role("table", name="Members").click()
+    await page.evaluate("history.back()")
+    await page.wait_for_url(f"**/admin/tenants/{acme}")
+
+
+async def test_on_a_phone_the_tab_that_is_shown_is_in_sight(visit: Visit, browser_house: BrowserHouse) -> None:
+    watched = await visit(mode="phone")
+    await watched.open(f"tenants/{browser_house.projects['acme']}/settings")
+    await expect(watched.page.locator(".tabs [aria-current=page]")).to_be_in_viewport(ratio=0.9)

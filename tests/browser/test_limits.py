@@ -161,3 +161,69 @@ async def test_the_organization_has_limits_of_its_own(visit: Visit) -> None:
     watched = await visit(VIEWER)
     await watched.open("system/limits")
     await expect(watched.page.get_by_role("button", name="New limit")).to_have_count(0)
+
+
+async def test_a_limit_is_what_was_typed_or_refused_at_its_field(visit: Visit, browser_house: BrowserHouse) -> None:
+    with browser_house.operator() as operator:
+        project_id = operator.post("/projects", json={"name": "exact"}).json()["id"]
+        watched = await visit()
+        page = watched.page
+        await watched.open(f"tenants/{project_id}/limits?new=1")
+        form = dialog(page, "New limit")
+        complaint = form.locator(".field-error")
+        await form.get_by_label("Of", exact=True).select_option("requests")
+        await form.get_by_label("Alert at, in %").fill("80, 101, x")
+        for wrong, sentence in (("", "Give a whole number"), ("1.5", "not rounded"), ("lots", "Give a whole number")):
+            await form.get_by_label("At most").fill(wrong)
+            await form.get_by_role("button", name="Set limit").click()
+            await expect(complaint).to_have_count(2)
+            await expect(complaint.first).to_contain_text(sentence)
+        await expect(complaint.last).to_contain_text("Whole percentages from 1 to 100")
+        await form.get_by_label("Alert at, in %").fill("80, 100")
+        await form.get_by_label("Of", exact=True).select_option("cost_nanos")
+        for wrong, sentence in (("0.0000000001", "The least is"), ("0", "The least is"), ("ten", "Give an amount")):
+            await form.get_by_label("At most").fill(wrong)
+            await form.get_by_role("button", name="Set limit").click()
+            await expect(complaint).to_contain_text(sentence)
+        await watched.screenshot("light/limit-refused", whole=False)
+        assert operator.get(f"/projects/{project_id}/limits").json()["data"] == []
+        await form.get_by_label("At most").fill("0.000000001")
+        await form.get_by_role("button", name="Set limit").click()
+        await told(page, "The limit holds now")
+        (limit,) = operator.get(f"/projects/{project_id}/limits").json()["data"]
+        assert (limit["unit"], limit["max"]) == ("cost_nanos", 1)
+
+        await page.get_by_role("button", name="Change the rate limits of").first.click()
+        rates = page.get_by_role("dialog", name="Rate limits of")
+        await rates.get_by_label("Requests per minute").fill("0.5")
+        await rates.get_by_label("Requests per day").fill("many")
+        await rates.get_by_role("button", name="Save").click()
+        await expect(rates.locator(".field-error")).to_have_count(2)
+
+
+async def test_a_limit_that_is_there_already_is_changed_and_not_replaced(
+    visit: Visit, browser_house: BrowserHouse
+) -> None:
+    with browser_house.operator() as operator:
+        project_id = operator.post("/projects", json={"name": "twice"}).json()["id"]
+        limit = {"unit": "tokens", "max": 5000, "window": "day", "alert_percents": [55]}
+        operator.post(f"/projects/{project_id}/limits", json=limit).raise_for_status()
+        watched = await visit()
+        page = watched.page
+        await watched.open(f"tenants/{project_id}/limits?new=1")
+        form = dialog(page, "New limit")
+        await form.get_by_label("At most").fill("9000")
+        await form.get_by_role("button", name="Set limit").click()
+        await expect(form.get_by_role("note")).to_contain_text("There is one already")
+        await watched.screenshot("light/limit-there-already", whole=False)
+        (kept,) = operator.get(f"/projects/{project_id}/limits").json()["data"]
+        assert (kept["max"], kept["alert_percents"]) == (5000, [55])
+        await form.get_by_role("button", name="Change it").click()
+        change = dialog(page, "Change tokens per day")
+        await expect(change.get_by_label("At most")).to_have_value("5000")
+        await expect(change.get_by_label("Alert at, in %")).to_have_value("55")
+        await change.get_by_label("At most").fill("9000")
+        await change.get_by_role("button", name="Save").click()
+        await told(page, "The limit is changed")
+        (kept,) = operator.get(f"/projects/{project_id}/limits").json()["data"]
+        assert (kept["max"], kept["alert_percents"]) == (9000, [55])

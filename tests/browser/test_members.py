@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from playwright.async_api import expect
+from collections.abc import Awaitable, Callable
+
+from playwright.async_api import Route, expect
 
 from tests.browser.acts import confirm, dialog, row, secret_of, told
 from tests.browser.conftest import Visit
-from tests.browser.house import BILLING, MEMBER, VIEWER, BrowserHouse
+from tests.browser.house import ADMIN, BILLING, MEMBER, OWNER, VIEWER, BrowserHouse
+
+
+def without(permission: str) -> Callable[[Route], Awaitable[None]]:
+    """The session of somebody whose role lacks it."""
+
+    async def answer(route: Route) -> None:
+        reply = await route.fetch()
+        who = await reply.json()
+        who["permissions"] = [each for each in who["permissions"] if each != permission]
+        await route.fulfill(response=reply, json=who)
+
+    return answer
 
 
 async def test_members_come_and_go(visit: Visit, browser_house: BrowserHouse) -> None:
@@ -17,6 +31,10 @@ async def test_members_come_and_go(visit: Visit, browser_house: BrowserHouse) ->
     await expect(page.get_by_text("No member yet")).to_be_visible()
     await page.keyboard.press("n")
     form = dialog(page, "Add a member to initech")
+    for wrong, sentence in (("", "Give an e-mail address"), ("peter", "no e-mail address")):
+        await form.get_by_label("E-mail").fill(wrong)
+        await form.get_by_role("button", name="Add member").click()
+        await expect(form.locator(".field-error")).to_contain_text(sentence)
     await form.get_by_label("E-mail").fill(VIEWER)
     await form.get_by_role("button", name="Add member").click()
     await told(page, "is viewer of initech")
@@ -31,6 +49,7 @@ async def test_members_come_and_go(visit: Visit, browser_house: BrowserHouse) ->
     await expect(page.locator(".lead")).to_contain_text("2 members, 1 of whom")
 
     peter = await visit(None)
+    peter.expect(f"40[134] GET /v1/organization/projects/{initech}")  # once he is removed
     await peter.open("")
     await peter.page.get_by_label("E-mail").fill("peter@initech.test")
     await peter.page.get_by_label("Password").fill(password)
@@ -87,3 +106,59 @@ async def test_a_tenants_own_people_add_others_by_id(visit: Visit, browser_house
     watched = await visit(BILLING)
     await watched.open(f"tenants/{acme}/members")
     await expect(watched.page.get_by_role("heading", name="Your role does not show this")).to_be_visible()
+
+
+async def test_an_address_that_nobody_has_adds_nobody(visit: Visit, browser_house: BrowserHouse) -> None:
+    """ADMIN sees the organization's people; who may not make any is told so at the field."""
+    globex = browser_house.projects["globex"]
+    watched = await visit(ADMIN)
+    page = watched.page
+    await page.route("**/admin/v1/session", without("users.write"))
+    await watched.open(f"tenants/{globex}/members")
+    await page.get_by_role("button", name="Add member").first.click()
+    form = dialog(page, "Add a member to globex")
+    await form.get_by_label("E-mail").fill("nobody@lorikeet.test")
+    await form.get_by_role("button", name="Add member").click()
+    await expect(form.locator(".field-error")).to_contain_text("Nobody here has this address")
+    with browser_house.operator() as operator:
+        assert operator.get(f"/projects/{globex}/users").json()["data"] == []
+    await page.unroute("**/admin/v1/session")
+
+
+async def test_removing_a_member_names_the_keys_that_end(visit: Visit, browser_house: BrowserHouse) -> None:
+    """The key that came with the tenant is the tenant's own: it goes on."""
+    watched = await visit()
+    page = watched.page
+    await watched.open("tenants?new=1")
+    await dialog(page, "New tenant").get_by_label("Name").fill("lastly")
+    await dialog(page, "New tenant").get_by_role("button", name="Create tenant").click()
+    await dialog(page, "lastly is ready").get_by_role("link", name="Open the tenant").click()
+    await expect(page.get_by_role("heading", level=1, name="lastly")).to_be_visible()
+    with browser_house.operator() as operator:
+        (lastly,) = operator.get("/projects", params={"name": "lastly"}).json()["data"]
+        (olivia,) = operator.get("/users", params={"email": OWNER}).json()["data"]
+        path = f"/projects/{lastly['id']}"
+        operator.post(f"{path}/users", json={"user_id": olivia["id"], "role": "admin"}).raise_for_status()
+        (first,) = operator.get(f"{path}/api_keys").json()["data"]
+        assert (first["name"], first["owner"]["type"]) == ("first key", "service_account")
+        await watched.open(f"tenants/{lastly['id']}/keys")
+        await page.get_by_role("button", name="New key").click()
+        form = dialog(page, "New API key")
+        await form.get_by_role("button", name="Create key").click()
+        await expect(form.locator(".field-error")).to_contain_text("Give it a name")
+        await form.get_by_label("Name", exact=True).fill("olivia's laptop")
+        await form.get_by_role("button", name="Create key").click()
+        await page.get_by_role("button", name="I have stored it").click()
+
+        await watched.open(f"tenants/{lastly['id']}/members")
+        await page.get_by_role("button", name=f"Remove {OWNER}").click()
+        asked = dialog(page, "Remove Olivia?")
+        await expect(asked.get_by_role("listitem")).to_have_count(1)
+        await expect(asked.get_by_role("listitem")).to_contain_text("olivia's laptop")
+        await watched.screenshot("light/member-removed", whole=False)
+        await confirm(page, "Remove Olivia?", "Remove member")
+        await told(page, "is no member any more")
+        revoked = {
+            key["name"]: key["revoked_at"] is not None for key in operator.get(f"{path}/api_keys").json()["data"]
+        }
+        assert revoked == {"first key": False, "olivia's laptop": True}

@@ -152,3 +152,44 @@ async def test_who_makes_no_keys_pastes_one(visit: Visit, browser_house: Browser
     await expect(page.locator(".turn-facts")).to_contain_text("4 out")
     await page.get_by_role("button", name="Forget it").click()
     await expect(page.get_by_label("API key")).to_be_visible()
+
+
+async def test_coming_back_finds_the_models_and_numbers_and_nothing_that_was_said(
+    visit: Visit, browser_house: BrowserHouse
+) -> None:
+    watched = await visit(MEMBER)
+    page = watched.page
+    await watched.open("playground?model=tiny:support-bot&with=tiny:pirate&max_tokens=3")
+    await say_to_two(page, "a secret of mine")
+    await page.get_by_role("link", name="Requests", exact=True).first.click()
+    await page.get_by_role("link", name="Playground", exact=True).first.click()
+    await expect(page.get_by_role("button", name="Side 1: tiny:support-bot")).to_be_visible()
+    await expect(page.get_by_role("button", name="Side 2: tiny:pirate")).to_be_visible()
+    await expect(page.get_by_label("Max tokens")).to_have_value("3")
+    stored = await page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}])")
+    assert "support-bot" in stored and "secret" not in stored
+    await watched.open("playground?model=tiny:pirate")
+    await expect(page.get_by_role("button", name="Model: tiny:pirate")).to_be_visible()
+    await expect(page.get_by_label("Max tokens")).to_have_value("")
+
+
+async def say_to_two(page: Page, text: str) -> None:
+    await page.get_by_label("Message").fill(text)
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".turn.assistant .turn-facts")).to_have_count(2)
+
+
+async def test_a_refusal_leads_to_its_explanation(visit: Visit, browser_house: BrowserHouse) -> None:
+    with browser_house.operator() as operator:
+        project_id = operator.post("/projects", json={"name": "stopped"}).json()["id"]
+        operator.post(f"/projects/{project_id}/limits", json={"unit": "requests", "max": 0, "window": "day"})
+    watched = await visit()
+    page = watched.page
+    watched.expect("429 POST /v1/chat/completions")
+    watched.expect("404 GET /v1/organization/refusals/req_")
+    await watched.open(f"playground?project={project_id}")
+    await page.get_by_label("Message").fill("hello")
+    await page.keyboard.press("Enter")
+    await page.get_by_role("link", name="Why was this refused?").click()
+    await expect(page.get_by_role("dialog", name="Why was this refused?")).to_be_visible()
+    assert "/refusals?" in page.url and "q=req_" in page.url

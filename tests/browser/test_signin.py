@@ -111,6 +111,19 @@ async def test_a_login_that_was_ended_elsewhere_leads_to_signing_in(visit: Visit
     await page.page.wait_for_url("**/admin/signin?next=*")
 
 
+async def test_signing_out_in_one_tab_shows_in_the_others_at_once(visit: Visit, browser_house: BrowserHouse) -> None:
+    page = await visit(None)
+    page.expect(ENDED)
+    await page.page.context.add_cookies([await sign_in(browser_house.url, VIEWER)])  # type: ignore[list-item]
+    await page.open("account")
+    other = Watched(await page.page.context.new_page(), browser_house.url)
+    await other.open("account")
+    await other.page.get_by_role("button", name="Account of").click()
+    await other.page.get_by_role("menuitem", name="Sign out").click()
+    await page.page.wait_for_url("**/admin/signin?next=*")
+    await expect(page.page.get_by_label("Password")).to_be_visible()
+
+
 async def test_an_authenticator_from_its_qr_code_to_the_next_login(visit: Visit, browser_house: BrowserHouse) -> None:
     email = "tess@lorikeet.test"
     with browser_house.operator() as operator:

@@ -12,7 +12,7 @@ import { html, useState } from "../../lib/html.js";
 import { useShortcut } from "../../lib/keys.js";
 import { useProjectId, useProjectNames } from "../../lib/projects.js";
 import { setQuery, to, useQuery } from "../../lib/router.js";
-import { can, canSomewhere, isMember } from "../../lib/session.js";
+import { can, canSomewhere, isMember, useSession } from "../../lib/session.js";
 import { useRange } from "../../lib/time.js";
 import { useAdapters, useResidency, useTraffic } from "./all.js";
 import { DropVeil } from "./drop_zone.js";
@@ -29,7 +29,8 @@ export default function Adapters() {
   const mayAdd = projectId ? can("adapters.write", projectId) : canSomewhere("adapters.write");
   const add = (how) => setQuery({ add: how }, { push: true });
   useShortcut("n", "Upload an adapter", () => mayAdd && add("file"));
-  const actions = mayAdd && html`<${Button} icon="download" onClick=${() => add("source")}>Import from a URL<//>
+  const mayImport = useSession().who.imports_from_sources;
+  const actions = mayAdd && html`${mayImport && html`<${Button} icon="download" onClick=${() => add("source")}>Import from a URL<//>`}
     <${Button} kind="primary" icon="upload" onClick=${() => add("file")}>Upload an adapter<//>`;
   const close = () => (setDropped(null), setQuery({ add: null }));
   return html`<${Page} title="Adapters" lead=${list.items && html`<${Lead} items=${list.items} isOne=${projectId !== null} hasMore=${list.hasMore} />`} actions=${actions}>

@@ -7,12 +7,13 @@ import { Checkbox, Form, Select, TextField, useForm } from "../../components/for
 import { toast } from "../../components/toast.js";
 import { Choice } from "../../components/tabs.js";
 import { get, post } from "../../lib/api.js";
+import { given } from "../../lib/checks.js";
 import { invalidate } from "../../lib/data.js";
 import * as format from "../../lib/format.js";
 import { html, useEffect, useRef, useState } from "../../lib/html.js";
 import { useProjects } from "../../lib/projects.js";
 import { navigate, setQuery, to } from "../../lib/router.js";
-import { can } from "../../lib/session.js";
+import { can, useSession } from "../../lib/session.js";
 import { DropZone } from "./drop_zone.js";
 import { readFiles } from "./dropped.js";
 import { Progress } from "./progress.js";
@@ -22,8 +23,13 @@ import { send } from "./transfer.js";
 const PROMOTE_HINT = "Requests get it once an engine has tried it. Without, it waits as a version that you can promote.";
 const NAME_HINT = "Programs call it as model \"base:name\". Lower-case letters, digits, dots, dashes and underlines; a name that exists gets a new version.";
 
+const NAME = /^[a-z0-9][a-z0-9._-]{0,63}$/;
+const NO_NAME = "The name begins with a letter or digit and goes on with lower-case letters, digits, dots, dashes and underlines, such as support-bot.";
+const checkName = ({ name }) => ({ name: given(name, "Give it a name.") ?? (NAME.test(name) ? undefined : NO_NAME) });
+
 /** how: "file" or "source". files: dropped already. name: of the adapter that gets a new version. */
 export function Upload({ how, files, projectId, name = "", onClose, onDone }) {
+  const mayImport = useSession().who.imports_from_sources;
   const [busy, setBusy] = useState(false);
   const [chosen, choose] = useState(projectId ?? "");
   const projects = (useProjects() ?? []).filter(({ id, status }) => status !== "archived" && can("adapters.write", id));
@@ -32,10 +38,10 @@ export function Upload({ how, files, projectId, name = "", onClose, onDone }) {
   const props = { projectId: project, name, setBusy, onDone: done, onClose };
   return html`<${Dialog} side locked=${busy} title=${name ? `New version of ${name}` : "Add an adapter"} onClose=${onClose}>
     <div class="stack upload">
-      ${!busy && html`<${Choice} label="Where it comes from" value=${how} onValue=${(how) => setQuery({ add: how })} options=${[["file", "From this computer"], ["source", "From a URL or the hub"]]} />`}
+      ${!busy && mayImport && html`<${Choice} label="Where it comes from" value=${how} onValue=${(how) => setQuery({ add: how })} options=${[["file", "From this computer"], ["source", "From a URL or the hub"]]} />`}
       ${!projectId && html`<${Select} label="Tenant" hint="Whose adapter it is: its keys can call it." value=${project} onValue=${choose} disabled=${busy}
         options=${[["", "Choose a tenant"], ...projects.map(({ id, name }) => [id, name])]} />`}
-      ${how === "source" ? html`<${FromSource} ...${props} />` : html`<${FromFiles} ...${props} files=${files} />`}
+      ${how === "source" && mayImport ? html`<${FromSource} ...${props} />` : html`<${FromFiles} ...${props} files=${files} />`}
     </div>
   <//>`;
 }
@@ -44,7 +50,7 @@ function FromFiles({ projectId, name, files, setBusy, onDone, onClose }) {
   const [read, setRead] = useState(null);
   const [state, setState] = useState({ step: "choosing" });
   const stopper = useRef(null);
-  const form = useForm({ name, promote: true }, (values) => run(values));
+  const form = useForm({ name, promote: true }, (values) => run(values), checkName);
   const tell = (more) => setState((was) => ({ ...was, ...more }));
   const take = async (files) => {
     const found = await readFiles(files);
@@ -127,7 +133,7 @@ function FromSource({ projectId, name, onDone, onClose }) {
     onClose();
     toast(`Fetching ${values.name}; its import is listed below the adapters`, { tone: "info" });
     if (!name) navigate(`/admin/adapters?project=${encodeURIComponent(projectId)}`);
-  });
+  }, (values) => ({ ...checkName(values), source: given(values.source, "Give the place that it is fetched from.") }));
   return html`<${Form} form=${form} verb="Import" what="begin the import" onCancel=${onClose}>
     <${TextField} ...${form.bind("source")} label="Source" hint=${SOURCE_HINT} placeholder="hf://my-org/my-adapter" autocomplete="off" spellcheck="false" />
     ${!name && html`<${TextField} ...${form.bind("name")} label="Name" hint=${NAME_HINT} autocomplete="off" spellcheck="false" />`}

@@ -7,6 +7,8 @@ import { Money } from "../../components/numbers.js";
 import { Choice } from "../../components/tabs.js";
 import * as format from "../../lib/format.js";
 import { html, useEffect, useRef, useState } from "../../lib/html.js";
+import { to } from "../../lib/router.js";
+import { can } from "../../lib/session.js";
 import { asCurl, asPython } from "./code.js";
 import { ModelPicker } from "./models.js";
 
@@ -31,6 +33,7 @@ export function Pane({ label, chat, model, models, projectId, onModel, onRemove,
       ${chat.turns.length === 0 && !chat.error && html`<p class="faint pane-empty">Nothing said yet.</p>`}
       ${chat.turns.map((turn, place) => html`<${Turn} key=${place} turn=${turn} waits=${chat.busy && place === chat.turns.length - 1} />`)}
       <${ErrorBox} error=${chat.error} what="get an answer" />
+      ${chat.error?.requestId && can("limits.read", projectId) && html`<p class="pane-why"><a href=${`${projectId ? to("tenants", projectId, "refusals") : "/admin/refusals"}?q=${encodeURIComponent(chat.error.requestId)}`}>Why was this refused?</a></p>`}
     </div>
     ${showing && html`<${Code} request=${request} onClose=${() => show(false)} />`}
   </section>`;

@@ -4,6 +4,7 @@ import { Button } from "../../components/button.js";
 import { ErrorBox } from "../../components/feedback.js";
 import { Select, TextArea, TextField } from "../../components/form.js";
 import { Time } from "../../components/numbers.js";
+import { whole } from "../../lib/checks.js";
 import { html, useState } from "../../lib/html.js";
 import { useProjects } from "../../lib/projects.js";
 import { setQuery, useLocation } from "../../lib/router.js";
@@ -13,6 +14,14 @@ import { forget, paste } from "./key.js";
 const NUMBERS = [
   ["temperature", "Temperature", "0 to 2"], ["top_p", "Top p", "Above 0, to 1"], ["max_tokens", "Max tokens", "Of the answer"], ["seed", "Seed", "The same one, the same answer"],
 ];
+
+const number = (text) => (Number.isNaN(Number(text)) ? "It must be a number." : undefined);
+const CHECKS = {
+  temperature: number,
+  top_p: number,
+  max_tokens: (text) => whole(text, { min: 1 }),
+  seed: (text) => whole(text, { min: Number.MIN_SAFE_INTEGER }),
+};
 
 /** {values, set, problem, fields}: fields are those of the request's body; problem: by the name of what is wrong. */
 export function useSettings() {
@@ -25,7 +34,8 @@ export function useSettings() {
   for (const [name] of NUMBERS) {
     if (values[name].trim() === "") continue;
     fields[name] = Number(values[name]);
-    if (Number.isNaN(fields[name])) problem[name] = "It must be a number.";
+    const complaint = CHECKS[name](values[name]);
+    if (complaint) problem[name] = complaint;
   }
   const stop = values.stop.split("\n").filter(Boolean);
   if (stop.length) fields.stop = stop;

@@ -13,6 +13,7 @@ import { Table } from "../../components/table.js";
 import { Choice } from "../../components/tabs.js";
 import { toast } from "../../components/toast.js";
 import { del, post } from "../../lib/api.js";
+import { named } from "../../lib/checks.js";
 import { invalidate, useList } from "../../lib/data.js";
 import { plural } from "../../lib/format.js";
 import { html, useState } from "../../lib/html.js";
@@ -69,7 +70,7 @@ function NewKey({ onMade, onClose }) {
     });
     invalidate("/admin_api_keys");
     onMade(made);
-  });
+  }, ({ name, scopes }) => ({ name: named(name), scopes: scopes.length ? undefined : "Choose what it may do." }));
   return html`<${Dialog} title="New operator key" onClose=${onClose}>
     <${Form} form=${form} verb="Create key" what="create the key" onCancel=${onClose}>
       <${TextField} ...${form.bind("name")} label="Name" hint="Of the program, such as “terraform”. The key never does more than you may." maxlength="128" autofocus autocomplete="off" />

@@ -32,7 +32,7 @@ export default function OrganizationLimits() {
         ? html`<${LimitGauges} limits=${limits} base=${BASE} currency=${currency} keyName=${(id) => id} mayChange=${() => mayWrite} onChange=${change} />`
         : html`<${Empty} icon="limits" title="The organization has no limit" action=${add}>One bounds all tenants together; each tenant's own are on its page.<//>`}
     <//>
-    ${(making || changing) && mayWrite && html`<${SetLimit} key=${changing?.id ?? "new"} base=${BASE} projectId=${null} limit=${changing} currency=${currency} onClose=${close} />`}
+    ${(making || changing) && mayWrite && html`<${SetLimit} key=${changing?.id ?? "new"} base=${BASE} projectId=${null} limit=${changing} currency=${currency} onChange=${change} onClose=${close} />`}
   <//>`;
 }
 

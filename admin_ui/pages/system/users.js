@@ -12,6 +12,7 @@ import { PasswordOnce } from "../../components/password_once.js";
 import { Table } from "../../components/table.js";
 import { toast } from "../../components/toast.js";
 import { del, post } from "../../lib/api.js";
+import { address } from "../../lib/checks.js";
 import { invalidate, useApi, useList } from "../../lib/data.js";
 import { plural } from "../../lib/format.js";
 import { html, useRef, useState } from "../../lib/html.js";
@@ -90,7 +91,7 @@ function NewPerson({ onMade, onClose }) {
     const user = await post("/users", { email: email.trim(), name: name.trim(), role: role || null, password });
     invalidate("/users");
     onMade({ email: user.email, password });
-  });
+  }, ({ email }) => ({ email: address(email) }));
   return html`<${Dialog} title="New person" onClose=${onClose}>
     <${Form} form=${form} verb="Create account" what="create the account" onCancel=${onClose}>
       <${TextField} ...${form.bind("email")} label="E-mail" type="email" autocomplete="off" autofocus hint="They sign in with it. No mail is sent: you pass a first password on." />

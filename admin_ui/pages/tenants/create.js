@@ -5,6 +5,7 @@ import { Form, TextField, useForm } from "../../components/form.js";
 import { Notice } from "../../components/feedback.js";
 import { toast } from "../../components/toast.js";
 import { post } from "../../lib/api.js";
+import { named } from "../../lib/checks.js";
 import { invalidate } from "../../lib/data.js";
 import { html, useState } from "../../lib/html.js";
 import { readProjects } from "../../lib/projects.js";
@@ -19,12 +20,12 @@ export function CreateTenant({ onClose }) {
     invalidate("/projects");
     readProjects();
     try {
-      setMade({ project, key: await post(pathOf(project.id, "/api_keys"), { name: "first key" }) });
+      setMade({ project, key: await firstKey(project.id) });
     } catch (error) {
       toast(`${project.name} is there, but it has no key yet: ${error.message}`, { tone: "bad" });
       navigate(to("tenants", project.id, "keys"));
     }
-  });
+  }, ({ name }) => ({ name: named(name) }));
   if (made) {
     return html`<${KeyShownOnce} apiKey=${made.key} title="${made.project.name} is ready" onClose=${onClose} href=${to("tenants", made.project.id)}>
       <p>With this first key the tenant's programs can use the models. It has no limit yet.</p>
@@ -36,4 +37,10 @@ export function CreateTenant({ onClose }) {
       <${Notice}>A tenant has keys, adapters, limits and a bill of its own. Nothing of it is seen by others.<//>
     <//>
   <//>`;
+}
+
+/** Of a service account, as it is the tenant's: it goes on when whoever made the tenant leaves. */
+async function firstKey(projectId) {
+  const { api_key: key } = await post(pathOf(projectId, "/service_accounts"), { name: "first key" });
+  return { ...key, scopes: ["inference"], models: null, project_id: projectId };
 }

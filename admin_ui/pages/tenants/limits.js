@@ -47,7 +47,7 @@ export default function Limits({ params }) {
           <//>
         `}
       <${RateLimits} projectId=${id} may=${may} />
-      ${(making || changing) && may("key_limits.write") && html`<${SetLimit} key=${changing?.id ?? "new"} base=${base} projectId=${id} limit=${changing} preset=${preset ?? {}} keysOnly=${!may("limits.write")} currency=${currency} onClose=${close} />`}
+      ${(making || changing) && may("key_limits.write") && html`<${SetLimit} key=${changing?.id ?? "new"} base=${base} projectId=${id} limit=${changing} preset=${preset ?? {}} keysOnly=${!may("limits.write")} currency=${currency} onChange=${change} onClose=${close} />`}
     `}
   <//>`;
 }

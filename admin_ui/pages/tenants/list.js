@@ -50,7 +50,7 @@ function Lead({ rows, state, hasMore, spend }) {
   const near = rows.filter(({ alerts }) => alerts.length).length;
   const what = state === "live" ? "" : ` ${state}`;
   const cost = state === "live" && Boolean(spend.nanos) && html`, <b>${money(spend.nanos, spend.currency)}</b> this month`;
-  return html`<b>${rows.length}${hasMore ? "+" : ""}</b>${what} ${rows.length === 1 ? "tenant" : "tenants"}${cost}${near ? html`; <b>${near}</b> near a limit` : ""}.`;
+  return html`<b>${rows.length}${hasMore ? "+" : ""}</b>${what} ${rows.length === 1 ? "tenant" : "tenants"}${cost}${near ? html`; <b>${near}</b> near a limit or over it` : ""}.`;
 }
 
 /** What each used since the first of the month in UTC. of(id): numbers, zero for who used nothing, none while unknown. */
@@ -79,10 +79,16 @@ function columnsFor({ isMissing: hide, start, end }) {
     { key: "tokens", hide, title: "Tokens", format: "tokens", total: true, render: link("usage", (row) => html`<${Num} value=${row.tokens} kind="tokens" />`) },
     { key: "cost_nanos", hide, title: "Cost", format: "money", total: true, render: link("usage", (row) => html`<${Money} nanos=${row.cost_nanos} currency=${row.currency} />`) },
     { key: "alerts", title: "Limits", value: ({ alerts }) => alerts.length, csv: false, render: ({ id, alerts }) => alerts.length
-      ? html`<a href=${to("tenants", id, "limits")} title=${alerts.map(({ title }) => title).join("\n")}><${Badge} tone=${alerts.some(({ severity }) => severity === "critical") ? "bad" : "warn"}>${plural(alerts.length, "limit")} near the end<//></a>`
-      : html`<span class="faint">–</span>` },
+      ? html`<a href=${to("tenants", id, "limits")} title=${alerts.map(({ title }) => title).join("\n")}><${Badge} tone=${alerts.some(({ severity }) => severity === "critical") ? "bad" : "warn"}>${limitsInWords(alerts)}<//></a>`
+      : html`<a class="quiet-link faint" href=${to("tenants", id, "limits")}>none near its end</a>` },
     { key: "created_at", title: "Created", format: "time" },
   ];
+}
+
+function limitsInWords(alerts) {
+  const numUsedUp = alerts.filter(({ code }) => code.endsWith("_exhausted")).length;
+  const numNear = alerts.length - numUsedUp;
+  return [numUsedUp && `${plural(numUsedUp, "limit")} used up`, numNear && `${numUsedUp ? numNear : plural(numNear, "limit")} near the end`].filter(Boolean).join(", ");
 }
 
 function NoTenant({ state, action }) {

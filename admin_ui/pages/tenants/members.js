@@ -8,8 +8,9 @@ import { Form, Select, TextField, useForm } from "../../components/form.js";
 import { PasswordOnce } from "../../components/password_once.js";
 import { Table } from "../../components/table.js";
 import { toast } from "../../components/toast.js";
-import { del, get, post } from "../../lib/api.js";
-import { invalidate, useList } from "../../lib/data.js";
+import { ApiError, del, get, post } from "../../lib/api.js";
+import { address, given } from "../../lib/checks.js";
+import { invalidate, useAll, useList } from "../../lib/data.js";
 import { plural } from "../../lib/format.js";
 import { html, useState } from "../../lib/html.js";
 import { useShortcut } from "../../lib/keys.js";
@@ -18,6 +19,7 @@ import { mayIn, pathOf } from "../../lib/projects_api.js";
 import { PROJECT_ROLES, mayTouch, roleName, roleOptions } from "../../lib/roles.js";
 import { can, useSession } from "../../lib/session.js";
 import { Tenant } from "./frame.js";
+import { isInUse } from "./keys/state.js";
 
 export default function Members({ params }) {
   const id = params.project;
@@ -38,7 +40,7 @@ export default function Members({ params }) {
         await del(`${base}/${act.remove.id}`);
         invalidate(pathOf(id));
         toast(`${act.remove.email} is no member any more`);
-      }}><p>${act.remove.email} no longer sees ${project.name}. The API keys that they own here are revoked: programs that use them are refused within a second.</p><//>`}
+      }}><p>${act.remove.email} no longer sees ${project.name}.</p><${EndingKeys} projectId=${id} member=${act.remove} /><//>`}
     `}
   <//>`;
 }
@@ -46,6 +48,18 @@ export default function Members({ params }) {
 function Lead({ members }) {
   const admins = members.filter(({ role }) => ["owner", "admin"].includes(role)).length;
   return html`<b>${plural(members.length, "member")}</b>, ${admins} of whom may change things.`;
+}
+
+/** Which keys of the tenant end with a member. */
+function EndingKeys({ projectId, member }) {
+  const maySee = can("keys.read", projectId);
+  const keys = useAll(maySee ? pathOf(projectId, "/api_keys") : null);
+  if (maySee && keys.loading && !keys.data) return html`<p class="hint">Looking for the keys that they own …</p>`;
+  if (!keys.data) return html`<p>The API keys that they own here are revoked: programs that use them are refused within a second.</p>`;
+  const owned = keys.data.filter((key) => isInUse(key) && key.owner?.user?.id === member.id);
+  if (owned.length === 0) return html`<p>They own no API key here: no program is refused.</p>`;
+  return html`<p>${owned.length === 1 ? "This API key is theirs and is" : "These API keys are theirs and are"} revoked; programs that use ${owned.length === 1 ? "it" : "them"} are refused within a second:</p>
+    <ul>${owned.map(({ id, name, redacted_value: shown }) => html`<li key=${id}><b>${name}</b> <code>${shown}</code></li>`)}</ul>`;
 }
 
 function columnsFor(projectId, may, setAct) {
@@ -75,7 +89,7 @@ function AddMember({ project, onMade, onClose }) {
     toast(`${member.email} is ${roleName(values.role).toLowerCase()} of ${project.name}`);
     if (password) onMade({ email: member.email, password });
     else onClose();
-  });
+  }, (values) => (byEmail ? { email: address(values.email) } : { user_id: given(values.user_id, "Give the id of a user.") }));
   return html`<${Dialog} title="Add a member to ${project.name}" onClose=${onClose}>
     <${Form} form=${form} verb="Add member" what="add the member" onCancel=${onClose}>
       ${byEmail
@@ -91,7 +105,8 @@ function AddMember({ project, onMade, onClose }) {
 /** Who has this address; a new user with a password where nobody has and the reader may make one. */
 async function person(email, mayMake) {
   const found = (await get("/users", { email })).data[0];
-  if (found || !mayMake) return { user: found ?? { id: email } };
+  if (found) return { user: found };
+  if (!mayMake) throw new ApiError({ status: 400, param: "email", message: "Nobody here has this address: an owner or an admin of the organization makes accounts." });
   const password = newPassword();
   return { user: await post("/users", { email, password }), password };
 }

@@ -5,7 +5,8 @@ import { Confirm } from "../../components/dialog.js";
 import { Checkbox, Form, TextField, useForm } from "../../components/form.js";
 import { Section } from "../../components/page.js";
 import { toast } from "../../components/toast.js";
-import { post } from "../../lib/api.js";
+import { ApiError, post } from "../../lib/api.js";
+import { named, whole } from "../../lib/checks.js";
 import { invalidate } from "../../lib/data.js";
 import { plural } from "../../lib/format.js";
 import { html, useState } from "../../lib/html.js";
@@ -35,6 +36,8 @@ function kept({ store_days: days, keep_replies: replies, log_content_days: logge
   return parts.length ? `Kept of its content: ${parts.join("; ")}.` : "Nothing of what this tenant sends or gets is kept.";
 }
 
+const daysComplaint = (days) => whole(days, { min: 1, max: 365 });
+
 async function save(project, changes, text, path = "") {
   await post(pathOf(project.id, path), changes);
   invalidate("/projects");
@@ -43,7 +46,7 @@ async function save(project, changes, text, path = "") {
 }
 
 function Name({ project }) {
-  const form = useForm({ name: project.name }, ({ name }) => save(project, { name }, `It is called ${name} now`));
+  const form = useForm({ name: project.name }, ({ name }) => save(project, { name }, `It is called ${name} now`), ({ name }) => ({ name: named(name) }));
   return html`<${Section} title="Name" card hint="Keys, adapters and bills go on: they know the tenant by its id.">
     <${Form} form=${form} verb="Rename" what="rename it"><${TextField} ...${form.bind("name")} label="Name" maxlength="128" autocomplete="off" /><//>
   <//>`;
@@ -51,11 +54,11 @@ function Name({ project }) {
 
 function Kept({ project }) {
   const form = useForm({ storing: project.store_days > 0, store_days: String(project.store_days || DEFAULT_STORE_DAYS), keep_replies: project.keep_replies },
-    ({ storing, store_days: days, keep_replies }) => save(project, { store_days: storing ? Number(days) : 0, keep_replies }, "Saved"));
+    ({ storing, store_days: days, keep_replies }) => save(project, { store_days: storing ? Number(days) : 0, keep_replies }, "Saved"), ({ storing, store_days: days }) => ({ store_days: storing ? daysComplaint(days) : undefined }));
   return html`<${Section} title="Content" card hint="Encrypted with a key of this tenant's own; gone with it.">
     <${Form} form=${form} verb="Save" what="save this">
       <${Checkbox} ...${form.bind("storing")} label="Store completions" hint="Those whose request says “store”: the tenant can list and read them over the API." />
-      ${form.values.storing && html`<${TextField} ...${form.bind("store_days")} label="Days until they are deleted" type="number" min="1" max="365" />`}
+      ${form.values.storing && html`<${TextField} ...${form.bind("store_days")} label="Days until they are deleted" inputmode="numeric" autocomplete="off" />`}
       <${Checkbox} ...${form.bind("keep_replies")} label="Keep replies for retries" hint="For a day, for requests with an Idempotency-Key: one that is sent again gets the same reply and is not paid twice." />
     <//>
   <//>`;
@@ -63,11 +66,11 @@ function Kept({ project }) {
 
 function ContentLog({ project }) {
   const form = useForm({ logging: project.log_content_days > 0, log_content_days: String(project.log_content_days || DEFAULT_LOG_DAYS) },
-    ({ logging, log_content_days: days }) => save(project, { log_content_days: logging ? Number(days) : 0 }, logging ? "Requests and replies are kept from now on" : "Nothing more is logged, and what was is hidden", "/content_logging"));
+    ({ logging, log_content_days: days }) => save(project, { log_content_days: logging ? Number(days) : 0 }, logging ? "Requests and replies are kept from now on" : "Nothing more is logged, and what was is hidden", "/content_logging"), ({ logging, log_content_days: days }) => ({ log_content_days: logging ? daysComplaint(days) : undefined }));
   return html`<${Section} title="Content log" card hint="What was asked and answered, to be read at each request. E-mail addresses, card and phone numbers, bank accounts and keys are taken out first. Each reading is in the audit log.">
     <${Form} form=${form} verb="Save" what="save this">
       <${Checkbox} ...${form.bind("logging")} label="Log requests and replies" />
-      ${form.values.logging && html`<${TextField} ...${form.bind("log_content_days")} label="Days until they are deleted" type="number" min="1" max="365" />`}
+      ${form.values.logging && html`<${TextField} ...${form.bind("log_content_days")} label="Days until they are deleted" inputmode="numeric" autocomplete="off" />`}
     <//>
   <//>`;
 }
@@ -82,6 +85,11 @@ function End({ project }) {
     readProjects();
     toast(text);
   };
+  const archive = () => {
+    const wrong = whole(days.values.retention_days, { max: 3650 });
+    if (wrong) throw new ApiError({ status: 400, message: `Days until its content is purged: ${wrong}` });
+    return change("archive", `${project.name} is archived`, { retention_days: Number(days.values.retention_days) });
+  };
   const isSuspended = project.status === "suspended";
   return html`<${Section} title="Suspend or end" card>
     <div>
@@ -93,9 +101,9 @@ function End({ project }) {
     ${act === "suspend" && html`<${Confirm} title="Suspend ${project.name}?" verb="Suspend tenant" onClose=${close} act=${() => change("suspend", `${project.name} is suspended`)}>
       <p>All its keys are refused by every gateway within a second. Requests that run end as they would. Adapters, limits and members stay as they are.</p><//>`}
     ${act === "resume" && html`<${Confirm} title="Resume ${project.name}?" verb="Resume tenant" danger=${false} onClose=${close} act=${() => change("resume", `${project.name} is resumed`)}><p>Its keys work again.</p><//>`}
-    ${act === "archive" && html`<${Confirm} title="Archive ${project.name}?" verb="Archive tenant" name=${project.name} onClose=${close} act=${() => change("archive", `${project.name} is archived`, { retention_days: Number(days.values.retention_days) })}>
+    ${act === "archive" && html`<${Confirm} title="Archive ${project.name}?" verb="Archive tenant" name=${project.name} onClose=${close} act=${async () => archive()}>
       <p>All its keys are revoked now. Its members lose it. Its adapters and stored content are purged after the days below; its ledger and invoices are kept.</p>
-      <${TextField} ...${days.bind("retention_days")} label="Days until its content is purged" type="number" min="0" max="3650" />
+      <${TextField} ...${days.bind("retention_days")} label="Days until its content is purged" inputmode="numeric" autocomplete="off" />
     <//>`}
   <//>`;
 }

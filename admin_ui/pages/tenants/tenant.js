@@ -15,6 +15,7 @@ import { html, useMemo } from "../../lib/html.js";
 import { pathOf, useMonthlyCost } from "../../lib/projects_api.js";
 import { to } from "../../lib/router.js";
 import { useRange } from "../../lib/time.js";
+import { useCostNote } from "../usage/cost_note.js";
 import { Alerts } from "../overview/alerts.js";
 import { Tenant } from "./frame.js";
 import { isInUse, stateOf } from "./keys/state.js";
@@ -43,6 +44,7 @@ function Traffic({ id, spend }) {
   const range = useRange();
   const traffic = useBuckets(pathOf(id, "/traffic"), range);
   const rows = useMemo(() => traffic.data && summed(traffic.data), [traffic.data]);
+  const costNote = useCostNote(rows);
   const failed = traffic.error && !traffic.error.isMissing && html`<${ErrorBox} error=${traffic.error} what="load the traffic" retry=${traffic.reload} />`;
   if (!rows) return traffic.error ? failed : html`<${Skeleton} height=${132} />`;
   const requests = sumOf(rows, "num_requests");
@@ -68,7 +70,7 @@ function Traffic({ id, spend }) {
         series("cancelled", "Cancelled", "var(--series-8)", column(rows, "num_cancelled")),
         series("errors", "Failed", "var(--bad-mark)", column(rows, "num_errors")),
       ]} />
-      <${Chart} title="Cost" kind="bars" unit="money" currency=${spend.currency} times=${times} href=${of("usage")} series=${[series("cost", "Cost", "var(--series-2)", column(rows, "cost_nanos"))]} />
+      <${Chart} title="Cost" kind="bars" unit="money" currency=${spend.currency} times=${times} href=${of("usage")} series=${[series("cost", "Cost", "var(--series-2)", column(rows, "cost_nanos"))]} note=${costNote} />
     </div>`;
 }
 

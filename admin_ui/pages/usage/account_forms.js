@@ -4,26 +4,27 @@ import { Dialog } from "../../components/dialog.js";
 import { Form, Select, TextField, useForm } from "../../components/form.js";
 import { toast } from "../../components/toast.js";
 import { toNanos } from "../../lib/amount.js";
-import { ApiError, post } from "../../lib/api.js";
+import { post } from "../../lib/api.js";
+import { given } from "../../lib/checks.js";
 import { invalidate } from "../../lib/data.js";
 import { money } from "../../lib/format.js";
 import { html } from "../../lib/html.js";
 
-/** Raises ApiError naming the field for what is no amount above zero. */
-function amountOf(text) {
-  const nanos = toNanos(text);
-  if (!nanos) throw new ApiError({ status: 400, param: "amount_nanos", message: "Expected an amount above zero, such as 25 or 0.50." });
-  return nanos;
-}
+const complaints = ({ amount_nanos: text, reason, expires_at: until, corrects_period: period.trim() }) => ({
+  amount_nanos: toNanos(text) > 0 ? undefined : "Expected an amount above zero, such as 25 or 0.50.",
+  reason: given(reason, "Say what it is for."),
+  expires_at: until && !(Date.parse(until) > Date.now()) ? "That time is over." : undefined,
+  corrects_period: !period || /^\d{4}-(0[1-9]|1[0-2])$/.test(period.trim()) ? undefined : "A month is such as 2026-10.",
+});
 
 export function Grant({ path, name, currency, onClose }) {
   const form = useForm({ amount_nanos: "", reason: "", expires_at: "" }, async ({ amount_nanos: text, reason, expires_at: until }) => {
-    const amount = amountOf(text);
+    const amount = toNanos(text);
     await post(`${path}/credits`, { amount_nanos: amount, reason, ...(until && { expires_at: Math.floor(Date.parse(until) / 1000) }) });
     invalidate(`${path}/credits`, `${path}/billing`);
     toast(`${name} has ${money(amount, currency)} more`);
     onClose();
-  });
+  }, complaints);
   return html`<${Dialog} title="Grant credit to ${name}" onClose=${onClose}>
     <${Form} form=${form} verb="Grant" what="grant the credit" onCancel=${onClose}>
       <${TextField} label="Amount in ${currency.toUpperCase()}" inputmode="decimal" placeholder="25.00" ...${form.bind("amount_nanos")} />
@@ -36,12 +37,12 @@ export function Grant({ path, name, currency, onClose }) {
 export function Adjust({ path, name, currency, onClose }) {
   const initial = { direction: "refund", amount_nanos: "", reason: "", corrects_period: "", corrects_request_id: "" };
   const form = useForm(initial, async ({ amount_nanos: text, corrects_period: period, corrects_request_id: id, ...rest }) => {
-    const amount = amountOf(text);
-    await post(`${path}/adjustments`, { ...rest, amount_nanos: amount, ...(period && { corrects_period: period }), ...(id && { corrects_request_id: id.trim() }) });
+    const amount = toNanos(text);
+    await post(`${path}/adjustments`, { ...rest, amount_nanos: amount, ...(period && { corrects_period: period.trim() }), ...(id && { corrects_request_id: id.trim() }) });
     invalidate(`${path}/adjustments`, `${path}/billing`, `${path}/invoices`, "/periods");
     toast(`${rest.direction === "refund" ? "Refunded" : "Charged"} ${money(amount, currency)}`);
     onClose();
-  });
+  }, complaints);
   return html`<${Dialog} title="Adjust what ${name} pays" onClose=${onClose}>
     <${Form} form=${form} verb=${form.values.direction === "refund" ? "Refund" : "Charge"} what="adjust it" onCancel=${onClose}>
       <${Select} label="Direction" options=${[["refund", "Refund: it pays less"], ["charge", "Charge: it pays more"]]} ...${form.bind("direction")} />
@@ -59,7 +60,7 @@ export function SetCustomer({ path, name, onClose }) {
     invalidate(`${path}/stripe_customer`);
     toast(`Stripe bills ${name} as ${id.trim()}`);
     onClose();
-  });
+  }, ({ customer_id: id }) => ({ customer_id: /^cus_[A-Za-z0-9_]{1,64}$/.test(id.trim()) ? undefined : "Ids of Stripe's customers begin with cus_, such as cus_NffrFeUfNV2Hib." }));
   return html`<${Dialog} title="Stripe customer of ${name}" onClose=${onClose}>
     <${Form} form=${form} verb="Save" what="set the customer" onCancel=${onClose}>
       <${TextField} label="Customer id" placeholder="cus_…" hint="Meter events in exports name it, and Stripe bills it. Usage before stays with whom it named then." ...${form.bind("customer_id")} />

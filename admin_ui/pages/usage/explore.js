@@ -16,6 +16,7 @@ import { can } from "../../lib/session.js";
 import { useRange } from "../../lib/time.js";
 import { requestsHref } from "../requests/query.js";
 import { GROUPS, MAX_ROWS, MEASURES, groupOf, measureOf, useExplored, useFilters, useNameOf } from "./explore_data.js";
+import { useCostNote } from "./cost_note.js";
 import { UsageTabs } from "./tabs.js";
 
 export default function Explore() {
@@ -31,6 +32,7 @@ export default function Explore() {
   const [measure] = measures.find(([name]) => name === wantedMeasure) ?? measures[0];
   const explored = useExplored({ group, measure, filters, range });
   const { sums, error } = explored;
+  const costNote = useCostNote(sums);
   const currency = sums?.find((row) => row.currency)?.currency ?? "usd";
   const [, title, unit] = measureOf(measure);
   const isEmpty = sums && sumOf(sums, "num_requests") === 0;
@@ -44,7 +46,7 @@ export default function Explore() {
       ? html`<${Nothing} range=${range} filters=${filters} />`
       : html`
         ${explored.series
-          ? html`<${Chart} title="${title} by ${groupOf(group)[1].toLowerCase()}" kind="bars" times=${explored.times} series=${explored.series} unit=${unit} currency=${currency} height=${240} />`
+          ? html`<${Chart} title="${title} by ${groupOf(group)[1].toLowerCase()}" kind="bars" times=${explored.times} series=${explored.series} unit=${unit} currency=${currency} height=${240} note=${measure === "cost" ? costNote : undefined} />`
           : !error && html`<${Skeleton} height=${300} />`}
         ${!(error && !explored.rows) && html`<${Rows} rows=${explored.rows} group=${group} filters=${filters} range=${range} hasEnds=${!isByKey} />`}
         ${explored.rows?.length === MAX_ROWS && html`<p class="hint">The first ${MAX_ROWS} by ${title.toLowerCase()}; an export has all.</p>`}
@@ -84,8 +86,8 @@ function Rows({ rows, group, filters, range, hasEnds }) {
     number("num_requests", "Requests", "count"),
     number("num_errors", "Failed", "count", (row) => row.num_errors, "error"),
     number("num_cancelled", "Cancelled", "count", (row) => row.num_cancelled, "cancelled"),
-    number("fresh", "Input", "tokens", (row) => row.input_tokens - row.cached_tokens),
-    number("cached_tokens", "Cached input", "tokens"),
+    number("input_tokens", "Input", "tokens"),
+    number("cached_tokens", "of which cached", "tokens"),
     number("output_tokens", "Output", "tokens"),
     number("cost_nanos", "Cost", "money"),
   ].filter(({ key }) => hasEnds || (key !== "num_errors" && key !== "num_cancelled"));

@@ -26,3 +26,12 @@ async def test_what_people_have_is_taken_as_it_is(operator: httpx.AsyncClient) -
         assert (await operator.post("/users", json={"email": email})).json()["email"] == email
     for url in ("https://münchen.example/hook?a=b&c=%20#x", "http://example.com:8080/('{x}')/ä"):
         assert (await operator.post("/webhooks", json={"url": url})).json()["url"] == url
+
+
+@pytest.mark.parametrize("email", ["", " ", "ann", "nul\0@example.com"])
+async def test_a_filter_by_what_is_no_address_is_refused(operator: httpx.AsyncClient, email: str) -> None:
+    """Ignored, it would answer with everybody."""
+    await operator.post("/users", json={"email": "ann@example.com"})
+    reply = await operator.get("/users", params={"email": email})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "email"), reply.text
+    assert len((await operator.get("/users", params={"email": "ANN@example.com"})).json()["data"]) == 1

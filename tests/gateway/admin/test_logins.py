@@ -78,6 +78,7 @@ async def test_a_session_says_what_its_person_may_do_and_where(server: AdminServ
         await browser.post(f"/projects/{project}/users", json={"user_id": bob, "role": "viewer"})
     assert (owner["permissions"], owner["projects"]) == (sorted(ALL), [])
     assert (owner["organization"]["name"], owner["has_totp"]) == ("default", False)
+    assert owner["imports_from_sources"]
     async with server.person("bob@example.com") as browser:
         member = (await browser.get(f"{server.url}/admin/v1/session")).json()
     permissions = sorted(of_project_role("viewer"))

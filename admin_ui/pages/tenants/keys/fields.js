@@ -2,6 +2,7 @@
 
 import { Choices } from "../../../components/choices.js";
 import { Checkbox, Select, TextArea, TextField } from "../../../components/form.js";
+import { named } from "../../../lib/checks.js";
 import { useApi } from "../../../lib/data.js";
 import { html } from "../../../lib/html.js";
 import { pathOf } from "../../../lib/projects_api.js";
@@ -16,6 +17,9 @@ export const SCOPES = [
 const DAY_S = 86_400;
 const EXPIRIES = [["never", "Never"], ["7", "In 7 days"], ["30", "In 30 days"], ["90", "In 90 days"], ["365", "In a year"], ["date", "On a day …"]];
 
+const NETWORK = /^[\da-f.:]+(\/\d{1,3})?$/i;
+const split = (networks) => networks.split(/[\s,]+/).filter(Boolean);
+
 /** Values of a form, of an existing key or of none. */
 export function valuesOf(key) {
   return {
@@ -29,11 +33,23 @@ export function valuesOf(key) {
   };
 }
 
+/** What is wrong with them, by field. */
+export function checkKey({ name, scopes, expires_at: when, date, models, ip_allowlist: networks }) {
+  const day = date && Date.parse(`${date}T23:59:59`);
+  return {
+    name: named(name),
+    scopes: scopes.length ? undefined : "Choose what it may do.",
+    date: when !== "date" || day / 1000 > now() ? undefined : day ? "That day is over." : "Choose the last day.",
+    models: models?.length === 0 ? "Choose at least one, or all." : undefined,
+    ip_allowlist: split(networks).every((text) => NETWORK.test(text)) ? undefined : "Addresses or networks, such as 203.0.113.7 or 203.0.113.0/24, one a line.",
+  };
+}
+
 /** The same as the API takes them. */
 export function bodyOf(values, key) {
-  const networks = values.ip_allowlist.split(/[\s,]+/).filter(Boolean);
+  const networks = split(values.ip_allowlist);
   return {
-    name: values.name.trim() || "default",
+    name: values.name.trim(),
     scopes: values.scopes,
     expires_at: expiry(values, key),
     models: values.models,

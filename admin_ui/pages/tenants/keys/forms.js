@@ -7,7 +7,7 @@ import { invalidate } from "../../../lib/data.js";
 import { html } from "../../../lib/html.js";
 import { pathOf } from "../../../lib/projects_api.js";
 import { toast } from "../../../components/toast.js";
-import { KeyFields, bodyOf, valuesOf } from "./fields.js";
+import { KeyFields, bodyOf, checkKey, valuesOf } from "./fields.js";
 
 /** onMade(key): with its value. accounts: service accounts which could own it. */
 export function NewKey({ projectId, accounts, onMade, onClose }) {
@@ -15,7 +15,7 @@ export function NewKey({ projectId, accounts, onMade, onClose }) {
     const made = await post(pathOf(projectId, "/api_keys"), bodyOf(values));
     invalidate(pathOf(projectId, "/api_keys"));
     onMade(made);
-  });
+  }, checkKey);
   return html`<${Dialog} title="New API key" onClose=${onClose}>
     <${Form} form=${form} verb="Create key" what="create the key" onCancel=${onClose}><${KeyFields} form=${form} projectId=${projectId} accounts=${accounts} /><//>
   <//>`;
@@ -27,7 +27,7 @@ export function ChangeKey({ projectId, apiKey, onClose }) {
     invalidate(pathOf(projectId, "/api_keys"));
     toast("The key is changed; gateways follow within a second");
     onClose();
-  });
+  }, checkKey);
   return html`<${Dialog} title="Change ${apiKey.name}" onClose=${onClose}>
     <${Form} form=${form} verb="Save" what="change the key" onCancel=${onClose}><${KeyFields} form=${form} projectId=${projectId} apiKey=${apiKey} /><//>
   <//>`;

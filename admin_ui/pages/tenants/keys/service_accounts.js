@@ -7,6 +7,7 @@ import { Section } from "../../../components/page.js";
 import { Table } from "../../../components/table.js";
 import { toast } from "../../../components/toast.js";
 import { del, post } from "../../../lib/api.js";
+import { named } from "../../../lib/checks.js";
 import { invalidate } from "../../../lib/data.js";
 import { plural } from "../../../lib/format.js";
 import { html, useState } from "../../../lib/html.js";
@@ -42,7 +43,7 @@ function NewAccount({ projectId, onMade, onClose }) {
     const made = await post(pathOf(projectId, "/service_accounts"), { name });
     invalidate(pathOf(projectId));
     onMade({ ...made.api_key, scopes: ["inference"], models: null, project_id: projectId });
-  });
+  }, ({ name }) => ({ name: named(name) }));
   return html`<${Dialog} title="New service account" onClose=${onClose}>
     <${Form} form=${form} verb="Create" what="create the service account" onCancel=${onClose}>
       <${TextField} ...${form.bind("name")} label="Name" hint="Of the program, such as “nightly-reports”. It comes with a key that may use models." maxlength="128" autofocus autocomplete="off" />

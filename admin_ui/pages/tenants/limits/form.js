@@ -1,30 +1,38 @@
 // Setting a limit, or giving one another maximum. Whom it bounds can't be changed: that would be another limit.
 
+import { Button } from "../../../components/button.js";
 import { Dialog } from "../../../components/dialog.js";
+import { Notice } from "../../../components/feedback.js";
 import { Form, Select, TextField, useForm } from "../../../components/form.js";
 import { toast } from "../../../components/toast.js";
-import { post } from "../../../lib/api.js";
+import { fromNanos, toNanos } from "../../../lib/amount.js";
+import { pages, post } from "../../../lib/api.js";
+import { given, whole } from "../../../lib/checks.js";
 import { invalidate, useApi } from "../../../lib/data.js";
-import { html } from "../../../lib/html.js";
+import { html, useState } from "../../../lib/html.js";
 import { pathOf } from "../../../lib/projects_api.js";
 import { isInUse } from "../keys/state.js";
-import { COUNTED, UNITS, titleOf } from "./words.js";
+import { COUNTED, UNITS, shownAs, titleOf } from "./words.js";
 
-const NANOS = 1e9;
 const MIB = 2 ** 20;
 const WINDOWS = [["minute", "per minute"], ["day", "per day, in UTC"], ["month", "per month, in UTC"]];
 const ONE = ["none", "in one request"];
 
-/** base: path of the limits. limit: to change, null for a new one. keysOnly: the reader may bound keys alone. preset: values to begin with. */
-export function SetLimit({ base, projectId, limit = null, preset = {}, keysOnly = false, currency, onClose }) {
+/** base: path of the limits. limit: to change, null for a new one. keysOnly: the reader may bound keys alone. preset: values to begin with. onChange(limit): asked to change one that is there. */
+export function SetLimit({ base, projectId, limit = null, preset = {}, keysOnly = false, currency, onChange, onClose }) {
+  const [same, setSame] = useState(null);
   const keys = useApi(projectId ? pathOf(projectId, "/api_keys") : null, { limit: 100 });
   const models = useApi(projectId ? pathOf(projectId, "/rate_limits") : null, { limit: 100 });
   const form = useForm(valuesOf(limit, preset), async (values) => {
-    await post(base, bodyOf(values));
+    const body = bodyOf(values);
+    const found = limit ? null : await sameAs(base, body);
+    setSame(found);
+    if (found) return;
+    await post(base, body);
     invalidate(base);
     toast(limit ? "The limit is changed" : "The limit holds now");
     onClose();
-  });
+  }, (values) => complaints(values, { currency, keysOnly }));
   const { unit, hard } = form.values;
   const setUnit = (next) => {
     form.set("unit", next);
@@ -38,7 +46,7 @@ export function SetLimit({ base, projectId, limit = null, preset = {}, keysOnly 
   return html`<${Dialog} title=${limit ? `Change ${titleOf(limit).toLowerCase()}` : "New limit"} onClose=${onClose}>
     <${Form} form=${form} verb=${limit ? "Save" : "Set limit"} what="set the limit" onCancel=${onClose}>
       ${!limit && html`<${Select} ...${form.bind("unit")} onValue=${setUnit} label="Of" options=${Object.entries(UNITS)} />`}
-      <${TextField} ...${form.bind("max")} label="At most${unit === "cost_nanos" ? `, in ${currency.toUpperCase()}` : unit === "storage_bytes" ? ", in MiB" : ""}" type="number" min="0" step="any" inputmode="decimal" autofocus />
+      <${TextField} ...${form.bind("max")} label="At most${unit === "cost_nanos" ? `, in ${currency.toUpperCase()}` : unit === "storage_bytes" ? ", in MiB" : ""}" inputmode="decimal" autocomplete="off" autofocus />
       ${!limit && COUNTED.includes(unit) && html`<${Select} ...${form.bind("window")} label="Counted" options=${windows} />`}
       ${!limit && projectId && html`
         <${Select} ...${form.bind("api_key_id")} label="Of whom" options=${[...(keysOnly ? [["", "Choose a key"]] : [["", "The whole tenant"]]), ...keyOptions.map(([id, name]) => [id, `Key ${name}`])]} />
@@ -46,6 +54,7 @@ export function SetLimit({ base, projectId, limit = null, preset = {}, keysOnly 
       `}
       ${!limit && COUNTED.includes(unit) && html`<${Select} ...${form.bind("hard")} label="At its end" options=${[["true", "Refuse requests"], ["false", "Only alert"]]} />`}
       ${COUNTED.includes(unit) && form.values.window !== "none" && html`<${TextField} ...${form.bind("alert_percents")} label="Alert at, in %" optional hint="Webhooks are called when use crosses these shares, such as 80, 100." />`}
+      ${same && html`<${Notice} tone="warn" title="There is one already" action=${html`<${Button} small onClick=${() => onChange(same)}>Change it<//>`}>${titleOf(same)}: at most ${shownAs(same.unit, currency)(same.max)}. Nothing was changed.<//>`}
     <//>
   <//>`;
 }
@@ -53,20 +62,57 @@ export function SetLimit({ base, projectId, limit = null, preset = {}, keysOnly 
 function valuesOf(limit, preset) {
   if (!limit) return { unit: "tokens", max: "", window: "day", hard: "true", model: "", api_key_id: "", alert_percents: "80, 100", ...preset };
   const { unit, window, max, hard, model, api_key_id: key, alert_percents: percents } = limit;
-  return { unit, window, max: String(max / sizeOf(unit)), hard: String(hard), model: model ?? "", api_key_id: key ?? "", alert_percents: percents.join(", ") };
+  const shown = unit === "cost_nanos" ? fromNanos(max) : String(unit === "storage_bytes" ? max / MIB : max);
+  return { unit, window, max: shown, hard: String(hard), model: model ?? "", api_key_id: key ?? "", alert_percents: percents.join(", ") };
 }
 
-const sizeOf = (unit) => (unit === "cost_nanos" ? NANOS : unit === "storage_bytes" ? MIB : 1);
+/** In the unit that the API counts in: whole numbers, nanos of the currency, bytes. */
+function amountOf({ unit, max }) {
+  return unit === "cost_nanos" ? toNanos(max) : Number(max) * (unit === "storage_bytes" ? MIB : 1);
+}
 
-function bodyOf({ unit, max, window, hard, model, api_key_id: key, alert_percents: percents }) {
-  const counted = COUNTED.includes(unit) && window !== "none";
+const percentsOf = (text) => text.split(/[\s,;%]+/).filter(Boolean);
+
+const isAlerting = ({ unit, window }) => COUNTED.includes(unit) && window !== "none";
+
+function complaints(values, { currency, keysOnly }) {
+  const percents = percentsOf(values.alert_percents);
+  const isRight = percents.length <= 10 && percents.every((text) => !whole(text, { min: 1, max: 100 }));
+  return {
+    max: amountComplaint(values, currency),
+    api_key_id: keysOnly ? given(values.api_key_id, "Choose the key.") : undefined,
+    alert_percents: !isAlerting(values) || isRight ? undefined : "Whole percentages from 1 to 100, at most ten, such as 80, 100.",
+  };
+}
+
+function amountComplaint({ unit, max }, currency) {
+  const smallest = `The least is 0.000000001 ${currency.toUpperCase()}.`;
+  if (unit === "cost_nanos") {
+    if (toNanos(max) > 0) return undefined;
+    return Number(max) >= 0 && String(max).trim() ? `${smallest} To stop a tenant, suspend it.` : "Give an amount such as 12.50.";
+  }
+  if (unit !== "storage_bytes") return whole(max);
+  return Number.isInteger(Number(max) * MIB) && Number(max) >= 0 && String(max).trim() ? undefined : "Give a whole number of MiB.";
+}
+
+/** The limit that is there already of the same unit, window, model, key and hardness. */
+async function sameAs(base, wanted) {
+  for await (const limit of pages(base)) {
+    const alike = ["unit", "window", "hard"].every((name) => limit[name] === wanted[name]);
+    if (alike && limit.model === (wanted.model ?? null) && limit.api_key_id === (wanted.api_key_id ?? null)) return limit;
+  }
+  return null;
+}
+
+function bodyOf(values) {
+  const { unit, window, hard, model, api_key_id: key, alert_percents: percents } = values;
   return {
     unit,
-    max: max === "" ? null : Math.round(Number(max) * sizeOf(unit)),
+    max: amountOf(values),
     window: COUNTED.includes(unit) ? window : "none",
     hard: hard === "true",
     ...(model && unit !== "storage_bytes" && { model }),
     ...(key && { api_key_id: key }),
-    ...(counted && { alert_percents: percents.split(/[\s,%]+/).filter(Boolean).map(Number) }),
+    ...(isAlerting(values) && { alert_percents: percentsOf(percents).map(Number) }),
   };
 }

@@ -7,6 +7,7 @@ import { Section } from "../../../components/page.js";
 import { Table } from "../../../components/table.js";
 import { toast } from "../../../components/toast.js";
 import { post } from "../../../lib/api.js";
+import { whole } from "../../../lib/checks.js";
 import { invalidate, useList } from "../../../lib/data.js";
 import { exactly } from "../../../lib/format.js";
 import { html, useState } from "../../../lib/html.js";
@@ -34,15 +35,15 @@ export function RateLimits({ projectId, may }) {
 
 function Change({ projectId, rate, onClose }) {
   const form = useForm(Object.fromEntries(FIELDS.map(([key]) => [key, rate[key] === null ? "" : String(rate[key])])), async (values) => {
-    const body = Object.fromEntries(FIELDS.map(([key]) => [key, values[key] === "" ? null : Number(values[key])]));
+    const body = Object.fromEntries(FIELDS.map(([key]) => [key, values[key].trim() === "" ? null : Number(values[key])]));
     await post(pathOf(projectId, `/rate_limits/${encodeURIComponent(rate.id)}`), body);
     invalidate(pathOf(projectId));
     toast(`The rate limits of ${rate.model} are changed`);
     onClose();
-  });
+  }, (values) => Object.fromEntries(FIELDS.map(([key]) => [key, whole(values[key], { optional: true })])));
   return html`<${Dialog} title="Rate limits of ${rate.model}" onClose=${onClose}>
     <${Form} form=${form} verb="Save" what="change the rate limits" onCancel=${onClose}>
-      ${FIELDS.map(([key, label]) => html`<${TextField} key=${key} ...${form.bind(key)} label=${label} optional type="number" min="0" step="1" />`)}
+      ${FIELDS.map(([key, label]) => html`<${TextField} key=${key} ...${form.bind(key)} label=${label} optional inputmode="numeric" autocomplete="off" />`)}
       <p class="hint">Empty is no limit. More is refused with status 429 until the minute or the day is over.</p>
     <//>
   <//>`;

@@ -1,0 +1,35 @@
+// What the playground was set to, for coming back to it within this tab: models and numbers, as its URL has them. Nothing
+// that was said.
+
+import { useLayoutEffect } from "../../lib/html.js";
+import { setQuery, useLocation } from "../../lib/router.js";
+import { session$ } from "../../lib/session.js";
+
+const KEY = "lorikeet.playground";
+const NAMES = ["model", "with", "temperature", "top_p", "max_tokens", "seed", "stop"];
+
+session$.watch(({ state }) => state === "out" && sessionStorage.removeItem(KEY));
+
+function read() {
+  try {
+    return JSON.parse(sessionStorage.getItem(KEY)) ?? {};
+  } catch {
+    return {};
+  }
+}
+
+/** A URL that says nothing gets what this tenant's playground had last; one that says something is kept. */
+export function useKept(projectId) {
+  const { query } = useLocation();
+  const said = Object.fromEntries(NAMES.filter((name) => query.has(name)).map((name) => [name, query.get(name)]));
+  const text = JSON.stringify(said);
+  useLayoutEffect(() => {
+    if (text === "{}") setQuery(read()[projectId ?? ""] ?? {});
+  }, [projectId]);
+  useLayoutEffect(() => {
+    // What the location is by now: the effect above may just have changed it.
+    const now = new URLSearchParams(window.location.search);
+    const kept = Object.fromEntries(NAMES.filter((name) => now.has(name)).map((name) => [name, now.get(name)]));
+    sessionStorage.setItem(KEY, JSON.stringify({ ...read(), [projectId ?? ""]: kept }));
+  }, [projectId, text]);
+}
