@@ -10,7 +10,7 @@ import { invalidate } from "../../lib/data.js";
 import { money } from "../../lib/format.js";
 import { html } from "../../lib/html.js";
 
-const complaints = ({ amount_nanos: text, reason, expires_at: until, corrects_period: period.trim() }) => ({
+const complaints = ({ amount_nanos: text, reason, expires_at: until, corrects_period: period }) => ({
   amount_nanos: toNanos(text) > 0 ? undefined : "Expected an amount above zero, such as 25 or 0.50.",
   reason: given(reason, "Say what it is for."),
   expires_at: until && !(Date.parse(until) > Date.now()) ? "That time is over." : undefined,
