@@ -33,27 +33,34 @@ BYTES_PER_CPU_S = 16 * 1024 * 1024
 # Time beside it for starting, for the disk and for others: the process is nice.
 EXTRA_WALL_S = 30.0
 
+NICENESS, NICENESS_OF_SUSPECTS = 5, 19
+"""The streams that run beside it come first, but whoever uploads waits for it: a quarter of a busy processor. Of those
+whose last adapters were refused: what nobody else wants."""
 
-async def inspect(path: Path, into: Path, base: BaseShape, bounds: Bounds, run: Run = run_confined) -> Report:
+
+async def inspect(
+    path: Path, into: Path, base: BaseShape, bounds: Bounds, run: Run = run_confined, *, niceness: int = NICENESS
+) -> Report:
     """Judge a folder with PEFT's two files, or an archive of them (tar, tar.gz or zip, told by content).
 
     into: an empty folder that nobody else writes to; it then holds exactly the two files, copied before they were
-    judged. They are not synced. After any error it is as it was. run: how the confined process is started.
+    judged. They are not synced. After any error it is as it was. run: how the confined process is started;
+    niceness: its own.
 
     Raises AdapterRejected, SandboxBroken if no inspection is possible, and OSError if `into` cannot be written.
     """
     with ExitStack() as files, ExitStack() as undo:
         job = _open_all(path, into, base, bounds, files, undo)
-        verdict = await _judge(job, bounds, run)
+        verdict = await _judge(job, bounds, niceness, run)
         if isinstance(verdict, Rejection):
             raise AdapterRejected(verdict.reasons)
         undo.pop_all()
     return verdict.report
 
 
-async def _judge(job: Job, bounds: Bounds, run: Run) -> Verdict:
+async def _judge(job: Job, bounds: Bounds, niceness: int, run: Run) -> Verdict:
     cpu_s = BASE_CPU_S + bounds.max_bytes // BYTES_PER_CPU_S
-    limits = Limits(cpu_s, cpu_s + EXTRA_WALL_S, MEMORY_BYTES, bounds.max_bytes)
+    limits = Limits(cpu_s, cpu_s + EXTRA_WALL_S, MEMORY_BYTES, bounds.max_bytes, niceness)
     try:
         answer = await run("adapters.inspector", msgspec.json.encode(job), (*job.sources, *job.targets), limits)
     except LimitExceeded as error:

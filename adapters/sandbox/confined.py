@@ -21,19 +21,19 @@ import msgspec
 
 from adapters.sandbox import seccomp
 
-# The streams that run beside it come first, but whoever uploads waits for it: a tenth of a busy processor.
-NICENESS = 10
 _PR_SET_PDEATHSIG = 1
 
 
 class Limits(msgspec.Struct, frozen=True):
     """cpu_s: of processor time, whole seconds. wall_s: for all of it, which the parent enforces. memory_bytes: beyond
-    what Python takes before it begins to work. file_bytes: the largest size to which it may write a file."""
+    what Python takes before it begins to work. file_bytes: the largest size to which it may write a file. niceness:
+    0 to 19, of the whole process (sched(7))."""
 
     cpu_s: int
     wall_s: float
     memory_bytes: int
     file_bytes: int
+    niceness: int = 0
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
@@ -63,19 +63,20 @@ Reply = Answer | OutOfMemory | DiskFull | Broken
 
 def main() -> None:
     """Arguments: a module with a function `work(argument: bytes) -> bytes`, the limits, and the argument."""
-    module, limits, argument = sys.argv[1:]
-    stand_back()
+    module, encoded, argument = sys.argv[1:]
+    limits = msgspec.json.decode(encoded, type=Limits)
+    stand_back(limits.niceness)
     work = importlib.import_module(module).work
-    answer(work, argument.encode(), msgspec.json.decode(limits, type=Limits))
+    answer(work, argument.encode(), limits)
 
 
-def stand_back() -> None:
+def stand_back(niceness: int) -> None:
     """Others come first. Where Linux groups processes by session, each group gets an equal share of the processors and
     niceness counts within it alone: as one of the gateway's this process would come before the engine's (sched(7))."""
-    os.nice(NICENESS)
+    os.nice(niceness)
     os.setsid()
     with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(NICENESS))
+        Path("/proc/self/autogroup").write_text(str(niceness))
 
 
 def answer(work: Callable[[bytes], bytes], argument: bytes, limits: Limits) -> None:

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 import structlog
 
 from adapters.errors import AdapterRejected, StoreFailure
-from adapters.inspection import BaseShape, Bounds, Report, inspect
+from adapters.inspection import NICENESS, NICENESS_OF_SUSPECTS, BaseShape, Bounds, Report, inspect
 from adapters.sandbox.run import SandboxBroken
 from adapters.store import AdapterStore
 from gateway.db import adapter_imports, audit
@@ -34,14 +34,20 @@ from gateway.db.refused_adapters import pass_inspection, put_off_import
 from gateway.errors import Conflict, GatewayError, InvalidRequest, Overloaded, QuotaExceeded, UploadsPaused
 from gateway.lifecycle.alive import alive
 from gateway.lifecycle.line import Line
-from gateway.lifecycle.pauses import import_over, may_inspect
+from gateway.lifecycle.pauses import begin_if_due, import_over
 from gateway.lifecycle.prober import Prober
 from gateway.lifecycle.workspace import workspace
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-Inspect = Callable[[Path, Path, BaseShape, Bounds], Awaitable[Report]]
+
+class Inspect(Protocol):
+    """See `adapters.inspection.inspect`."""
+
+    async def __call__(self, path: Path, into: Path, base: BaseShape, bounds: Bounds, *, niceness: int) -> Report: ...
+
+
 """`adapters.inspection.inspect`."""
 
 Again = Literal["receiving", "fetching"]
@@ -133,26 +139,27 @@ class Intake:
         store again, and so is what was lost while it was referred to."""
         put: PutVersion | None = None
         while put is None:
-            async with self._admitted(imported):
-                report = await self._inspect_and_keep(content)
+            async with self._admitted(imported) as niceness:
+                report = await self._inspect_and_keep(content, niceness)
             async with self._referring, self._database.acquire() as conn, store_shared(conn):
                 if await self._holds(report.digest):
                     put = await self._refer(conn, imported, report)
         if not await self._holds(report.digest):
             async with self._line.turn(imported.project_id):
-                await self._inspect_and_keep(content)
+                await self._inspect_and_keep(content, NICENESS)
         return put
 
     @asynccontextmanager
-    async def _admitted(self, imported: ImportRow) -> AsyncIterator[None]:
-        """The import's turn to be inspected. Looks once more, now that nobody else on this machine is inspected: any
-        number of uploads may have begun before the first was refused. Raises as `may_inspect` and `Line.turn`."""
+    async def _admitted(self, imported: ImportRow) -> AsyncIterator[int]:
+        """The import's turn to be inspected, and how nicely. Looks once more, now that nobody else on this machine is
+        inspected: any number of uploads may have begun before the first was refused. Raises as `begin_if_due` and
+        `Line.turn`."""
         while True:
             async with self._line.turn(imported.project_id):
                 async with self._database.transaction() as conn:
-                    answer = await may_inspect(conn, imported)
-                if answer == "now":
-                    yield
+                    num_refused = await begin_if_due(conn, imported)
+                if num_refused is not None:
+                    yield NICENESS_OF_SUSPECTS if num_refused else NICENESS
                     async with self._database.acquire() as conn:
                         await pass_inspection(conn, imported.project_id, imported.id)
                     return
@@ -161,13 +168,13 @@ class Intake:
     async def _holds(self, digest: str) -> bool:
         return await asyncio.to_thread(self._store.holds, digest)
 
-    async def _inspect_and_keep(self, content: Path) -> Report:
+    async def _inspect_and_keep(self, content: Path, niceness: int) -> Report:
         """Raises Overloaded, too, where files cannot be written."""
         try:
             async with workspace(self._store) as folder:
                 into = folder / "adapter"
                 into.mkdir()
-                report = await self._inspect(content, into, self._base, self._bounds)
+                report = await self._inspect(content, into, self._base, self._bounds, niceness=niceness)
                 await asyncio.to_thread(self._store.keep, into, report.digest)
                 return report
         except OSError as error:

@@ -6,7 +6,7 @@ take is bounded by their number. Knows nothing of HTTP, nor of what an inspectio
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from gateway.db.projects import lock_project
 from gateway.db.refused_adapters import Refusals, begin_inspection, num_inspected_beside, refusals_in_a_row
@@ -41,9 +41,10 @@ async def check_not_paused(conn: Connection, project_id: str) -> int:
     return refusals.num
 
 
-async def may_inspect(conn: Connection, imported: ImportRow) -> Literal["now", "later"]:
-    """Begin the inspection of an import, in a transaction. later: others of the project are being inspected elsewhere,
-    and would make up the number of refusals that pauses it; ask again soon.
+async def begin_if_due(conn: Connection, imported: ImportRow) -> int | None:
+    """Begin the inspection of an import, in a transaction; how many of the project were refused in a row before it.
+    None: others of the project are being inspected elsewhere, and would make up the number of refusals that pauses it;
+    ask again soon.
 
     Raises UploadsPaused, and Conflict where the project is archived or the import is over.
     """
@@ -55,10 +56,10 @@ async def may_inspect(conn: Connection, imported: ImportRow) -> Literal["now", "
     num_beside = await num_inspected_beside(conn, project_id, imported.id)
     num_refused = await check_not_paused(conn, project_id)
     if num_beside and num_refused + num_beside >= NUM_FREE:
-        return "later"
+        return None
     if not await begin_inspection(conn, project_id, imported.id):
         raise import_over()
-    return "now"
+    return num_refused
 
 
 def import_over() -> Conflict:

@@ -72,6 +72,12 @@ async def test_a_limit_ends_it_and_is_named(argument: str, limits: Limits, reaso
     assert children() == before
 
 
+async def test_it_stands_back_from_what_others_run() -> None:
+    """In a session of its own: niceness counts within one alone."""
+    nice = os.nice(0)
+    assert await run("niceness", msgspec.structs.replace(LIMITS, niceness=7)) == f"{min(19, nice + 7)} True".encode()
+
+
 async def test_a_process_that_gets_no_time_says_nothing_about_the_file() -> None:
     before = children()
     with pytest.raises(SandboxBroken, match=r"^the confined process had too little processor time within 1 s$"):

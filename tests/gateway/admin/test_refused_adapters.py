@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from adapters.errors import AdapterRejected
-from adapters.inspection import BaseShape, Bounds, Report, inspect
+from adapters.inspection import NICENESS, NICENESS_OF_SUSPECTS, BaseShape, Bounds, Report, inspect
 from gateway.db.adapter_imports import claim_fetch
 from gateway.db.pool import Database
 from gateway.db.refused_adapters import Refusals
@@ -36,6 +36,7 @@ class Inspections:
 
     def __init__(self) -> None:
         self.num: Counter[int] = Counter()
+        self.nicenesses: list[int] = []
         self.num_at_once = self.most_at_once = 0
         self.may_end = asyncio.Event()
         self.may_end.set()
@@ -48,9 +49,10 @@ class Inspections:
                     return
                 await asyncio.sleep(0.01)
 
-    async def __call__(self, path: Path, into: Path, base: BaseShape, bounds: Bounds) -> Report:
+    async def __call__(self, path: Path, into: Path, base: BaseShape, bounds: Bounds, *, niceness: int) -> Report:
         is_bad = b'"r":1,' in await asyncio.to_thread((path / "adapter_config.json").read_bytes)
         self.num[1 if is_bad else 2] += 1
+        self.nicenesses.append(niceness)
         self.num_at_once += 1
         self.most_at_once = max(self.most_at_once, self.num_at_once)
         try:
@@ -58,7 +60,7 @@ class Inspections:
             await asyncio.sleep(0.01)  # so that others could begin beside it
             if is_bad:
                 raise AdapterRejected(["it is bad"])
-            return await inspect(path, into, base, bounds)
+            return await inspect(path, into, base, bounds, niceness=niceness)
         finally:
             self.num_at_once -= 1
 
@@ -125,6 +127,17 @@ def good(tmp_path: Path) -> Path:
 async def refuse(site: Site, project: str, bad: Path, num: int = NUM_FREE) -> None:
     for _ in range(num):
         assert error_of(await upload(site.operator, project, BAD, bad)) == REJECTED
+
+
+async def test_after_a_refusal_others_come_first_until_one_is_accepted(
+    site: Site, inspections: Inspections, bad: Path, good: Path
+) -> None:
+    acme = await site.project("acme")
+    await refuse(site, acme, bad, 2)
+    for folder in (good, bad):
+        await upload(site.operator, acme, "another", folder)
+    usual, suspect = NICENESS, NICENESS_OF_SUSPECTS
+    assert inspections.nicenesses == [usual, suspect, suspect, usual]
 
 
 async def test_of_a_flood_few_are_inspected_and_another_tenant_waits_for_one_of_them(

@@ -50,9 +50,9 @@ def write_to_a_full_disk() -> None:
         file.write(b"?")
 
 
-async def inspect_on_a_full_disk(path: Path, into: Path, base: BaseShape, bounds: Bounds) -> Report:
+async def inspect_on_a_full_disk(path: Path, into: Path, base: BaseShape, bounds: Bounds, *, niceness: int) -> Report:
     write_to_a_full_disk()
-    return await inspect(path, into, base, bounds)
+    return await inspect(path, into, base, bounds, niceness=niceness)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -20,7 +20,7 @@ from tests.gateway.admin_server import serve_admin, write_adapter
 NUM_PAIRS, NUM_PAIRS_FULL = 100, 400
 
 
-async def inspect_here(path: Path, into: Path, base: BaseShape, bounds: Bounds) -> Report:
+async def inspect_here(path: Path, into: Path, base: BaseShape, bounds: Bounds, *, niceness: int) -> Report:
     """Without a process of its own, which takes longest of all and knows nothing of the store: what it does not tell
     would only hide the rest."""
     return await asyncio.to_thread(_inspect, path, into)
