@@ -71,14 +71,13 @@ async def spans_with(
             back_to = found[-1]
         spans = [(max(start, bucket), min(until, bucket + size)) for bucket in found]
     waiting = await conn.fetch(_WAITING, filters.organization_id, start, until)
-    spans += [
-        span
+    not_rolled_up = [
+        (max(start, minute), min(until, minute + _WIDTHS["minute"]))
         for (minute,) in waiting
-        if (back_to is None or minute >= back_to)
-        and (span := (max(start, minute), min(until, minute + _WIDTHS["minute"]))) not in spans
+        if back_to is None or minute >= back_to
     ]
-    spans.sort(reverse=True)
-    return await _of_bearable_size(conn, filters, Spans(spans, back_to))
+    newest_first = sorted({*spans, *not_rolled_up}, reverse=True)
+    return await _of_bearable_size(conn, filters, Spans(newest_first, back_to))
 
 
 _BUCKETS = """

@@ -246,9 +246,11 @@ _PROJECTS_OF_KEYS = "SELECT id, project_id FROM api_keys WHERE organization_id =
 
 async def _with_projects_of_keys(conn: Connection, query: RequestQuery) -> RequestQuery:
     """Only the projects whose keys are asked for, where all of them are known."""
+    if not query.api_key_ids:
+        return query
     rows = await conn.fetch(_PROJECTS_OF_KEYS, query.organization_id, list(query.api_key_ids))
     projects: dict[str, str | None] = {row["id"]: row["project_id"] for row in rows}
-    if not query.api_key_ids or projects.keys() != set(query.api_key_ids):
+    if projects.keys() != set(query.api_key_ids):
         return query
     wanted = [
         each for each in dict.fromkeys(projects.values()) if query.project_ids is None or each in query.project_ids
