@@ -105,6 +105,7 @@ async def test_a_service_account_comes_with_a_key_and_takes_it_along(
     secret = await secret_of(dialog(page, "Your new key"), "API key")
     await page.get_by_role("button", name="I have stored it").click()
     assert status_with(browser_house, secret) == 200
+    await expect(page.get_by_text("No key yet")).to_have_count(0)  # which has a button of the same name
     await page.get_by_role("button", name="New key").click()
     form = dialog(page, "New API key")
     await form.get_by_label("Owner").select_option("Service account nightly")

@@ -38,6 +38,7 @@ async def test_members_come_and_go(visit: Visit, browser_house: BrowserHouse) ->
     await form.get_by_label("E-mail").fill(VIEWER)
     await form.get_by_role("button", name="Add member").click()
     await told(page, "is viewer of initech")
+    await expect(page.locator(".lead")).to_contain_text("1 member")  # else the empty list has a button, too
 
     await page.get_by_role("button", name="Add member").click()
     await form.get_by_label("E-mail").fill("peter@initech.test")

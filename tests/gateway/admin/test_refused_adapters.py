@@ -247,14 +247,15 @@ async def test_an_upload_in_pieces_is_kept_and_completed_after_the_pause(
     begun = (await site.operator.post(f"{acme}/adapter_imports", json=wanted)).json()
     path = f"{acme}/adapter_imports/{begun['id']}"
     await site.operator.patch(path, content=archive, headers={"upload-offset": "0"})
+    await refuse(site, acme, bad, NUM_FREE - 1)
     inspections.may_end.clear()
-    running = [asyncio.create_task(upload(site.operator, acme, BAD, bad)) for _ in range(NUM_FREE)]
+    last = asyncio.create_task(upload(site.operator, acme, BAD, bad))
     async with asyncio.timeout(PATIENCE_S):
-        await site.until_uploaded(acme, NUM_FREE)
+        await inspections.until_begun(NUM_FREE)  # before the other one stands in line
         late = asyncio.create_task(site.operator.post(f"{path}/complete", json={}))
-        await site.until_uploaded(acme, NUM_FREE + 1)
+        await site.until_uploaded(acme, 2)
         inspections.may_end.set()
-        await asyncio.gather(*running)
+        assert error_of(await last) == REJECTED
         assert error_of(await late) == PAUSED
     assert error_of(await site.operator.post(f"{path}/complete", json={})) == PAUSED
     kept = (await site.operator.get(path)).json()
