@@ -50,9 +50,9 @@ def read_list_query(params: MultiDict[Any]) -> ListQuery:
     return ListQuery(after=params.get("after"), limit=int(limit))
 
 
-def read_flag(params: MultiDict[Any], name: str) -> bool:
-    """A query parameter that is `true` or, as when it is left out, `false`."""
-    value = params.get(name, "false")
+def read_flag(params: MultiDict[Any], name: str, default: Literal["true", "false"] = "false") -> bool:
+    """A query parameter that is `true` or `false`. Raises InvalidRequest naming it."""
+    value = params.get(name, default)
     if value not in ("true", "false"):
         raise wrong_value(name, "expected true or false")
     return bool(value == "true")

@@ -25,7 +25,7 @@ from gateway.admin.buckets import (
     read_values,
 )
 from gateway.admin.common import instant
-from gateway.admin.paging import wrong_value
+from gateway.admin.paging import read_flag, wrong_value
 from gateway.admin.projects import existing_project
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.api.shape import Shape, shape
@@ -50,7 +50,7 @@ MAX_RESULTS = 20_000
 class TrafficNumbers(msgspec.Struct, frozen=True, kw_only=True):
     """num_errors, num_cancelled: null where traffic is told apart by key, as are times, and finish_reasons empty.
     cost_nanos: without adjustments. ttft_ms: until the first token; tpot_ms: per token after it; both within a
-    tenth."""
+    tenth, and null where they were not asked for."""
 
     num_requests: int
     num_errors: int | None
@@ -89,6 +89,8 @@ class TopList(msgspec.Struct, frozen=True):
     object: Literal["list"] = "list"
 
 
+WITH_TIMES = {"type": "boolean", "default": True, "description": "ttft_ms and tpot_ms, which take longer to find."}
+
 _VALUES = {"type": "array", "items": {"type": "string"}, "maxItems": MAX_VALUES}
 
 
@@ -106,11 +108,12 @@ def traffic_shape() -> dict[str, Shape]:
         **_time_schemas(),
         "bucket_width": {"enum": list(WIDTHS), "default": "1d"},
         "limit": {"type": "integer", "minimum": 1, "maximum": most, "description": "Buckets."},
+        "times": WITH_TIMES,
     }
     return shape(query=schemas, needed=("start_time",))
 
 
-TOP_QUERY = ("by", "order", "start_time", "end_time", "limit", *NARROWING, *PROJECTS)
+TOP_QUERY = ("by", "order", "start_time", "end_time", "limit", "times", *NARROWING, *PROJECTS)
 TOP_SHAPE = shape(
     query={
         **_time_schemas(),
@@ -118,6 +121,7 @@ TOP_SHAPE = shape(
         "by": {"enum": ["project_id", "model", "adapter_id", "api_key_id"]},
         "order": {"enum": ["requests", "tokens", "cost", "errors"], "default": "requests"},
         "limit": {"type": "integer", "minimum": 1, "maximum": MAX_TOP, "default": DEFAULT_TOP},
+        "times": WITH_TIMES,
     },
     needed=("by", "start_time"),
 )
@@ -126,7 +130,7 @@ TOP_SHAPE = shape(
 class TrafficController(Controller):
     path = "/traffic"
 
-    @get(opt=needs(PERMISSION, query=(*COMMON, *FILTERS, *PROJECTS), in_any_project=True) | traffic_shape())
+    @get(opt=needs(PERMISSION, query=(*COMMON, "times", *FILTERS, *PROJECTS), in_any_project=True) | traffic_shape())
     async def traffic(
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> BucketPage[TrafficResult]:
@@ -167,6 +171,7 @@ class TrafficController(Controller):
             api_key_ids=read_values(params, "api_key_ids"),
             group_by=[by],
             whole=True,
+            with_times=read_flag(params, "times", "true"),
         )
         async with services.database.acquire() as conn:
             sums = await busiest(conn, query, _ORDERS[order], int(limit))
@@ -180,7 +185,7 @@ class TrafficController(Controller):
 class ProjectTrafficController(Controller):
     path = "/projects/{project_id:str}/traffic"
 
-    @get(opt=needs(PERMISSION, query=(*COMMON, *FILTERS)) | traffic_shape())
+    @get(opt=needs(PERMISSION, query=(*COMMON, "times", *FILTERS)) | traffic_shape())
     async def project_traffic(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> BucketPage[TrafficResult]:
@@ -207,6 +212,7 @@ async def _buckets(
         adapter_ids=read_values(params, "adapter_ids"),
         api_key_ids=read_values(params, "api_key_ids"),
         group_by=groups,
+        with_times=read_flag(params, "times", "true"),
     )
     if query.is_by_key and "adapter_version" in groups:
         raise wrong_value("group_by", "adapter_version and keys cannot be told apart together")

@@ -89,23 +89,30 @@ _TRAFFIC = """
                sum(completion_tokens) AS completion_tokens, sum(cost_nanos) AS cost_nanos,
                all_of(ttft_buckets) AS ttft_buckets, all_of(tpot_buckets) AS tpot_buckets
         FROM taken GROUP BY 1, 2, 3, 4, 5, 6
-    ), added AS (
-        INSERT INTO traffic_rollups AS r (
-            organization_id, level, width, bucket, project_id, model, adapter_id, adapter_version,
-            num_requests, num_stop, num_length, num_cancelled, num_errors, prompt_tokens, cached_tokens,
-            completion_tokens, cost_nanos, ttft_counts, tpot_counts)
+    ), sums AS MATERIALIZED (
         SELECT t.organization_id, l.level, w.width, date_trunc(w.width, t.minute, 'UTC') AS bucket,
-               CASE WHEN l.by_project THEN t.project_id ELSE '' END,
-               CASE WHEN l.by_model THEN t.model ELSE '' END,
-               CASE WHEN l.by_model THEN t.adapter_id ELSE '' END,
-               CASE WHEN l.by_model THEN t.adapter_version ELSE 0 END,
-               sum(t.num_requests), sum(t.num_stop), sum(t.num_length), sum(t.num_cancelled), sum(t.num_errors),
-               sum(t.prompt_tokens), sum(t.cached_tokens), sum(t.completion_tokens), sum(t.cost_nanos),
-               time_counts(all_of(t.ttft_buckets)), time_counts(all_of(t.tpot_buckets))
+               CASE WHEN l.by_project THEN t.project_id ELSE '' END AS project_id,
+               CASE WHEN l.by_model THEN t.model ELSE '' END AS model,
+               CASE WHEN l.by_model THEN t.adapter_id ELSE '' END AS adapter_id,
+               CASE WHEN l.by_model THEN t.adapter_version ELSE 0 END AS adapter_version,
+               sum(t.num_requests) AS num_requests, sum(t.num_stop) AS num_stop, sum(t.num_length) AS num_length,
+               sum(t.num_cancelled) AS num_cancelled, sum(t.num_errors) AS num_errors,
+               sum(t.prompt_tokens) AS prompt_tokens, sum(t.cached_tokens) AS cached_tokens,
+               sum(t.completion_tokens) AS completion_tokens, sum(t.cost_nanos) AS cost_nanos,
+               all_of(t.ttft_buckets) AS ttft_buckets, all_of(t.tpot_buckets) AS tpot_buckets
         FROM in_minutes t CROSS JOIN (VALUES ('minute'), ('hour'), ('day')) AS w (width)
             CROSS JOIN (VALUES ('organization', false, false), ('project', true, false), ('model', false, true),
                                ('full', true, true)) AS l (level, by_project, by_model)
         GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
+    ), added AS (
+        INSERT INTO traffic_rollups AS r (
+            organization_id, level, width, bucket, project_id, model, adapter_id, adapter_version,
+            num_requests, num_stop, num_length, num_cancelled, num_errors, prompt_tokens, cached_tokens,
+            completion_tokens, cost_nanos)
+        SELECT organization_id, level, width, bucket, project_id, model, adapter_id, adapter_version,
+               num_requests, num_stop, num_length, num_cancelled, num_errors, prompt_tokens, cached_tokens,
+               completion_tokens, cost_nanos
+        FROM sums
         ON CONFLICT (organization_id, level, width, bucket, project_id, model, adapter_id, adapter_version)
         DO UPDATE SET
             num_requests = r.num_requests + excluded.num_requests,
@@ -116,7 +123,16 @@ _TRAFFIC = """
             prompt_tokens = r.prompt_tokens + excluded.prompt_tokens,
             cached_tokens = r.cached_tokens + excluded.cached_tokens,
             completion_tokens = r.completion_tokens + excluded.completion_tokens,
-            cost_nanos = r.cost_nanos + excluded.cost_nanos,
+            cost_nanos = r.cost_nanos + excluded.cost_nanos
+    ), timed AS (
+        INSERT INTO traffic_times AS r (
+            organization_id, level, width, bucket, project_id, model, adapter_id, adapter_version,
+            ttft_counts, tpot_counts)
+        SELECT organization_id, level, width, bucket, project_id, model, adapter_id, adapter_version,
+               time_counts(ttft_buckets), time_counts(tpot_buckets)
+        FROM sums WHERE ttft_buckets <> '{}' OR tpot_buckets <> '{}'
+        ON CONFLICT (organization_id, level, width, bucket, project_id, model, adapter_id, adapter_version)
+        DO UPDATE SET
             ttft_counts = added_counts(r.ttft_counts, excluded.ttft_counts),
             tpot_counts = added_counts(r.tpot_counts, excluded.tpot_counts)
     )

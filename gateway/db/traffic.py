@@ -39,7 +39,8 @@ class Percentiles(msgspec.Struct, frozen=True):
 
 class TrafficQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Buckets from start up to end; whole: all of them as one, that begins at start. project_ids None: the whole
-    organization; other lists: empty ones do not filter. group_by: names of fields of the sums."""
+    organization; other lists: empty ones do not filter. group_by: names of fields of the sums. with_times: read them,
+    which costs more than all the rest."""
 
     organization_id: str
     width: Width
@@ -51,6 +52,7 @@ class TrafficQuery(msgspec.Struct, frozen=True, kw_only=True):
     api_key_ids: Sequence[str] = ()
     group_by: Sequence[str] = ()
     whole: bool = False
+    with_times: bool = True
 
     @property
     def is_by_key(self) -> bool:
@@ -88,8 +90,8 @@ class TrafficSum(msgspec.Struct, frozen=True, gc=False):
     tpot_ms: Percentiles | None = None
 
 
-# Of an order ($11) the first ($12), without times; without one in the order of their buckets. The first of the two
-# alternatives leaves models and adapters to the indexes that begin with them.
+# Of an order ($11) the first ($12); without one in the order of their buckets. The first of the two alternatives leaves
+# models and adapters to the indexes that begin with them. Times ($13) are of the very row: no join finds them sooner.
 _SUMS = """
     SELECT CASE WHEN $9 THEN $4 ELSE r.bucket END AS bucket,
            CASE WHEN 'project_id' = ANY ($8) THEN r.project_id END AS project_id,
@@ -100,9 +102,14 @@ _SUMS = """
            sum(r.num_requests)::bigint, sum(r.num_stop)::bigint, sum(r.num_length)::bigint,
            sum(r.num_cancelled)::bigint, sum(r.num_errors)::bigint, sum(r.prompt_tokens)::bigint,
            sum(r.cached_tokens)::bigint, sum(r.completion_tokens)::bigint, sum(r.cost_nanos),
-           string_agg(CASE WHEN $11::text IS NULL THEN array_send(r.ttft_counts) END, ''),
-           string_agg(CASE WHEN $11::text IS NULL THEN array_send(r.tpot_counts) END, '')
-    FROM traffic_rollups r
+           string_agg(array_send(t.ttft_counts), ''), string_agg(array_send(t.tpot_counts), '')
+    FROM traffic_rollups r LEFT JOIN LATERAL (
+        SELECT c.ttft_counts, c.tpot_counts FROM traffic_times c
+        WHERE $13::boolean AND c.organization_id = $1 AND c.level = $2 AND c.width = $3 AND c.bucket = r.bucket
+          AND c.project_id = r.project_id AND c.model = r.model AND c.adapter_id = r.adapter_id
+          AND c.adapter_version = r.adapter_version
+        OFFSET 0
+    ) t ON true
     WHERE r.organization_id = $1 AND r.level = $2 AND r.width = $3 AND r.bucket >= $4 AND r.bucket < $5
       AND ($2 = 'model' AND ($7::text[] <> '{}' OR $10::text[] <> '{}')
            OR r.project_id = ANY (coalesce($6::text[], ARRAY(SELECT id FROM projects WHERE organization_id = $1))))
@@ -140,21 +147,22 @@ async def traffic_sums(conn: Connection, query: TrafficQuery, limit: int | None 
     if query.is_by_key:
         rows = await conn.fetch(_SUMS_BY_KEY, *_by_key_values(query), None, limit)
     else:
-        rows = await conn.fetch(_SUMS, *_query_values(query), None, limit)
+        rows = await conn.fetch(_SUMS, *_query_values(query), None, limit, query.with_times)
     return [TrafficSum(*_values(tuple(row))) for row in rows]
 
 
 async def busiest(conn: Connection, query: TrafficQuery, order: Order, limit: int) -> list[TrafficSum]:
-    """The first ones of a whole query that is grouped by one name. Times are read of those alone: of everything there
-    is they would be most of the work."""
+    """The first ones of a whole query that is grouped by one name. Times are read of those alone."""
     (name,) = query.group_by
     if query.is_by_key:
         rows = await conn.fetch(_SUMS_BY_KEY, *_by_key_values(query), order, limit)
         return [TrafficSum(*_values(tuple(row))) for row in rows]
-    rows = await conn.fetch(_SUMS, *_query_values(query), order, limit)
+    rows = await conn.fetch(_SUMS, *_query_values(query), order, limit, False)
     found = [TrafficSum(*_values(tuple(row))) for row in rows]
+    if not found or not query.with_times:
+        return found
     ids = [getattr(each, name) or "" for each in found]
-    with_times = await traffic_sums(conn, msgspec.structs.replace(query, **{_LIST_OF[name]: ids})) if found else []
+    with_times = await traffic_sums(conn, msgspec.structs.replace(query, **{_LIST_OF[name]: ids}))
     return sorted(with_times, key=lambda each: ids.index(getattr(each, name) or ""))
 
 

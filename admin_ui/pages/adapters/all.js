@@ -16,7 +16,7 @@ const NONE = { num_requests: 0, num_errors: 0 };
 /** traffic(adapter id): its row of the most active ones in a range, null if others are so many; null while nobody knows. */
 export function useTraffic(range) {
   const may = canSomewhere("billing.read");
-  const top = useApi(may ? "/traffic/top" : null, { by: "adapter_id", order: "requests", start_time: range.start, end_time: range.end, limit: MAX_TOP });
+  const top = useApi(may ? "/traffic/top" : null, { by: "adapter_id", order: "requests", start_time: range.start, end_time: range.end, limit: MAX_TOP, times: false });
   const rows = top.data?.data;
   return rows ? (id) => rows.find((row) => row.id === id) ?? (rows.length < MAX_TOP ? NONE : null) : null;
 }

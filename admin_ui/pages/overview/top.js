@@ -30,7 +30,7 @@ export function Top({ range, projectId }) {
 }
 
 function List({ title, by, order, range, projectId = null, href }) {
-  const top = useApi("/traffic/top", { by, order, start_time: range.start, end_time: range.end, limit: 8, project_ids: projectId ? [projectId] : [] });
+  const top = useApi("/traffic/top", { by, order, start_time: range.start, end_time: range.end, limit: 8, times: false, project_ids: projectId ? [projectId] : [] });
   useWhileTraffic(top.reload);
   const rows = (top.data?.data ?? []).filter(({ id }) => id !== "");
   const value = VALUE[order];

@@ -58,7 +58,7 @@ function useMonth() {
   const today = new Date(now() * 1000);
   const start = Date.UTC(today.getUTCFullYear(), today.getUTCMonth(), 1) / 1000;
   const end = Math.ceil(now() / HOUR_S) * HOUR_S;
-  const top = useApi(can("billing.read") ? "/traffic/top" : null, { by: "project_id", order: "cost", start_time: start, end_time: end, limit: MAX_TOP });
+  const top = useApi(can("billing.read") ? "/traffic/top" : null, { by: "project_id", order: "cost", start_time: start, end_time: end, limit: MAX_TOP, times: false });
   const rows = top.data?.data;
   const byId = new Map((rows ?? []).map((row) => [row.id, row]));
   const none = rows && rows.length < MAX_TOP ? { num_requests: 0, cost_nanos: 0, currency: rows[0]?.currency, tokens: 0 } : {};

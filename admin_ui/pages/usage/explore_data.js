@@ -39,7 +39,7 @@ const lists = (filters) => Object.fromEntries(GROUPS.filter(([, , name]) => filt
 
 /** Name of an adapter, a key or a model, as traffic has it. */
 export function useNameOf([group, , , list], id, range) {
-  const { data } = useApi("/traffic/top", { by: group, start_time: range.start, end_time: range.end, limit: 1, [list]: [id] });
+  const { data } = useApi("/traffic/top", { by: group, start_time: range.start, end_time: range.end, limit: 1, times: false, [list]: [id] });
   return data?.data[0]?.name ?? id;
 }
 
@@ -48,11 +48,11 @@ export function useExplored({ group, measure, filters, range }) {
   const narrowed = lists(filters);
   const [name, , , value] = measureOf(measure);
   const [, , , list] = groupOf(group);
-  const top = useApi("/traffic/top", { by: group, order: name, start_time: range.start, end_time: range.end, limit: MAX_ROWS, ...narrowed });
+  const top = useApi("/traffic/top", { by: group, order: name, start_time: range.start, end_time: range.end, limit: MAX_ROWS, times: false, ...narrowed });
   const rows = top.data?.data;
   const first = useMemo(() => (rows ?? []).filter(({ id }) => id !== "").slice(0, NUM_SERIES), [rows]);
-  const all = useBuckets("/traffic", range, narrowed);
-  const each = useBuckets(first.length ? "/traffic" : null, range, { ...narrowed, [list]: first.map(({ id }) => id), group_by: [group] });
+  const all = useBuckets("/traffic", range, { ...narrowed, times: false });
+  const each = useBuckets(first.length ? "/traffic" : null, range, { ...narrowed, [list]: first.map(({ id }) => id), group_by: [group], times: false });
   const drawn = useMemo(
     () => (all.data && (each.data || !first.length) && rows ? seriesOf(all.data, each.data ?? [], first, group, value, rows.length > first.length) : null),
     [all.data, each.data, first, measure],

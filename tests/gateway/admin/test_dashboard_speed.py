@@ -142,9 +142,9 @@ class Reader:
                 orders = ("cost", "tokens", "requests") if group == "api_key_id" else get_args(Order)
                 order = self._random.choice(orders)
                 found[f"usage by {group}, {name}"] = self._top(name, group, {"order": order}, limit=MAX_ROWS)
-                query = {f"{narrowing}[]": ids, "group_by[]": [group]}
+                query = {f"{narrowing}[]": ids, "group_by[]": [group], "times": "false"}
                 found[f"usage of seven by {group}, {name}"] = self._buckets(name, "/traffic", query)
-                one = {f"{narrowing}[]": ids[:1]}
+                one = {f"{narrowing}[]": ids[:1], "times": "false"}
                 found[f"usage of one {group}, {name}"] = self._buckets(name, "/traffic", one)
         return found
 
@@ -200,7 +200,7 @@ class Reader:
         return path, {**query, **self._window(name), "bucket_width": width, "limit": limit}
 
     def _top(self, name: str, by: str, query: dict[str, Any], limit: int = MAX_ROWS) -> Question:
-        return "/traffic/top", {**query, **self._window(name), "by": by, "limit": limit}
+        return "/traffic/top", {**query, **self._window(name), "by": by, "limit": limit, "times": "false"}
 
 
 @pytest.fixture

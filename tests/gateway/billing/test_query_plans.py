@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import gc
 import re
 import statistics
@@ -86,17 +87,19 @@ async def test_a_month_by_day_project_and_model_comes_fast_from_sums_alone(
         assert "usage_rollups_pkey" in plan, plan
     of_the_month = f"Seq Scan on ledger_{made.start:%Y%m}"  # days without a row have no better plan
     theirs, nobodys = ["proj_7"], [""]
-    for level, projects in (
-        ("organization", nobodys),
-        ("project", None),
-        ("project", theirs),
-        ("model", nobodys),
-        ("full", theirs),
+    for level, width, projects in (
+        ("organization", "day", nobodys),
+        ("project", "hour", None),
+        ("project", "hour", theirs),
+        ("model", "minute", nobodys),
+        ("full", "minute", theirs),
     ):
-        days = (made.organization_id, level, "day", made.start, made.end)
-        values = (*days, projects, [], ["model"], False, [], None, None)
-        plan = await explain(conn, traffic._SUMS, *values)
-        assert "ledger" not in plan and "traffic_rollups_pkey" in plan, plan
+        end = made.start + datetime.timedelta(days=1)
+        values = (made.organization_id, level, width, made.start, end, projects)
+        plan = await explain(conn, traffic._SUMS, *values, [], ["model"], False, [], None, None, True)
+        sums, times = f"traffic_rollups_{level}_{width}", f"traffic_times_{level}_{width}"
+        assert set(re.findall(r"(?:ledger|traffic)_\w+", plan)) <= {sums, f"{sums}_pkey", times, f"{times}_pkey"}, plan
+        assert width == "day" or {f"{sums}_pkey", f"{times}_pkey"} <= set(plan.split()), plan
     window = (made.organization_id, [made.start], [made.end], made.end, "", 80, 21, [], [], [], [])
     for sql, of_projects, index in (
         (request_rows._OF_ORGANIZATION, (), "_organization_id_period_created_at"),

@@ -33,7 +33,9 @@ _LEVELS = """
     SELECT level, width, sum(num_requests), sum(num_stop), sum(num_length), sum(num_cancelled), sum(num_errors),
            sum(prompt_tokens), sum(cost_nanos), sum((SELECT sum(c) FROM unnest(ttft_counts) c)),
            sum((SELECT sum(c) FROM unnest(tpot_counts) c))
-    FROM traffic_rollups GROUP BY 1, 2
+    FROM traffic_rollups LEFT JOIN traffic_times
+        USING (organization_id, level, width, bucket, project_id, model, adapter_id, adapter_version)
+    GROUP BY 1, 2
 """
 _ENDS = """
     SELECT finish_reason, count(*) FROM usage_attempts WHERE position('.' IN request_id) = 0 GROUP BY 1
@@ -157,12 +159,17 @@ async def test_it_is_grouped_filtered_ranked_and_ones_own(books: Books, server: 
         assert [(each["model"], each["adapter_version"]) for each in grouped] == [("tiny", None), ("tiny:pirate", 2)]
         only = (await ask(operator, f"/projects/{books.project_id}/traffic", models="tiny"))["data"][0]["results"]
         assert [(each["num_requests"], each["ttft_ms"]["p50"] > 90) for each in only] == [(1, True)]
+        quick = await ask(operator, f"/projects/{books.project_id}/traffic", models="tiny", times="false")
+        assert quick["data"][0]["results"] == [only[0] | {"ttft_ms": None, "tpot_ms": None}]
         by_key = (await ask(operator, "/traffic", group_by="api_key_id"))["data"][0]["results"]
         assert [(each["api_key_id"], each["num_requests"], each["ttft_ms"]) for each in by_key] == [
             ("key_a", 2, None),
             ("key_b", 1, None),
         ]
         top = (await ask(operator, "/traffic/top", by="project_id", order="tokens"))["data"]
+        quick = (await ask(operator, "/traffic/top", by="project_id", order="tokens", times="false"))["data"]
+        assert top[1]["ttft_ms"] is not None
+        assert quick == [each | {"ttft_ms": None, "tpot_ms": None} for each in top]
         assert [(each["name"], each["num_requests"]) for each in top] == [("globex", 1), ("acme", 3)]
         top = (await ask(operator, "/traffic/top", by="model", order="errors", limit=1))["data"]
         assert [(each["name"], each["num_errors"]) for each in top] == [("tiny:pirate", 1)]
@@ -173,6 +180,7 @@ async def test_it_is_grouped_filtered_ranked_and_ones_own(books: Books, server: 
         wrong = [({"by": "user_id"}, "by"), ({"by": "model", "order": "x"}, "order")]
         wrong += [({"by": "api_key_id", "order": "errors"}, "order")]
         wrong += [({"by": "model", "order": "errors", "api_key_ids": "key_a"}, "order")]
+        wrong += [({"by": "model", "times": "yes", "end_time": "60"}, "times")]
         for params, param in wrong:
             reply = await operator.get("/traffic/top", params={"start_time": 0, **params})
             assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
