@@ -47,6 +47,7 @@ def _demo_lines(settings: Settings, access: Access) -> list[str]:
         lines += [f"  tenant {tenant:<7}{key}", f"{'':16}{', '.join([settings.model_name, *models])}"]
     lines += [
         f"  all keys      {settings.demo_env_path}",
+        "  prices        of the demo, until you set yours in the dashboard under Usage",
         *_dashboard_lines(settings, access),
         "",
         "Try it:",

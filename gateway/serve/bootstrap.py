@@ -1,10 +1,11 @@
-"""What a new installation starts with: the operator's key, somebody who can sign in and, for the demo model, two
-tenants with their adapters.
+"""What a new installation starts with: the operator's key, somebody who can sign in and, for the demo model, prices and
+two tenants with their adapters.
 
 Runs at every start and changes nothing the second time. Keys are stored hashed, so the files that hold them lead: a key
 that stands in its file is made valid in the database, unless the database knows it already, revoked or not. Adapters
-are seeded only with their tenant: one that the operator removed does not come back, nor does a tenant. The first person
-is made where the organization never had anybody: who was removed does not come back either.
+are seeded only with their tenant: one that the operator removed does not come back, nor does a tenant. Prices are set
+where neither tenant ever was: what is there keeps costing what it did. The first person is made where the organization
+never had anybody: who was removed does not come back either.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import msgspec
 from adapters.demo import DEMO
 from adapters.peft_format import read_adapter
 from adapters.stores import open_store
+from gateway.billing.book import ANY, Entry
+from gateway.billing.money import DEFAULT_CURRENCY
 from gateway.db.adapter_versions import put_adapter
 from gateway.db.audit import Author, record
 from gateway.db.contents import store_shared
@@ -26,6 +29,7 @@ from gateway.db.keys import create_key
 from gateway.db.migrate import migrate
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
+from gateway.db.prices import add_version, list_versions
 from gateway.db.projects import create_project, find_project, was_archived
 from gateway.db.users import create_user, had_users
 from gateway.principal import Scope
@@ -43,6 +47,9 @@ OPERATOR_SCOPES: tuple[Scope, ...] = ("admin_read", "admin_write")
 TENANT_SCOPES: tuple[Scope, ...] = ("inference",)
 TENANT_KEY_NAMES = {"acme": "OPENAI_API_KEY", "globex": "GLOBEX_API_KEY"}
 """Under which name the key of each demo tenant stands in `demo.env`."""
+
+DEMO_PRICES = Entry(ANY, ANY, ANY, input_nanos=200_000_000, cached_input_nanos=50_000_000, output_nanos=800_000_000)
+"""Without prices nothing costs, and later ones do not count backwards: the demo is to show what a tenant costs."""
 
 
 class BadOperatorKey(ValueError):
@@ -125,12 +132,36 @@ async def _demo(connection: Connection, organization_id: str, operator_key: str,
         keys[tenant] = key if _is_key(key, "project") else new_key().secret
     # Written before the database knows the keys: a secret that only the database had seen would be lost.
     write_private(settings.demo_env_path, demo_env(settings, Access(operator_key, keys)))
+    if not any([await _was_made(connection, organization_id, tenant) for tenant in keys]):
+        await _demo_prices(connection, organization_id)
     for tenant, key in keys.items():
         if await was_archived(connection, organization_id, tenant):
             continue
         project_id = await _tenant(connection, organization_id, tenant, settings)
         await _store_key(connection, key, organization_id, project_id, "demo", TENANT_SCOPES)
     return keys
+
+
+async def _was_made(connection: Connection, organization_id: str, tenant: str) -> bool:
+    found = await find_project(connection, organization_id, tenant)
+    return found is not None or await was_archived(connection, organization_id, tenant)
+
+
+async def _demo_prices(connection: Connection, organization_id: str) -> None:
+    if await list_versions(connection, organization_id, limit=1):
+        return
+    async with connection.transaction():
+        stored = await add_version(
+            connection,
+            organization_id,
+            currency=DEFAULT_CURRENCY,
+            entries=[DEMO_PRICES],
+            discounts={},
+            effective_at=None,
+        )
+        entries = [msgspec.structs.asdict(DEMO_PRICES)]
+        after = {"id": stored.id, "version": 1, "currency": DEFAULT_CURRENCY, "entries": entries}
+        await record(connection, _author(organization_id), "prices.set", stored.id, after=after)
 
 
 async def _tenant(connection: Connection, organization_id: str, tenant: str, settings: Settings) -> str:

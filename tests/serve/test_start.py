@@ -24,11 +24,20 @@ from gateway.db.keys import find_usable_key, revoke_key
 from gateway.db.logins import find_credentials
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
+from gateway.db.prices import list_versions
 from gateway.db.projects import find_project
 from gateway.db.users import remove_user
 from gateway.process import private_folder
 from gateway.serve.banner import banner, curl_line
-from gateway.serve.bootstrap import ADMIN_EMAIL, ORGANIZATION, Access, BadOperatorKey, bootstrap, read_env_file
+from gateway.serve.bootstrap import (
+    ADMIN_EMAIL,
+    DEMO_PRICES,
+    ORGANIZATION,
+    Access,
+    BadOperatorKey,
+    bootstrap,
+    read_env_file,
+)
 from gateway.serve.commands import gateway_environ
 from gateway.serve.listener import Listener, PortUnavailable, is_ready
 from gateway.serve.lock import DataFolderInUse, data_folder_lock
@@ -135,6 +144,7 @@ async def test_a_first_start_makes_keys_and_demo_and_a_second_one_changes_nothin
         assert Counter(row.event for row in events) == {
             "admin_api_key.created": 1,
             "user.added": 1,
+            "prices.set": 1,
             "project.created": 2,
             "adapter.created": 3,
             "api_key.created": 2,
@@ -147,6 +157,8 @@ async def test_a_first_start_makes_keys_and_demo_and_a_second_one_changes_nothin
         assert await bootstrap(empty_dsn, settings) == msgspec.structs.replace(access, new_password=None)
         assert await list_audit(connection, organization.id, AuditFilter(), after=None, limit=100) == events
         assert [row.name for row in await list_adapters(connection, acme.id)] == ["pirate"]
+        (prices,) = await list_versions(connection, organization.id)
+        assert prices.version.entries == (DEMO_PRICES,)
         assert await find_usable_key(connection, parsed.sha256) is None, "a revoked key does not come back"
 
 
