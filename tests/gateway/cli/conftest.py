@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import structlog
 
 from gateway.cli import main
 from gateway.db.pool import Database
 from tests.gateway.admin_server import AdminServer, serve_admin
-
-LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[.*(\n|$)")
 
 
 class Cli:
@@ -31,14 +29,22 @@ class Cli:
         self._capsys.readouterr()
         code = await asyncio.to_thread(main, argv, self.environ | environ)
         out, err = self._capsys.readouterr()
-        # The server's own log lines go to the same place, and may begin before the command's own line has ended.
-        return code, LOG_LINE.sub("", out), err
+        return code, out, err
 
     async def json(self, *argv: str) -> Any:
         """What the command prints with --json; it must succeed."""
         code, out, err = await self(*argv, "--json")
         assert (code, err) == (0, "")
         return json.loads(out)
+
+
+@pytest.fixture(autouse=True)
+def _log(tmp_path: Path) -> Iterator[None]:
+    """The server's lines, apart from what the commands print: both run in this process."""
+    with (tmp_path / "server.log").open("w") as file:
+        structlog.configure(logger_factory=structlog.WriteLoggerFactory(file))
+        yield
+        structlog.reset_defaults()
 
 
 @pytest.fixture
