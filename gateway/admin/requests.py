@@ -19,7 +19,7 @@ from gateway.admin.paging import read_list_query, wrong_value
 from gateway.admin.projects import existing_project
 from gateway.admin.services import AdminServices, Caller, Services
 from gateway.api.shape import Shape, shape
-from gateway.db import requests as rows
+from gateway.db import request_list, requests
 from gateway.db.prices import currency_of
 from gateway.errors import NotFound
 from gateway.tenancy.actor import Actor
@@ -140,10 +140,10 @@ class RequestController(Controller):
     async def get_request(self, request_id: FromPath[str], services: Services, caller: Caller) -> RequestDetails:
         """One of the last 92 days, with every attempt and what its price is made of."""
         async with services.database.acquire() as conn:
-            row = await rows.find_request(conn, caller.organization_id, request_id)
+            row = await requests.find_request(conn, caller.organization_id, request_id)
             if row is None or not has_permission(caller, "billing.read", row.project_id):
                 raise NotFound(f"No request has the id '{request_id}'.", param="request_id")
-            attempts = await rows.list_attempts(conn, caller.organization_id, row)
+            attempts = await requests.list_attempts(conn, caller.organization_id, row)
             currency = await currency_of(conn, caller.organization_id)
         shown = msgspec.structs.asdict(request_wire(row, currency))
         return RequestDetails(**shown, attempts=[_attempt(each) for each in attempts])
@@ -166,7 +166,7 @@ async def _list(
 ) -> RequestList:
     start, end = read_window(params)
     page = read_list_query(params)
-    query = rows.RequestQuery(
+    query = request_list.RequestQuery(
         organization_id=caller.organization_id,
         start=start,
         end=end,
@@ -182,26 +182,26 @@ async def _list(
         if (request_id := params.get("request_id")) is not None:
             found = await _only(conn, query, request_id)
         else:
-            found = await rows.list_requests(conn, query)
+            found = await request_list.list_requests(conn, query)
         currency = await currency_of(conn, caller.organization_id)
     data = [request_wire(row, currency) for row in found.rows]
     return RequestList(
         data,
-        first_id=cursor(rows.RequestKey(found.rows[0].created_at, found.rows[0].request_id)) if data else None,
+        first_id=cursor(request_list.RequestKey(found.rows[0].created_at, found.rows[0].request_id)) if data else None,
         last_id=None if found.next_key is None else cursor(found.next_key),
         has_more=found.next_key is not None,
     )
 
 
-async def _only(conn: Connection, query: rows.RequestQuery, request_id: str) -> rows.RequestsFound:
+async def _only(conn: Connection, query: request_list.RequestQuery, request_id: str) -> request_list.RequestsFound:
     """The one of this id, where it is among those of the query's projects and time."""
-    row = await rows.find_request(conn, query.organization_id, request_id)
+    row = await requests.find_request(conn, query.organization_id, request_id)
     fits = (
         row is not None
         and query.start <= row.created_at < query.end
         and (query.project_ids is None or row.project_id in query.project_ids)
     )
-    return rows.RequestsFound([row] if row is not None and fits else [], None)
+    return request_list.RequestsFound([row] if row is not None and fits else [], None)
 
 
 def read_window(params: MultiDict[Any]) -> tuple[datetime.datetime, datetime.datetime]:
@@ -216,12 +216,12 @@ def read_window(params: MultiDict[Any]) -> tuple[datetime.datetime, datetime.dat
     return instant(start_s), instant(end_s)
 
 
-def cursor(key: rows.RequestKey) -> str:
+def cursor(key: request_list.RequestKey) -> str:
     microseconds = round(key.created_at.timestamp() * 1e6)
     return base64.urlsafe_b64encode(f"{microseconds}/{key.request_id}".encode()).decode().rstrip("=")
 
 
-def read_cursor(text: str) -> rows.RequestKey:
+def read_cursor(text: str) -> request_list.RequestKey:
     """Raises InvalidRequest for what no page gave."""
     try:
         decoded = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
@@ -231,10 +231,10 @@ def read_cursor(text: str) -> rows.RequestKey:
         at = instant(0) + datetime.timedelta(microseconds=int(microseconds))
     except (binascii.Error, ValueError, OverflowError):
         raise wrong_value("after", "it is not the last_id of a page of this list") from None
-    return rows.RequestKey(at, request_id)
+    return request_list.RequestKey(at, request_id)
 
 
-def request_wire(row: rows.RequestRow, currency: str) -> RequestOut:
+def request_wire(row: requests.RequestRow, currency: str) -> RequestOut:
     return RequestOut(
         id=row.request_id,
         project_id=row.project_id,
@@ -271,14 +271,14 @@ def status_of(finish_reason: str) -> Status:
     return "completed"
 
 
-def _tpot_ms(row: rows.RequestRow) -> float | None:
+def _tpot_ms(row: requests.RequestRow) -> float | None:
     """Time per output token after the first, of the attempt whose times are shown."""
     if row.ttft_ms is None or row.latency_ms is None or row.timed_tokens < 2:
         return None
     return max(0.0, row.latency_ms - row.ttft_ms) / (row.timed_tokens - 1)
 
 
-def _attempt(row: rows.AttemptRow) -> Attempt:
+def _attempt(row: requests.AttemptRow) -> Attempt:
     uncached = row.prompt_tokens - row.cached_tokens
     return Attempt(
         request_id=row.request_id,

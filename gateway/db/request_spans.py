@@ -1,5 +1,5 @@
 """Where the ledger holds what a list of requests asks for, told by the roll-ups of traffic: days first, then hours of
-these, then minutes of those. However rare a request is, few rows are looked at for it.
+these, then minutes of those, and whose requests they are. However rare a request is, few rows are looked at for it.
 
 Roll-ups tell no keys apart: of a key's requests those of its project are looked at.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
 
 MAX_LOOKED_AT = 20_000
 """Requests in the minutes of one page, unless one minute alone has more."""
-
-OF_EACH_KEY = 20
-"""Requests of a project that are looked at for one of a key's."""
 
 Level = Literal["organization", "project", "model", "full"]
 Span = tuple[datetime.datetime, datetime.datetime]
@@ -52,53 +50,57 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
         return "organization" if self.project_ids is None else "project"
 
 
-class Spans(msgspec.Struct, frozen=True):
+class Piece(msgspec.Struct, frozen=True, order=True):
+    """Requests of a project, or of the whole organization where it is "", from an instant up to another one."""
+
+    since: datetime.datetime
+    until: datetime.datetime
+    project_id: str
+
+
+class Pieces(msgspec.Struct, frozen=True):
     """Newest first. back_to: nothing before it was looked for; None where that was everything."""
 
-    spans: list[Span]
+    pieces: list[Piece]
     back_to: datetime.datetime | None
 
 
-async def spans_with(
+async def pieces_with(
     conn: Connection, filters: Filters, start: datetime.datetime, until: datetime.datetime, num_needed: int
-) -> Spans:
-    """The newest minutes between two instants that hold so many requests, or all that hold any. They may hold a few
-    more than they should: of a request whose end was corrected, and beyond the instants."""
+) -> Pieces:
+    """Of the projects that have any, the newest minutes between two instants that hold so many requests together, or
+    all there are. They may hold a few more than they should: of a request whose end was corrected."""
     spans, back_to = [(start, until)], None
+    minutes: list[datetime.datetime] = []
     for width, size in _WIDTHS.items():
-        found, is_cut = await _newest(conn, filters, width, spans, num_needed)
+        minutes, is_cut = await _newest(conn, filters, width, spans, num_needed)
         if is_cut:
-            back_to = found[-1]
-        spans = [(max(start, bucket), min(until, bucket + size)) for bucket in found]
-    waiting = await conn.fetch(_WAITING, filters.organization_id, start, until)
-    not_rolled_up = [
-        (max(start, minute), min(until, minute + _WIDTHS["minute"]))
-        for (minute,) in waiting
-        if back_to is None or minute >= back_to
+            back_to = minutes[-1]
+        spans = [(max(start, bucket), min(until, bucket + size)) for bucket in minutes]
+    whose, is_cut = await _whose(conn, filters, minutes, num_needed)
+    if is_cut:
+        back_to = min(minute for minute, _ in whose)
+    waiting = await conn.fetch(_WAITING, filters.organization_id, start, until, *_names(filters))
+    whose.update((minute, project_id) for minute, project_id in waiting if back_to is None or minute >= back_to)
+    pieces = [
+        Piece(max(start, minute), min(until, minute + _WIDTHS["minute"]), project_id)
+        for minute, project_id in whose
+        if not project_id or (minute, "") not in whose
     ]
-    newest_first = sorted({*spans, *not_rolled_up}, reverse=True)
-    return await _of_bearable_size(conn, filters, Spans(newest_first, back_to))
+    return Pieces(sorted(pieces, reverse=True), back_to)
 
 
 _BUCKETS = """
-    SELECT r.bucket, sum(n.num)::bigint AS num
-    FROM unnest($4::timestamptz[], $5::timestamptz[]) AS s (since, until)
+    SELECT r.bucket, sum(r.num)::bigint AS num
+    FROM unnest($7::timestamptz[], $8::timestamptz[]) AS s (since, until)
         CROSS JOIN LATERAL (
-            SELECT * FROM traffic_rollups t
-            WHERE t.organization_id = $1 AND t.level = $2 AND t.width = $3
+            SELECT t.bucket, num_ended(t, $6::text[]) AS num FROM traffic_rollups t
+            WHERE t.organization_id = $1 AND t.level = $2 AND t.width = $9
               AND t.bucket >= s.since AND t.bucket < s.until
-              AND ($2 = 'model' OR t.project_id = ANY ($6::text[]))
-              AND ($7::text[] = '{}' OR t.model = ANY ($7)) AND ($8::text[] = '{}' OR t.adapter_id = ANY ($8))
+              AND ($2 = 'model' OR t.project_id = ANY (coalesce($3::text[], '{""}')))
+              AND ($4::text[] = '{}' OR t.model = ANY ($4)) AND ($5::text[] = '{}' OR t.adapter_id = ANY ($5))
         ) r
-        CROSS JOIN LATERAL (
-            SELECT CASE WHEN $9::text[] = '{}' THEN r.num_requests
-                        ELSE CASE WHEN 'stop' = ANY ($9) THEN r.num_stop ELSE 0 END
-                             + CASE WHEN 'length' = ANY ($9) THEN r.num_length ELSE 0 END
-                             + CASE WHEN 'abort' = ANY ($9) THEN r.num_cancelled ELSE 0 END
-                             + CASE WHEN 'error' = ANY ($9) THEN r.num_errors ELSE 0 END
-                   END AS num
-        ) n
-    GROUP BY r.bucket HAVING sum(n.num) > 0 ORDER BY r.bucket DESC
+    GROUP BY r.bucket HAVING sum(r.num) > 0 ORDER BY r.bucket DESC
 """
 
 
@@ -107,21 +109,11 @@ async def _newest(
 ) -> tuple[list[datetime.datetime], bool]:
     """Buckets within the spans, and whether there are more than these."""
     since = [_floor(span[0], _WIDTHS[width]) for span in spans]
+    until = [span[1] for span in spans]
     found: list[datetime.datetime] = []
     seen = 0
-    rows = await conn.fetch(
-        _BUCKETS,
-        filters.organization_id,
-        filters.level,
-        width,
-        since,
-        [span[1] for span in spans],
-        [""] if filters.project_ids is None else list(filters.project_ids),
-        list(filters.models),
-        list(filters.adapter_ids),
-        list(filters.finish_reasons),
-    )
-    for bucket, num in rows:
+    asked = (filters.organization_id, filters.level, *_names(filters), list(filters.finish_reasons))
+    for bucket, num in await conn.fetch(_BUCKETS, *asked, since, until, width):
         if seen >= num_needed:
             return found, True
         found.append(bucket)
@@ -129,34 +121,64 @@ async def _newest(
     return found, False
 
 
+def _names(filters: Filters) -> tuple[list[str] | None, list[str], list[str]]:
+    projects = None if filters.project_ids is None else list(filters.project_ids)
+    return projects, list(filters.models), list(filters.adapter_ids)
+
+
 def _floor(instant: datetime.datetime, size: datetime.timedelta) -> datetime.datetime:
     return _EPOCH + (instant - _EPOCH) // size * size
 
 
-# What the roll-ups do not have yet; of a queue that is behind, its newest part.
-_WAITING = """
-    SELECT DISTINCT q.minute
-    FROM (SELECT minute, organization_id FROM traffic_queue ORDER BY id DESC LIMIT 2000) q
-    WHERE q.organization_id = $1 AND q.minute >= date_trunc('minute', $2::timestamptz, 'UTC') AND q.minute < $3
+# num_beside: with those that the filters leave out.
+_WHOSE = """
+    SELECT r.bucket, r.project_id, sum(n.num)::bigint AS num, sum(r.num_requests)::bigint AS num_beside
+    FROM traffic_rollups r CROSS JOIN LATERAL (
+        SELECT CASE WHEN ($4::text[] = '{}' OR r.model = ANY ($4)) AND ($5::text[] = '{}' OR r.adapter_id = ANY ($5))
+                    THEN num_ended(r, $6::text[]) ELSE 0 END AS num
+    ) n
+    WHERE r.organization_id = $1 AND r.level = $2 AND r.width = 'minute' AND r.bucket = ANY ($7::timestamptz[])
+      AND ($3::text[] IS NULL OR r.project_id = ANY ($3))
+    GROUP BY 1, 2 HAVING sum(n.num) > 0
+    ORDER BY 1 DESC
 """
 _SIZES = """
-    SELECT r.bucket, sum(r.num_requests)::bigint FROM traffic_rollups r
-    WHERE r.organization_id = $1 AND r.level = $2 AND r.width = 'minute' AND r.project_id = ANY ($3::text[])
-      AND r.bucket = ANY ($4::timestamptz[])
-    GROUP BY 1
+    SELECT r.bucket, r.num_requests FROM traffic_rollups r
+    WHERE r.organization_id = $1 AND r.level = 'organization' AND r.width = 'minute' AND r.project_id = ''
+      AND r.bucket = ANY ($2::timestamptz[])
+"""
+# What the roll-ups do not have yet; of a queue that is behind, its newest part.
+_WAITING = """
+    SELECT DISTINCT q.minute, q.project_id
+    FROM (
+        SELECT minute, organization_id, project_id, model, adapter_id FROM traffic_queue ORDER BY id DESC LIMIT 2000
+    ) q
+    WHERE q.organization_id = $1 AND q.minute >= date_trunc('minute', $2::timestamptz, 'UTC') AND q.minute < $3
+      AND ($4::text[] IS NULL OR q.project_id = ANY ($4)) AND ($5::text[] = '{}' OR q.model = ANY ($5))
+      AND ($6::text[] = '{}' OR q.adapter_id = ANY ($6))
 """
 
 
-async def _of_bearable_size(conn: Connection, filters: Filters, found: Spans) -> Spans:
-    """As many of them as may be looked at for one page, and the newest in any case."""
-    level = "organization" if filters.project_ids is None else "project"
-    projects = [""] if filters.project_ids is None else list(filters.project_ids)
-    minutes = [_floor(since, _WIDTHS["minute"]) for since, _ in found.spans]
-    rows = await conn.fetch(_SIZES, filters.organization_id, level, projects, minutes)
-    sizes: dict[datetime.datetime, int] = {row[0]: row[1] for row in rows}
+async def _whose(
+    conn: Connection, filters: Filters, minutes: list[datetime.datetime], num_needed: int
+) -> tuple[set[tuple[datetime.datetime, str]], bool]:
+    """Whose requests some minutes have, newest first: of as many as may be looked at for one page, the newest in any
+    case, and whether these are fewer. A minute has "" for everybody where, of all of its requests, so many are asked
+    for that the first ones are found sooner without telling projects apart."""
+    level = "full" if filters.models or filters.adapter_ids else "project"
+    asked = (filters.organization_id, level, *_names(filters), list(filters.finish_reasons), minutes)
+    rows = await conn.fetch(_WHOSE, *asked)
+    sizes: dict[datetime.datetime, int] = {}
+    if filters.project_ids is None:
+        sizes = dict(tuple(row) for row in await conn.fetch(_SIZES, filters.organization_id, minutes))
+    num, num_beside = (sum(row[name] for row in rows) for name in ("num", "num_beside"))
+    is_for_everybody = filters.project_ids is None and num_needed * sum(sizes.values()) < num * num_beside
+    whose: set[tuple[datetime.datetime, str]] = set()
     num_left = MAX_LOOKED_AT
-    for number, minute in enumerate(minutes):
-        num_left -= sizes.get(minute, 0)
-        if num_left < 0 and number:
-            return Spans(found.spans[:number], minutes[number - 1])
-    return found
+    for minute, group in groupby(rows, lambda row: row["bucket"]):
+        theirs = {row["project_id"]: row["num_beside"] for row in group}
+        num_left -= sizes.get(minute, 0) if is_for_everybody else sum(theirs.values())
+        if num_left < 0 and whose:
+            return whose, True
+        whose.update((minute, project_id) for project_id in ([""] if is_for_everybody else theirs))
+    return whose, False

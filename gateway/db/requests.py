@@ -1,8 +1,5 @@
-"""Requests one by one, newest first, out of the ledger: their counts, times and cost, and nothing of their content.
-
-A query looks at a window of time, and within it at a bounded number of rows for each page, along an index: what is
-rarely found takes more pages, not more time. A row of the ledger is an attempt, or one prompt of several; what they
-come to together is the request.
+"""Requests one by one, out of the ledger: their counts, times and cost, and nothing of their content. A row of the
+ledger is an attempt, or one prompt of several; what they come to together is the request.
 """
 
 from __future__ import annotations
@@ -13,42 +10,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.db.request_spans import MAX_LOOKED_AT, OF_EACH_KEY, Filters, Spans, spans_with
-
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 LOOK_BACK = datetime.timedelta(days=92)
 """How far back a request is found by its id alone."""
-
-
-class RequestKey(msgspec.Struct, frozen=True):
-    """Where a request stands in the order of all."""
-
-    created_at: datetime.datetime
-    request_id: str
-
-
-class RequestQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Created from start up to end, and after `after` in the order of the list. project_ids None: the whole
-    organization; other lists: empty ones do not filter. finish_reasons: as the attempt's first record has it.
-
-    With project_ids no row of another project is looked at: neither a page's end nor its length tells of one."""
-
-    organization_id: str
-    start: datetime.datetime
-    end: datetime.datetime
-    after: RequestKey | None
-    limit: int
-    project_ids: Sequence[str] | None = None
-    models: Sequence[str] = ()
-    api_key_ids: Sequence[str] = ()
-    adapter_ids: Sequence[str] = ()
-    finish_reasons: Sequence[str] = ()
-
-    @property
-    def is_filtered(self) -> bool:
-        return any((self.models, self.api_key_ids, self.adapter_ids, self.finish_reasons))
 
 
 class RequestRow(msgspec.Struct, frozen=True):
@@ -78,84 +44,13 @@ class RequestRow(msgspec.Struct, frozen=True):
     finished_at: datetime.datetime
 
 
-class RequestsFound(msgspec.Struct, frozen=True):
-    """next_key: after which a next page begins, None where there is none."""
+class RequestPlace(msgspec.Struct, frozen=True):
+    """Where the ledger has a request."""
 
-    rows: list[RequestRow]
-    next_key: RequestKey | None
+    request_id: str
+    project_id: str
+    created_at: datetime.datetime
 
-
-# A row is billed in the month in which it was created or, where that was closed, in a later one: by their index, each
-# month's rows come in their order.
-_OF_ORGANIZATION = """
-    WITH seen AS MATERIALIZED (
-        SELECT c.*
-        FROM unnest($2::timestamptz[], $3::timestamptz[]) AS s (since, until)
-            CROSS JOIN LATERAL generate_series(month_of(s.since), month_of(now()), interval '1 month') AS m (period)
-            CROSS JOIN LATERAL (
-                SELECT l.request_id, l.created_at, l.project_id, l.api_key_id, l.model, l.adapter_id, l.finish_reason,
-                       l.attempt = 0 AND counts_as_request(l.kind, l.revision, l.request_id) AS is_request
-                FROM ledger l
-                WHERE l.organization_id = $1 AND l.period = m.period::date AND l.created_at >= s.since
-                  AND l.created_at < s.until AND l.created_at <= $4 AND (l.created_at, l.request_id) < ($4, $5)
-                ORDER BY l.created_at DESC, l.request_id DESC LIMIT $6
-            ) c
-        ORDER BY c.created_at DESC, c.request_id DESC LIMIT $6
-    ), found AS (
-        SELECT s.created_at, s.request_id, s.project_id FROM seen s
-        WHERE s.is_request
-          AND ($8::text[] = '{}' OR s.model = ANY ($8)) AND ($9::text[] = '{}' OR s.api_key_id = ANY ($9))
-          AND ($10::text[] = '{}' OR s.adapter_id = ANY ($10))
-          AND ($11::text[] = '{}' OR s.finish_reason = ANY ($11))
-        ORDER BY s.created_at DESC, s.request_id DESC LIMIT $7
-    )
-    SELECT f.created_at, f.request_id, f.project_id, e.is_cut, e.last_at, e.last_id
-    FROM (
-        SELECT (SELECT count(*) FROM seen) = $6 AS is_cut, o.created_at AS last_at, o.request_id AS last_id
-        FROM seen o ORDER BY o.created_at, o.request_id LIMIT 1
-    ) e LEFT JOIN found f ON true
-    ORDER BY f.created_at DESC, f.request_id DESC
-"""
-# What is older than the last row looked at of some project may have newer ones beside it: it is for a next page.
-_OF_PROJECTS = """
-    WITH looked_at AS MATERIALIZED (
-        SELECT c.*, row_number() OVER (PARTITION BY c.project_id ORDER BY c.created_at DESC, c.request_id DESC) AS place
-        FROM unnest($12::text[]) AS p (id)
-        CROSS JOIN LATERAL (
-            SELECT d.*
-            FROM unnest($2::timestamptz[], $3::timestamptz[]) AS s (since, until)
-                CROSS JOIN LATERAL (
-                    SELECT l.request_id, l.created_at, l.project_id, l.api_key_id, l.model, l.adapter_id,
-                           l.finish_reason,
-                           l.attempt = 0 AND counts_as_request(l.kind, l.revision, l.request_id) AS is_request
-                    FROM ledger l
-                    WHERE l.project_id = p.id AND l.organization_id = $1 AND l.created_at >= s.since
-                      AND l.created_at < s.until AND l.created_at <= $4 AND (l.created_at, l.request_id) < ($4, $5)
-                    ORDER BY l.created_at DESC, l.request_id DESC LIMIT $6
-                ) d
-            ORDER BY d.created_at DESC, d.request_id DESC LIMIT $6
-        ) c
-    ), border AS (
-        SELECT created_at, request_id FROM looked_at WHERE place = $6
-        ORDER BY created_at DESC, request_id DESC LIMIT 1
-    ), seen AS MATERIALIZED (
-        SELECT a.* FROM looked_at a LEFT JOIN border b ON true
-        WHERE b.request_id IS NULL OR (a.created_at, a.request_id) >= (b.created_at, b.request_id)
-    ), found AS (
-        SELECT s.created_at, s.request_id, s.project_id FROM seen s
-        WHERE s.is_request
-          AND ($8::text[] = '{}' OR s.model = ANY ($8)) AND ($9::text[] = '{}' OR s.api_key_id = ANY ($9))
-          AND ($10::text[] = '{}' OR s.adapter_id = ANY ($10))
-          AND ($11::text[] = '{}' OR s.finish_reason = ANY ($11))
-        ORDER BY s.created_at DESC, s.request_id DESC LIMIT $7
-    )
-    SELECT f.created_at, f.request_id, f.project_id, e.is_cut, e.last_at, e.last_id
-    FROM (
-        SELECT EXISTS (SELECT FROM border) AS is_cut, o.created_at AS last_at, o.request_id AS last_id
-        FROM seen o ORDER BY o.created_at, o.request_id LIMIT 1
-    ) e LEFT JOIN found f ON true
-    ORDER BY f.created_at DESC, f.request_id DESC
-"""
 
 # Every prompt and attempt of a request has its instant.
 _WHOLE = """
@@ -193,69 +88,13 @@ _WHOLE = """
 """
 
 
-async def list_requests(conn: Connection, query: RequestQuery, *, scan_limit: int | None = None) -> RequestsFound:
-    """Newest first. Fewer rows than the limit with a next key: those that were looked at are behind it. scan_limit:
-    rows of the ledger to look at, of each project where they are named."""
-    after = query.after or RequestKey(query.end, "")
-    found_in = Spans([(query.start, query.end)], None)
-    if query.is_filtered:
-        query = await _with_projects_of_keys(conn, query)
-        found_in = await _spans(conn, query, after)
-        scan_limit = scan_limit or MAX_LOOKED_AT
-    since, until = [span[0] for span in found_in.spans], [span[1] for span in found_in.spans]
-    values: list[object] = [query.organization_id, since, until, after.created_at, after.request_id]
-    values += [scan_limit or 4 * query.limit, query.limit + 1, list(query.models), list(query.api_key_ids)]
-    values += [list(query.adapter_ids), list(query.finish_reasons)]
-    if query.project_ids is None:
-        found = await conn.fetch(_OF_ORGANIZATION, *values)
-    else:
-        found = await conn.fetch(_OF_PROJECTS, *values, list(query.project_ids))
-    keys = [row for row in found if row["request_id"] is not None]
-    shown = keys[: query.limit]
-    next_key = None
-    if len(keys) > query.limit:
-        next_key = RequestKey(shown[-1]["created_at"], shown[-1]["request_id"])
-    elif found and found[0]["is_cut"]:
-        next_key = RequestKey(found[0]["last_at"], found[0]["last_id"])
-    elif found_in.back_to is not None:
-        next_key = RequestKey(found_in.back_to, "")
-    if not shown:
-        return RequestsFound([], next_key)
-    instants = [row["created_at"] for row in shown]
-    ids, projects = [row["request_id"] for row in shown], [row["project_id"] for row in shown]
-    rows = await conn.fetch(_WHOLE, query.organization_id, ids, projects, instants, min(instants), max(instants))
-    return RequestsFound([RequestRow(**row) for row in rows], next_key)
-
-
-async def _spans(conn: Connection, query: RequestQuery, after: RequestKey) -> Spans:
-    filters = Filters(
-        organization_id=query.organization_id,
-        project_ids=query.project_ids,
-        models=query.models,
-        adapter_ids=query.adapter_ids,
-        finish_reasons=query.finish_reasons,
-    )
-    # Others of the very instant come before `after` where it has an id; no key is before one without.
-    until = min(query.end, after.created_at + datetime.timedelta(microseconds=1 if after.request_id else 0))
-    num_needed = (query.limit + 1) * (OF_EACH_KEY if query.api_key_ids else 1)
-    return await spans_with(conn, filters, query.start, until, num_needed)
-
-
-_PROJECTS_OF_KEYS = "SELECT id, project_id FROM api_keys WHERE organization_id = $1 AND id = ANY ($2::text[])"
-
-
-async def _with_projects_of_keys(conn: Connection, query: RequestQuery) -> RequestQuery:
-    """Only the projects whose keys are asked for, where all of them are known."""
-    if not query.api_key_ids:
-        return query
-    rows = await conn.fetch(_PROJECTS_OF_KEYS, query.organization_id, list(query.api_key_ids))
-    projects: dict[str, str | None] = {row["id"]: row["project_id"] for row in rows}
-    if projects.keys() != set(query.api_key_ids):
-        return query
-    wanted = [
-        each for each in dict.fromkeys(projects.values()) if query.project_ids is None or each in query.project_ids
-    ]
-    return msgspec.structs.replace(query, project_ids=wanted)
+async def whole_requests(conn: Connection, organization_id: str, places: Sequence[RequestPlace]) -> list[RequestRow]:
+    """In the order of their places."""
+    if not places:
+        return []
+    ids, projects, instants = ([getattr(place, name) for place in places] for name in RequestPlace.__struct_fields__)
+    rows = await conn.fetch(_WHOLE, organization_id, ids, projects, instants, min(instants), max(instants))
+    return [RequestRow(**row) for row in rows]
 
 
 _FIND = """
@@ -271,9 +110,9 @@ async def find_request(conn: Connection, organization_id: str, request_id: str) 
     found = await conn.fetchrow(_FIND, organization_id, request_id, LOOK_BACK)
     if found is None:
         return None
-    at, project_id = found["created_at"], found["project_id"]
-    row = await conn.fetchrow(_WHOLE, organization_id, [request_id], [project_id], [at], at, at)
-    return RequestRow(**row) if row else None
+    place = RequestPlace(request_id, found["project_id"], found["created_at"])
+    rows = await whole_requests(conn, organization_id, [place])
+    return rows[0] if rows else None
 
 
 class AttemptRow(msgspec.Struct, frozen=True):

@@ -76,5 +76,18 @@ ORDER BY bucket;
 
 CREATE INDEX traffic_rollups_by_model ON traffic_rollups_model (organization_id, width, model, bucket);
 CREATE INDEX traffic_rollups_by_adapter ON traffic_rollups_model (organization_id, width, adapter_id, bucket);
+-- Whose requests a minute has.
+CREATE INDEX traffic_rollups_project_by_minute ON traffic_rollups_project_minute (organization_id, bucket);
+CREATE INDEX traffic_rollups_full_by_minute ON traffic_rollups_full_minute (organization_id, bucket);
 
 DROP TABLE traffic_rollups_before;
+
+-- Of the requests of a row those that ended in one of these ways; in any, where there is none of them.
+CREATE FUNCTION num_ended(sums traffic_rollups, finish_reasons text[]) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN finish_reasons = '{}' THEN sums.num_requests
+                ELSE CASE WHEN 'stop' = ANY (finish_reasons) THEN sums.num_stop ELSE 0 END
+                     + CASE WHEN 'length' = ANY (finish_reasons) THEN sums.num_length ELSE 0 END
+                     + CASE WHEN 'abort' = ANY (finish_reasons) THEN sums.num_cancelled ELSE 0 END
+                     + CASE WHEN 'error' = ANY (finish_reasons) THEN sums.num_errors ELSE 0 END
+           END
+$$;

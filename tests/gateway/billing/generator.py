@@ -22,8 +22,9 @@ WRITES_PER_DAY = 4
 MINUTES_PER_WRITE, MINUTES_OF_LAST = 24, 1440 // WRITES_PER_DAY
 """Minutes with usage: of each part of a day at most, and of the last part of all, which has every one."""
 
-# Part of a day's share, in minutes all over that part. Times until the first token span 15 buckets of the roll-ups
-# and those per token 6; one request in ten ends for another reason than its end.
+# Part of a day's share, in minutes all over that part, in the order in which gateways would write it. Times until the
+# first token span 15 buckets of the roll-ups and those per token 6; one request in ten ends for another reason than its
+# end.
 _INSERT = """
     INSERT INTO ledger (
         request_id, attempt, revision, kind, organization_id, project_id, api_key_id, endpoint, model,
@@ -50,6 +51,7 @@ _INSERT = """
                        * (interval '1 day' / $8::integer))
                    + n % 59999 * interval '1 ms' AS at
     ) x
+    ORDER BY x.at
 """
 
 

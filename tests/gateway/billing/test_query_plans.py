@@ -13,8 +13,7 @@ import asyncpg
 import httpx
 import pytest
 
-from gateway.db import exports, traffic, usage, usage_sums
-from gateway.db import requests as request_rows
+from gateway.db import exports, request_list, request_spans, traffic, usage, usage_sums
 from gateway.db.pool import Database
 from tests.gateway.admin_server import serve_admin
 from tests.gateway.billing.generator import DAYS, Generated, generate
@@ -100,13 +99,26 @@ async def test_a_month_by_day_project_and_model_comes_fast_from_sums_alone(
         sums, times = f"traffic_rollups_{level}_{width}", f"traffic_times_{level}_{width}"
         assert set(re.findall(r"(?:ledger|traffic)_\w+", plan)) <= {sums, f"{sums}_pkey", times, f"{times}_pkey"}, plan
         assert width == "day" or {f"{sums}_pkey", f"{times}_pkey"} <= set(plan.split()), plan
-    window = (made.organization_id, [made.start], [made.end], made.end, "", 80, 21, [], [], [], [])
-    for sql, of_projects, index in (
-        (request_rows._OF_ORGANIZATION, (), "_organization_id_period_created_at"),
-        (request_rows._OF_PROJECTS, (["proj_7"],), "_project_id_created_at"),
+    by_project, by_period = "_project_id_created_at", "_organization_id_period_created_at"
+    window = (made.organization_id, made.start, made.end, made.end, "", 80, 21)
+    piece, fits = ([made.start], [made.start + datetime.timedelta(minutes=1)]), (made.end, "", 21, ["base"], [], [], [])
+    for sql, values, index in (
+        (request_list._OF_ORGANIZATION, window, by_period),
+        (request_list._OF_PROJECTS, (*window, ["proj_7"]), by_project),
+        (request_list._FITTING, (made.organization_id, *piece, ["proj_7"], *fits), by_project),
+        (request_list._FITTING_OF_ALL, (made.organization_id, *piece, *fits), by_period),
     ):
-        plan = await explain(conn, sql, *window, *of_projects)
+        plan = await explain(conn, sql, *values)
         assert of_the_month not in plan and f"{made.start:%Y%m%d}{index}" in plan, plan
+    for level, projects, index in (
+        ("project", None, "project_by_minute"),
+        ("full", None, "full_by_minute"),
+        ("full", ["proj_7"], "full_minute_pkey"),
+    ):
+        plan = await explain(
+            conn, request_spans._WHOSE, made.organization_id, level, projects, ["base"], [], [], [made.start]
+        )
+        assert set(re.findall(r"traffic_\w+", plan)) == {f"traffic_rollups_{level}_minute", f"traffic_rollups_{index}"}
     plan = await explain(conn, usage._LIST, "proj_7", 20)
     assert of_the_month not in plan, plan
     month = made.start.date()

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.db.pool import Database
-from gateway.db.requests import RequestQuery, list_requests
+from gateway.db.request_list import RequestQuery, list_requests
 from gateway.db.usage import UsageEvent
 from tests.conftest import with_database
 from tests.gateway.admin_server import AdminServer, serve_admin
