@@ -96,9 +96,11 @@ async def test_a_month_by_day_project_and_model_comes_fast_from_sums_alone(
         end = made.start + datetime.timedelta(days=1)
         values = (made.organization_id, level, width, made.start, end, projects)
         plan = await explain(conn, traffic._SUMS, *values, [], ["model"], False, [], None, None, True)
-        sums, times = f"traffic_rollups_{level}_{width}", f"traffic_times_{level}_{width}"
-        assert set(re.findall(r"(?:ledger|traffic)_\w+", plan)) <= {sums, f"{sums}_pkey", times, f"{times}_pkey"}, plan
-        assert width == "day" or {f"{sums}_pkey", f"{times}_pkey"} <= set(plan.split()), plan
+        assert set(re.findall(r" on (\w+) [rc]\b", plan)) == {
+            f"traffic_rollups_{level}_{width}",
+            f"traffic_times_{level}_{width}",
+        }
+        assert width == "day" or "Seq Scan on traffic" not in plan, plan
     by_project, by_period = "_project_id_created_at", "_organization_id_period_created_at"
     window = (made.organization_id, made.start, made.end, made.end, "", 80, 21)
     piece, fits = ([made.start], [made.start + datetime.timedelta(minutes=1)]), (made.end, "", 21, ["base"], [], [], [])
