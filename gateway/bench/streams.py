@@ -110,7 +110,8 @@ async def used_us(installation: Installation, requests: Sequence[bytes], rate: f
 
 
 async def overhead(installation: Installation, args: argparse.Namespace, rng: random.Random) -> dict[str, Any]:
-    """One token through the gateway and one from the engine itself, in turn and far apart. Latencies in ms."""
+    """One token through the gateway and one from the engine itself, in turn: in a row, and apart, where whoever wakes
+    up has cold caches. Latencies in ms."""
     tokenizer = Tokenizer.from_folder(args.model_dir)
     direct = EngineBackend(
         installation.engine_endpoint,
@@ -124,32 +125,35 @@ async def overhead(installation: Installation, args: argparse.Namespace, rng: ra
     connection = await connect("127.0.0.1", installation.ports[0])
     request = post(PATH, installation.keys[0], chat(rng, 1, stream=False))
     token_ids = tokenizer.encode_text(chat(rng, 1, stream=False).decode())
-    through_s, direct_s = [], []
+
+    async def latencies_s(gap_s: float, name: str) -> tuple[float, float]:
+        await asyncio.sleep(gap_s)
+        started_s = time.perf_counter()
+        await connection.ask(request)
+        asked_s = time.perf_counter()
+        await asyncio.sleep(gap_s)
+        began_s = time.perf_counter()
+        await _one_token(direct, token_ids, name)
+        return asked_s - started_s, time.perf_counter() - began_s
+
+    found: dict[str, Any] = {"calls": args.calls}
     try:
         while not direct.health().ready:  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.05)
-        for number in range(args.calls + args.calls // 10):
-            await asyncio.sleep(1 / args.low_rate)
-            started_s = time.perf_counter()
-            await connection.ask(request)
-            asked_s = time.perf_counter()
-            await asyncio.sleep(1 / args.low_rate)
-            began_s = time.perf_counter()
-            await _one_token(direct, token_ids, f"direct-{number}")
-            through_s.append(asked_s - started_s)
-            direct_s.append(time.perf_counter() - began_s)
+        for name, gap_s in (("in_a_row", 0.0), ("apart", 1 / args.low_rate)):
+            pairs = [await latencies_s(gap_s, f"{name}-{number}") for number in range(args.calls + args.calls // 10)]
+            through_s, direct_s = map(list, zip(*pairs[args.calls // 10 :], strict=True))
+            found[name] = {
+                "through_ms_p50": quantile_ms(through_s, 0.5, digits=3),
+                "direct_ms_p50": quantile_ms(direct_s, 0.5, digits=3),
+                "overhead_ms_p50": quantile_ms(
+                    [through - alone for through, alone in zip(through_s, direct_s, strict=True)], 0.5, digits=3
+                ),
+            }
     finally:
         connection.close()
         await direct.stop()
-    warm = slice(args.calls // 10, None)
-    return {
-        "calls": args.calls,
-        "through_ms_p50": quantile_ms(through_s[warm], 0.5, digits=3),
-        "direct_ms_p50": quantile_ms(direct_s[warm], 0.5, digits=3),
-        "overhead_ms_p50": quantile_ms(
-            [a - b for a, b in zip(through_s[warm], direct_s[warm], strict=True)], 0.5, digits=3
-        ),
-    }
+    return found
 
 
 async def _one_token(backend: EngineBackend, token_ids: list[int], request_id: str) -> None:
@@ -203,7 +207,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--rate", type=float, default=20.0, help="requests per second while processor time is measured")
     add("--seconds", type=float, default=10.0, help="of each measurement of processor time")
     add("--calls", type=int, default=200, help="of one token, to find the overhead")
-    add("--low-rate", type=float, default=20.0, help="of those, per second")
+    add("--low-rate", type=float, default=20.0, help="of those that come apart, per second")
     add("--tenants", type=int, default=10, help="keys that the requests use in turn")
     add("--seed", type=int, default=0, help="of the prompts")
     add("--json", action="store_true", help="one JSON object instead of lines")
@@ -216,8 +220,12 @@ def lines(found: dict[str, Any]) -> list[str]:
     told = [
         f"{found['us_per_request']} us of processor time for a chat of 1 kB and {found['chunks']} chunks: "
         f"{found['us_per_request_of_1_chunk']} us with one chunk, and {found['us_per_chunk']} us for each more",
-        f"one token: {found['through_ms_p50']} ms through the gateway, {found['direct_ms_p50']} ms from the engine; "
-        f"{found['overhead_ms_p50']} ms between them (p50 of {found['calls']})",
+        *(
+            f"one token, {name.replace('_', ' ')}: {each['through_ms_p50']} ms through the gateway, "
+            f"{each['direct_ms_p50']} ms from the engine; {each['overhead_ms_p50']} ms between them "
+            f"(p50 of {found['calls']})"
+            for name, each in ((name, found[name]) for name in ("in_a_row", "apart"))
+        ),
     ]
     for name in ("rooms", "functions"):
         told.append(f"{name}, by share of that time:")
