@@ -4,24 +4,20 @@ import { Button } from "../../components/button.js";
 import { ErrorBox } from "../../components/feedback.js";
 import { Select, TextArea, TextField } from "../../components/form.js";
 import { Time } from "../../components/numbers.js";
-import { whole } from "../../lib/checks.js";
+import { exactly } from "../../lib/format.js";
 import { html, useState } from "../../lib/html.js";
 import { useProjects } from "../../lib/projects.js";
 import { setQuery, useLocation } from "../../lib/router.js";
+import { checkSampling } from "../../lib/sampling.js";
 import { can, isMember } from "../../lib/session.js";
 import { forget, paste } from "./key.js";
 
 const NUMBERS = [
-  ["temperature", "Temperature", "0 to 2"], ["top_p", "Top p", "Above 0, to 1"], ["max_tokens", "Max tokens", "Of the answer"], ["seed", "Seed", "The same one, the same answer"],
+  ["temperature", "Temperature", "0 to 2"], ["top_p", "Top p", "0 to 1"], ["max_tokens", "Max tokens", "Of the answer"], ["seed", "Seed", "The same one, the same answer"],
 ];
 
-const number = (text) => (Number.isNaN(Number(text)) ? "It must be a number." : undefined);
-const CHECKS = {
-  temperature: number,
-  top_p: number,
-  max_tokens: (text) => whole(text, { min: 1 }),
-  seed: (text) => whole(text, { min: Number.MIN_SAFE_INTEGER }),
-};
+const MAX_STOPS = 4;
+const MAX_STOP_CHARS = 1024;
 
 /** {values, set, problem, fields}: fields are those of the request's body; problem: by the name of what is wrong. */
 export function useSettings() {
@@ -29,16 +25,12 @@ export function useSettings() {
   const [texts, setTexts] = useState({ system: "", schema: "" });
   const values = { ...texts, ...Object.fromEntries([...NUMBERS.map(([name]) => name), "stop"].map((name) => [name, query.get(name) ?? ""])) };
   const set = (name, value) => (name in texts ? setTexts((was) => ({ ...was, [name]: value })) : setQuery({ [name]: value }));
-  const problem = {};
-  const fields = {};
-  for (const [name] of NUMBERS) {
-    if (values[name].trim() === "") continue;
-    fields[name] = Number(values[name]);
-    const complaint = CHECKS[name](values[name]);
-    if (complaint) problem[name] = complaint;
-  }
+  const problem = checkSampling(values);
+  const fields = Object.fromEntries(NUMBERS.filter(([name]) => values[name].trim() !== "").map(([name]) => [name, Number(values[name])]));
   const stop = values.stop.split("\n").filter(Boolean);
   if (stop.length) fields.stop = stop;
+  if (stop.length > MAX_STOPS) problem.stop = `At most ${MAX_STOPS} texts, one a line.`;
+  else if (stop.some((text) => text.length > MAX_STOP_CHARS)) problem.stop = `Each is at most ${exactly(MAX_STOP_CHARS)} characters long.`;
   if (values.schema.trim()) {
     try {
       const schema = JSON.parse(values.schema);
