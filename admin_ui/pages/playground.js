@@ -12,7 +12,7 @@ import { useKept } from "./playground/kept.js";
 import { needKey, useKey } from "./playground/key.js";
 import { useModels } from "./playground/models.js";
 import { Pane } from "./playground/pane.js";
-import { Settings, useSettings } from "./playground/settings.js";
+import { Access, Settings, useSettings } from "./playground/settings.js";
 
 export default function Playground() {
   const { query } = useLocation();
@@ -71,7 +71,8 @@ export default function Playground() {
         <${ErrorBox} error=${error} what="make a key" />
         <${Composer} text=${text} onText=${setText} busy=${busy} onSend=${send} onStop=${stop} hint=${hintOf(mayCall, projectId, isWrong)} />
       </div>
-      <${Settings} settings=${settings} projectId=${projectId} access=${access} error=${problem} onProject=${(id) => (clear(), setQuery({ project: id, model: null, with: null }))} />
+      <${Access} projectId=${projectId} access=${access} onProject=${(id) => (clear(), setQuery({ project: id, model: null, with: null }))} />
+      <${Settings} settings=${settings} error=${problem} />
     </div>
   <//>`;
 }

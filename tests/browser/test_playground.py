@@ -157,6 +157,27 @@ async def test_a_long_model_is_shown_to_its_end(visit: Visit, browser_house: Bro
     assert await watched.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+async def test_on_a_phone_the_tenant_comes_first_and_settings_last(visit: Visit, browser_house: BrowserHouse) -> None:
+    watched = await visit(mode="phone")
+
+    async def places() -> list[str]:
+        found = {}
+        for name, shown in (
+            ("tenant", watched.page.get_by_label("Tenant", exact=True)),
+            ("chat", watched.page.get_by_role("log")),
+            ("temperature", watched.page.get_by_label("Temperature")),
+        ):
+            box = await shown.bounding_box()
+            assert box is not None
+            found[name] = box["y"]
+        return sorted(found, key=found.__getitem__)
+
+    await watched.open("playground")
+    assert await places() == ["tenant", "chat", "temperature"]
+    await watched.open(f"playground?project={browser_house.projects['acme']}")
+    assert await places() == ["chat", "tenant", "temperature"]
+
+
 async def test_who_makes_no_keys_pastes_one(visit: Visit, browser_house: BrowserHouse) -> None:
     watched = await visit(VIEWER)
     page = watched.page

@@ -42,10 +42,9 @@ export function useSettings() {
   return { values, set, problem, fields };
 }
 
-export function Settings({ settings: { values, set, problem }, projectId, access, error, onProject }) {
+export function Settings({ settings: { values, set, problem }, error }) {
   const bind = (name) => ({ name, value: values[name], onValue: (value) => set(name, value), error: problem[name] ?? (error?.param === name ? error.message : undefined) });
   return html`<aside class="play-settings stack" aria-label="Settings">
-    <${Access} projectId=${projectId} access=${access} onProject=${onProject} />
     <${TextArea} ...${bind("system")} label="System prompt" rows=${3} placeholder="The model's own" />
     <div class="field-grid">${NUMBERS.map(([name, label, hint]) => html`<${TextField} key=${name} ...${bind(name)} label=${label} hint=${hint} inputmode="decimal" autocomplete="off" placeholder="default" />`)}</div>
     <${TextArea} ...${bind("stop")} label="Stop at" hint="One text a line, at most four." rows=${1} placeholder="nothing" />
@@ -56,7 +55,8 @@ export function Settings({ settings: { values, set, problem }, projectId, access
   </aside>`;
 }
 
-function Access({ projectId, access, onProject }) {
+/** Which tenant is called, and with which key. */
+export function Access({ projectId, access, onProject }) {
   const projects = (useProjects() ?? []).filter(({ status }) => status !== "archived");
   const mayMake = projectId !== null && can("keys.write", projectId);
   const [pasting, setPasting] = useState(false);
@@ -70,7 +70,7 @@ function Access({ projectId, access, onProject }) {
     setPasting(false);
   };
   const showPaste = !access && (pasting || (!mayMake && (projectId !== null || isMember())));
-  return html`<div class="stack play-access">
+  return html`<section class="stack play-access" aria-label="Tenant and key">
     ${!isMember() && html`<${Select} label="Tenant" hint="Its adapters can be called, and it is charged." value=${projectId ?? ""} onValue=${onProject} options=${[["", "Choose a tenant"], ...projects.map(({ id, name }) => [id, name])]} />`}
     ${access
       ? html`<p class="hint">Calls with ${access.id ? "a key made for this page" : "the key you pasted"}, <code>${access.shown}</code>${access.expiresAt ? html`, until <${Time} at=${access.expiresAt} />` : ""}, which is kept in memory only. <button type="button" class="link" onClick=${() => forget(access).then(() => setError(null), setError)}>${access.id ? "Revoke it" : "Forget it"}</button></p>`
@@ -80,5 +80,5 @@ function Access({ projectId, access, onProject }) {
       <${TextField} label="API key" type="password" value=${typed} onValue=${type} autocomplete="off" hint=${mayMake ? "It is kept in this page's memory only." : "Your role makes no keys here: paste one. It is kept in this page's memory only."} />
       <div class="row"><${Button} type="submit">Use this key<//>${mayMake && html`<${Button} kind="quiet" onClick=${() => setPasting(false)}>Make one<//>`}</div>
     </form>`}
-  </div>`;
+  </section>`;
 }
