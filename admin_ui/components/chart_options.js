@@ -5,6 +5,9 @@ import uPlot from "../vendor/uPlot.esm.js";
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 const date = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
 
+/** Of the widest label of the time axis, whose last one stands on the right edge. */
+const HALF_LABEL_PX = 24;
+
 /** Each series on top of those before it. */
 export function stacked(columns) {
   const below = Array(columns[0]?.length ?? 0).fill(0);
@@ -40,7 +43,7 @@ export function options({ width, height, kind, shown, zoom, step, colours, ink, 
   return {
     width,
     height,
-    padding: [8, 8, 0, 0],
+    padding: [8, HALF_LABEL_PX, 0, 0],
     legend: { show: false },
     cursor: {
       y: false,

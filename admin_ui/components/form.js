@@ -17,9 +17,10 @@ export function useForm(initial, send, check = () => ({})) {
   const [tried, setTried] = useState(false);
   const [busy, setBusy] = useState(false);
   const complaints = (values) => Object.fromEntries(Object.entries(check(values)).filter(([, complaint]) => complaint));
+  const fieldOf = (problem) => problem?.param?.split(/[.[]/).find((part) => part in values); // "destination.path" is at "path"
   const set = (name, value) => {
     setValues((was) => ({ ...was, [name]: value }));
-    setProblem((was) => (was?.param === name ? null : was));
+    setProblem((was) => (fieldOf(was) === name ? null : was));
   };
   const submit = async (event) => {
     event?.preventDefault();
@@ -42,7 +43,7 @@ export function useForm(initial, send, check = () => ({})) {
       setBusy(false);
     }
   };
-  const field = problem?.param?.split(/[.[]/).find((part) => part in values); // "destination.path" is at "path"
+  const field = fieldOf(problem);
   const isField = field !== undefined;
   const errors = { ...(isField && { [field]: problem.message }), ...(tried && complaints(values)) };
   const bind = (name) => ({ name, value: values[name], onValue: (value) => set(name, value), error: errors[name] });

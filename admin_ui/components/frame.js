@@ -45,7 +45,7 @@ export function Frame({ place, children }) {
     <nav class="dock" aria-label="Places">
       ${entries.slice(0, NUM_IN_BAR).map(link)}
       ${rest.length > 0 &&
-      html`<${Menu} label="More places" look="rail-link" align="end" up items=${rest.map(([title, href, icon]) => ({ title, href, icon }))} button=${html`<${Icon} name="more" size=${18} /><span>More</span>`} />`}
+      html`<${Menu} label="More places" look="rail-link" align="end" up isHere=${rest.some(isHere)} items=${rest.map((entry) => ({ title: entry[0], href: entry[1], icon: entry[2], isHere: isHere(entry) }))} button=${html`<${Icon} name="more" size=${18} /><span>More</span>`} />`}
     </nav>
     ${entries.map((entry) => html`<${PlaceKey} key=${entry[1]} entry=${entry} />`)}
     ${helping && html`<${Help} onClose=${() => help(false)} />`}

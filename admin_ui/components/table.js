@@ -9,7 +9,7 @@
 
 import { copy } from "../lib/clipboard.js";
 import { csv } from "../lib/csv.js";
-import { html, useMemo } from "../lib/html.js";
+import { html, useEffect, useMemo, useRef } from "../lib/html.js";
 import { useQuery } from "../lib/router.js";
 import { Button } from "./button.js";
 import { Empty, ErrorBox, Skeleton } from "./feedback.js";
@@ -21,14 +21,16 @@ const NUMERIC = new Set(["count", "tokens", "ms", "seconds", "percent", "bytes",
 
 /**
  * name: of the table, for its values in the URL, where a page has several. label: for screen readers. rows undefined:
- * loading. rowKey(row), by default row.id. href(row): where a click on the row leads. sorted: how it is at first, "-cost"
- * for descending; leave it out to keep the server's order. filter false: no box for it. hasMore, more: of useList.
- * tools: more controls beside the filter. empty: instead of an empty table.
+ * loading. rowKey(row), by default row.id. current: the key of the row that is looked at, which is brought into sight.
+ * href(row): where a click on the row leads. sorted: how it is at first, "-cost" for descending; leave it out to keep
+ * the server's order. filter false: no box for it. hasMore, more: of useList. tools: more controls beside the filter.
+ * empty: instead of an empty table.
  */
 export function Table({
   name = "", label, columns, rows, rowKey = (row) => row.id, href, sorted = "", filter = true, loading, error, reload,
-  hasMore = false, more, empty, tools, what = "load this table",
+  hasMore = false, more, empty, tools, what = "load this table", current = null,
 }) {
+  const box = useRef(null);
   const prefix = name && `${name}.`;
   const [sort, setSort] = useQuery(`${prefix}sort`, sorted);
   const [wanted, setWanted] = useQuery(`${prefix}q`, "");
@@ -37,6 +39,8 @@ export function Table({
     () => ordered(matching(rows ?? [], shownColumns, wanted), shownColumns, sort),
     [rows, columns, wanted, sort],
   );
+
+  useEffect(() => box.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" }), [current, rows === undefined]);
 
   if (rows === undefined) return error ? html`<${ErrorBox} error=${error} what=${what} retry=${reload} />` : html`<${Skeleton} lines=${6} />`;
   if (rows.length === 0 && !error) return empty ?? html`<${Empty} title="Nothing here yet" />`;
@@ -54,7 +58,7 @@ export function Table({
       <${Button} kind="quiet" small icon="copy" label="Copy as CSV" onClick=${() => copyAsCsv(shownColumns, shown)} />
     </div>`}
     <${ErrorBox} error=${error} what=${what} retry=${reload} />
-    <div class="table-scroll" tabindex="0" role="region" aria-label=${label}>
+    <div class="table-scroll" ref=${box} tabindex="0" role="region" aria-label=${label}>
       <table class="table" aria-busy=${loading || undefined}>
         <caption class="visually-hidden">${label}</caption>
         <thead>
@@ -62,7 +66,7 @@ export function Table({
         </thead>
         <tbody>
           ${shown.map(
-            (row) => html`<tr key=${rowKey(row)} class=${href ? "is-link" : ""}>
+            (row) => html`<tr key=${rowKey(row)} class=${href ? "is-link" : ""} aria-current=${rowKey(row) === current || undefined}>
               ${shownColumns.map((column, place) => html`<td key=${column.key} class=${cellClass(column)} data-title=${column.title} data-first=${place === 0 || undefined}>
                 ${place === 0 && href ? html`<a class="row-link" href=${href(row)}>${cell(column, row)}</a>` : cell(column, row)}
               </td>`)}

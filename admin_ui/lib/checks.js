@@ -1,12 +1,33 @@
 // What is wrong with what was typed, as a sentence for its field; undefined where it is right.
 
+const MODEL_NAME = /^[a-z0-9][a-z0-9._-]{0,63}$/;
+const NUMBER = /^[-+]?(\d+\.?\d*|\.\d+)$/;
 const EMAIL = /^[^\s@<>"`\\]+@[^\s@<>"`\\]+$/;
 
 export const given = (text, sentence) => (String(text).trim() ? undefined : sentence);
 
 export const named = (text) => given(text, "Give it a name.");
 
+/** What an adapter or an alias may be called. */
+export const modelName = (text) => named(text) ?? (MODEL_NAME.test(text) ? undefined
+  : "The name begins with a letter or digit and goes on with lower-case letters, digits, dots, dashes and underlines, at most 64, such as support-bot.");
+
 export const address = (text) => given(text, "Give an e-mail address.") ?? (EMAIL.test(text.trim()) ? undefined : "That is no e-mail address, such as ann@example.com.");
+
+/** An address of the web, without a user's name in it. */
+export function webAddress(text) {
+  const { protocol, username, password } = URL.canParse(text.trim()) ? new URL(text.trim()) : {};
+  return ["http:", "https:"].includes(protocol) && !username && !password ? undefined : "Give an address that begins with https:// or http://, such as https://example.com, without a user name.";
+}
+
+/** A number of this range. Empty is none, which is right. */
+export function number(text, { min, max }) {
+  if (String(text).trim() === "") return undefined;
+  if (!NUMBER.test(String(text).trim())) return "Give a number, such as 0.5.";
+  const value = Number(text);
+  if (value < min) return `It is at least ${min}.`;
+  return value > max ? `It is at most ${max}.` : undefined;
+}
 
 /** A whole number of this range. Empty is none: right where it is optional. */
 export function whole(text, { min = 0, max = Number.MAX_SAFE_INTEGER, optional = false } = {}) {

@@ -11,7 +11,7 @@ import { useApi } from "../lib/data.js";
 import { count } from "../lib/format.js";
 import { html, useMemo } from "../lib/html.js";
 import { useProjectId, useProjectNames } from "../lib/projects.js";
-import { can } from "../lib/session.js";
+import { can, useSession } from "../lib/session.js";
 import { useRange } from "../lib/time.js";
 import { Alerts } from "./overview/alerts.js";
 import { Engines } from "./overview/engines.js";
@@ -97,10 +97,10 @@ function Pictures({ rows }) {
 }
 
 function NoTraffic({ range }) {
-  const model = useApi(can("organization.read") ? "/status" : null).data?.model ?? "MODEL";
+  const { who } = useSession();
   const command = `curl ${window.location.origin}/v1/chat/completions \\
   -H "Authorization: Bearer $LORIKEET_API_KEY" -H "Content-Type: application/json" \\
-  -d '{"model": "${model}", "messages": [{"role": "user", "content": "Hello"}]}'`;
+  -d '{"model": "${who.model}", "messages": [{"role": "user", "content": "Hello"}]}'`;
   return html`<${Empty} icon="bolt" title="No requests in the ${range.label.toLowerCase()}" command=${command}
     action=${html`<${Button} kind="primary" icon="playground" href="/admin/playground">Open the playground<//>`}>
     The first one shows here within seconds. A key comes from a tenant's page.

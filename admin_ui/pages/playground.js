@@ -7,13 +7,12 @@ import { html, useState } from "../lib/html.js";
 import { useProjectId } from "../lib/projects.js";
 import { setQuery, useLocation } from "../lib/router.js";
 import { can } from "../lib/session.js";
-import { listModels } from "./playground/chat.js";
 import { useConversation } from "./playground/conversation.js";
 import { useKept } from "./playground/kept.js";
 import { needKey, useKey } from "./playground/key.js";
 import { useModels } from "./playground/models.js";
 import { Pane } from "./playground/pane.js";
-import { Settings, useSettings } from "./playground/settings.js";
+import { Access, Settings, useSettings } from "./playground/settings.js";
 
 export default function Playground() {
   const { query } = useLocation();
@@ -39,9 +38,8 @@ export default function Playground() {
     setError(null);
     try {
       const key = await needKey(projectId);
-      const base = models.base ?? (await listModels(key.value))[0];
       setText("");
-      const answered = await Promise.all(shown.map((chat, side) => chat.send({ text: said, key, model: chosen[side] || base, system: settings.values.system, fields: settings.fields, projectId })));
+      const answered = await Promise.all(shown.map((chat, side) => chat.send({ text: said, key, model: chosen[side] || models.base, system: settings.values.system, fields: settings.fields, projectId })));
       if (!answered.some(Boolean)) setText((now) => now || said);
     } catch (failure) {
       setError(failure);
@@ -50,7 +48,7 @@ export default function Playground() {
   const stop = () => shown.forEach((chat) => chat.stop());
   const clear = () => sides.forEach((chat) => chat.clear());
   const request = (side) => ({
-    model: chosen[side] || models.base || "MODEL",
+    model: chosen[side] || models.base,
     messages: [
       ...(settings.values.system ? [{ role: "system", content: settings.values.system }] : []),
       ...sides[side].turns.filter(({ content, failed }) => content && !failed).map(({ role, content }) => ({ role, content })),
@@ -63,7 +61,7 @@ export default function Playground() {
   const keep = () => (sides[1].clear(), setQuery({ with: null }));
   return html`<${Page} wide title="Playground" lead="Each answer is a real request: it is metered, limited and charged as one."
     actions=${html`${sides.some(({ turns }) => turns.length > 0) && html`<${Button} onClick=${clear}>Clear<//>`}
-      ${!isTwo && html`<${Button} icon="plus" onClick=${compare} disabled=${!models.base}>Compare<//>`}`}>
+      ${!isTwo && html`<${Button} icon="plus" onClick=${compare}>Compare<//>`}`}>
     <div class="play ${mayCall ? "" : "unset"}">
       <div class="play-main">
         <div class="panes ${isTwo ? "two" : ""}">
@@ -73,7 +71,8 @@ export default function Playground() {
         <${ErrorBox} error=${error} what="make a key" />
         <${Composer} text=${text} onText=${setText} busy=${busy} onSend=${send} onStop=${stop} hint=${hintOf(mayCall, projectId, isWrong)} />
       </div>
-      <${Settings} settings=${settings} projectId=${projectId} access=${access} error=${problem} onProject=${(id) => (clear(), setQuery({ project: id, model: null, with: null }))} />
+      <${Access} projectId=${projectId} access=${access} onProject=${(id) => (clear(), setQuery({ project: id, model: null, with: null }))} />
+      <${Settings} settings=${settings} error=${problem} />
     </div>
   <//>`;
 }

@@ -82,6 +82,24 @@ class CreatedAdminKey(AdminApiKey, frozen=True, kw_only=True):
     value: str
 
 
+class OwnedKey(msgspec.Struct, frozen=True):
+    """A person's key without its secret, a project's or an operator's: project_id is null for an operator's.
+
+    Times in Unix seconds.
+    """
+
+    id: str
+    project_id: str | None
+    name: str
+    redacted_value: str
+    created_at: int
+    expires_at: int | None
+    revoked_at: int | None
+    suspended_at: int | None
+    last_used_at: int | None
+    object: Literal["organization.user.api_key"] = "organization.user.api_key"
+
+
 def api_key(row: KeyRow) -> ApiKey:
     return ApiKey(**_project_fields(row))
 
@@ -98,11 +116,25 @@ def created_admin_key(row: KeyRow, value: str) -> CreatedAdminKey:
     return CreatedAdminKey(**_fields(row), value=value)
 
 
+def owned_key(row: KeyRow) -> OwnedKey:
+    return OwnedKey(
+        id=row.id,
+        project_id=row.project_id,
+        name=row.name,
+        redacted_value=_redacted(row),
+        created_at=seconds(row.created_at),
+        expires_at=seconds_or_none(row.expires_at),
+        revoked_at=seconds_or_none(row.revoked_at),
+        suspended_at=seconds_or_none(row.suspended_at),
+        last_used_at=seconds_or_none(row.last_used_at),
+    )
+
+
 def _fields(row: KeyRow) -> dict[str, Any]:
     return {
         "id": row.id,
         "name": row.name,
-        "redacted_value": f"{row.public}***",
+        "redacted_value": _redacted(row),
         "scopes": row.scopes,
         "ip_allowlist": None if row.ip_allow is None else [str(network) for network in row.ip_allow],
         "owner": _owner(row),
@@ -120,6 +152,10 @@ def _project_fields(row: KeyRow) -> dict[str, Any]:
         "suspended_at": seconds_or_none(row.suspended_at),
         "previous_secret_expires_at": seconds_or_none(row.previous_expires_at),
     }
+
+
+def _redacted(row: KeyRow) -> str:
+    return f"{row.public}***"
 
 
 def _owner(row: KeyRow) -> Owner | None:

@@ -86,13 +86,14 @@ class LoginOrganization(msgspec.Struct, frozen=True):
 
 
 class Session(CurrentLogin, frozen=True, kw_only=True):
-    """permissions: in the whole organization; projects: those that the caller is a member of, by name.
-    imports_from_sources: whether adapters may be fetched from anywhere."""
+    """permissions: in the whole organization; projects: those that the caller is a member of, by name. model: the base
+    model's id. imports_from_sources: whether adapters may be fetched from anywhere."""
 
     organization: LoginOrganization
     permissions: list[Permission]
     projects: list[MemberProject]
     has_totp: bool
+    model: str
     imports_from_sources: bool
 
 
@@ -166,6 +167,7 @@ class LoginController(Controller):
             permissions=sorted(caller.permissions),
             projects=[_member_project(row, found.memberships[row.id]) for row in sorted(projects, key=_by_name)],
             has_totp=user is not None and user.totp_confirmed,
+            model=services.model_name,
             imports_from_sources=not services.sources.is_empty,
         )
 

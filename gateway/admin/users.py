@@ -12,14 +12,15 @@ from msgspec import UNSET, UnsetType
 
 from gateway.admin.access import LIST_QUERY, needs, read_body
 from gateway.admin.common import author, check_address, check_name, seconds, with_revoked_keys
+from gateway.admin.key_wire import OwnedKey, owned_key
 from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
 from gateway.admin.services import Caller, Services
-from gateway.db import audit, logins, users
+from gateway.db import audit, keys, logins, users
 from gateway.errors import Conflict, NotFound
 from gateway.principal import Role
 from gateway.tenancy.logins import unlock
 from gateway.tenancy.passwords import MAX_CHARS, MIN_CHARS
-from gateway.tenancy.permissions import check_grant, of_role
+from gateway.tenancy.permissions import authorize, check_grant, of_role
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -164,6 +165,24 @@ class UserController(Controller):
                 conn, author(caller), "user.reset", user_id, before=user_wire(before), after=user_wire(after)
             )
         return user_wire(after)
+
+    @get("/{user_id:str}/api_keys", opt=needs("users.read", query=LIST_QUERY))
+    async def list_user_keys(
+        self, user_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Page[OwnedKey]:
+        """Keys that the user owns, which end with them; operators' keys for those who may read these."""
+        authorize(caller, "keys.read", None)
+        with_admin = "admin_keys.read" in caller.permissions
+        query = read_list_query(request.query_params)
+        owner = (caller.organization_id, user_id)
+        async with services.database.acquire() as conn:
+            await existing_user(conn, *owner)
+            if query.after and not await keys.get_owned_key(conn, *owner, query.after, with_admin=with_admin):
+                raise unknown_cursor(query.after)
+            rows = await keys.list_owned_keys(
+                conn, *owner, with_admin=with_admin, after=query.after, limit=query.limit + 1
+            )
+        return page([owned_key(row) for row in rows], query.limit)
 
     @delete("/{user_id:str}", status_code=200, opt=needs("users.write"))
     async def remove_user(self, user_id: FromPath[str], services: Services, caller: Caller) -> DeletedUser:

@@ -185,6 +185,42 @@ async def list_admin_keys(
     return [KeyRow(**row) for row in await conn.fetch(_LIST_ADMIN, organization_id, after, limit)]
 
 
+_GET_OWNED = """
+    SELECT * FROM shown_api_keys
+    WHERE organization_id = $1 AND owner_user_id = $2 AND id = $3 AND ($4 OR kind = 'project')
+"""
+
+
+async def get_owned_key(
+    conn: Connection, organization_id: str, owner_user_id: str, key_id: str, *, with_admin: bool
+) -> KeyRow | None:
+    row = await conn.fetchrow(_GET_OWNED, organization_id, owner_user_id, key_id, with_admin)
+    return KeyRow(**row) if row else None
+
+
+_LIST_OWNED = """
+    SELECT * FROM shown_api_keys
+    WHERE organization_id = $1 AND owner_user_id = $2 AND ($3 OR kind = 'project')
+      AND ($4::text IS NULL OR (created_at, id) >
+           (SELECT created_at, id FROM api_keys WHERE organization_id = $1 AND owner_user_id = $2 AND id = $4))
+    ORDER BY created_at, id LIMIT $5
+"""
+
+
+async def list_owned_keys(
+    conn: Connection,
+    organization_id: str,
+    owner_user_id: str,
+    *,
+    with_admin: bool,
+    after: str | None = None,
+    limit: int = 100,
+) -> list[KeyRow]:
+    """As `list_keys`, a person's of all projects; with_admin: and their operators' keys."""
+    rows = await conn.fetch(_LIST_OWNED, organization_id, owner_user_id, with_admin, after, limit)
+    return [KeyRow(**row) for row in rows]
+
+
 _MODIFY = """
     UPDATE api_keys SET name = $3, scopes = $4, expires_at = $5, models = $6, ip_allow = $7
     WHERE project_id = $1 AND id = $2

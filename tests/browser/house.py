@@ -64,12 +64,13 @@ _HISTORY = """
                 ELSE 'stop' END,
            (n * 7) % 40, 20 + n % 30, 500 + (n * 31) % 900, 45 + (n * 17) % 210 + (n % 23 = 0)::int * 800,
            700 + (n * 31) % 900, 0, x.at, x.at + interval '1 second', date_trunc('month', x.at AT TIME ZONE 'UTC'),
-           1, (180 + (n * 37) % 900 - (n * 13) % 160) * 200, (n * 13) % 160 * 200, (40 + (n * 29) % 380) * 800,
-           (180 + (n * 37) % 900) * 200 + (40 + (n * 29) % 380) * 800, 0
+           $9::integer, p.factor * (180 + (n * 37) % 900 - (n * 13) % 160) * 200, p.factor * ((n * 13) % 160) * 200,
+           p.factor * (40 + (n * 29) % 380) * 800,
+           p.factor * ((180 + (n * 37) % 900) * 200 + (40 + (n * 29) % 380) * 800), 0
     FROM generate_series(1, $6::bigint) n CROSS JOIN LATERAL (
         SELECT now() - interval '10 seconds' - $8::float8 * interval '1 day'
                - $7::float8 * pow((n * 7919 % $6)::float8 / $6, 1.0 + 0.4 * sin(n)) * interval '1 hour' AS at
-    ) x
+    ) x CROSS JOIN (SELECT coalesce($9::integer, 0)::bigint AS factor) p
 """
 
 
@@ -176,18 +177,34 @@ async def _write_history(dsn: str, projects: dict[str, str]) -> None:
             for rank, (model, adapter_id) in enumerate(reversed(models)):
                 num = 1200 // ((place + 1) * (rank + 1))
                 await conn.execute(
-                    _HISTORY, organization_id, project_id, model, key_id, adapter_id, num, float(HOURS_OF_HISTORY), 0.0
+                    *(_HISTORY, organization_id, project_id, model, key_id, adapter_id),
+                    *(num, float(HOURS_OF_HISTORY), 0.0, 1),
                 )
         project_id = projects["acme"]
         key_id = await conn.fetchval("SELECT id FROM api_keys WHERE project_id = $1", project_id)
-        old = (organization_id, project_id, f"{BASE}:retired", key_id, None, 20, 1.0, float(DAYS_OF_OLD_USAGE))
+        old = (organization_id, project_id, f"{BASE}:retired", key_id, None, 20, 1.0, float(DAYS_OF_OLD_USAGE), 1)
         await conn.execute(_HISTORY, *old)
-        while True:
-            async with conn.transaction():
-                if not await roll_up(conn):
-                    break
+        await _roll_all_up(conn)
     finally:
         await conn.close()
+
+
+async def write_unpriced(dsn: str, project_id: str, num: int, *, days_ago: float = 0.0) -> None:
+    """Requests of one moment, as they are counted while there are no prices."""
+    conn = await asyncpg.connect(dsn)
+    try:
+        organization_id = await conn.fetchval("SELECT id FROM organizations")
+        await conn.execute(_HISTORY, organization_id, project_id, BASE, "key_none", None, num, 0.0, days_ago, None)
+        await _roll_all_up(conn)
+    finally:
+        await conn.close()
+
+
+async def _roll_all_up(conn: asyncpg.Connection) -> None:
+    while True:
+        async with conn.transaction():
+            if not await roll_up(conn):
+                return
 
 
 def main() -> None:

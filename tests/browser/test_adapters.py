@@ -7,10 +7,12 @@ from pathlib import Path
 
 from playwright.async_api import Page, Route, expect
 
+from tests.browser.acts import told
 from tests.browser.conftest import Visit
 from tests.browser.house import BILLING, MEMBER, VIEWER, BrowserHouse
 from tests.browser.watched import Watched
 from tests.gateway.admin_server import write_adapter
+from tests.gateway.live import BASE
 
 FILES = ("adapter_config.json", "adapter_model.safetensors")
 
@@ -179,16 +181,52 @@ async def test_an_upload_goes_on_where_it_stopped(visit: Visit, browser_house: B
     await expect(page.get_by_text("It can be called now")).to_be_visible()
 
 
+RANGES = {
+    "Temperature": ("0", "2", "-0.1", "2.1"),
+    "Top p": ("0", "1", "-0.1", "1.1"),
+    "Top k": ("-1", "2147483647", "-2", "2147483648"),
+    "Min p": ("0", "1", "-0.1", "1.1"),
+    "Max tokens": ("1", "2147483647", "0", "2147483648"),
+    "Presence penalty": ("-2", "2", "-2.1", "2.1"),
+    "Frequency penalty": ("-2", "2", "-2.1", "2.1"),
+    "Repetition penalty": ("0.001", "2", "0", "2.1"),
+}
+"""Least and most that the API takes, and what is below and above."""
+
+
+async def test_defaults_are_checked_in_the_ranges_of_the_api(
+    visit: Visit, browser_house: BrowserHouse, tmp_path: Path
+) -> None:
+    """What is wrong is said at its field and not sent; what is right is taken to the last number."""
+    add(browser_house, "globex", "bounds", good_adapter(tmp_path / "bounds", seed=8))
+    watched = await visit()
+    page = watched.page
+    await watched.open(f"adapters/{browser_house.projects['globex']}/bounds/settings")
+
+    async def save(place: int) -> None:
+        for label, texts in RANGES.items():
+            await page.get_by_label(label, exact=True).fill(texts[place])
+        await page.get_by_role("button", name="Save defaults").click()
+
+    for place, sentence in ((2, "It is at least"), (3, "It is at most")):
+        await save(place)
+        await expect(page.locator(".field-error")).to_have_text([re.compile(sentence)] * len(RANGES))
+    for place in (0, 1):
+        await save(place)
+        await told(page, "The defaults are saved")
+        await expect(page.locator(".field-error")).to_have_count(0)
+    await page.get_by_label("Temperature").fill("0,5")
+    await page.get_by_label("Top k").fill("2.5")
+    await page.get_by_role("button", name="Save defaults").click()
+    await expect(page.locator(".field-error")).to_have_text(["Give a number, such as 0.5.", re.compile("whole number")])
+
+
 async def test_settings_aliases_and_shares(visit: Visit, browser_house: BrowserHouse, tmp_path: Path) -> None:
     add(browser_house, "globex", "haiku", good_adapter(tmp_path / "haiku", seed=7))
     watched = await visit()
     page = watched.page
-    watched.expect("400 POST .*/adapters/haiku")
     where = f"adapters/{browser_house.projects['globex']}/haiku"
     await watched.open(f"{where}/settings")
-    await page.get_by_label("Temperature").fill("9")
-    await page.get_by_role("button", name="Save defaults").click()
-    await expect(page.locator(".field-error")).to_be_visible()
     await page.get_by_label("Temperature").fill("0.5")
     await page.get_by_label("System prompt").fill("Answer in a haiku.")
     await page.get_by_role("button", name="Save defaults").click()
@@ -203,6 +241,10 @@ async def test_settings_aliases_and_shares(visit: Visit, browser_house: BrowserH
 
     await page.get_by_role("link", name="Aliases and shares").click()
     await page.get_by_role("button", name="New alias").first.click()
+    for wrong, sentence in (("", "Give it a name"), ("My Bot", "begins with a letter or digit"), (BASE, "base model")):
+        await page.get_by_label("Name", exact=True).fill(wrong)
+        await page.get_by_role("button", name="Create", exact=True).click()
+        await expect(page.locator(".field-error")).to_contain_text(sentence)
     await page.get_by_label("Name", exact=True).fill("production")
     await page.get_by_role("button", name="Create", exact=True).click()
     await expect(page.get_by_text("production points at version 1")).to_be_visible()

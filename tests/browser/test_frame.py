@@ -149,6 +149,14 @@ async def test_on_a_phone_places_are_in_a_dock(visit: Visit) -> None:
     await page.page.get_by_role("menuitem", name="System").tap()
     await page.page.wait_for_url("**/admin/system")
     assert await page.page.locator(".rail").is_visible() is False
+    more = dock.get_by_role("button", name="More places")
+    await expect(more).to_have_attribute("aria-current", "true")
+    await more.tap()
+    await expect(page.page.get_by_role("menuitem", name="System")).to_have_attribute("aria-current", "page")
+    await expect(dock.locator("[role=menuitem][aria-current]")).to_have_count(1)
+    await dock.get_by_role("link", name="Usage").tap()
+    await page.page.wait_for_url("**/admin/usage")
+    await expect(dock.locator("[aria-current]")).to_have_text(["Usage"])
 
 
 async def test_the_first_paint_is_there_within_a_second(visit: Visit) -> None:

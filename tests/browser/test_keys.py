@@ -92,6 +92,26 @@ async def test_the_life_of_a_key(visit: Visit, browser_house: BrowserHouse, tena
     await expect(row(page, "checkout 2")).to_contain_text("revoked")
 
 
+async def test_showing_a_new_key_does_not_use_it(visit: Visit, browser_house: BrowserHouse, tenant: str) -> None:
+    """The line that is shown with it names the base model, which the page knows without asking with the key."""
+    watched = await visit()
+    page = watched.page
+    used: list[str] = []
+    page.on("request", lambda request: "authorization" in request.headers and used.append(request.url))
+    await watched.open(f"tenants/{tenant}/keys")
+    await page.get_by_role("button", name="New key").first.click()
+    form = dialog(page, "New API key")
+    await form.get_by_label("Name").fill("spare")
+    await form.get_by_role("button", name="Create key").click()
+    await expect(dialog(page, "Your new key").get_by_role("group", name="curl line")).to_contain_text('"model":"tiny"')
+    await page.get_by_role("button", name="I have stored it").click()
+    await expect(row(page, "spare")).to_contain_text("not used yet")
+    await row(page, "spare").get_by_role("link", name="spare").click()
+    await expect(dialog(page, "spare")).to_contain_text("not used yet")
+    await watched.settled()
+    assert used == []
+
+
 async def test_a_service_account_comes_with_a_key_and_takes_it_along(
     visit: Visit, browser_house: BrowserHouse, tenant: str
 ) -> None:

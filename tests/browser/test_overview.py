@@ -64,6 +64,24 @@ async def test_a_cost_without_prices_says_so_and_leads_to_them(
     assert await page.violations() == []
 
 
+async def test_a_charts_last_label_has_room(visit: Visit) -> None:
+    """It stands under the right edge of what is drawn, so that half of it is beyond."""
+    page = await visit()
+    await page.open("?range=7d")
+    drawn = await page.page.locator(".plot .u-over").first.bounding_box()
+    canvas = await page.page.locator(".plot canvas").first.bounding_box()
+    card = await page.page.locator(".chart").first.bounding_box()
+    assert drawn is not None and canvas is not None and card is not None
+    room = canvas["x"] + canvas["width"] - drawn["x"] - drawn["width"]
+    widest = await page.page.evaluate(
+        """family => { const pen = document.createElement("canvas").getContext("2d"); pen.font = `11px ${family}`;
+            return Math.max(...["30 Sept", "28 Mar", "00:00"].map(text => pen.measureText(text).width)); }""",
+        await page.page.locator(".plot").first.evaluate("node => getComputedStyle(node).fontFamily"),
+    )
+    assert room >= widest / 2
+    assert canvas["x"] + canvas["width"] <= card["x"] + card["width"]
+
+
 async def test_dragging_over_a_chart_zooms_and_going_back_undoes_it(visit: Visit) -> None:
     page = await visit()
     await page.open("")

@@ -106,7 +106,6 @@ async def test_a_made_key_serves_until_its_page_or_login_ends(visit: Visit, brow
 async def test_an_answer_is_stopped_and_a_wrong_setting_is_named(visit: Visit, browser_house: BrowserHouse) -> None:
     watched = await visit()
     page = watched.page
-    watched.expect("400 POST /v1/chat/completions")
     await watched.open("playground")
     await page.get_by_label("Message").fill("hello")
     await expect(page.get_by_text("Choose the tenant that is called for first.")).to_be_visible()
@@ -119,12 +118,22 @@ async def test_an_answer_is_stopped_and_a_wrong_setting_is_named(visit: Visit, b
             await page.get_by_role("button", name="Stop", exact=True).click(timeout=STOP_MS)
             break
     await expect(page.get_by_text("Stopped by you")).to_be_visible()
-    await page.get_by_label("Temperature").fill("7")
-    await page.get_by_label("Message").fill("hello")
-    await page.keyboard.press("Enter")
-    await expect(page.locator(".field-error")).to_contain_text("temperature")
-    await expect(page.get_by_role("heading", name="You, not answered")).to_be_visible()
-    await expect(page.get_by_label("Message")).to_have_value("hello")
+    turns = await page.locator(".turn").count()
+    for label, wrong, sentence in (
+        ("Temperature", "7", "It is at most 2."),
+        ("Top p", "-1", "It is at least 0."),
+        ("Max tokens", "0", "It is at least 1."),
+        ("Seed", "x", "whole number"),
+        ("Stop at", "a\nb\nc\nd\ne", "At most 4 texts"),
+    ):
+        await page.get_by_label(label, exact=True).fill(wrong)
+        await page.get_by_label("Message").fill("hello")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".field-error")).to_contain_text(sentence)
+        await expect(page.locator(".composer")).to_contain_text("A setting is wrong")
+        await expect(page.get_by_label("Message")).to_have_value("hello")
+        await page.get_by_label(label, exact=True).fill("")
+    await expect(page.locator(".turn")).to_have_count(turns)
     await page.get_by_text("JSON schema").click()
     await page.get_by_label("Schema", exact=True).fill("{")
     await expect(page.locator(".field-error").last).to_contain_text("not valid JSON")
@@ -146,6 +155,27 @@ async def test_a_long_model_is_shown_to_its_end(visit: Visit, browser_house: Bro
     box = await picker.bounding_box()
     assert code is not None and box is not None and box["x"] + box["width"] <= code["x"]
     assert await watched.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+async def test_on_a_phone_the_tenant_comes_first_and_settings_last(visit: Visit, browser_house: BrowserHouse) -> None:
+    watched = await visit(mode="phone")
+
+    async def places() -> list[str]:
+        found = {}
+        for name, shown in (
+            ("tenant", watched.page.get_by_label("Tenant", exact=True)),
+            ("chat", watched.page.get_by_role("log")),
+            ("temperature", watched.page.get_by_label("Temperature")),
+        ):
+            box = await shown.bounding_box()
+            assert box is not None
+            found[name] = box["y"]
+        return sorted(found, key=found.__getitem__)
+
+    await watched.open("playground")
+    assert await places() == ["tenant", "chat", "temperature"]
+    await watched.open(f"playground?project={browser_house.projects['acme']}")
+    assert await places() == ["chat", "tenant", "temperature"]
 
 
 async def test_who_makes_no_keys_pastes_one(visit: Visit, browser_house: BrowserHouse) -> None:
@@ -199,6 +229,8 @@ async def test_a_refusal_leads_to_its_explanation(visit: Visit, browser_house: B
     await watched.open(f"playground?project={project_id}")
     await page.get_by_label("Message").fill("hello")
     await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", name="You, not answered")).to_be_visible()
+    await expect(page.get_by_label("Message")).to_have_value("hello")
     await page.get_by_role("link", name="Why was this refused?").click()
     await expect(page.get_by_role("dialog", name="Why was this refused?")).to_be_visible()
     assert "/refusals?" in page.url and "q=req_" in page.url

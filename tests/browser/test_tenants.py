@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Route, expect
 
 from tests.browser.acts import confirm, dialog, row, secret_of, told
-from tests.browser.conftest import Visit
-from tests.browser.house import BILLING, MEMBER, VIEWER, BrowserHouse
+from tests.browser.conftest import Mode, Visit
+from tests.browser.house import BILLING, MEMBER, OWNER, VIEWER, BrowserHouse, write_unpriced
 
 
 async def test_a_new_tenant_ends_with_a_line_that_works(visit: Visit, browser_house: BrowserHouse) -> None:
@@ -73,6 +74,76 @@ async def test_tenants_are_found_by_name_and_state(visit: Visit, browser_house: 
     await expect(page.get_by_role("img", name="Requests")).to_be_visible()
     await page.get_by_role("link", name="acme production").click()
     await expect(dialog(page, "acme production")).to_be_visible()
+
+
+@pytest.mark.parametrize("mode", ["light", "phone"])
+async def test_the_tenant_that_is_looked_at_is_marked_in_sight(
+    visit: Visit, browser_house: BrowserHouse, mode: Mode
+) -> None:
+    watched = await visit(mode=mode)
+    page = watched.page
+    await watched.open(f"tenants?project={browser_house.projects['hooli']}")
+    marked = page.locator("tbody tr[aria-current]")
+    await expect(marked).to_have_count(1)
+    await expect(marked).to_contain_text("hooli")
+    await expect(marked.get_by_role("link", name="hooli")).to_be_in_viewport()
+    await page.get_by_role("button", name="Project: hooli").click()
+    await page.get_by_role("menuitemradio", name="All tenants").click()
+    await expect(marked).to_have_count(0)
+
+
+async def test_the_limits_of_a_tenant_are_told_in_words(visit: Visit, browser_house: BrowserHouse) -> None:
+    """Of five requests: at most five are used up, at most six are near the end, a hundred are neither."""
+    told = {
+        "all of it": ([(5, True)], "1 limit used up"),
+        "most of it": ([(6, True)], "1 limit near the end"),
+        "both of it": ([(5, True), (6, False)], "1 limit used up, 1 near the end"),
+        "twice of it": ([(5, True), (5, False)], "2 limits used up"),
+        "little of it": ([(100, True)], "none near its end"),
+    }
+    with browser_house.operator() as operator:
+        for name, (limits, _) in told.items():
+            project_id = operator.post("/projects", json={"name": name}).json()["id"]
+            for most, hard in limits:
+                limit = {"unit": "requests", "window": "month", "max": most, "hard": hard}
+                operator.post(f"/projects/{project_id}/limits", json=limit).raise_for_status()
+            await write_unpriced(browser_house.dsn, project_id, 5)
+    watched = await visit()
+    await watched.open("tenants")
+    for name, (_, words) in told.items():
+        shown = row(watched.page, name).locator("[data-title=Limits]")
+        await expect(shown).to_have_text(words)
+        await expect(shown.get_by_role("link")).to_have_attribute("href", re.compile("^/admin/tenants/proj_.*/limits$"))
+    both = row(watched.page, "both of it").locator("[data-title=Limits] a")
+    await expect(both).to_have_attribute("title", re.compile("used up\n.* 83 % full"))
+    await expect(watched.page.locator(".lead")).to_contain_text("near a limit or over it")
+
+
+@pytest.mark.parametrize(("email", "leads"), [(OWNER, True), (VIEWER, False)])
+async def test_a_chart_of_costs_says_why_it_is_empty(
+    visit: Visit, browser_house: BrowserHouse, email: str, leads: bool
+) -> None:
+    """Prices came after these requests; with prices from the beginning they would have cost nothing all the same."""
+
+    async def always(route: Route) -> None:
+        reply = await route.fetch()
+        page = await reply.json()
+        page["data"] = [version | {"effective_at": 0} for version in page["data"]]
+        await route.fulfill(response=reply, json=page)
+
+    with browser_house.operator() as operator:
+        project_id = operator.post("/projects", json={"name": f"free for {email}"}).json()["id"]
+    await write_unpriced(browser_house.dsn, project_id, 3, days_ago=0.2)
+    watched = await visit(email)
+    empty = watched.page.locator(".chart", has_text="Cost").locator(".chart-empty")
+    for path in (f"tenants/{project_id}", f"usage?project={project_id}"):
+        await watched.open(path)
+        await expect(empty).to_contain_text("There were no prices when these requests ran.")
+        await expect(empty.get_by_role("link", name="Open the price book")).to_have_count(int(leads))
+        await watched.page.route("**/v1/organization/prices?*", always)
+        await watched.open(path)
+        await expect(empty).to_have_text("These requests cost nothing")
+        await watched.page.unroute("**/v1/organization/prices?*")
 
 
 async def test_settings_are_kept_and_a_tenant_ends(visit: Visit, browser_house: BrowserHouse) -> None:

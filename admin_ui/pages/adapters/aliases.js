@@ -9,9 +9,10 @@ import { Section } from "../../components/page.js";
 import { Table } from "../../components/table.js";
 import { toast } from "../../components/toast.js";
 import { del, post } from "../../lib/api.js";
+import { given, modelName } from "../../lib/checks.js";
 import { invalidate, useApi, useList } from "../../lib/data.js";
 import { html, useState } from "../../lib/html.js";
-import { can } from "../../lib/session.js";
+import { can, useSession } from "../../lib/session.js";
 import { pathOf } from "./paths.js";
 
 export function Aliases({ adapter }) {
@@ -50,18 +51,23 @@ const command = ({ project_id: id, name, version }) => `curl ${window.location.o
 function Point({ title, alias, adapter, base, onClose }) {
   const versions = useApi(`${pathOf(adapter.project_id, adapter.name)}/versions`, { limit: 100 });
   const ready = (versions.data?.data ?? []).filter(({ state }) => state === "ready");
+  const { who } = useSession();
+  const chosen = (version) => version || String(ready[0]?.version ?? "");
   const form = useForm({ name: "", version: String(alias?.version ?? adapter.version ?? "") }, async ({ name, version }) => {
-    const target = { adapter: adapter.name, version: Number(version) };
+    const target = { adapter: adapter.name, version: Number(chosen(version)) };
     const made = await (alias ? post(`${base}/${encodeURIComponent(alias.name)}`, target) : post(base, { name, ...target }));
     invalidate(base);
     onClose();
     toast(`${made.name} points at version ${made.version}`);
-  });
+  }, ({ name, version }) => ({
+    name: alias ? undefined : (modelName(name) ?? (name === who.model ? "That is what the base model is called." : undefined)),
+    version: given(chosen(version), "No version is ready yet."),
+  }));
   return html`<${Dialog} title=${title} onClose=${onClose}>
     <${Form} form=${form} verb=${alias ? "Move" : "Create"} what=${alias ? "move the alias" : "create the alias"} onCancel=${onClose}>
       ${alias ? html`<p>Requests for <code>${alias.name}</code> that come within a second may still get version ${alias.version}; then all get the other one.</p>`
         : html`<${TextField} ...${form.bind("name")} label="Name" hint="What programs give as the model: lower-case letters, digits, dots, dashes and underlines." autocomplete="off" spellcheck="false" autofocus />`}
-      <${Select} ...${form.bind("version")} label="Version" options=${ready.map(({ version, current }) => [String(version), `Version ${version}${current ? ", current" : ""}`])} />
+      <${Select} ...${form.bind("version")} value=${chosen(form.values.version)} label="Version" options=${ready.map(({ version, current }) => [String(version), `Version ${version}${current ? ", current" : ""}`])} />
     <//>
   <//>`;
 }

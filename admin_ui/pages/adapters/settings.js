@@ -9,15 +9,19 @@ import { Facts, Section } from "../../components/page.js";
 import { toast } from "../../components/toast.js";
 import { post } from "../../lib/api.js";
 import { invalidate } from "../../lib/data.js";
+import { exactly } from "../../lib/format.js";
 import { html, useState } from "../../lib/html.js";
+import { checkSampling } from "../../lib/sampling.js";
 import { can } from "../../lib/session.js";
 import { pathOf } from "./paths.js";
 
 const NUMBERS = [
-  ["temperature", "Temperature", "0 to 2; 0 takes the likeliest token"], ["top_p", "Top p", "Above 0, to 1"], ["top_k", "Top k", "How many tokens are left to choose from"],
+  ["temperature", "Temperature", "0 to 2; 0 takes the likeliest token"], ["top_p", "Top p", "0 to 1"], ["top_k", "Top k", "How many tokens are left to choose from; 0: all"],
   ["min_p", "Min p", "0 to 1"], ["max_tokens", "Max tokens", "Of an answer"], ["presence_penalty", "Presence penalty", "−2 to 2"],
-  ["frequency_penalty", "Frequency penalty", "−2 to 2"], ["repetition_penalty", "Repetition penalty", "1 changes nothing"],
+  ["frequency_penalty", "Frequency penalty", "−2 to 2"], ["repetition_penalty", "Repetition penalty", "0.001 to 2; 1 changes nothing"],
 ];
+
+const MAX_PROMPT_CHARS = 32_768;
 
 export function Settings({ adapter }) {
   const mayWrite = can("adapters.write", adapter.project_id);
@@ -36,24 +40,16 @@ function Defaults({ adapter }) {
   const { defaults, name, project_id: projectId } = adapter;
   const initial = Object.fromEntries([...NUMBERS.map(([key]) => key), "system_prompt"].map((key) => [key, String(defaults[key] ?? "")]));
   const form = useForm(initial, async (values) => {
-    const wanted = Object.fromEntries(Object.entries(values).map(([key, text]) => [key, text.trim() === "" ? null : key === "system_prompt" ? text : number(text)]));
-    try {
-      await post(pathOf(projectId, name), { defaults: wanted });
-    } catch (error) {
-      if (error.param) error.param = error.param.replace(/^defaults\./, "");
-      throw error;
-    }
+    const wanted = Object.fromEntries(Object.entries(values).map(([key, text]) => [key, text.trim() === "" ? null : key === "system_prompt" ? text : Number(text)]));
+    await post(pathOf(projectId, name), { defaults: wanted });
     invalidate(pathOf(projectId, name));
     toast("The defaults are saved");
-  });
+  }, (values) => ({ ...checkSampling(values), system_prompt: values.system_prompt.length > MAX_PROMPT_CHARS ? `It is at most ${exactly(MAX_PROMPT_CHARS)} characters long.` : undefined }));
   return html`<div class="wide-form"><${Form} form=${form} verb="Save defaults" what="save the defaults">
     <div class="field-grid">${NUMBERS.map(([key, label, hint]) => html`<${TextField} key=${key} ...${form.bind(key)} label=${label} hint=${hint} inputmode="decimal" autocomplete="off" placeholder="not set" />`)}</div>
     <${TextArea} ...${form.bind("system_prompt")} label="System prompt" hint="For conversations that bring none. Whoever may call the adapter can make it tell; keep secrets out." rows=${5} placeholder="not set" />
   <//></div>`;
 }
-
-/** What is no number goes to the API as it is, which says what is wrong with it. */
-const number = (text) => (Number.isNaN(Number(text)) ? text : Number(text));
 
 function Pinning({ adapter }) {
   const { name, pinned, project_id: projectId } = adapter;

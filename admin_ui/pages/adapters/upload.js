@@ -7,7 +7,7 @@ import { Checkbox, Form, Select, TextField, useForm } from "../../components/for
 import { toast } from "../../components/toast.js";
 import { Choice } from "../../components/tabs.js";
 import { get, post } from "../../lib/api.js";
-import { given } from "../../lib/checks.js";
+import { given, modelName } from "../../lib/checks.js";
 import { invalidate } from "../../lib/data.js";
 import * as format from "../../lib/format.js";
 import { html, useEffect, useRef, useState } from "../../lib/html.js";
@@ -23,9 +23,7 @@ import { send } from "./transfer.js";
 const PROMOTE_HINT = "Requests get it once an engine has tried it. Without, it waits as a version that you can promote.";
 const NAME_HINT = "Programs call it as model \"base:name\". Lower-case letters, digits, dots, dashes and underlines; a name that exists gets a new version.";
 
-const NAME = /^[a-z0-9][a-z0-9._-]{0,63}$/;
-const NO_NAME = "The name begins with a letter or digit and goes on with lower-case letters, digits, dots, dashes and underlines, such as support-bot.";
-const checkName = ({ name }) => ({ name: given(name, "Give it a name.") ?? (NAME.test(name) ? undefined : NO_NAME) });
+const checkName = ({ name }) => ({ name: modelName(name) });
 
 /** how: "file" or "source". files: dropped already. name: of the adapter that gets a new version. */
 export function Upload({ how, files, projectId, name = "", onClose, onDone }) {

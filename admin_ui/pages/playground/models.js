@@ -4,17 +4,17 @@ import { Icon } from "../../components/icons.js";
 import { Menu } from "../../components/menu.js";
 import { useApi } from "../../lib/data.js";
 import { html, useEffect, useState } from "../../lib/html.js";
-import { can } from "../../lib/session.js";
+import { can, useSession } from "../../lib/session.js";
 import { listModels } from "./chat.js";
 
 const MAX_SHOWN = 40;
 
-/** {base, ids}: of what a project may call, as far as is known. base: null while nobody has said it. */
+/** {base, ids}: of what a project may call, as far as is known. */
 export function useModels(projectId, key) {
   const path = projectId && can("adapters.read", projectId) ? `/projects/${encodeURIComponent(projectId)}` : null;
   const adapters = useApi(path && `${path}/adapters`, { limit: 100 }).data?.data ?? [];
   const aliases = useApi(path && `${path}/aliases`, { limit: 100 }).data?.data ?? [];
-  const status = useApi(can("organization.read") ? "/status" : null).data;
+  const base = useSession().who.model;
   const [ofKey, setOfKey] = useState([]);
   useEffect(() => {
     if (!key) return void setOfKey([]);
@@ -22,18 +22,16 @@ export function useModels(projectId, key) {
     listModels(key.value, leave.signal).then(setOfKey, () => {}); // The message that is sent tells what is wrong.
     return () => leave.abort();
   }, [key?.value]);
-  const first = adapters[0]?.model;
-  const base = status?.model ?? (first ? first.slice(0, first.lastIndexOf(":")) : (ofKey[0] ?? null));
   const callable = adapters.filter(({ version }) => version !== null).map(({ model }) => model);
-  const ids = [...new Set([...(base ? [base] : []), ...callable, ...aliases.map(({ name }) => name), ...ofKey])];
+  const ids = [...new Set([base, ...callable, ...aliases.map(({ name }) => name), ...ofKey])];
   return { base, ids };
 }
 
-/** model "": the base model, whatever it is called. */
+/** model "": the base model. */
 export function ModelPicker({ label, model, models, projectId, onModel }) {
   const [typed, type] = useState("");
   const { base } = models;
-  const adapter = base && model.startsWith(`${base}:`) ? model.slice(base.length + 1).split("@")[0] : null;
+  const adapter = model.startsWith(`${base}:`) ? model.slice(base.length + 1).split("@")[0] : null;
   const versions = useApi(adapter && projectId && can("adapters.read", projectId) ? `/projects/${encodeURIComponent(projectId)}/adapters/${encodeURIComponent(adapter)}/versions` : null, { limit: 20 });
   const ofAdapter = (versions.error ? [] : (versions.data?.data ?? [])).filter(({ state, adapter: name }) => state === "ready" && name === adapter);
   const choose = (id) => (type(""), onModel(id === base ? "" : id));
@@ -44,8 +42,8 @@ export function ModelPicker({ label, model, models, projectId, onModel }) {
     ...(ofAdapter.length && !typed ? [null, ...ofAdapter.map(({ model, version, current }) => item(model, `Version ${version}${current ? ", current" : ""}`))] : []),
     ...(typed && !models.ids.includes(typed) ? [null, item(typed, "Another model id, as typed")] : []),
   ];
-  return html`<${Menu} label="${label}: ${model || base || "base model"}" look="button secondary model-picker" items=${items}
-    button=${html`<span>${model || base || "Base model"}</span><${Icon} name="down" />`}>
+  return html`<${Menu} label="${label}: ${model || base}" look="button secondary model-picker" items=${items}
+    button=${html`<span>${model || base}</span><${Icon} name="down" />`}>
     <input class="input menu-filter" type="search" placeholder="Find, or type base:adapter@version" aria-label="Find a model" value=${typed} onInput=${(event) => type(event.target.value)} />
   <//>`;
 }

@@ -4,24 +4,20 @@ import { Button } from "../../components/button.js";
 import { ErrorBox } from "../../components/feedback.js";
 import { Select, TextArea, TextField } from "../../components/form.js";
 import { Time } from "../../components/numbers.js";
-import { whole } from "../../lib/checks.js";
+import { exactly } from "../../lib/format.js";
 import { html, useState } from "../../lib/html.js";
 import { useProjects } from "../../lib/projects.js";
 import { setQuery, useLocation } from "../../lib/router.js";
+import { checkSampling } from "../../lib/sampling.js";
 import { can, isMember } from "../../lib/session.js";
 import { forget, paste } from "./key.js";
 
 const NUMBERS = [
-  ["temperature", "Temperature", "0 to 2"], ["top_p", "Top p", "Above 0, to 1"], ["max_tokens", "Max tokens", "Of the answer"], ["seed", "Seed", "The same one, the same answer"],
+  ["temperature", "Temperature", "0 to 2"], ["top_p", "Top p", "0 to 1"], ["max_tokens", "Max tokens", "Of the answer"], ["seed", "Seed", "The same one, the same answer"],
 ];
 
-const number = (text) => (Number.isNaN(Number(text)) ? "It must be a number." : undefined);
-const CHECKS = {
-  temperature: number,
-  top_p: number,
-  max_tokens: (text) => whole(text, { min: 1 }),
-  seed: (text) => whole(text, { min: Number.MIN_SAFE_INTEGER }),
-};
+const MAX_STOPS = 4;
+const MAX_STOP_CHARS = 1024;
 
 /** {values, set, problem, fields}: fields are those of the request's body; problem: by the name of what is wrong. */
 export function useSettings() {
@@ -29,16 +25,12 @@ export function useSettings() {
   const [texts, setTexts] = useState({ system: "", schema: "" });
   const values = { ...texts, ...Object.fromEntries([...NUMBERS.map(([name]) => name), "stop"].map((name) => [name, query.get(name) ?? ""])) };
   const set = (name, value) => (name in texts ? setTexts((was) => ({ ...was, [name]: value })) : setQuery({ [name]: value }));
-  const problem = {};
-  const fields = {};
-  for (const [name] of NUMBERS) {
-    if (values[name].trim() === "") continue;
-    fields[name] = Number(values[name]);
-    const complaint = CHECKS[name](values[name]);
-    if (complaint) problem[name] = complaint;
-  }
+  const problem = checkSampling(values);
+  const fields = Object.fromEntries(NUMBERS.filter(([name]) => values[name].trim() !== "").map(([name]) => [name, Number(values[name])]));
   const stop = values.stop.split("\n").filter(Boolean);
   if (stop.length) fields.stop = stop;
+  if (stop.length > MAX_STOPS) problem.stop = `At most ${MAX_STOPS} texts, one a line.`;
+  else if (stop.some((text) => text.length > MAX_STOP_CHARS)) problem.stop = `Each is at most ${exactly(MAX_STOP_CHARS)} characters long.`;
   if (values.schema.trim()) {
     try {
       const schema = JSON.parse(values.schema);
@@ -50,10 +42,9 @@ export function useSettings() {
   return { values, set, problem, fields };
 }
 
-export function Settings({ settings: { values, set, problem }, projectId, access, error, onProject }) {
+export function Settings({ settings: { values, set, problem }, error }) {
   const bind = (name) => ({ name, value: values[name], onValue: (value) => set(name, value), error: problem[name] ?? (error?.param === name ? error.message : undefined) });
   return html`<aside class="play-settings stack" aria-label="Settings">
-    <${Access} projectId=${projectId} access=${access} onProject=${onProject} />
     <${TextArea} ...${bind("system")} label="System prompt" rows=${3} placeholder="The model's own" />
     <div class="field-grid">${NUMBERS.map(([name, label, hint]) => html`<${TextField} key=${name} ...${bind(name)} label=${label} hint=${hint} inputmode="decimal" autocomplete="off" placeholder="default" />`)}</div>
     <${TextArea} ...${bind("stop")} label="Stop at" hint="One text a line, at most four." rows=${1} placeholder="nothing" />
@@ -64,7 +55,8 @@ export function Settings({ settings: { values, set, problem }, projectId, access
   </aside>`;
 }
 
-function Access({ projectId, access, onProject }) {
+/** Which tenant is called, and with which key. */
+export function Access({ projectId, access, onProject }) {
   const projects = (useProjects() ?? []).filter(({ status }) => status !== "archived");
   const mayMake = projectId !== null && can("keys.write", projectId);
   const [pasting, setPasting] = useState(false);
@@ -78,7 +70,7 @@ function Access({ projectId, access, onProject }) {
     setPasting(false);
   };
   const showPaste = !access && (pasting || (!mayMake && (projectId !== null || isMember())));
-  return html`<div class="stack play-access">
+  return html`<section class="stack play-access" aria-label="Tenant and key">
     ${!isMember() && html`<${Select} label="Tenant" hint="Its adapters can be called, and it is charged." value=${projectId ?? ""} onValue=${onProject} options=${[["", "Choose a tenant"], ...projects.map(({ id, name }) => [id, name])]} />`}
     ${access
       ? html`<p class="hint">Calls with ${access.id ? "a key made for this page" : "the key you pasted"}, <code>${access.shown}</code>${access.expiresAt ? html`, until <${Time} at=${access.expiresAt} />` : ""}, which is kept in memory only. <button type="button" class="link" onClick=${() => forget(access).then(() => setError(null), setError)}>${access.id ? "Revoke it" : "Forget it"}</button></p>`
@@ -88,5 +80,5 @@ function Access({ projectId, access, onProject }) {
       <${TextField} label="API key" type="password" value=${typed} onValue=${type} autocomplete="off" hint=${mayMake ? "It is kept in this page's memory only." : "Your role makes no keys here: paste one. It is kept in this page's memory only."} />
       <div class="row"><${Button} type="submit">Use this key<//>${mayMake && html`<${Button} kind="quiet" onClick=${() => setPasting(false)}>Make one<//>`}</div>
     </form>`}
-  </div>`;
+  </section>`;
 }

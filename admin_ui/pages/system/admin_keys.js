@@ -41,7 +41,7 @@ export default function AdminKeys() {
     { key: "state", title: "State", value: stateOf, render: (key) => html`<${Badge} dot>${stateOf(key)}<//>` },
     { key: "scopes", title: "May", value: ({ scopes }) => scopes.map((scope) => scope.replace("admin_", "")).join(", ") },
     { key: "owner", title: "Owner", value: ownerOf },
-    { key: "last_used_at", title: "Last used", render: ({ last_used_at: at }) => html`<${Time} at=${at} relative />` },
+    { key: "last_used_at", title: "Last used", render: ({ last_used_at: at }) => html`<${Time} at=${at} relative none="not used yet" />` },
     { key: "expires_at", title: "Expires", format: "time" },
     { key: "act", title: "", sort: false, csv: false, class: "shrink", hide: !mayWrite, render: (key) => isInUse(key) && html`<${Button} small onClick=${() => setAct({ revoke: key })} aria-label="Revoke ${key.name}">Revoke<//>` },
   ];

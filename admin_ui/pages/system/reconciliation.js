@@ -10,6 +10,7 @@ import { Page, Section } from "../../components/page.js";
 import { Table } from "../../components/table.js";
 import { toast } from "../../components/toast.js";
 import { post } from "../../lib/api.js";
+import { given } from "../../lib/checks.js";
 import { invalidate, useApi } from "../../lib/data.js";
 import { plural } from "../../lib/format.js";
 import { html, useState } from "../../lib/html.js";
@@ -76,11 +77,11 @@ function Journals({ rows, onWriteOff }) {
 
 function WriteOff({ journal, onClose }) {
   const form = useForm({ reason: "" }, async ({ reason }) => {
-    await post(`/reconciliation/lost_journals/${encodeURIComponent(journal.id)}/write_off`, { reason });
+    await post(`/reconciliation/lost_journals/${encodeURIComponent(journal.id)}/write_off`, { reason: reason.trim() });
     invalidate("/reconciliation", "/alerts");
     toast("The journal is written off");
     onClose();
-  });
+  }, ({ reason }) => ({ reason: given(reason, "Say why: it is kept in the audit log.") }));
   return html`<${Dialog} title="Write off this journal?" onClose=${onClose}>
     <${Form} form=${form} verb="Write off" what="write it off" danger onCancel=${onClose}>
       <div class="prose"><p><b>${plural(journal.open_requests, "request")}</b> of the gateway that was last heard of at ${short(journal.heard_at)} stay unbilled, and no longer hold up the closing of a period. Should the journal turn up after all, they are billed.</p></div>

@@ -13,14 +13,16 @@ import { Table } from "../../components/table.js";
 import { toast } from "../../components/toast.js";
 import { del, post } from "../../lib/api.js";
 import { address } from "../../lib/checks.js";
-import { invalidate, useApi, useList } from "../../lib/data.js";
+import { invalidate, useAll, useApi, useList } from "../../lib/data.js";
 import { plural } from "../../lib/format.js";
 import { html, useRef, useState } from "../../lib/html.js";
 import { useShortcut } from "../../lib/keys.js";
 import { newPassword } from "../../lib/passwords.js";
+import { useProjectNames } from "../../lib/projects.js";
 import { ORGANIZATION_ROLES, mayTouch, roleName, roleOptions } from "../../lib/roles.js";
 import { here, setQuery, useQuery } from "../../lib/router.js";
 import { can, useSession } from "../../lib/session.js";
+import { EndingKeys } from "../tenants/keys/ending.js";
 import { SystemTabs } from "./tabs.js";
 
 const NO_ROLE = ["", "Member: only the tenants they are added to"];
@@ -81,8 +83,15 @@ function Act({ act: { what, user, made }, setAct, onClose }) {
     }}><p>All sessions of ${user.email} end now. They can sign in again; their API keys go on.</p><//>`;
   }
   return html`<${Confirm} title="Remove ${user.email}?" verb="Remove person" name=${user.email} onClose=${onClose} act=${async () => (await del(path), done(`${user.email} is removed`))}>
-    <p>Their sessions end, they leave all tenants, and the API keys that they own are revoked: programs that use those are refused within a second.</p>
+    <p>Their sessions end, and they leave all tenants.</p>
+    <${PersonsKeys} user=${user} />
   <//>`;
+}
+
+function PersonsKeys({ user }) {
+  const keys = useAll(can("keys.read") ? `/users/${user.id}/api_keys` : null);
+  const nameOf = useProjectNames();
+  return html`<${EndingKeys} list=${keys} ofWhom=${({ project_id: id }) => (id ? `of ${nameOf(id)}` : "an operator key")} />`;
 }
 
 function NewPerson({ onMade, onClose }) {

@@ -11,7 +11,7 @@ import { Secret } from "../../components/secret.js";
 import { Table } from "../../components/table.js";
 import { toast } from "../../components/toast.js";
 import { del, post } from "../../lib/api.js";
-import { given } from "../../lib/checks.js";
+import { webAddress } from "../../lib/checks.js";
 import { invalidate, useList } from "../../lib/data.js";
 import { plural } from "../../lib/format.js";
 import { html, useState } from "../../lib/html.js";
@@ -74,7 +74,7 @@ function NewWebhook({ onMade, onClose }) {
     const made = await post("/webhooks", { url: url.trim() });
     invalidate("/webhooks");
     onMade(made);
-  }, ({ url }) => ({ url: given(url, "Give the address that is called.") }));
+  }, ({ url }) => ({ url: webAddress(url) }));
   return html`<${Dialog} title="New webhook" onClose=${onClose}>
     <${Form} form=${form} verb="Create webhook" what="create the webhook" onCancel=${onClose}>
       <${TextField} ...${form.bind("url")} label="Address" type="url" placeholder="https://example.com/lorikeet" hint="It is called with POST for every limit and alert of the organization and its tenants." autofocus />

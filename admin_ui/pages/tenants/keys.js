@@ -61,7 +61,7 @@ function columnsFor(may, setAct) {
     { key: "state", title: "State", value: stateOf, render: (key) => html`<${State} apiKey=${key} />` },
     { key: "scopes", title: "May", value: ({ scopes }) => scopes.join(", ") },
     { key: "owner", title: "Owner", value: ownerOf },
-    { key: "last_used_at", title: "Last used", render: ({ last_used_at: at }) => html`<${Time} at=${at} relative />` },
+    { key: "last_used_at", title: "Last used", render: ({ last_used_at: at }) => html`<${Time} at=${at} relative none="not used yet" />` },
     { key: "expires_at", title: "Expires", render: (key) => html`<span class=${endsSoon(key) ? "warn" : ""}><${Time} at=${key.expires_at} relative=${endsSoon(key)} /></span>` },
     { key: "act", title: "", sort: false, csv: false, class: "shrink", hide: !may("keys.write"), render: (key) => isInUse(key) && html`<${Menu} label="Actions on ${key.name}" align="end" look="button quiet small icon-only" button=${html`<${Icon} name="more" />`} items=${actions(key, setAct)} />` },
   ];
@@ -126,7 +126,7 @@ function KeyDrawer({ projectId, keyId, may, setAct }) {
         ["Models", key.models ? key.models.join(", ") : "all"],
         ["Networks", key.ip_allowlist ? key.ip_allowlist.join(", ") : "any"],
         ["Created", at(key.created_at)],
-        ["Last used", at(key.last_used_at)],
+        ["Last used", at(key.last_used_at, "not used yet")],
         ["Expires", at(key.expires_at)],
         ["Suspended", key.suspended_at ? at(key.suspended_at) : undefined],
         ["Revoked", key.revoked_at ? at(key.revoked_at) : undefined],

@@ -11,6 +11,7 @@ import { useApi, useList } from "../../lib/data.js";
 import { money, plural } from "../../lib/format.js";
 import { html } from "../../lib/html.js";
 import { useShortcut } from "../../lib/keys.js";
+import { useProjectId } from "../../lib/projects.js";
 import { useMonthlyCost } from "../../lib/projects_api.js";
 import { here, setQuery, to, useQuery } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
@@ -39,7 +40,7 @@ export default function Tenants() {
     lead=${rows && html`<${Lead} rows=${rows} state=${state} hasMore=${list.hasMore} spend=${spend} />`}
     actions=${mayCreate && html`<${Button} kind="primary" icon="plus" onClick=${open}>New tenant<//>`}
   >
-    <${Table} label="Tenants" columns=${columnsFor(month)} rows=${rows} href=${({ id }) => to("tenants", id)} error=${list.error} reload=${list.reload} loading=${list.loading} hasMore=${list.hasMore} more=${list.more}
+    <${Table} label="Tenants" columns=${columnsFor(month)} rows=${rows} current=${useProjectId()} href=${({ id }) => to("tenants", id)} error=${list.error} reload=${list.reload} loading=${list.loading} hasMore=${list.hasMore} more=${list.more}
       tools=${html`<${Choice} label="State" value=${state} onValue=${setState} options=${STATES} />`}
       empty=${html`<${NoTenant} state=${state} action=${mayCreate && html`<${Button} kind="primary" icon="plus" onClick=${open}>New tenant<//>`} />`} />
     ${making && mayCreate && html`<${CreateTenant} onClose=${() => setQuery({ new: null })} />`}

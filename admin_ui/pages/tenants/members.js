@@ -19,7 +19,7 @@ import { mayIn, pathOf } from "../../lib/projects_api.js";
 import { PROJECT_ROLES, mayTouch, roleName, roleOptions } from "../../lib/roles.js";
 import { can, useSession } from "../../lib/session.js";
 import { Tenant } from "./frame.js";
-import { isInUse } from "./keys/state.js";
+import { EndingKeys } from "./keys/ending.js";
 
 export default function Members({ params }) {
   const id = params.project;
@@ -40,7 +40,7 @@ export default function Members({ params }) {
         await del(`${base}/${act.remove.id}`);
         invalidate(pathOf(id));
         toast(`${act.remove.email} is no member any more`);
-      }}><p>${act.remove.email} no longer sees ${project.name}.</p><${EndingKeys} projectId=${id} member=${act.remove} /><//>`}
+      }}><p>${act.remove.email} no longer sees ${project.name}.</p><${MembersKeys} projectId=${id} member=${act.remove} /><//>`}
     `}
   <//>`;
 }
@@ -51,15 +51,9 @@ function Lead({ members }) {
 }
 
 /** Which keys of the tenant end with a member. */
-function EndingKeys({ projectId, member }) {
-  const maySee = can("keys.read", projectId);
-  const keys = useAll(maySee ? pathOf(projectId, "/api_keys") : null);
-  if (maySee && keys.loading && !keys.data) return html`<p class="hint">Looking for the keys that they own …</p>`;
-  if (!keys.data) return html`<p>The API keys that they own here are revoked: programs that use them are refused within a second.</p>`;
-  const owned = keys.data.filter((key) => isInUse(key) && key.owner?.user?.id === member.id);
-  if (owned.length === 0) return html`<p>They own no API key here: no program is refused.</p>`;
-  return html`<p>${owned.length === 1 ? "This API key is theirs and is" : "These API keys are theirs and are"} revoked; programs that use ${owned.length === 1 ? "it" : "them"} are refused within a second:</p>
-    <ul>${owned.map(({ id, name, redacted_value: shown }) => html`<li key=${id}><b>${name}</b> <code>${shown}</code></li>`)}</ul>`;
+function MembersKeys({ projectId, member }) {
+  const keys = useAll(can("keys.read", projectId) ? pathOf(projectId, "/api_keys") : null);
+  return html`<${EndingKeys} where=" here" list=${{ ...keys, data: keys.data?.filter(({ owner }) => owner?.user?.id === member.id) }} />`;
 }
 
 function columnsFor(projectId, may, setAct) {

@@ -108,6 +108,7 @@ class Reader:
             "users": ("/users", LIST),
             "a user": ("/users/user_7", {}),
             "a user's logins": ("/users/user_7/logins", {}),
+            "a user's keys": ("/users/user_7/api_keys", LIST),
             "admin keys": ("/admin_api_keys", LIST),
             "webhooks": ("/webhooks", LIST),
             "changes": ("/audit_logs", {"limit": 50}),

@@ -78,11 +78,11 @@ async def test_a_session_says_what_its_person_may_do_and_where(server: AdminServ
         await browser.post(f"/projects/{project}/users", json={"user_id": bob, "role": "viewer"})
     assert (owner["permissions"], owner["projects"]) == (sorted(ALL), [])
     assert (owner["organization"]["name"], owner["has_totp"]) == ("default", False)
-    assert owner["imports_from_sources"]
+    assert (owner["model"], owner["imports_from_sources"]) == ("tiny", True)
     async with server.person("bob@example.com") as browser:
         member = (await browser.get(f"{server.url}/admin/v1/session")).json()
     permissions = sorted(of_project_role("viewer"))
-    assert member["permissions"] == []
+    assert (member["model"], member["permissions"]) == ("tiny", [])
     assert member["projects"] == [{"id": project, "name": "acme", "role": "viewer", "permissions": permissions}]
 
 

@@ -147,6 +147,46 @@ async def test_a_persons_keys_end_with_their_membership_and_their_account(
     await becomes(server, key["value"], InvalidApiKey)
 
 
+async def test_a_persons_keys_are_listed_for_those_who_may_read_them(
+    server: AdminServer, operator: httpx.AsyncClient, acme: str
+) -> None:
+    """Of all tenants, page by page; operators' keys, the last one here, for those who may read these."""
+    globex = f"/projects/{(await operator.post('/projects', json={'name': 'globex'})).json()['id']}"
+    path = f"/users/{(await server.user('ann@example.com', 'admin'))['id']}/api_keys"
+    assert (await operator.get(path)).json()["data"] == []
+    async with server.person("ann@example.com") as ann:
+        owned = [await make_key(ann, project, name=name) for project, name in ((acme, "app"), (globex, "batch"))]
+        owned.append((await ann.post("/admin_api_keys", json={"name": "ci"})).json())
+        account = (await ann.post(f"{acme}/service_accounts", json={"name": "bot"})).json()
+        assert (await ann.delete(f"{globex}/api_keys/{owned[1]['id']}")).status_code == 200
+    assert account["api_key"]["id"] not in [key["id"] for key in owned]
+
+    found, after = [], None
+    while True:
+        page = (await operator.get(path, params={"limit": 1} | ({"after": after} if after else {}))).json()
+        found += page["data"]
+        if not page["has_more"]:
+            break
+        after = page["last_id"]
+    assert [(key["id"], key["project_id"], key["name"]) for key in found] == [
+        (owned[0]["id"], acme.removeprefix("/projects/"), "app"),
+        (owned[1]["id"], globex.removeprefix("/projects/"), "batch"),
+        (owned[2]["id"], None, "ci"),
+    ]
+    assert [key["redacted_value"] for key in found] == [key["redacted_value"] for key in owned]
+    assert [key["revoked_at"] is None for key in found] == [True, False, True]
+    assert not any(secret["value"] in str(found) for secret in owned)
+
+    for role in ("viewer", "billing"):
+        await server.user(f"{role}@example.com", role)
+    async with server.person("viewer@example.com") as viewer, server.person("billing@example.com") as billing:
+        assert (await viewer.get(path)).json()["data"] == found[:2]
+        for key_id in (owned[2]["id"], "key_unknown"):
+            reply = await viewer.get(path, params={"after": key_id})
+            assert (reply.status_code, reply.json()["error"]["param"]) == (400, "after")
+        assert (await billing.get(path)).status_code == 403
+
+
 async def test_a_demoted_persons_project_keys_shrink_with_them(
     server: AdminServer, operator: httpx.AsyncClient, acme: str
 ) -> None:
