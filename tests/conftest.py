@@ -13,6 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
+import structlog
 
 from gateway.db.embedded import EmbeddedPostgres
 from gateway.db.migrate import migrate
@@ -95,6 +96,15 @@ def dsn(postgres: str, database_template: str, database_numbers: Iterator[int]) 
 async def database(dsn: str) -> AsyncIterator[Database]:
     async with await Database.connect(dsn) as database:
         yield database
+
+
+@pytest.fixture
+def log_apart(tmp_path: Path) -> Iterator[None]:
+    """What this process logs is in a file, apart from what it prints."""
+    with (tmp_path / "this-process.log").open("w") as file:
+        structlog.configure(logger_factory=structlog.WriteLoggerFactory(file))
+        yield
+        structlog.reset_defaults()
 
 
 @pytest.hookimpl(optionalhook=True)

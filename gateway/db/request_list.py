@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 import msgspec
 
-from gateway.db.request_spans import Filters, Pieces, pieces_with
+from gateway.db.request_spans import Filters, Piece, Pieces, pieces_with
 from gateway.db.requests import RequestPlace, RequestRow, whole_requests
 
 if TYPE_CHECKING:
@@ -204,18 +204,24 @@ async def _fitting(conn: Connection, query: RequestQuery) -> tuple[list[RequestP
 
 async def _fitting_in(conn: Connection, query: RequestQuery, after: RequestKey, found_in: Pieces) -> list[RequestPlace]:
     """Up to one more than the limit."""
-    behind = (after.created_at, after.request_id, query.limit + 1)
     lists = (query.models, query.adapter_ids, query.finish_reasons, query.api_key_ids)
-    fits = (*behind, *map(list, lists))
+    fits = (after.created_at, after.request_id, query.limit + 1, *map(list, lists))
     of_all = [piece for piece in found_in.pieces if not piece.project_id]
     of_one = [piece for piece in found_in.pieces if piece.project_id]
-    places: list[RequestPlace] = []
-    for sql, pieces, fields in ((_FITTING_OF_ALL, of_all, 2), (_FITTING, of_one, 3)):
-        if pieces:
-            columns = list(zip(*map(msgspec.structs.astuple, pieces), strict=True))[:fields]
-            places += [_place(row) for row in await conn.fetch(sql, query.organization_id, *map(list, columns), *fits)]
+    rows: list[asyncpg.Record] = []
+    if of_all:
+        since, until, _ = _columns(of_all)
+        rows += await conn.fetch(_FITTING_OF_ALL, query.organization_id, since, until, *fits)
+    if of_one:
+        rows += await conn.fetch(_FITTING, query.organization_id, *_columns(of_one), *fits)
+    places = [_place(row) for row in rows]
     places.sort(key=lambda place: (place.created_at, place.request_id), reverse=True)
     return places[: query.limit + 1]
+
+
+def _columns(pieces: list[Piece]) -> list[list[object]]:
+    """Their fields, as lists."""
+    return [list(column) for column in zip(*map(msgspec.structs.astuple, pieces), strict=True)]
 
 
 def _place(row: asyncpg.Record) -> RequestPlace:

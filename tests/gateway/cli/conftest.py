@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import structlog
 
 from gateway.cli import main
 from gateway.db.pool import Database
@@ -39,12 +38,8 @@ class Cli:
 
 
 @pytest.fixture(autouse=True)
-def _log(tmp_path: Path) -> Iterator[None]:
-    """The server's lines, apart from what the commands print: both run in this process."""
-    with (tmp_path / "server.log").open("w") as file:
-        structlog.configure(logger_factory=structlog.WriteLoggerFactory(file))
-        yield
-        structlog.reset_defaults()
+def _log(log_apart: None) -> None:
+    """Commands and the server run in one process."""
 
 
 @pytest.fixture

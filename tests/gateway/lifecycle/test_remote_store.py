@@ -28,6 +28,7 @@ def start() -> ThreadedMotoServer:
     return server
 
 
+@pytest.mark.usefixtures("log_apart")
 async def test_adapters_live_in_a_bucket(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
