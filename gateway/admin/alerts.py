@@ -28,7 +28,8 @@ JOURNAL_ALERT = 0.8
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """href: where in the dashboard to look. since: Unix seconds, null where nobody noted it."""
+    """href: where in the dashboard to look. percent: of a limit or a balance, how much of it is used or reserved.
+    since: Unix seconds, null where nobody noted it."""
 
     severity: Severity
     code: str
@@ -36,6 +37,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
     href: str
     project_id: str | None = None
+    percent: int | None = None
     since: int | None = None
 
 
@@ -111,6 +113,7 @@ def _limit(row: rows.FullLimit) -> Alert:
             detail=f"{percent} % of its credits are used or reserved; more credit makes room.",
             href=href,
             project_id=row.project_id,
+            percent=percent,
         )
     per = "" if row.window == "none" else f" per {row.window}"
     model = f" with {row.model}" if row.model else ""
@@ -122,6 +125,7 @@ def _limit(row: rows.FullLimit) -> Alert:
         f"{', and further requests are refused' if is_full and row.hard else ''}.",
         href=href,
         project_id=row.project_id,
+        percent=percent,
     )
 
 

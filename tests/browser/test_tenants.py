@@ -96,8 +96,9 @@ async def test_the_limits_of_a_tenant_are_told_in_words(visit: Visit, browser_ho
     """Of five requests: at most five are used up, at most six are near the end, a hundred are neither."""
     told = {
         "all of it": ([(5, True)], "1 limit used up"),
-        "most of it": ([(6, True)], "1 limit near the end"),
-        "both of it": ([(5, True), (6, False)], "1 limit used up, 1 near the end"),
+        "most of it": ([(6, True)], "1 limit at 83 %"),
+        "both of it": ([(5, True), (6, False)], "1 limit used up, 1 at 83 %"),
+        "most of two": ([(6, True), (6, False)], "2 limits at up to 83 %"),
         "twice of it": ([(5, True), (5, False)], "2 limits used up"),
         "little of it": ([(100, True)], "none near its end"),
     }

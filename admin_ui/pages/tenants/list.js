@@ -87,9 +87,10 @@ function columnsFor({ isMissing: hide, start, end }) {
 }
 
 function limitsInWords(alerts) {
-  const numUsedUp = alerts.filter(({ code }) => code.endsWith("_exhausted")).length;
-  const numNear = alerts.length - numUsedUp;
-  return [numUsedUp && `${plural(numUsedUp, "limit")} used up`, numNear && `${numUsedUp ? numNear : plural(numNear, "limit")} near the end`].filter(Boolean).join(", ");
+  const near = alerts.filter(({ code }) => !code.endsWith("_exhausted")).map(({ percent }) => percent);
+  const numUsedUp = alerts.length - near.length;
+  const fullest = `at ${near.length > 1 ? "up to " : ""}${Math.max(...near)} %`;
+  return [numUsedUp && `${plural(numUsedUp, "limit")} used up`, near.length && `${numUsedUp ? near.length : plural(near.length, "limit")} ${fullest}`].filter(Boolean).join(", ");
 }
 
 function NoTenant({ state, action }) {
