@@ -1,0 +1,44 @@
+"""A test that failed beside others may pass alone; one that fails again, or is one of many, may not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tests
+from tests.once_more import LAST_FAILED, MAX_TESTS
+
+CASES = """
+def test_fine():
+    pass
+
+def test_broken():
+    assert False
+"""
+
+
+@pytest.mark.parametrize(
+    ("failed", "code"),
+    [
+        (["test_fine"], 0),
+        (["test_broken"], 1),
+        (["test_fine", "test_broken"], 1),
+        ([], 1),
+        (["test_fine"] * (MAX_TESTS + 1), 1),
+    ],
+)
+def test_what_fails_alone_fails(tmp_path: Path, failed: list[str], code: int) -> None:
+    (tmp_path / "test_cases.py").write_text(CASES)
+    (tmp_path / LAST_FAILED).parent.mkdir(parents=True)
+    known = {f"test_cases.py::{name}{' ' * number}": True for number, name in enumerate(failed)}
+    (tmp_path / LAST_FAILED).write_text(json.dumps(known))
+    environ = os.environ | {"PYTHONPATH": str(Path(tests.__file__).parents[1])}
+    command = [sys.executable, "-m", "tests.once_more"]
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert ("passes alone" in done.stdout) == ("test_fine" in failed and len(failed) <= MAX_TESTS)
