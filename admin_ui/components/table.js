@@ -28,7 +28,7 @@ const NUMERIC = new Set(["count", "tokens", "ms", "seconds", "percent", "bytes",
  */
 export function Table({
   name = "", label, columns, rows, rowKey = (row) => row.id, href, sorted = "", filter = true, loading, error, reload,
-  hasMore = false, more, empty, tools, what = "load this table", current = null,
+  hasMore = false, more, empty, tools, what = "load this table", current,
 }) {
   const box = useRef(null);
   const prefix = name && `${name}.`;
@@ -66,7 +66,7 @@ export function Table({
         </thead>
         <tbody>
           ${shown.map(
-            (row) => html`<tr key=${rowKey(row)} class=${href ? "is-link" : ""} aria-current=${rowKey(row) === current || undefined}>
+            (row) => html`<tr key=${rowKey(row)} class=${href ? "is-link" : ""} aria-current=${(current && rowKey(row) === current) || undefined}>
               ${shownColumns.map((column, place) => html`<td key=${column.key} class=${cellClass(column)} data-title=${column.title} data-first=${place === 0 || undefined}>
                 ${place === 0 && href ? html`<a class="row-link" href=${href(row)}>${cell(column, row)}</a>` : cell(column, row)}
               </td>`)}

@@ -33,7 +33,8 @@ class RequestKey(msgspec.Struct, frozen=True):
 
 class RequestQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Created from start up to end, and after `after` in the order of the list. project_ids None: the whole
-    organization; other lists: empty ones do not filter. finish_reasons: as the attempt's first record has it.
+    organization; other lists: empty ones do not filter. finish_reasons: as the last record of its last attempt
+    has it, which is what is shown.
 
     With project_ids no row of another project is looked at: neither a page's end nor its length tells of one."""
 
@@ -119,7 +120,8 @@ _OF_PROJECTS = """
     ORDER BY f.created_at DESC, f.request_id DESC
 """
 
-# Newest first, of each piece as many as a page takes.
+# Newest first, of each piece as many as a page takes. Only what ended in an error may have ended otherwise after all:
+# at another attempt, or by a better count that came late.
 _FITTING = """
     SELECT c.created_at, c.request_id, c.project_id
     FROM unnest($2::timestamptz[], $3::timestamptz[], $4::text[]) AS p (since, until, project_id) CROSS JOIN LATERAL (
@@ -129,7 +131,13 @@ _FITTING = """
           AND l.created_at <= $5 AND (l.created_at, l.request_id) < ($5, $6)
           AND l.attempt = 0 AND counts_as_request(l.kind, l.revision, l.request_id)
           AND ($8::text[] = '{}' OR l.model = ANY ($8)) AND ($9::text[] = '{}' OR l.adapter_id = ANY ($9))
-          AND ($10::text[] = '{}' OR l.finish_reason = ANY ($10)) AND ($11::text[] = '{}' OR l.api_key_id = ANY ($11))
+          AND ($11::text[] = '{}' OR l.api_key_id = ANY ($11))
+          AND ($10::text[] = '{}' OR CASE WHEN l.finish_reason <> 'error' THEN l.finish_reason ELSE (
+              SELECT e.finish_reason FROM ledger e
+              WHERE e.organization_id = $1 AND e.request_id = l.request_id AND e.created_at = l.created_at
+                AND e.kind = 'usage'
+              ORDER BY e.attempt DESC, e.revision DESC LIMIT 1
+          ) END = ANY ($10))
         ORDER BY l.created_at DESC, l.request_id DESC LIMIT $7
     ) c
     ORDER BY 1 DESC, 2 DESC LIMIT $7
@@ -145,7 +153,13 @@ _FITTING_OF_ALL = """
           AND l.created_at <= $4 AND (l.created_at, l.request_id) < ($4, $5)
           AND l.attempt = 0 AND counts_as_request(l.kind, l.revision, l.request_id)
           AND ($7::text[] = '{}' OR l.model = ANY ($7)) AND ($8::text[] = '{}' OR l.adapter_id = ANY ($8))
-          AND ($9::text[] = '{}' OR l.finish_reason = ANY ($9)) AND ($10::text[] = '{}' OR l.api_key_id = ANY ($10))
+          AND ($10::text[] = '{}' OR l.api_key_id = ANY ($10))
+          AND ($9::text[] = '{}' OR CASE WHEN l.finish_reason <> 'error' THEN l.finish_reason ELSE (
+              SELECT e.finish_reason FROM ledger e
+              WHERE e.organization_id = $1 AND e.request_id = l.request_id AND e.created_at = l.created_at
+                AND e.kind = 'usage'
+              ORDER BY e.attempt DESC, e.revision DESC LIMIT 1
+          ) END = ANY ($9))
         ORDER BY l.created_at DESC, l.request_id DESC LIMIT $6
     ) c
     ORDER BY 1 DESC, 2 DESC LIMIT $6

@@ -69,7 +69,9 @@ async def pieces_with(
     conn: Connection, filters: Filters, start: datetime.datetime, until: datetime.datetime, num_needed: int
 ) -> Pieces:
     """Of the projects that have any, the newest minutes between two instants that hold so many requests together, or
-    all there are. They may hold a few more than they should: of a request whose end was corrected."""
+    all there are."""
+    # First: what is rolled up between the questions is in both answers rather than in none.
+    waiting = await conn.fetch(_WAITING, filters.organization_id, start, until, *_names(filters))
     spans, back_to = [(start, until)], None
     minutes: list[datetime.datetime] = []
     for width, size in _WIDTHS.items():
@@ -80,7 +82,6 @@ async def pieces_with(
     whose, is_cut = await _whose(conn, filters, minutes, num_needed)
     if is_cut:
         back_to = min(minute for minute, _ in whose)
-    waiting = await conn.fetch(_WAITING, filters.organization_id, start, until, *_names(filters))
     whose.update((minute, project_id) for minute, project_id in waiting if back_to is None or minute >= back_to)
     pieces = [
         Piece(max(start, minute), min(until, minute + _WIDTHS["minute"]), project_id)

@@ -47,7 +47,11 @@ def _demo_lines(settings: Settings, access: Access) -> list[str]:
         lines += [f"  tenant {tenant:<7}{key}", f"{'':16}{', '.join([settings.model_name, *models])}"]
     lines += [
         f"  all keys      {settings.demo_env_path}",
-        "  prices        of the demo, until you set yours in the dashboard under Usage",
+        *(
+            ["  prices        of the demo, until you set yours in the dashboard under Usage"]
+            if access.has_demo_prices
+            else []
+        ),
         *_dashboard_lines(settings, access),
         "",
         "Try it:",

@@ -4,7 +4,7 @@ two tenants with their adapters.
 Runs at every start and changes nothing the second time. Keys are stored hashed, so the files that hold them lead: a key
 that stands in its file is made valid in the database, unless the database knows it already, revoked or not. Adapters
 are seeded only with their tenant: one that the operator removed does not come back, nor does a tenant. Prices are set
-where neither tenant ever was: what is there keeps costing what it did. The first person is made where the organization
+where there are no tenants yet: what is there keeps costing what it did. The first person is made where the organization
 never had anybody: who was removed does not come back either.
 """
 
@@ -30,7 +30,7 @@ from gateway.db.migrate import migrate
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
 from gateway.db.prices import add_version, list_versions
-from gateway.db.projects import create_project, find_project, was_archived
+from gateway.db.projects import create_project, find_project, list_projects, was_archived
 from gateway.db.users import create_user, had_users
 from gateway.principal import Scope
 from gateway.process import write_private
@@ -59,12 +59,13 @@ class BadOperatorKey(ValueError):
 class Access(msgspec.Struct, frozen=True):
     """The keys of this installation. tenant_keys: of the demo's tenants by name, empty without the demo.
 
-    new_password: of the person whom this start made, None at every later one.
+    new_password: of the person whom this start made, None at every later one. has_demo_prices: nobody has set others.
     """
 
     operator_key: str
     tenant_keys: dict[str, str]
     new_password: str | None = None
+    has_demo_prices: bool = False
 
 
 async def bootstrap(dsn: str, settings: Settings) -> Access:
@@ -80,7 +81,7 @@ async def bootstrap(dsn: str, settings: Settings) -> Access:
         tenant_keys: dict[str, str] = {}
         if settings.model == "demo":
             tenant_keys = await _demo(connection, organization.id, operator_key, settings)
-        return Access(operator_key, tenant_keys, new_password)
+        return Access(operator_key, tenant_keys, new_password, await _has_demo_prices(connection, organization.id))
 
 
 async def _operator_key(connection: Connection, organization_id: str, settings: Settings) -> str:
@@ -132,8 +133,7 @@ async def _demo(connection: Connection, organization_id: str, operator_key: str,
         keys[tenant] = key if _is_key(key, "project") else new_key().secret
     # Written before the database knows the keys: a secret that only the database had seen would be lost.
     write_private(settings.demo_env_path, demo_env(settings, Access(operator_key, keys)))
-    if not any([await _was_made(connection, organization_id, tenant) for tenant in keys]):
-        await _demo_prices(connection, organization_id)
+    await _demo_prices(connection, organization_id)
     for tenant, key in keys.items():
         if await was_archived(connection, organization_id, tenant):
             continue
@@ -142,13 +142,10 @@ async def _demo(connection: Connection, organization_id: str, operator_key: str,
     return keys
 
 
-async def _was_made(connection: Connection, organization_id: str, tenant: str) -> bool:
-    found = await find_project(connection, organization_id, tenant)
-    return found is not None or await was_archived(connection, organization_id, tenant)
-
-
 async def _demo_prices(connection: Connection, organization_id: str) -> None:
-    if await list_versions(connection, organization_id, limit=1):
+    """For an organization that has neither prices nor anybody who would have to pay them."""
+    has_projects = await list_projects(connection, organization_id, archived=True, limit=1)
+    if has_projects or await list_versions(connection, organization_id, limit=1):
         return
     async with connection.transaction():
         stored = await add_version(
@@ -159,9 +156,21 @@ async def _demo_prices(connection: Connection, organization_id: str) -> None:
             discounts={},
             effective_at=None,
         )
-        entries = [msgspec.structs.asdict(DEMO_PRICES)]
-        after = {"id": stored.id, "version": 1, "currency": DEFAULT_CURRENCY, "entries": entries}
+        price = {
+            "model": ANY,
+            "adapter_class": ANY,
+            "service_tier": ANY,
+            "input_nanos_per_million": DEMO_PRICES.input_nanos,
+            "cached_input_nanos_per_million": DEMO_PRICES.cached_input_nanos,
+            "output_nanos_per_million": DEMO_PRICES.output_nanos,
+        }
+        after = {"id": stored.id, "version": stored.version.version, "currency": DEFAULT_CURRENCY, "entries": [price]}
         await record(connection, _author(organization_id), "prices.set", stored.id, after=after)
+
+
+async def _has_demo_prices(connection: Connection, organization_id: str) -> bool:
+    newest = await list_versions(connection, organization_id, limit=1)
+    return bool(newest) and newest[0].version.entries == (DEMO_PRICES,)
 
 
 async def _tenant(connection: Connection, organization_id: str, tenant: str, settings: Settings) -> str:

@@ -25,7 +25,7 @@ from gateway.db.logins import find_credentials
 from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
 from gateway.db.prices import list_versions
-from gateway.db.projects import find_project
+from gateway.db.projects import create_project, find_project
 from gateway.db.users import remove_user
 from gateway.process import private_folder
 from gateway.serve.banner import banner, curl_line
@@ -158,8 +158,19 @@ async def test_a_first_start_makes_keys_and_demo_and_a_second_one_changes_nothin
         assert await list_audit(connection, organization.id, AuditFilter(), after=None, limit=100) == events
         assert [row.name for row in await list_adapters(connection, acme.id)] == ["pirate"]
         (prices,) = await list_versions(connection, organization.id)
-        assert prices.version.entries == (DEMO_PRICES,)
+        assert prices.version.entries == (DEMO_PRICES,) and "  prices  " in banner(settings, access)
         assert await find_usable_key(connection, parsed.sha256) is None, "a revoked key does not come back"
+
+
+async def test_the_demo_sets_no_prices_where_somebody_would_have_to_pay_them(empty_dsn: str, tmp_path: Path) -> None:
+    await bootstrap(empty_dsn, Settings(data_dir=tmp_path, model="some/model"))
+    async with await Database.connect(empty_dsn, max_size=1) as database, database.acquire() as connection:
+        organization = await ensure_organization(connection, ORGANIZATION)
+        await create_project(connection, organization.id, "customer")
+        settings = Settings(data_dir=tmp_path)
+        access = await bootstrap(empty_dsn, settings)
+        assert await list_versions(connection, organization.id) == []
+        assert access.tenant_keys and "  prices  " not in banner(settings, access)
 
 
 async def test_a_first_start_makes_somebody_who_can_sign_in_and_never_again(empty_dsn: str, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ function Defaults({ adapter }) {
     await post(pathOf(projectId, name), { defaults: wanted });
     invalidate(pathOf(projectId, name));
     toast("The defaults are saved");
-  }, (values) => ({ ...checkSampling(values), system_prompt: values.system_prompt.length > MAX_PROMPT_CHARS ? `It is at most ${exactly(MAX_PROMPT_CHARS)} characters long.` : undefined }));
+  }, (values) => ({ ...checkSampling(values), system_prompt: [...values.system_prompt].length > MAX_PROMPT_CHARS ? `It is at most ${exactly(MAX_PROMPT_CHARS)} characters long.` : undefined }));
   return html`<div class="wide-form"><${Form} form=${form} verb="Save defaults" what="save the defaults">
     <div class="field-grid">${NUMBERS.map(([key, label, hint]) => html`<${TextField} key=${key} ...${form.bind(key)} label=${label} hint=${hint} inputmode="decimal" autocomplete="off" placeholder="not set" />`)}</div>
     <${TextArea} ...${form.bind("system_prompt")} label="System prompt" hint="For conversations that bring none. Whoever may call the adapter can make it tell; keep secrets out." rows=${5} placeholder="not set" />

@@ -30,7 +30,7 @@ export function useSettings() {
   const stop = values.stop.split("\n").filter(Boolean);
   if (stop.length) fields.stop = stop;
   if (stop.length > MAX_STOPS) problem.stop = `At most ${MAX_STOPS} texts, one a line.`;
-  else if (stop.some((text) => text.length > MAX_STOP_CHARS)) problem.stop = `Each is at most ${exactly(MAX_STOP_CHARS)} characters long.`;
+  else if (stop.some((text) => [...text].length > MAX_STOP_CHARS)) problem.stop = `Each is at most ${exactly(MAX_STOP_CHARS)} characters long.`;
   if (values.schema.trim()) {
     try {
       const schema = JSON.parse(values.schema);

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import random
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import asyncpg
 import httpx
@@ -19,6 +19,9 @@ from gateway.db.usage import UsageEvent
 from tests.conftest import with_database
 from tests.gateway.admin_server import AdminServer, serve_admin
 from tests.gateway.billing.books import NOW, Books, open_books
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 shared = pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -156,13 +159,16 @@ async def test_what_is_found_is_what_filters_let_through_wherever_it_is(database
                 f"req_i{batch}{number:03}",
                 created_at=minutes_ago(rng.choice((0.5, 200, 3000, 40_000)) * rng.random()),
                 model=rng.choices(("mini", "mini:often", "mini:rare"), (50, 20, 1))[0],
-                finish_reason=rng.choices(("stop", "length", "abort", "error"), (50, 20, 5, 1))[0],
+                finish_reason=rng.choices(("stop", "length", "abort", "error"), (50, 20, 5, 5))[0],
                 api_key_id=rng.choice(("key_a", "key_b")),
             )
             for number in range(300)
         ]
         await initech.write(*events)
-        made += events
+        lost = [each for each in events if each.finish_reason == "error"][::2]
+        found_late = [msgspec.structs.replace(each, finish_reason="stop", completion_tokens=99) for each in lost]
+        await initech.write(*found_late)
+        made += [each for each in events if each not in lost] + found_late
         if batch == 0:
             await initech.roll_up()
     for _ in range(60):
@@ -189,6 +195,39 @@ async def test_what_is_found_is_what_filters_let_through_wherever_it_is(database
         expected.sort(key=lambda each: (each.created_at, each.request_id), reverse=True)
         found, _ = await ids_and_ends(initech, query)
         assert [each for each in found if each.startswith("req_i")] == [each.request_id for each in expected]
+
+
+class Meddled:
+    """A connection, before one of whose questions all that waits is rolled up."""
+
+    def __init__(self, conn: Connection, books: Books, question: int) -> None:
+        self._conn = conn
+        self._books = books
+        self._num_before = question
+
+    async def fetch(self, *asked: Any) -> Any:
+        if self._num_before == 0:
+            await self._books.roll_up()
+        self._num_before -= 1
+        return await self._conn.fetch(*asked)
+
+
+@pytest.mark.parametrize("question", range(8))
+async def test_what_is_rolled_up_between_two_questions_is_found(database: Database, question: int) -> None:
+    hooli = await open_books(database, f"hooli {question}")
+    await hooli.write(hooli.event(f"req_h{question}", created_at=minutes_ago(90), model="late"))
+    query = RequestQuery(
+        organization_id=hooli.organization_id,
+        start=minutes_ago(200),
+        end=minutes_ago(0),
+        after=None,
+        limit=5,
+        project_ids=[hooli.project_id],
+        models=["late"],
+    )
+    async with database.acquire() as conn:
+        found = await list_requests(cast("Connection", Meddled(conn, hooli, question)), query)
+    assert [row.request_id for row in found.rows] == [f"req_h{question}"]
 
 
 async def test_what_is_rare_is_on_the_first_page(books: tuple[Books, Books]) -> None:
