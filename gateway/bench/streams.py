@@ -110,8 +110,8 @@ async def used_us(installation: Installation, requests: Sequence[bytes], rate: f
 
 
 async def overhead(installation: Installation, args: argparse.Namespace, rng: random.Random) -> dict[str, Any]:
-    """One token through the gateway and one from the engine itself, in turn: in a row, and apart, where whoever wakes
-    up has cold caches. Latencies in ms."""
+    """One token of a chat through the gateway, and one from the engine itself by a client that tokenizes the same text,
+    in turn: in a row, and apart, where whoever wakes up has cold caches. Latencies in ms."""
     tokenizer = Tokenizer.from_folder(args.model_dir)
     direct = EngineBackend(
         installation.engine_endpoint,
@@ -124,7 +124,7 @@ async def overhead(installation: Installation, args: argparse.Namespace, rng: ra
     direct.start()
     connection = await connect("127.0.0.1", installation.ports[0])
     request = post(PATH, installation.keys[0], chat(rng, 1, stream=False))
-    token_ids = tokenizer.encode_text(chat(rng, 1, stream=False).decode())
+    text = chat(rng, 1, stream=False).decode()
 
     async def latencies_s(gap_s: float, name: str) -> tuple[float, float]:
         await asyncio.sleep(gap_s)
@@ -133,7 +133,7 @@ async def overhead(installation: Installation, args: argparse.Namespace, rng: ra
         asked_s = time.perf_counter()
         await asyncio.sleep(gap_s)
         began_s = time.perf_counter()
-        await _one_token(direct, token_ids, name)
+        await _one_token(direct, tokenizer.encode_text(text), name)
         return asked_s - started_s, time.perf_counter() - began_s
 
     found: dict[str, Any] = {"calls": args.calls}
