@@ -19,7 +19,7 @@ from gateway.db.requests import RequestPlace, RequestRow, whole_requests
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-OF_EACH_KEY = (2, 20)
+OF_EACH_KEY = (4, 20)
 """Requests of a project that are looked at for one of a key's, of which roll-ups do not tell: first so many, then so
 many where these are not enough."""
 
