@@ -9,7 +9,7 @@ import { Icon } from "./icons.js";
 
 const WAIT_MS = 120;
 /** What is found: its icon, and its kind in words. */
-const KINDS = { page: ["right", ""], project: ["tenants", "tenant"], api_key: ["keys", "key"], adapter: ["adapters", "adapter"], user: ["user", "person"], request: ["requests", "request"] };
+const KINDS = { page: ["right", ""], project: ["tenants", "tenant"], api_key: ["keys", "key"], adapter: ["adapters", "adapter"], user: ["user", "person"], request: ["requests", "request"], refusal: ["shield", "refused request"] };
 
 /** places: [title, href, icon] of the views that are in the rail; they are found as well. */
 export function Search({ places }) {

@@ -1,4 +1,5 @@
-"""Finds tenants, keys, adapters, people and requests by a part of what is known of them: what the caller may see."""
+"""Finds tenants, keys, adapters, people, requests and refusals by a part of what is known of them, as far as the caller
+may see them."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from gateway.admin.paging import wrong_value
 from gateway.admin.services import Caller, Services
 from gateway.api.shape import shape
 from gateway.db import find
+from gateway.db.refusals import find_refusal
 from gateway.db.requests import find_request
 from gateway.tenancy.permissions import has_permission, projects_with
 
@@ -24,7 +26,7 @@ REQUEST_ID_PREFIX = "req_"
 class SearchResult(msgspec.Struct, frozen=True):
     """href: where in the dashboard it is, opened."""
 
-    kind: Literal["project", "api_key", "adapter", "user", "request"]
+    kind: Literal["project", "api_key", "adapter", "user", "request", "refusal"]
     id: str
     name: str
     project_id: str | None
@@ -54,6 +56,10 @@ async def search(request: Request[Any, Any, Any], services: Services, caller: Ca
             if row is not None and has_permission(caller, "billing.read", row.project_id):
                 id, href = row.request_id, f"/admin/requests/{row.request_id}"
                 results.append(SearchResult("request", id, id, row.project_id, href))
+            refused = await find_refusal(conn, organization_id, given)
+            if refused is not None and has_permission(caller, "limits.read", refused.project_id):
+                href = f"/admin/refusals?q={given}"
+                results.append(SearchResult("refusal", given, given, refused.project_id, href))
         found += await find.find_projects(conn, organization_id, projects_with(caller, "projects.read"), text, MAX_EACH)
         found += await find.find_adapters(conn, organization_id, projects_with(caller, "adapters.read"), text, MAX_EACH)
         found += await find.find_keys(conn, organization_id, projects_with(caller, "keys.read"), text, MAX_EACH)

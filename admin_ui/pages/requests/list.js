@@ -6,6 +6,7 @@ import { Empty } from "../../components/feedback.js";
 import { Num, Time } from "../../components/numbers.js";
 import { Page } from "../../components/page.js";
 import { Table } from "../../components/table.js";
+import { useApi } from "../../lib/data.js";
 import { html } from "../../lib/html.js";
 import { useProjectId, useProjectNames } from "../../lib/projects.js";
 import { setQuery, to } from "../../lib/router.js";
@@ -14,6 +15,8 @@ import { Filters } from "./filters.js";
 import { useLiveRequests } from "./live_list.js";
 import { explained } from "./reasons.js";
 import { RequestTabs } from "./tabs.js";
+
+const MAX_MODELS = 100;
 
 export default function Requests() {
   const projectId = useProjectId();
@@ -25,7 +28,7 @@ export default function Requests() {
     { key: "created_at", title: "Time", format: "time", sort: false, class: "shrink" },
     { key: "status", title: "Result", class: "shrink", render: (row) => html`<${Result} row=${row} />` },
     { key: "project_id", title: "Tenant", class: "shrink", hide: projectId !== null, value: ({ project_id: id }) => names(id) },
-    { key: "model", title: "Model", render: (row) => html`<span>${row.model}${row.adapter_version !== null && html` <span class="faint">v${row.adapter_version}</span>`}</span>` },
+    { key: "model", title: "Model", class: "name-cell", render: (row) => html`<span>${row.model}${row.adapter_version !== null && html` <span class="faint">v${row.adapter_version}</span>`}</span>` },
     { key: "input_tokens", title: "Input", format: "tokens", total: true },
     { key: "cached_tokens", title: "of which cached", format: "tokens", total: true },
     { key: "output_tokens", title: "Output", format: "tokens", total: true },
@@ -34,22 +37,30 @@ export default function Requests() {
     { key: "latency_ms", title: "Took", format: "ms" },
     { key: "cost_nanos", title: "Cost", format: "money", total: true },
   ];
+  const models = useModels(projectId, range);
   const isNarrow = Object.entries(filters).some(([name, value]) => value && name !== "project");
-  return html`<${Page} title="Requests" wide lead=${rows && html`<${Lead} rows=${rows} hasMore=${list.hasMore} range=${range} />`} tabs=${html`<${RequestTabs} />`}
+  return html`<${Page} title="Requests" wide lead=${rows && html`<${Lead} rows=${rows} isAll=${!list.hasMore && (state === "live" || state === "fixed")} isNarrow=${isNarrow} range=${range} />`} tabs=${html`<${RequestTabs} />`}
     actions=${html`<${State} state=${state} back=${back} />`}>
     <div ...${hold}>
       <${Table} name="requests" label="Requests" columns=${columns} rows=${rows} rowKey=${({ id }) => id} href=${({ id }) => to("requests", id)} filter=${false}
-        tools=${html`<${Filters} filters=${filters} models=${[...new Set((rows ?? []).map(({ model }) => model))]} />`}
+        tools=${html`<${Filters} filters=${filters} models=${models} />`}
         error=${list.error} reload=${list.reload} loading=${list.loading && list.hasMore} hasMore=${list.hasMore} more=${list.more} what="load the requests"
-        empty=${html`<${None} isNarrow=${isNarrow} filters=${filters} range=${range} hasMore=${list.hasMore} more=${list.more} />`} />
+        empty=${html`<${None} isNarrow=${isNarrow} filters=${filters} models=${models} range=${range} hasMore=${list.hasMore} more=${list.more} />`} />
     </div>
   <//>`;
 }
 
-function Lead({ rows, hasMore, range }) {
+/** Those that were asked for in the range, the busiest first. */
+function useModels(projectId, range) {
+  const asked = { by: "model", start_time: range.start, end_time: range.end, limit: MAX_MODELS, times: false, project_ids: projectId ? [projectId] : [] };
+  return (useApi("/traffic/top", asked).data?.data ?? []).map(({ id }) => id);
+}
+
+/** isAll: nothing has come meanwhile, nor is there another page. */
+function Lead({ rows, isAll, isNarrow, range }) {
   const failed = rows.filter(({ status }) => status === "error").length;
-  if (rows.length === 0) return `No request in ${range.name ? `the ${range.label.toLowerCase()}` : range.label}.`;
-  return html`The latest <b>${rows.length}</b>${hasMore ? "" : " and all there are"} of ${range.name ? `the ${range.label.toLowerCase()}` : range.label}${failed ? html`; <b>${failed}</b> of them failed` : "; none of them failed"}.`;
+  if (rows.length === 0) return `No request ${isNarrow ? "matches " : ""}in ${range.name ? `the ${range.label.toLowerCase()}` : range.label}.`;
+  return html`The latest <b>${rows.length}</b>${isAll ? ` and all ${isNarrow ? "that match" : "there are"}` : ""} of ${range.name ? `the ${range.label.toLowerCase()}` : range.label}${failed ? html`; <b>${failed}</b> of them failed` : "; none of them failed"}.`;
 }
 
 const STATES = {
@@ -71,14 +82,14 @@ function Result({ row }) {
   return html`<span><${Badge} title=${why.text}>${row.status}<//><span class="row-why">${why.title}</span></span>`;
 }
 
-function None({ isNarrow, filters, range, hasMore, more }) {
+function None({ isNarrow, filters, models, range, hasMore, more }) {
   const where = range.name ? `the ${range.label.toLowerCase()}` : range.label;
   const command = `curl ${window.location.origin}/v1/chat/completions \\
   -H "Authorization: Bearer $LORIKEET_API_KEY" -H "Content-Type: application/json" \\
   -d '{"model": "MODEL", "messages": [{"role": "user", "content": "Hello"}]}'`;
   const all = { status: null, model: null, key: null, adapter: null, id: null };
   if (!isNarrow) return html`<${Empty} icon="requests" title="No request in ${where}" command=${command}>Each one shows here a second after its end.<//>`;
-  return html`<div class="table-box"><div class="table-tools"><${Filters} filters=${filters} models=${[]} /></div>
+  return html`<div class="table-box"><div class="table-tools"><${Filters} filters=${filters} models=${models} /></div>
     <${Empty} icon="filter" title="No request matches in ${where}" action=${html`<span class="row">${hasMore && html`<${Button} onClick=${more}>Look further back<//>`}<${Button} onClick=${() => setQuery(all)}>Show all requests<//></span>`} />
   </div>`;
 }

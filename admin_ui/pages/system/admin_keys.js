@@ -73,7 +73,7 @@ function NewKey({ onMade, onClose }) {
   }, ({ name, scopes }) => ({ name: named(name), scopes: scopes.length ? undefined : "Choose what it may do." }));
   return html`<${Dialog} title="New operator key" onClose=${onClose}>
     <${Form} form=${form} verb="Create key" what="create the key" onCancel=${onClose}>
-      <${TextField} ...${form.bind("name")} label="Name" hint="Of the program, such as “terraform”. The key never does more than you may." maxlength="128" autofocus autocomplete="off" />
+      <${TextField} ...${form.bind("name")} label="Name" hint="Of the program, such as “terraform”. The key never does more than you may." maxlength="64" autofocus autocomplete="off" />
       <${Choices} ...${form.bind("scopes")} label="It may" options=${SCOPES} />
       <${Select} ...${form.bind("expires_at")} label="Expires" options=${EXPIRIES} />
       <${TextArea} ...${form.bind("ip_allowlist")} label="Networks" optional rows=${2} placeholder="203.0.113.0/24" hint="Addresses or networks that it may be used from, one a line." spellcheck="false" />

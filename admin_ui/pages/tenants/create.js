@@ -33,7 +33,7 @@ export function CreateTenant({ onClose }) {
   }
   return html`<${Dialog} title="New tenant" onClose=${onClose}>
     <${Form} form=${form} verb="Create tenant" what="create the tenant" onCancel=${onClose}>
-      <${TextField} ...${form.bind("name")} label="Name" hint="Of the customer, team or product. It can be changed later." maxlength="128" autofocus autocomplete="off" />
+      <${TextField} ...${form.bind("name")} label="Name" hint="Of the customer, team or product. It can be changed later." maxlength="64" autofocus autocomplete="off" />
       <${Notice}>A tenant has keys, adapters, limits and a bill of its own. Nothing of it is seen by others.<//>
     <//>
   <//>`;

@@ -48,7 +48,7 @@ async function save(project, changes, text, path = "") {
 function Name({ project }) {
   const form = useForm({ name: project.name }, ({ name }) => save(project, { name }, `It is called ${name} now`), ({ name }) => ({ name: named(name) }));
   return html`<${Section} title="Name" card hint="Keys, adapters and bills go on: they know the tenant by its id.">
-    <${Form} form=${form} verb="Rename" what="rename it"><${TextField} ...${form.bind("name")} label="Name" maxlength="128" autocomplete="off" /><//>
+    <${Form} form=${form} verb="Rename" what="rename it"><${TextField} ...${form.bind("name")} label="Name" maxlength="64" autocomplete="off" /><//>
   <//>`;
 }
 

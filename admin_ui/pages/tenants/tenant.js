@@ -94,7 +94,7 @@ function Limits({ id, may, currency }) {
   const list = useApi(pathOf(id, "/limits"), { limit: 100 });
   const empty = html`None: this tenant may use all there is. ${may("limits.write") && html`<a href="${href}?new=1">Set one</a>`}`;
   return html`<${Few} title="Limits" href=${href} list=${list} empty=${empty}>
-    ${(limits) => html`<div class="stack">${[...limits].sort((a, b) => shareOf(b) - shareOf(a)).slice(0, NUM_SHOWN).map((limit) => html`<${Gauge} key=${limit.id} label=${titleOf(limit)} used=${limit.used} reserved=${limit.reserved} max=${limit.max} shown=${shownAs(limit.unit, currency)} />`)}</div>`}
+    ${(limits) => html`<div class="stack">${[...limits].sort((a, b) => shareOf(b) - shareOf(a)).slice(0, NUM_SHOWN).map((limit) => html`<${Gauge} isLimit key=${limit.id} label=${titleOf(limit)} used=${limit.used} reserved=${limit.reserved} max=${limit.max} shown=${shownAs(limit.unit, currency)} />`)}</div>`}
   <//>`;
 }
 

@@ -220,6 +220,9 @@ async def test_a_limit_that_refused_is_explained_with_what_helps(house: House, o
     assert "ask for less" in found["advice"] and found["project_id"] == house.acme.project_id
     listed = (await operator.get(f"/projects/{house.acme.project_id}/refusals")).json()["data"]
     assert found["id"] in [each["id"] for each in listed]
+    asked = reply.headers["x-request-id"]
+    (there,) = (await operator.get("/search", params={"q": asked})).json()["data"]
+    assert (there["kind"], there["href"]) == ("refusal", f"/admin/refusals?q={asked}")
 
 
 async def test_what_a_request_said_is_not_kept(house: House, operator: httpx.AsyncClient) -> None:

@@ -68,7 +68,7 @@ export function KeyFields({ form, projectId, apiKey, accounts = [] }) {
   const { values } = form;
   const expiries = apiKey?.expires_at ? [["same", `As it is: ${short(apiKey.expires_at)}`], ...EXPIRIES] : EXPIRIES;
   return html`
-    <${TextField} ...${form.bind("name")} label="Name" hint="Where it is used, such as “checkout in production”." maxlength="128" autofocus autocomplete="off" />
+    <${TextField} ...${form.bind("name")} label="Name" hint="Where it is used, such as “checkout in production”." maxlength="64" autofocus autocomplete="off" />
     ${accounts.length > 0 &&
     html`<${Select} ...${form.bind("service_account_id")} label="Owner" options=${[["", "Me"], ...accounts.map(({ id, name }) => [id, `Service account ${name}`])]}
       hint="A service account's key goes on when people leave." />`}

@@ -46,7 +46,7 @@ function NewAccount({ projectId, onMade, onClose }) {
   }, ({ name }) => ({ name: named(name) }));
   return html`<${Dialog} title="New service account" onClose=${onClose}>
     <${Form} form=${form} verb="Create" what="create the service account" onCancel=${onClose}>
-      <${TextField} ...${form.bind("name")} label="Name" hint="Of the program, such as “nightly-reports”. It comes with a key that may use models." maxlength="128" autofocus autocomplete="off" />
+      <${TextField} ...${form.bind("name")} label="Name" hint="Of the program, such as “nightly-reports”. It comes with a key that may use models." maxlength="64" autofocus autocomplete="off" />
     <//>
   <//>`;
 }

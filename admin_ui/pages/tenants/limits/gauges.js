@@ -39,7 +39,7 @@ function One({ limit, currency, keyName, menu }) {
     </div>
     ${bounds(limit)
       ? html`<p class="limit-max">${shown(limit.max)}</p>`
-      : html`<${Gauge} label="Used" used=${limit.used} reserved=${limit.reserved} max=${limit.max} shown=${shown}
+      : html`<${Gauge} isLimit label="Used" used=${limit.used} reserved=${limit.reserved} max=${limit.max} shown=${shown}
           hint="${shown(limit.used)} used · ${shown(limit.reserved)} reserved · ${shown(limit.free)} free" />`}
     <p class="hint">${rulesOf(limit)} ${!limit.hard && html`<${Badge}>soft<//>`}</p>
   </article>`;

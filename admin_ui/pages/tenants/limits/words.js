@@ -24,7 +24,8 @@ export const isBalance = ({ unit, window }) => unit === "cost_nanos" && window =
 /** It bounds each request by itself: nothing is used up. */
 export const bounds = ({ unit, window }) => SIZES.includes(unit) && window === "none";
 
-export const shareOf = ({ used, reserved, max }) => (max > 0 ? (used + reserved) / max : used + reserved > 0 ? 1 : 0);
+/** One of nothing is full. */
+export const shareOf = ({ used, reserved, max }) => (max > 0 ? (used + reserved) / max : 1);
 
 /** shown(value): a value of this unit as text. */
 export function shownAs(unit, currency = "usd") {
@@ -35,6 +36,7 @@ export function shownAs(unit, currency = "usd") {
 /** What happens at its end, and when it is free again. */
 export function rulesOf(limit) {
   if (bounds(limit)) return "Longer requests are refused.";
+  if (limit.max === 0 && limit.hard) return "Lets nothing through.";
   const percents = limit.alert_percents.map((percent) => `${percent} %`).join(", ");
   const again = limit.window_end ? `begins anew ${ago(limit.window_end)}` : null;
   const parts = [limit.hard ? "refuses at its end" : "refuses nothing", percents && `alerts at ${percents}`, again];
