@@ -176,10 +176,8 @@ async def _write_history(dsn: str, projects: dict[str, str]) -> None:
                 models.append((f"{BASE}:{adapter}", adapter_id))
             for rank, (model, adapter_id) in enumerate(reversed(models)):
                 num = 1200 // ((place + 1) * (rank + 1))
-                await conn.execute(
-                    *(_HISTORY, organization_id, project_id, model, key_id, adapter_id),
-                    *(num, float(HOURS_OF_HISTORY), 0.0, 1),
-                )
+                whose = (organization_id, project_id, model, key_id, adapter_id)
+                await conn.execute(_HISTORY, *whose, num, float(HOURS_OF_HISTORY), 0.0, 1)
         project_id = projects["acme"]
         key_id = await conn.fetchval("SELECT id FROM api_keys WHERE project_id = $1", project_id)
         old = (organization_id, project_id, f"{BASE}:retired", key_id, None, 20, 1.0, float(DAYS_OF_OLD_USAGE), 1)
