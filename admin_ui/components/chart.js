@@ -31,7 +31,7 @@ export function Chart({ title, hint, times, series, kind = "line", unit = "count
       ? html`<div class="chart-empty" style=${{ minHeight: `${height}px` }}>${note ?? "Nothing in this range"}</div>`
       : asTable
         ? html`<${Values} title=${title} times=${times} series=${series} unit=${unit} currency=${currency} />`
-        : html`<${Plot} title=${title} times=${times} series=${series} kind=${kind} height=${height} shown=${shown} zoom=${zoom} />`}
+        : html`<${Plot} title=${title} times=${times} series=${series} kind=${kind} height=${height} shown=${shown} isWhole=${unit === "count" || unit === "tokens"} zoom=${zoom} />`}
   </figure>`;
 }
 
@@ -44,7 +44,7 @@ function Values({ title, times, series, unit, currency }) {
   return html`<${Table} name="values" label=${title} columns=${columns} rows=${rows.reverse()} rowKey=${(row) => row.at} filter=${false} />`;
 }
 
-function Plot({ title, times, series, kind, height, shown, zoom }) {
+function Plot({ title, times, series, kind, height, shown, isWhole, zoom }) {
   const root = useRef(null);
   const plot = useRef(null);
   const [hover, setHover] = useState(null);
@@ -61,7 +61,7 @@ function Plot({ title, times, series, kind, height, shown, zoom }) {
   useEffect(() => {
     const width = root.current.clientWidth;
     const made = options({
-      width, height, kind, shown, zoom,
+      width, height, kind, shown, isWhole, zoom,
       step: times.length > 1 ? times[1] - times[0] : 60,
       colours: drawn.map(({ color }) => resolved(color, root.current)),
       ink: { text: resolved("var(--text-3)", root.current), line: resolved("var(--border)", root.current), font: getComputedStyle(root.current).fontFamily },

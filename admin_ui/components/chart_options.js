@@ -8,6 +8,9 @@ const date = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short"
 /** Of the widest label of the time axis, whose last one stands on the right edge. */
 const HALF_LABEL_PX = 24;
 
+/** Steps between the labels of what has no halves. */
+const WHOLE = Array.from({ length: 16 }, (_, zeros) => [1, 2, 2.5, 5].map((step) => step * 10 ** zeros)).flat().filter(Number.isInteger);
+
 /** Each series on top of those before it. */
 export function stacked(columns) {
   const below = Array(columns[0]?.length ?? 0).fill(0);
@@ -27,9 +30,9 @@ function timeLabels(plot, splits, _axis, _space, step) {
 
 /**
  * step: seconds from one time to the next. colours: one per series, resolved. ink: {text, line, font}. shown(value): as
- * text. onHover({index, left, width} | null), onZoom(from, to).
+ * text. isWhole: values are whole numbers. onHover({index, left, width} | null), onZoom(from, to).
  */
-export function options({ width, height, kind, shown, zoom, step, colours, ink, onHover, onZoom }) {
+export function options({ width, height, kind, shown, isWhole, zoom, step, colours, ink, onHover, onZoom }) {
   const isBars = kind === "bars";
   const axis = { stroke: ink.text, font: `11px ${ink.font}`, ticks: { show: false } };
   const drawn = colours.map((colour) => ({
@@ -56,7 +59,7 @@ export function options({ width, height, kind, shown, zoom, step, colours, ink, 
     },
     axes: [
       { ...axis, grid: { show: false }, values: timeLabels, space: 64, size: 28 },
-      { ...axis, grid: { stroke: ink.line, width: 1 }, values: (_, splits) => splits.map(shown), space: 36, size: widest },
+      { ...axis, grid: { stroke: ink.line, width: 1 }, values: (_, splits) => splits.map(shown), ...(isWhole && { incrs: WHOLE }), space: 36, size: widest },
     ],
     series: [{}, ...drawn],
     drawOrder: ["axes", "series"],
