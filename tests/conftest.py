@@ -98,10 +98,10 @@ async def database(dsn: str) -> AsyncIterator[Database]:
         yield database
 
 
-@pytest.fixture
-def log_apart(tmp_path: Path) -> Iterator[None]:
-    """What this process logs is in a file, apart from what it prints."""
-    with (tmp_path / "this-process.log").open("w") as file:
+@pytest.fixture(scope="module")
+def log_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What this process logs is in a file, apart from what it prints, from before its servers start."""
+    with (tmp_path_factory.mktemp("log") / "this-process.log").open("w") as file:
         structlog.configure(logger_factory=structlog.WriteLoggerFactory(file))
         yield
         structlog.reset_defaults()

@@ -37,7 +37,7 @@ class Cli:
         return json.loads(out)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _log(log_apart: None) -> None:
     """Commands and the server run in one process."""
 
