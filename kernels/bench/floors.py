@@ -36,13 +36,13 @@ def floor(work: Work, rates: Rates) -> Floor:
     return Floor(max(memory_s, compute_s), memory_s >= compute_s)
 
 
-def lora_work(num_rows: int, adapters: int, rank: int, in_features: int, sizes: Sequence[int], width: int) -> Work:
-    """Of num_rows rows that use this many distinct adapters, elements of `width` bytes: their weights, x once, out read
-    and written."""
-    out_features = sum(sizes)
-    weights = adapters * rank * (len(sizes) * in_features + out_features)
-    activations = num_rows * (in_features + 2 * out_features)
-    return Work((weights + activations) * width, 2 * num_rows * rank * (len(sizes) * in_features + out_features))
+def lora_work(adapters: Sequence[tuple[int, int]], in_features: int, sizes: Sequence[int], width: int) -> Work:
+    """adapters: (rows, rank) of each distinct one, elements of `width` bytes: their weights, x once, out read and
+    written."""
+    of_a_rank = len(sizes) * in_features + sum(sizes)
+    weights = sum(rank for _, rank in adapters) * of_a_rank
+    activations = sum(rows for rows, _ in adapters) * (in_features + 2 * sum(sizes))
+    return Work((weights + activations) * width, 2 * sum(rows * rank for rows, rank in adapters) * of_a_rank)
 
 
 def attention_work(

@@ -26,8 +26,10 @@ def layer_cases(shape: Shape) -> Iterator[Case]:
     context, rows = shape.context, shape.prefill_rows
     decodes = [(context, 1)] * shape.num_decodes
     yield _attention(f"decode attention, {shape.num_decodes} x {context}", shape, decodes)
+    yield _attention(f"decode attention, {shape.num_decodes} x {4 * context}", shape, [(4 * context, 1)] * len(decodes))
     yield _attention(f"decode attention, 1 x {8 * context}", shape, [(8 * context, 1)])
     yield _attention(f"prefill attention, {rows} tokens", shape, [(rows, rows)])
+    yield _attention(f"prefill attention, {4 * rows} tokens", shape, [(4 * rows, 4 * rows)])
     yield _attention(f"prefill attention, 4 chunks over prefixes, {rows} tokens", shape, [(rows, rows // 4)] * 4)
     for num_rows in (shape.num_decodes, rows):
         yield _norm(shape, num_rows)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -19,29 +20,38 @@ SCALING = 2.0
 
 
 class Adapters:
-    """num_adapters of one rank on every projection of the shape."""
+    """One in each slot, on every projection of the shape: ranks[slot] is its rank."""
 
-    def __init__(self, shape: Shape, num_adapters: int, rank: int) -> None:
-        self.shape, self.rank = shape, rank
+    def __init__(self, shape: Shape, ranks: Sequence[int]) -> None:
+        self.shape, self.ranks = shape, tuple(ranks)
         num_projections = sum(len(sizes) for _, sizes in shape.groups)
-        self.table = SlotTable.empty(shape.num_layers, num_projections, num_adapters, shape.device)
-        self.table.ranks.fill_(rank)
+        self.table = SlotTable.empty(shape.num_layers, num_projections, len(ranks), shape.device)
+        self.table.ranks.copy_(torch.tensor(ranks))
         self.table.scalings.fill_(SCALING)
-        self.weights: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # of all slots, by layer and projection
+        self.weights: dict[tuple[int, int], tuple[list[Tensor], list[Tensor]]] = {}  # by slot, of a layer's projection
         for layer in range(shape.num_layers):
             p = 0
             for in_features, sizes in shape.groups:
                 for size in sizes:
-                    a = shape.randn(num_adapters, rank, in_features) / in_features**0.5
-                    b = shape.randn(num_adapters, rank, size) / rank**0.5
+                    a = self._matrices(in_features, [in_features] * len(ranks))
+                    b = self._matrices(size, ranks)
                     self.weights[layer, p] = a, b
                     for addresses, of_slot in ((self.table.a, a), (self.table.b, b)):
                         addresses[layer, p] = torch.tensor([part.data_ptr() for part in of_slot], device=shape.device)
                     p += 1
 
+    def _matrices(self, width: int, scales: Sequence[int]) -> list[Tensor]:
+        """[rank, width] of each slot, in one piece of memory."""
+        rows = self.shape.randn(sum(self.ranks), width)
+        return [part.div_(scale**0.5) for part, scale in zip(torch.split(rows, list(self.ranks)), scales, strict=True)]
+
     @property
     def num_slots(self) -> int:
-        return self.table.ranks.shape[2]
+        return len(self.ranks)
+
+    @property
+    def max_rank(self) -> int:
+        return max(self.ranks)
 
     def first_projection(self, group: int) -> int:
         return sum(len(sizes) for _, sizes in self.shape.groups[:group])
@@ -63,7 +73,7 @@ class LoraBatch:
         self.xs = [shape.randn(num_rows, width) for width, _ in shape.groups]
         self.outs = [shape.randn(num_rows, sum(sizes)) for _, sizes in shape.groups]
         elements = max(
-            workspace_elements(num_rows, width, len(sizes), adapters.rank, shape.dtype, shape.device)
+            workspace_elements(num_rows, width, len(sizes), adapters.max_rank, shape.dtype, shape.device)
             for width, sizes in shape.groups
         )
         self._workspace = torch.empty(2 * elements, dtype=torch.float32, device=shape.device)  # room for other splits
@@ -74,7 +84,7 @@ class LoraBatch:
         first = self.adapters.first_projection(group)
         table = self.adapters.table.group(layer, first, first + len(sizes))
         out, x = self.outs[group], self.xs[group]
-        return lora_launches(out, x, sizes, table, self.adapters.rank, self._work, self._workspace, blocks)
+        return lora_launches(out, x, sizes, table, self.adapters.max_rank, self._work, self._workspace, blocks)
 
     def run(self) -> None:
         for layer in range(self.adapters.shape.num_layers):
@@ -102,9 +112,9 @@ class LoraBatch:
     def needed(self) -> Work:
         """The bytes and operations of `run`."""
         shape = self.adapters.shape
-        used = self.slots[self.slots >= 0]
-        num_adapters, rank, width = len(set(used.tolist())), self.adapters.rank, shape.dtype.itemsize
-        groups = [lora_work(len(used), num_adapters, rank, *group, width) for group in shape.groups]
+        rows_of = Counter(slot for slot in self.slots.tolist() if slot >= 0)
+        adapters = [(count, self.adapters.ranks[slot]) for slot, count in rows_of.items()]
+        groups = [lora_work(adapters, *group, shape.dtype.itemsize) for group in shape.groups]
         once = Work(sum(work.num_bytes for work in groups), sum(work.num_operations for work in groups))
         return once.times(shape.num_layers)
 
@@ -112,7 +122,7 @@ class LoraBatch:
 def lora_cases(shape: Shape) -> Iterator[Case]:
     rows, count = shape.prefill_rows, shape.num_adapters
     for rank in shape.ranks:
-        adapters = Adapters(shape, count, rank)
+        adapters = Adapters(shape, [rank] * count)
         distinct = torch.arange(count, device=shape.device)
         decodes = torch.arange(shape.num_decodes, device=shape.device)
         prefill = torch.arange(rows, device=shape.device)
@@ -125,6 +135,11 @@ def lora_cases(shape: Shape) -> Iterator[Case]:
         yield _case(f"LoRA rank {rank}: {rows} tokens, 1 adapter", adapters, prefill * 0)
         yield _case(f"LoRA rank {rank}: {rows} tokens, {count} adapters", adapters, prefill * count // rows)
         yield _case(f"LoRA rank {rank}: {rows} tokens, mixed", adapters, mixed)
+    low, high = shape.mixed_ranks
+    distinct = torch.arange(count, device=shape.device)
+    for name, ranks in ((f"rank {low}", [low]), (f"ranks {low} and {high}", [low, high])):
+        of_slots = [ranks[slot % len(ranks)] for slot in range(count)]
+        yield _case(f"LoRA {name}: {count} adapters x 1 token", Adapters(shape, of_slots), distinct)
 
 
 def _case(name: str, adapters: Adapters, slots: Tensor) -> Case:

@@ -50,7 +50,7 @@ def questions(shape: Shape) -> Iterator[Question]:
 
 def _lora(shape: Shape) -> Iterator[Question]:
     """How sums are split is asked with decodes, whose answer serves prefills too; then what may differ between them."""
-    adapters = Adapters(shape, shape.num_adapters, shape.ranks[0])
+    adapters = Adapters(shape, [shape.ranks[0]] * shape.num_adapters)
     decodes = LoraBatch(adapters, torch.arange(shape.num_adapters, device=shape.device))
     rows = torch.arange(shape.prefill_rows, device=shape.device)
     prefills = LoraBatch(adapters, rows * shape.num_adapters // len(rows))

@@ -22,6 +22,7 @@ class Shape(NamedTuple):
     num_copies: int
     num_adapters: int
     ranks: tuple[int, ...]
+    mixed_ranks: tuple[int, int]
     num_decodes: int
     context: int
     prefill_rows: int
@@ -41,9 +42,9 @@ class Shape(NamedTuple):
 
 def llama_8b(device: torch.device) -> Shape:
     """Llama 3.1 8B in bf16: 32 adapters of rank 16 take 2.7 GB in its 32 layers, many times any cache."""
-    return Shape(4096, 14336, 32, 8, 128, 128256, 32, 4, 32, (16, 64), 64, 1024, 2048, torch.bfloat16, device)
+    return Shape(4096, 14336, 32, 8, 128, 128256, 32, 4, 32, (16, 64), (8, 64), 64, 1024, 2048, torch.bfloat16, device)
 
 
 def tiny(device: torch.device) -> Shape:
     """For a dry run in Triton's interpreter, which multiplies fp32 right."""
-    return Shape(64, 96, 4, 2, 16, 300, 1, 1, 2, (4,), 2, 20, 6, torch.float32, device)
+    return Shape(64, 96, 4, 2, 16, 300, 1, 1, 2, (4,), (1, 4), 2, 20, 6, torch.float32, device)

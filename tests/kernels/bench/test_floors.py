@@ -18,12 +18,12 @@ def test_a_floor_is_the_longer_of_bytes_and_operations() -> None:
 def test_an_adapter_of_rank_16_on_all_of_llama_8b_is_84_megabytes() -> None:
     """Without a row there are weights alone."""
     groups = [(4096, (4096, 1024, 1024)), (4096, (4096,)), (4096, (14336, 14336)), (14336, (4096,))]
-    layer = [lora_work(0, 1, 16, width, sizes, 2) for width, sizes in groups]
+    layer = [lora_work([(0, 16)], width, sizes, 2) for width, sizes in groups]
     assert 32 * sum(work.num_bytes for work in layer) == 83_886_080
 
 
 def test_rows_of_an_adapter_read_x_and_update_out() -> None:
-    alone, three = (lora_work(rows, 1, 4, 10, (6, 2), 2) for rows in (0, 3))
+    alone, three = (lora_work([(rows, 4)], 10, (6, 2), 2) for rows in (0, 3))
     assert three.num_bytes - alone.num_bytes == 3 * (10 + 2 * 8) * 2
     assert three.num_operations == 3 * (2 * 2 * 10 * 4 + 2 * 4 * 8)
 

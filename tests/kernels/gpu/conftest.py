@@ -39,6 +39,8 @@ def _runs_everything(session: pytest.Session) -> bool:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    if not session.config.pluginmanager.has_plugin("terminalreporter"):
+        return  # one of several processes, which sees its own cases alone
     too_few = _runs_everything(session) and _num_passed(session.config) < MIN_CASES
     if session.exitstatus == pytest.ExitCode.OK and too_few:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
