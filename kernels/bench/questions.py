@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from kernels.bench.lora import GATE_UP, Adapters, LoraBatch
 from kernels.bench.paged import PagedBatch
 from kernels.bench.shapes import Shape
 from kernels.gpu.decode_attention import decode_launches
+from kernels.gpu.launch import Launch
 from kernels.gpu.prefill_attention import prefill_launch
 from kernels.gpu.tuning import (
     activate_blocks,
@@ -33,12 +35,25 @@ Sizes = Mapping[str, int]
 
 
 class Question(NamedTuple):
-    """key: in the table of `kernels.gpu.tuning`; choices: of each field; run: with these sizes and the others as they
-    are -> what it computed."""
+    """key: in the table of `kernels.gpu.tuning`; choices: of each field; launches: with these sizes and the others as
+    they are; result: what they write to, after which it is no zero any more."""
 
     key: str
     choices: Mapping[str, Sequence[int]]
-    run: Callable[[Sizes], Tensor]
+    launches: Callable[[Sizes], Iterable[Launch]]
+    result: Tensor
+
+    def sizes(self) -> Iterator[dict[str, int]]:
+        """Every choice of all fields."""
+        for values in product(*self.choices.values()):
+            yield dict(zip(self.choices, values, strict=True))
+
+    def run(self, sizes: Sizes) -> Tensor:
+        """What they compute."""
+        self.result.zero_()
+        for launch in self.launches(sizes):
+            launch.run()
+        return self.result
 
 
 def questions(shape: Shape) -> Iterator[Question]:
@@ -61,8 +76,8 @@ def _lora(shape: Shape) -> Iterator[Question]:
     for group in range(len(shape.groups)):
         yield _sums(decodes, group)
         for batch in (decodes, prefills):
-            yield from _shrink(batch, group)
-            yield from _expand(batch, group)
+            yield _shrink(batch, group)
+            yield _expand(batch, group)
 
 
 def _sums(batch: LoraBatch, group: int) -> Question:
@@ -70,45 +85,45 @@ def _sums(batch: LoraBatch, group: int) -> Question:
     in_features, _ = shape.groups[group]
     in_force = shrink_sums(in_features, shape.dtype, shape.device)
     choices = {"split_length": (512, 1024, 2048), "block_k": (64, 128, 256)}
-    run = _running(batch, group, lambda sizes: {"sums": in_force._replace(**sizes)})
-    return Question(shrink_sums_key(in_features, shape.dtype), choices, run)
+    launches = _of_layers(batch, group, lambda sizes: {"sums": in_force._replace(**sizes)})
+    return Question(shrink_sums_key(in_features, shape.dtype), choices, launches, batch.result(group))
 
 
-def _shrink(batch: LoraBatch, group: int) -> Iterator[Question]:
+def _shrink(batch: LoraBatch, group: int) -> Question:
     shape, block_m = batch.adapters.shape, lora_block_m(len(batch.slots))
     in_features, _ = shape.groups[group]
     in_force = shrink_blocks(in_features, block_m, shape.dtype, shape.device)
-    choices = {"block_r": (16, 32) if block_m > 16 else (16,), "num_warps": (2, 4, 8), "num_stages": (3, 4, 6)}
-    run = _running(batch, group, lambda sizes: {"shrink_blocks": in_force._replace(**sizes)})
-    yield Question(shrink_key(in_features, block_m, shape.dtype), choices, run)
+    choices = {"num_warps": (2, 4, 8), "num_stages": (3, 4, 6)}
+    launches = _of_layers(batch, group, lambda sizes: {"shrink_blocks": in_force._replace(**sizes)})
+    return Question(shrink_key(in_features, block_m, shape.dtype), choices, launches, batch.result(group))
 
 
-def _expand(batch: LoraBatch, group: int) -> Iterator[Question]:
+def _expand(batch: LoraBatch, group: int) -> Question:
     shape, block_m = batch.adapters.shape, lora_block_m(len(batch.slots))
     _, sizes = shape.groups[group]
-    tiles = (1, 2, 4, 8) if block_m > 16 else (1, 2)
     if group == GATE_UP:
         key = activate_key(sizes[0], block_m, shape.dtype)
         in_force = activate_blocks(sizes[0], block_m, shape.dtype, shape.device)
     else:
         key = expand_key(sum(sizes), block_m, shape.dtype)
         in_force = expand_blocks(sum(sizes), block_m, shape.dtype, shape.device)
-    choices = {"block_n": (64, 128, 256), "tiles": tiles, "num_warps": (2, 4, 8), "num_stages": (1, 3)}
-    yield Question(key, choices, _running(batch, group, lambda sizes: {"expand_blocks": in_force._replace(**sizes)}))
+    many_rows = {"block_n": (64, 128), "tiles": (2, 4, 8)}
+    few_rows = {"block_n": (128, 256, 512), "tiles": (1, 2)}
+    choices = {**(many_rows if block_m > 16 else few_rows), "num_warps": (2, 4, 8), "num_stages": (1, 2)}
+    launches = _of_layers(batch, group, lambda sizes: {"expand_blocks": in_force._replace(**sizes)})
+    return Question(key, choices, launches, batch.result(group))
 
 
-def _running(batch: LoraBatch, group: int, blocks: Callable[[Sizes], dict[str, Any]]) -> Callable[[Sizes], Tensor]:
+def _of_layers(
+    batch: LoraBatch, group: int, blocks: Callable[[Sizes], dict[str, Any]]
+) -> Callable[[Sizes], Iterator[Launch]]:
     """All layers' launches of one group, with other sizes for one part of its blocks."""
 
-    def run(sizes: Sizes) -> Tensor:
-        if group != GATE_UP:
-            batch.outs[group].zero_()
+    def launches(sizes: Sizes) -> Iterator[Launch]:
         for layer in range(batch.adapters.shape.num_layers):
-            for launch in batch.launches(layer, group, **blocks(sizes)):
-                launch.run()
-        return batch.result(group)
+            yield from batch.launches(layer, group, **blocks(sizes))
 
-    return run
+    return launches
 
 
 def _decode(shape: Shape) -> Question:
@@ -117,32 +132,26 @@ def _decode(shape: Shape) -> Question:
     in_force = decode_blocks(shape.head_dim, group, shape.dtype, shape.device)
     out = torch.empty_like(paged.q)
 
-    def run(sizes: Sizes) -> Tensor:
+    def launches(sizes: Sizes) -> Iterator[Launch]:
         for cache in paged.caches:
-            blocks = in_force._replace(**sizes)
-            for launch in decode_launches(out, paged.q, cache, paged.contexts, paged.workspace, None, blocks):
-                launch.run()
-        return out
+            yield from decode_launches(
+                out, paged.q, cache, paged.contexts, paged.workspace, None, in_force._replace(**sizes)
+            )
 
-    choices = {
-        "split_length": (128, 256, 512),
-        "block_n": (32, 64, 128),
-        "num_warps": (2, 4, 8),
-        "num_stages": (2, 3, 4),
-    }
-    return Question(decode_key(shape.head_dim, group, shape.dtype), choices, run)
+    choices = {"split_length": (256, 512), "block_n": (32, 64, 128), "num_warps": (4, 8), "num_stages": (2, 3, 4)}
+    return Question(decode_key(shape.head_dim, group, shape.dtype), choices, launches, out)
 
 
 def _prefill(shape: Shape) -> Question:
-    paged = PagedBatch(shape, [(shape.prefill_rows, shape.prefill_rows)])
+    num_rows = 4 * shape.prefill_rows
+    paged = PagedBatch(shape, [(num_rows, num_rows)])
     group = shape.num_heads // shape.num_kv_heads
     in_force = prefill_blocks(shape.head_dim, group, shape.dtype, shape.device)
     out = torch.empty_like(paged.q)
 
-    def run(sizes: Sizes) -> Tensor:
+    def launches(sizes: Sizes) -> Iterator[Launch]:
         for cache in paged.caches:
-            prefill_launch(out, paged.q, cache, paged.contexts, None, in_force._replace(**sizes)).run()
-        return out
+            yield prefill_launch(out, paged.q, cache, paged.contexts, None, in_force._replace(**sizes))
 
-    choices = {"block_m": (64, 128), "block_n": (32, 64, 128), "num_warps": (4, 8), "num_stages": (2, 3)}
-    return Question(prefill_key(shape.head_dim, group, shape.dtype), choices, run)
+    choices = {"block_m": (64, 128, 256), "block_n": (32, 64, 128), "num_warps": (4, 8), "num_stages": (2, 3, 4)}
+    return Question(prefill_key(shape.head_dim, group, shape.dtype), choices, launches, out)
