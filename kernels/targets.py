@@ -16,7 +16,7 @@ from kernels.gpu.activation import silu_mul_launch
 from kernels.gpu.decode_attention import decode_launches
 from kernels.gpu.decode_attention import workspace_elements as attention_elements
 from kernels.gpu.launch import Launch
-from kernels.gpu.lora import Shrink, SlotTable, activate_launch, expand_launch
+from kernels.gpu.lora import ChunkTable, Shrink, SlotTable, activate_launch, expand_launch, resolve_launch
 from kernels.gpu.lora import workspace_elements as lora_elements
 from kernels.gpu.norm import norm_launch
 from kernels.gpu.paged_contexts import PagedContexts
@@ -92,9 +92,14 @@ def _lora(target: Target, num_rows: int, phase: str) -> Iterator[tuple[str, Laun
     for name, (in_features, sizes) in target.groups.items():
         x = empty(num_rows, in_features, dtype=target.dtype)
         out = empty(num_rows, sum(sizes), dtype=target.dtype)
-        table = SlotTable.empty(1, len(sizes), target.num_slots, META).group(0, 0, len(sizes))
+        slots = SlotTable.empty(1, len(sizes), target.num_slots, META)
+        table = ChunkTable(*(empty(1, len(sizes), num_chunks, dtype=tensor.dtype) for tensor in slots))
+        if name == "q, k, v":
+            yield f"{phase} resolve", resolve_launch(table, slots, work)
         elements = lora_elements(num_rows, in_features, len(sizes), target.max_rank, target.dtype, META)
-        shrink = Shrink.of(x, table, target.max_rank, work, empty(elements, dtype=torch.float32))
+        shrink = Shrink.of(
+            x, table.group(0, 0, len(sizes)), target.max_rank, work, empty(elements, dtype=torch.float32)
+        )
         yield f"{phase} shrink {name}", shrink.launch()
         if name == "gate, up":
             yield (

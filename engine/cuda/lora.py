@@ -19,12 +19,13 @@ from kernels.gpu.work_list import WorkList
 
 class SlotLora:
     """work: which rows use which slot; workspace: of `lora_workspace`; beside: of the accelerator, None where a second
-    stream is not worth its events."""
+    stream is not worth its events. Launches the lookup of what the chunks need."""
 
     def __init__(
         self, slots: DeviceSlots, work: WorkList, workspace: Tensor, waits: LayerWaits, beside: Beside | None
     ) -> None:
-        self._slots = slots
+        self._table = slots.table.of_chunks(work)
+        self._max_rank = slots.max_rank
         self._work = work
         self._workspace = workspace
         self._waits = waits
@@ -33,8 +34,8 @@ class SlotLora:
     def begin(self, layer: int, group: Group, x: Tensor) -> SlotDelta:
         if group is QKV:  # the first of its layer
             self._waits.await_layer(layer)
-        table = self._slots.table.group(layer, *columns_of(group))
-        shrink = Shrink.of(x, table, self._slots.max_rank, self._work, self._workspace)
+        table = self._table.group(layer, *columns_of(group))
+        shrink = Shrink.of(x, table, self._max_rank, self._work, self._workspace)
         launch = shrink.launch()
         if self._beside is None:
             launch.run()

@@ -131,7 +131,7 @@ def _keep_allowed_(logits: Tensor, indexes: Many[int], rows: Many[Row], eos_toke
 def _ban_ends_(logits: Tensor, indexes: Many[int], rows: Many[Row], eos_token_ids: Many[int], put: Put) -> None:
     pairs = np.array([(i, token) for i in indexes for token in rows[i].banned(eos_token_ids)], dtype=np.int64)
     at, token_ids = put(pairs.reshape(-1, 2)).unbind(1)
-    logits[at, token_ids] = -torch.inf
+    logits[at, token_ids] = logits.new_full((), -torch.inf)  # a number of the host would be waited for
 
 
 def _add_(

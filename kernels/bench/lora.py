@@ -80,6 +80,7 @@ class LoraBatch:
         self.adapters, self.slots = adapters, slots
         shape, num_rows = adapters.shape, len(slots)
         self._work = build_work_list(slots, adapters.num_slots, lora_block_m(num_rows))
+        self._table = adapters.table.of_chunks(self._work)
         self.xs = [shape.randn(num_rows, width) for width, _ in shape.groups]
         self.outs = [shape.randn(num_rows, sum(sizes)) for _, sizes in shape.groups]
         self.activated = shape.randn(num_rows, shape.intermediate)
@@ -92,7 +93,7 @@ class LoraBatch:
     def shrink(self, layer: int, group: int, sums: ShrinkSums | None = None) -> Shrink:
         _, sizes = self.adapters.shape.groups[group]
         first = self.adapters.first_projection(group)
-        table = self.adapters.table.group(layer, first, first + len(sizes))
+        table = self._table.group(layer, first, first + len(sizes))
         return Shrink.of(self.xs[group], table, self.adapters.max_rank, self._work, self._workspace, sums)
 
     def launches(

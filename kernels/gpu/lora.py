@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from kernels.gpu.launch import Arguments, Launch, blocks_of, check_workspace, dot_precision
-from kernels.gpu.lora_kernels import activate_kernel, expand_kernel, shrink_kernel
+from kernels.gpu.lora_kernels import activate_kernel, expand_kernel, resolve_kernel, shrink_kernel
 from kernels.gpu.tuning import (
     ExpandBlocks,
     ShrinkBlocks,
@@ -37,10 +37,12 @@ from kernels.gpu.work_list import WorkList
 MAX_PROJECTIONS = 3  # of a group
 EXPAND_BLOCK_R = 16  # fixed, since it shapes a sum
 ENOUGH_PROGRAMS = 256  # to fill a large GPU
+RESOLVE_BLOCK = 64  # chunks
+TABLE_DTYPES = (torch.int64, torch.int64, torch.int32, torch.float32)  # of `SlotTable`
 
 
 class SlotTable(NamedTuple):
-    """What every slot holds, by layer and projection: [L, P, S] for an engine, [P, S] for a group of one layer.
+    """What every slot holds, by layer and projection: [L, P, S].
 
     a, b: int64, device addresses of A [rank, in] and of B, transposed, [rank, out]: contiguous, in the dtype of the
     inputs, at multiples of 16 bytes. ranks: int32, 0 where a slot adapts nothing (addresses are not looked at then).
@@ -56,12 +58,45 @@ class SlotTable(NamedTuple):
     def empty(cls, num_layers: int, num_projections: int, num_slots: int, device: torch.device) -> SlotTable:
         """Slots that adapt nothing."""
         shape = (num_layers, num_projections, num_slots)
-        dtypes = (torch.int64, torch.int64, torch.int32, torch.float32)
-        return cls(*(torch.zeros(shape, dtype=dtype, device=device) for dtype in dtypes))
+        return cls(*(torch.zeros(shape, dtype=dtype, device=device) for dtype in TABLE_DTYPES))
 
-    def group(self, layer: int, first: int, last: int) -> SlotTable:
+    def of_chunks(self, work: WorkList) -> ChunkTable:
+        """What a step's chunks need, looked up once for all layers."""
+        num_layers, num_projections, _ = self.ranks.shape
+        shape = (num_layers, num_projections, len(work.chunks))
+        table = ChunkTable(*(torch.empty(shape, dtype=dtype, device=self.ranks.device) for dtype in TABLE_DTYPES))
+        resolve_launch(table, self, work).run()
+        return table
+
+
+class ChunkTable(NamedTuple):
+    """As `SlotTable`, but by the chunks of a work list: [L, P, C], or [P, C] for a group of one layer."""
+
+    a: Tensor
+    b: Tensor
+    ranks: Tensor
+    scalings: Tensor
+
+    def group(self, layer: int, first: int, last: int) -> ChunkTable:
         """Projections [first, last) of one layer: views."""
-        return SlotTable(*(tensor[layer, first:last] for tensor in self))
+        return ChunkTable(*(tensor[layer, first:last] for tensor in self))
+
+
+def resolve_launch(table: ChunkTable, slots: SlotTable, work: WorkList) -> Launch:
+    """Of `SlotTable.of_chunks`."""
+    num_layers, num_projections, num_slots = slots.ranks.shape
+    arguments: Arguments = {
+        **table._asdict(),
+        "a_table": slots.a,
+        "b_table": slots.b,
+        "rank_table": slots.ranks,
+        "scaling_table": slots.scalings,
+        "chunks": work.chunks,
+        "num_slots": num_slots,
+        "num_chunks": len(work.chunks),
+        "BLOCK": RESOLVE_BLOCK,
+    }
+    return Launch(resolve_kernel, (num_layers * num_projections,), arguments, num_warps=2)
 
 
 def lora_reference(
@@ -99,11 +134,11 @@ def _splits_at_once(num_rows: int, in_features: int, num_projections: int, sums:
 
 
 class Shrink(NamedTuple):
-    """x times the A's of one group of projections. sums: how x's width is split; splits_at_once: that one program sums,
-    which changes no bit."""
+    """x [N, in] times the A's of one group of projections, table [P, C]. sums: how x's width is split; splits_at_once:
+    that one program sums, which changes no bit."""
 
     x: Tensor
-    table: SlotTable
+    table: ChunkTable
     max_rank: int
     work: WorkList
     workspace: Tensor
@@ -114,16 +149,17 @@ class Shrink(NamedTuple):
     def of(
         cls,
         x: Tensor,
-        table: SlotTable,
+        table: ChunkTable,
         max_rank: int,
         work: WorkList,
         workspace: Tensor,
         sums: ShrinkSums | None = None,
         splits_at_once: int = 0,
     ) -> Shrink:
-        """x [N, in], elements of a row contiguous (bf16, fp16 or fp32); table: [P, S], P <= 3; max_rank: no rank of the
-        engine is larger; work: of the N rows; workspace: fp32, at least `workspace_elements`, with any contents. sums,
-        splits_at_once: others than the device's. Raises ValueError when the workspace is too small.
+        """x [N, in], elements of a row contiguous (bf16, fp16 or fp32); table: [P, C], P <= 3, of work's chunks;
+        max_rank: no rank of the engine is larger; work: of the N rows; workspace: fp32, at least `workspace_elements`,
+        with any contents. sums, splits_at_once: others than the device's. Raises ValueError when the workspace is too
+        small.
         """
         num_rows, in_features = x.shape
         sums = sums or shrink_sums(in_features, x.dtype, x.device)
@@ -165,8 +201,9 @@ class Shrink(NamedTuple):
             "BLOCK_R": EXPAND_BLOCK_R,
             "BLOCK_N": blocks.block_n,
             "TILES": blocks.tiles,
-            # bf16's and fp16's B is exact in TF32, and bf16's output hides what TF32 cuts off the shrink's sums.
-            "PRECISION": {torch.float32: "ieee", torch.float16: "tf32x3"}.get(self.x.dtype, "tf32"),
+            "STAGES": blocks.num_stages,
+            # fp16's B is exact in TF32; the shrink's sums could overflow in fp16, not in bf16.
+            "PRECISION": {torch.float32: "ieee", torch.float16: "tf32x3"}.get(self.x.dtype, "bf16x2"),
         }
 
     def _common(self) -> Arguments:
@@ -176,7 +213,6 @@ class Shrink(NamedTuple):
             "rank_table": self.table.ranks,
             "partials": self.workspace,
             "num_rows": len(self.x),
-            "num_slots": self.table.ranks.shape[1],
             "MAX_RANK": self.max_rank,
             "BLOCK_M": self.work.block_m,
         }

@@ -1,8 +1,10 @@
 """The programs of `kernels.gpu.lora`: shrink, expand, and expand with the gated activation after it.
 
-Every program belongs to one chunk of rows of one slot (`kernels.gpu.work_list`). What it needs first, the chunk, then
-its rank and addresses, are short reads one after the other, so programs of few rows are made to do much: all tiles of a
-stretch of columns, all partial sums at once.
+Every program belongs to one chunk of rows of one slot (`kernels.gpu.work_list`). Few rows make programs that move a few
+KiB, so what counts is how many reads wait for each other: a chunk's rank and addresses are found by its number, having
+been looked up once for the whole step (`resolve_kernel`), and the first ranks of B, their sums and the base output are
+all asked for before any of them is needed. Where an adapter has no further ranks, which is usual, a program's tiles are
+on their way while those before them are computed.
 """
 
 from __future__ import annotations
@@ -11,7 +13,41 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["rows", "chunks"])
+@triton.jit(do_not_specialize=["num_chunks"], do_not_specialize_on_alignment=["chunks"])
+def resolve_kernel(
+    a,
+    b,
+    ranks,
+    scalings,
+    a_table,
+    b_table,
+    rank_table,
+    scaling_table,
+    chunks,
+    num_slots,
+    num_chunks,
+    BLOCK: tl.constexpr,
+):
+    """Of one layer's projection, what the slots of all chunks hold; rank 0 for chunks of no slot and for none."""
+    here = tl.program_id(0).to(tl.int64)
+    for begin in range(0, num_chunks, BLOCK):
+        chunk = begin + tl.arange(0, BLOCK)
+        inside = chunk < num_chunks
+        slot = tl.load(chunks + chunk * 3, mask=inside, other=-1)
+        count = tl.load(chunks + chunk * 3 + 2, mask=inside, other=0)
+        used = (slot >= 0) & (count > 0)
+        source = here * num_slots + slot
+        target = here * num_chunks + chunk
+        tl.store(a + target, tl.load(a_table + source, mask=used, other=0), mask=inside)
+        tl.store(b + target, tl.load(b_table + source, mask=used, other=0), mask=inside)
+        tl.store(ranks + target, tl.load(rank_table + source, mask=used, other=0), mask=inside)
+        tl.store(scalings + target, tl.load(scaling_table + source, mask=used, other=0.0), mask=inside)
+
+
+@triton.jit(
+    do_not_specialize=["num_rows"],
+    do_not_specialize_on_alignment=["rows", "chunks", "a_table", "rank_table"],
+)
 def shrink_kernel(
     x,
     x_stride,
@@ -21,7 +57,6 @@ def shrink_kernel(
     rank_table,
     partials,
     num_rows,
-    num_slots,
     in_features,
     SPLIT_LENGTH: tl.constexpr,
     SPLITS_AT_ONCE: tl.constexpr,
@@ -37,15 +72,13 @@ def shrink_kernel(
     own and expand adds them. partials [programs along `in`, P, N, MAX_RANK], N in the order of `rows`.
     """
     chunk, part, projection = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    slot = tl.load(chunks + chunk * 3)
+    entry = projection * tl.num_programs(0) + chunk
+    rank = tl.load(rank_table + entry)
+    a = tl.load(a_table + entry).to(tl.pointer_type(x.dtype.element_ty))
     first = tl.load(chunks + chunk * 3 + 1)
     count = tl.load(chunks + chunk * 3 + 2)
-    if (count == 0) | (slot < 0):
-        return
-    rank = tl.load(rank_table + projection * num_slots + slot)
     if rank == 0:
         return
-    a = tl.load(a_table + projection * num_slots + slot).to(tl.pointer_type(x.dtype.element_ty))
     a = tl.multiple_of(a, 16)
 
     m = tl.arange(0, BLOCK_M)
@@ -71,47 +104,58 @@ def shrink_kernel(
 
 
 @triton.jit
-def _adapted(
-    base,
-    n,
-    size,
-    projection,
-    slot,
-    first,
-    count,
-    b_table,
-    rank_table,
-    scaling_table,
-    partials,
-    num_rows,
-    num_slots,
-    NUM_PARTS: tl.constexpr,
-    NUM_PROJECTIONS: tl.constexpr,
-    MAX_RANK: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """base [BLOCK_M, BLOCK_N], columns n of a projection, with the delta of the chunk's slot; without one as it is."""
-    rank = tl.load(rank_table + projection * num_slots + slot, mask=slot >= 0, other=0)
-    b = tl.load(b_table + projection * num_slots + slot, mask=slot >= 0, other=0)
-    scaling = tl.load(scaling_table + projection * num_slots + slot, mask=slot >= 0, other=0.0)
-    b = tl.multiple_of(b.to(tl.pointer_type(base.dtype)), 16)
-    m = tl.arange(0, BLOCK_M)
-    delta = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for first_rank in range(0, rank, BLOCK_R):
-        r = first_rank + tl.arange(0, BLOCK_R)
-        b_block = tl.load(b + r[:, None] * size + n, mask=(r < rank)[:, None] & (n < size), other=0.0)
-        h = tl.zeros((BLOCK_M, BLOCK_R), tl.float32)
-        for part in tl.static_range(NUM_PARTS):
-            place = (part * NUM_PROJECTIONS + projection) * num_rows + first + m
-            h += tl.load(partials + place[:, None] * MAX_RANK + r, mask=(m < count)[:, None] & (r < rank), other=0.0)
+def _b_block(b, r, rank, n, size):
+    """[BLOCK_R, BLOCK_N] of B."""
+    return tl.load(b + r[:, None] * size + n, mask=(r < rank)[:, None] & (n < size), other=0.0)
+
+
+@triton.jit
+def _shrunk(
+    partials, projection, num_projections, place, inside, r, rank, num_rows,
+    NUM_PARTS: tl.constexpr, MAX_RANK: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_R: tl.constexpr,
+):  # fmt: skip
+    """[BLOCK_M, BLOCK_R]: the sum of the partial sums, in their order."""
+    h = tl.zeros((BLOCK_M, BLOCK_R), tl.float32)
+    for part in tl.static_range(NUM_PARTS):
+        at = (part * num_projections + projection) * num_rows + place
+        h += tl.load(partials + at[:, None] * MAX_RANK + r, mask=inside[:, None] & (r < rank), other=0.0)
+    return h
+
+
+@triton.jit
+def _times_b(h, b_block, delta, PRECISION: tl.constexpr):
+    """delta + h @ b_block. "bf16x2": h as the sum of two bf16 numbers, 16 bits of it, and b_block as it is."""
+    if PRECISION == "bf16x2":
+        high = h.to(tl.bfloat16)
+        low = (h - high.to(tl.float32)).to(tl.bfloat16)
+        delta = tl.dot(high, b_block, tl.dot(low, b_block, delta))
+    else:
         delta = tl.dot(h, b_block.to(tl.float32), delta, input_precision=PRECISION)
-    return (base.to(tl.float32) + scaling * delta).to(base.dtype)
+    return delta
 
 
-@triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["rows", "chunks"])
+@triton.jit
+def _further_ranks(
+    delta, b, rank, n, size, partials, projection, num_projections, place, inside, num_rows,
+    NUM_PARTS: tl.constexpr, MAX_RANK: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_R: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """delta with the ranks from BLOCK_R on."""
+    for first_rank in range(BLOCK_R, rank, BLOCK_R):
+        r = first_rank + tl.arange(0, BLOCK_R)
+        b_block = _b_block(b, r, rank, n, size)
+        h = _shrunk(
+            partials, projection, num_projections, place, inside, r, rank, num_rows,
+            NUM_PARTS, MAX_RANK, BLOCK_M, BLOCK_R,
+        )  # fmt: skip
+        delta = _times_b(h, b_block, delta, PRECISION)
+    return delta
+
+
+@triton.jit(
+    do_not_specialize=["num_rows"],
+    do_not_specialize_on_alignment=["rows", "chunks", "b_table", "rank_table", "scaling_table"],
+)
 def expand_kernel(
     out,
     out_stride,
@@ -122,7 +166,6 @@ def expand_kernel(
     scaling_table,
     partials,
     num_rows,
-    num_slots,
     SIZE_0: tl.constexpr,
     SIZE_1: tl.constexpr,
     SIZE_2: tl.constexpr,
@@ -133,17 +176,13 @@ def expand_kernel(
     BLOCK_R: tl.constexpr,
     BLOCK_N: tl.constexpr,
     TILES: tl.constexpr,
+    STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Of one chunk, TILES times BLOCK_N columns of one projection: the partial sums' sum times B, scaled, added to
     out."""
     chunk = tl.program_id(0)
     stretch = tl.program_id(1)
-    slot = tl.load(chunks + chunk * 3)
-    first = tl.load(chunks + chunk * 3 + 1)
-    count = tl.load(chunks + chunk * 3 + 2)
-    if (count == 0) | (slot < 0):
-        return
     stretches_0: tl.constexpr = tl.cdiv(SIZE_0, BLOCK_N * TILES)
     stretches_1: tl.constexpr = tl.cdiv(SIZE_1, BLOCK_N * TILES)
     projection = 0
@@ -159,23 +198,60 @@ def expand_kernel(
             size = SIZE_2
             column = SIZE_0 + SIZE_1
             stretch -= stretches_1
-    if tl.load(rank_table + projection * num_slots + slot) == 0:
+    entry = projection * tl.num_programs(0) + chunk
+    rank = tl.load(rank_table + entry)
+    b = tl.load(b_table + entry).to(tl.pointer_type(out.dtype.element_ty))
+    scaling = tl.load(scaling_table + entry)
+    first = tl.load(chunks + chunk * 3 + 1)
+    count = tl.load(chunks + chunk * 3 + 2)
+    if rank == 0:
         return
+    b = tl.multiple_of(b, 16)
     m = tl.arange(0, BLOCK_M)
-    row = tl.load(rows + first + m, mask=m < count, other=0).to(tl.int64)
-    for tile in range(TILES):
-        n = (stretch * TILES + tile) * BLOCK_N + tl.arange(0, BLOCK_N)
-        target = out + row[:, None] * out_stride + column + n
-        inside = (m < count)[:, None] & (n < size)
-        base = tl.load(target, mask=inside, other=0.0)
-        result = _adapted(
-            base, n, size, projection, slot, first, count, b_table, rank_table, scaling_table, partials, num_rows,
-            num_slots, NUM_PARTS, NUM_PROJECTIONS, MAX_RANK, BLOCK_M, BLOCK_R, BLOCK_N, PRECISION,
-        )  # fmt: skip
-        tl.store(target, result, mask=inside)
+    r = tl.arange(0, BLOCK_R)
+    place = first + m
+    inside = m < count
+    row = tl.load(rows + place, mask=inside, other=0).to(tl.int64)
+    h = _shrunk(
+        partials, projection, NUM_PROJECTIONS, place, inside, r, rank, num_rows, NUM_PARTS, MAX_RANK, BLOCK_M, BLOCK_R
+    )
+    if rank <= BLOCK_R:
+        for tile in tl.range(TILES, num_stages=STAGES):
+            n = (stretch * TILES + tile) * BLOCK_N + tl.arange(0, BLOCK_N)
+            b_block = _b_block(b, r, rank, n, size)
+            target = out + row[:, None] * out_stride + column + n
+            base = tl.load(target, mask=inside[:, None] & (n < size), other=0.0)
+            delta = _times_b(h, b_block, tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION)
+            result = base.to(tl.float32) + scaling * delta
+            tl.store(target, result.to(out.dtype.element_ty), mask=inside[:, None] & (n < size))
+    else:
+        for tile in range(TILES):
+            n = (stretch * TILES + tile) * BLOCK_N + tl.arange(0, BLOCK_N)
+            b_block = _b_block(b, r, rank, n, size)
+            target = out + row[:, None] * out_stride + column + n
+            base = tl.load(target, mask=inside[:, None] & (n < size), other=0.0)
+            delta = _times_b(h, b_block, tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION)
+            delta = _further_ranks(
+                delta, b, rank, n, size, partials, projection, NUM_PROJECTIONS, place, inside, num_rows,
+                NUM_PARTS, MAX_RANK, BLOCK_M, BLOCK_R, PRECISION,
+            )  # fmt: skip
+            result = base.to(tl.float32) + scaling * delta
+            tl.store(target, result.to(out.dtype.element_ty), mask=inside[:, None] & (n < size))
 
 
-@triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["rows", "chunks"])
+@triton.jit
+def _store_activated(target, gate, up, gate_scaling, up_scaling, gate_delta, up_delta, kept):
+    """Both are rounded as if they were stored with their deltas."""
+    dtype = target.dtype.element_ty
+    gate = (gate.to(tl.float32) + gate_scaling * gate_delta).to(dtype).to(tl.float32)
+    up = (up.to(tl.float32) + up_scaling * up_delta).to(dtype).to(tl.float32)
+    tl.store(target, (gate / (1.0 + tl.exp(-gate)) * up).to(dtype), mask=kept)
+
+
+@triton.jit(
+    do_not_specialize=["num_rows"],
+    do_not_specialize_on_alignment=["rows", "chunks", "b_table", "rank_table", "scaling_table"],
+)
 def activate_kernel(
     out,
     gate_up,
@@ -186,7 +262,6 @@ def activate_kernel(
     scaling_table,
     partials,
     num_rows,
-    num_slots,
     WIDTH: tl.constexpr,
     NUM_PARTS: tl.constexpr,
     MAX_RANK: tl.constexpr,
@@ -194,30 +269,62 @@ def activate_kernel(
     BLOCK_R: tl.constexpr,
     BLOCK_N: tl.constexpr,
     TILES: tl.constexpr,
+    STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Of one chunk, TILES times BLOCK_N columns of silu(gate) * up, both with their deltas, which are never stored."""
     chunk = tl.program_id(0)
-    slot = tl.load(chunks + chunk * 3)
+    up_entry = tl.num_programs(0) + chunk
+    gate_rank = tl.load(rank_table + chunk)
+    up_rank = tl.load(rank_table + up_entry)
+    gate_b = tl.load(b_table + chunk).to(tl.pointer_type(out.dtype.element_ty))
+    up_b = tl.load(b_table + up_entry).to(tl.pointer_type(out.dtype.element_ty))
+    gate_scaling = tl.load(scaling_table + chunk)
+    up_scaling = tl.load(scaling_table + up_entry)
     first = tl.load(chunks + chunk * 3 + 1)
     count = tl.load(chunks + chunk * 3 + 2)
     if count == 0:
         return
+    gate_b = tl.multiple_of(gate_b, 16)
+    up_b = tl.multiple_of(up_b, 16)
     m = tl.arange(0, BLOCK_M)
-    row = tl.load(rows + first + m, mask=m < count, other=0).to(tl.int64)
-    for tile in range(TILES):
-        n = (tl.program_id(1) * TILES + tile) * BLOCK_N + tl.arange(0, BLOCK_N)
-        inside = (m < count)[:, None] & (n < WIDTH)
-        source = gate_up + row[:, None] * 2 * WIDTH + n
-        gate = tl.load(source, mask=inside, other=0.0)
-        up = tl.load(source + WIDTH, mask=inside, other=0.0)
-        gate = _adapted(
-            gate, n, WIDTH, 0, slot, first, count, b_table, rank_table, scaling_table, partials, num_rows,
-            num_slots, NUM_PARTS, 2, MAX_RANK, BLOCK_M, BLOCK_R, BLOCK_N, PRECISION,
-        ).to(tl.float32)  # fmt: skip
-        up = _adapted(
-            up, n, WIDTH, 1, slot, first, count, b_table, rank_table, scaling_table, partials, num_rows,
-            num_slots, NUM_PARTS, 2, MAX_RANK, BLOCK_M, BLOCK_R, BLOCK_N, PRECISION,
-        ).to(tl.float32)  # fmt: skip
-        result = gate / (1.0 + tl.exp(-gate)) * up
-        tl.store(out + row[:, None] * WIDTH + n, result.to(out.dtype.element_ty), mask=inside)
+    r = tl.arange(0, BLOCK_R)
+    place = first + m
+    inside = m < count
+    row = tl.load(rows + place, mask=inside, other=0).to(tl.int64)
+    gate_h = _shrunk(partials, 0, 2, place, inside, r, gate_rank, num_rows, NUM_PARTS, MAX_RANK, BLOCK_M, BLOCK_R)
+    up_h = _shrunk(partials, 1, 2, place, inside, r, up_rank, num_rows, NUM_PARTS, MAX_RANK, BLOCK_M, BLOCK_R)
+    if (gate_rank <= BLOCK_R) & (up_rank <= BLOCK_R):
+        for tile in tl.range(TILES, num_stages=STAGES):
+            n = (tl.program_id(1) * TILES + tile) * BLOCK_N + tl.arange(0, BLOCK_N)
+            gate_block = _b_block(gate_b, r, gate_rank, n, WIDTH)
+            up_block = _b_block(up_b, r, up_rank, n, WIDTH)
+            kept = inside[:, None] & (n < WIDTH)
+            source = gate_up + row[:, None] * 2 * WIDTH + n
+            gate = tl.load(source, mask=kept, other=0.0)
+            up = tl.load(source + WIDTH, mask=kept, other=0.0)
+            gate_delta = _times_b(gate_h, gate_block, tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION)
+            up_delta = _times_b(up_h, up_block, tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION)
+            target = out + row[:, None] * WIDTH + n
+            _store_activated(target, gate, up, gate_scaling, up_scaling, gate_delta, up_delta, kept)
+    else:
+        for tile in range(TILES):
+            n = (tl.program_id(1) * TILES + tile) * BLOCK_N + tl.arange(0, BLOCK_N)
+            gate_block = _b_block(gate_b, r, gate_rank, n, WIDTH)
+            up_block = _b_block(up_b, r, up_rank, n, WIDTH)
+            kept = inside[:, None] & (n < WIDTH)
+            source = gate_up + row[:, None] * 2 * WIDTH + n
+            gate = tl.load(source, mask=kept, other=0.0)
+            up = tl.load(source + WIDTH, mask=kept, other=0.0)
+            gate_delta = _times_b(gate_h, gate_block, tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION)
+            gate_delta = _further_ranks(
+                gate_delta, gate_b, gate_rank, n, WIDTH, partials, 0, 2, place, inside, num_rows,
+                NUM_PARTS, MAX_RANK, BLOCK_M, BLOCK_R, PRECISION,
+            )  # fmt: skip
+            up_delta = _times_b(up_h, up_block, tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION)
+            up_delta = _further_ranks(
+                up_delta, up_b, up_rank, n, WIDTH, partials, 1, 2, place, inside, num_rows,
+                NUM_PARTS, MAX_RANK, BLOCK_M, BLOCK_R, PRECISION,
+            )  # fmt: skip
+            target = out + row[:, None] * WIDTH + n
+            _store_activated(target, gate, up, gate_scaling, up_scaling, gate_delta, up_delta, kept)

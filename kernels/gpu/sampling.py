@@ -37,7 +37,7 @@ class SamplingRows(NamedTuple):
 
 
 BLOCK = 4096  # logits at a time: each costs what sums over all threads cost
-SEARCH_BLOCK = 1024  # where each is compared with
+SEARCH_BLOCK = 2048  # where each is compared with
 PIVOTS = 8  # in one pass over a row
 STAGES = 3  # blocks on their way from memory
 
@@ -69,7 +69,6 @@ def _highest_key_reaching(
     COUNTING: tl.constexpr,
     BLOCK: tl.constexpr,
     PIVOTS: tl.constexpr,
-    STAGES: tl.constexpr,
 ):
     """The highest key in [low, high] such that the tokens from it upwards weigh target, or with COUNTING are as many.
 
@@ -79,7 +78,7 @@ def _highest_key_reaching(
         step = (high - low) // (PIVOTS + 1) + 1
         pivots = (low + step * (1 + tl.arange(0, PIVOTS))).to(tl.int32)
         reached = tl.zeros((BLOCK, PIVOTS), tl.float32)
-        for begin in tl.range(0, vocab_size, BLOCK, num_stages=STAGES):
+        for begin in range(0, vocab_size, BLOCK):
             at = begin + tl.arange(0, BLOCK)
             logit = tl.load(row + at, mask=at < vocab_size, other=-float("inf"))
             weight = tl.exp((logit - largest) / temperature)
@@ -193,7 +192,7 @@ def _sample_kernel(
         lowest = _key(smallest).to(tl.int64)
         if top_k > 0:
             lowest = _highest_key_reaching(
-                row, vocab_size, largest, temperature, lowest, high, top_k, True, SEARCH_BLOCK, PIVOTS, STAGES
+                row, vocab_size, largest, temperature, lowest, high, top_k, True, SEARCH_BLOCK, PIVOTS
             )
         if top_p < 1.0:
             whole, num_above, num_at = _sums(row, vocab_size, largest, temperature, lowest, BLOCK, STAGES)
@@ -201,7 +200,7 @@ def _sample_kernel(
                 num_at = tl.minimum(num_at, top_k - num_above)
             whole += num_at * tl.exp((_logit(lowest) - largest) / temperature)
             lowest = _highest_key_reaching(
-                row, vocab_size, largest, temperature, lowest, high, top_p * whole, False, SEARCH_BLOCK, PIVOTS, STAGES
+                row, vocab_size, largest, temperature, lowest, high, top_p * whole, False, SEARCH_BLOCK, PIVOTS
             )
         u = _uniform(tl.load(seeds + n), tl.load(positions + n))
         token = _draw(row, vocab_size, largest, temperature, lowest, tl.load(min_ps + n), u, BLOCK, STAGES)

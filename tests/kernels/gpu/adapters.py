@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels.gpu.lora import Shrink, SlotTable, expand_, lora_reference, workspace_elements
-from kernels.gpu.work_list import build_work_list
+from kernels.gpu.lora import ChunkTable, Shrink, SlotTable, expand_, lora_reference, workspace_elements
+from kernels.gpu.work_list import WorkList, build_work_list
 from tests.kernels.gpu.compare import DEVICE, poisoned, randn
 
 POPULARITY = ("distinct", "uniform", "zipf", "identical", "skewed")
@@ -46,14 +46,15 @@ class Adapters:
                 self.weights[slot].append((a, b, scaling) if rank else None)
                 tables.a[0, p, slot], tables.b[0, p, slot] = a.data_ptr(), b.data_ptr()
                 tables.ranks[0, p, slot], tables.scalings[0, p, slot] = rank, scaling
-        self.table = tables.group(0, 0, len(sizes))
+        self.table = tables
 
     def shrink(self, x: Tensor, slots: Tensor, block_m: int = 16, splits_at_once: int = 0) -> Shrink:
         """Computed, in a workspace that was nothing but NaN."""
         work = build_work_list(slots, len(self.weights), block_m)
         shape = len(x), self.in_features, len(self.sizes), self.max_rank
         workspace = poisoned(workspace_elements(*shape, self.dtype, DEVICE))
-        shrink = Shrink.of(x, self.table, self.max_rank, work, workspace, splits_at_once=splits_at_once)
+        table = self.chunk_table(work)
+        shrink = Shrink.of(x, table, self.max_rank, work, workspace, splits_at_once=splits_at_once)
         shrink.launch().run()
         return shrink
 
@@ -62,6 +63,9 @@ class Adapters:
         out = out.clone()
         expand_(out, self.sizes, self.shrink(x, slots, block_m, splits_at_once))
         return out
+
+    def chunk_table(self, work: WorkList) -> ChunkTable:
+        return self.table.of_chunks(work).group(0, 0, len(self.sizes))
 
     def expected(self, out: Tensor, x: Tensor, slots: Tensor) -> Tensor:
         return lora_reference(out, x, self.weights, self.sizes, slots.tolist())

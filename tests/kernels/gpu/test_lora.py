@@ -103,4 +103,4 @@ def test_a_workspace_that_is_too_small_is_refused() -> None:
     adapters = Adapters([[4]], 64, (32,), torch.float32)
     work = build_work_list(torch.zeros(3, dtype=torch.int64, device=DEVICE), 1, 16)
     with pytest.raises(ValueError, match="workspace: 12 elements of float32 are needed, not 11"):
-        Shrink.of(randn(3, 64), adapters.table, 4, work, randn(11))
+        Shrink.of(randn(3, 64), adapters.chunk_table(work), 4, work, randn(11))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kernels.gpu.activation import silu_mul
-from kernels.gpu.lora import Shrink, expand_and_silu_mul, expand_launch, workspace_elements
+from kernels.gpu.lora import Shrink, expand_and_silu_mul, expand_launch, resolve_launch, workspace_elements
 from kernels.gpu.work_list import build_work_list
 from tests.kernels.gpu.adapters import Adapters, mixed_ranks, slots_of
 from tests.kernels.gpu.compare import DEVICE, DTYPES, poisoned, randn
@@ -78,8 +78,9 @@ def test_grids_depend_on_shapes_alone() -> None:
     work = build_work_list(torch.full_like(slots, -1), NUM_SLOTS, 16)
     workspace = poisoned(workspace_elements(23, WIDTH, 2, adapters.max_rank, torch.float32, DEVICE))
     target = out.clone()
-    shrink = Shrink.of(x, adapters.table, adapters.max_rank, work, workspace)
-    captured = shrink.launch(), expand_launch(target, SIZES, shrink)
+    table = adapters.table.of_chunks(work)
+    shrink = Shrink.of(x, table.group(0, 0, 2), adapters.max_rank, work, workspace)
+    captured = resolve_launch(table, adapters.table, work), shrink.launch(), expand_launch(target, SIZES, shrink)
     for popularity in ("identical", "zipf"):
         slots = slots_of(popularity, 23, NUM_SLOTS)
         fresh = build_work_list(slots, NUM_SLOTS, 16)

@@ -77,7 +77,7 @@ def test_rows_of_any_number() -> None:
         rows, slots, positions = staged(3, num_rows, torch.int64)
         work = build_work_list(slots - 1, 1, 16)
         work = work._replace(rows=rows.int())
-        shrink = Shrink.of(x, adapters.table, 8, work, poisoned(16 * num_rows))
+        shrink = Shrink.of(x, adapters.chunk_table(work), 8, work, poisoned(16 * num_rows))
         loras.append((shrink.launch(), expand_launch(out, (32,), shrink), activate_launch(out, x, shrink)))
         norms.append(norm_launch(x, x, x, x[0], 1e-5))
         qkv, angles, cache = randn(num_rows, 3, 64), randn(9, 32), randn(2, 1, 16, 64)
