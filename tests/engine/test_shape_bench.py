@@ -74,6 +74,7 @@ def test_the_scenarios_fit_the_memory_of_their_gpu() -> None:
 BLOCKED = ("zmq", "llguidance", "safetensors", "transformers", "peft", "asyncpg", "litestar")
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="what runs where there is no GPU")
 def test_a_dry_run_does_everything_claims_nothing_and_needs_few_packages() -> None:
     program = (
         "import os, sys\n"
@@ -95,9 +96,8 @@ def test_a_dry_run_does_everything_claims_nothing_and_needs_few_packages() -> No
     assert any(line.startswith("3 registered") for line in lines)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="what runs where there is no GPU")
 def test_without_a_gpu_there_are_no_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is one")
     from engine.bench.__main__ import main
 
     assert main(["--shape", "tiny", "--random-weights"]) == 2
