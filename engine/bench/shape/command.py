@@ -38,7 +38,8 @@ def main(arguments: list[str]) -> int:
     report = Report("shape", sys.stdout, as_json=args.json)
     facts = {"device": _name(accelerator), "torch": torch.__version__, "shape": "tiny" if args.dry else args.shape}
     if rates is not None:
-        facts |= {"copy_gb_per_s": rates.bytes_per_s / 1e9, "bf16_tflop_per_s": rates.operations_per_s / 1e12}
+        facts |= {"memory_gb_per_s": round(rates.bytes_per_s / 1e9), "measured_by": rates.measured_by}
+        facts |= {"bf16_tflop_per_s": round(rates.operations_per_s / 1e12)}
     report.machine(facts)
     dtype = torch.float32 if args.dry else torch.bfloat16
     rig = Rig(rig_config(model, sizes, dtype), model, dtype, accelerator)
