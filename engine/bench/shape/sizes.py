@@ -56,9 +56,9 @@ SHAPES = {
 class Sizes(NamedTuple):
     """streams: sequences that decode at once; context: tokens of each before; adapters: distinct ones among them, of
     this rank; slots: adapters on the device. chunks of chunk_tokens make a prefill step. registered: adapters of the
-    run with few slots, over requests; few: of the one it is compared with. background: streams with an adapter each
-    beside which, in each round, as many adapters as loads are, one every pace_ms. steps: timed for each figure, in
-    rounds that each begin with warm_up others."""
+    run with few slots, over requests; few: of the one it is compared with. background: streams with an adapter each,
+    beside which in each round this many loads happen, one every pace_ms. steps: timed for each figure, in rounds that
+    each begin with warm_up others."""
 
     streams: int = 64
     context: int = 1024
@@ -90,7 +90,7 @@ DRY = Sizes(
     few=1,
     requests=3,
     background=1,
-    loads=2,
+    loads=1,
     pace_ms=1,
     steps=1,
     rounds=1,
