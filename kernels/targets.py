@@ -16,7 +16,7 @@ from kernels.gpu.activation import silu_mul_launch
 from kernels.gpu.decode_attention import decode_launches
 from kernels.gpu.decode_attention import workspace_elements as attention_elements
 from kernels.gpu.launch import Launch
-from kernels.gpu.lora import SlotTable, lora_launches
+from kernels.gpu.lora import Shrink, SlotTable, activate_launch, expand_launch
 from kernels.gpu.lora import workspace_elements as lora_elements
 from kernels.gpu.norm import norm_launch
 from kernels.gpu.paged_contexts import PagedContexts
@@ -94,11 +94,15 @@ def _lora(target: Target, num_rows: int, phase: str) -> Iterator[tuple[str, Laun
         out = empty(num_rows, sum(sizes), dtype=target.dtype)
         table = SlotTable.empty(1, len(sizes), target.num_slots, META).group(0, 0, len(sizes))
         elements = lora_elements(num_rows, in_features, len(sizes), target.max_rank, target.dtype, META)
-        shrink, expand = lora_launches(
-            out, x, sizes, table, target.max_rank, work, empty(elements, dtype=torch.float32)
-        )
-        yield f"{phase} shrink {name}", shrink
-        yield f"{phase} expand {name}", expand
+        shrink = Shrink.of(x, table, target.max_rank, work, empty(elements, dtype=torch.float32))
+        yield f"{phase} shrink {name}", shrink.launch()
+        if name == "gate, up":
+            yield (
+                f"{phase} expand and silu",
+                activate_launch(empty(num_rows, sizes[0], dtype=target.dtype), out, shrink),
+            )
+        else:
+            yield f"{phase} expand {name}", expand_launch(out, sizes, shrink)
 
 
 def _layer(target: Target, num_rows: int, phase: str) -> Iterator[tuple[str, Launch]]:

@@ -1,20 +1,23 @@
 """`python -m kernels.tune`: measures sizes of blocks on this machine's GPU and writes the best to `gpu/blocks.json`.
 
-One kernel after the other, at the shapes of Llama 3.1 8B. Sizes that do not compile, or that give another result than
-the sizes in force by more than rounding, are passed over. Each question is asked beside the table's other answers as
-they were before, so a second run may find better ones. `--dry` tries one of each on a CPU in Triton's
-interpreter, times nothing and writes nothing.
+One kernel after the other, at the shapes of Llama 3.1 8B, after all of them were compiled by as many processes as there
+are processors. Sizes that do not compile, or that give another result than the sizes in force by more than rounding,
+are passed over. Each question is asked beside the table's other answers as they were before, so a second run may find
+better ones. `--dry` tries one of each on a CPU in Triton's interpreter, times nothing and writes nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from itertools import islice, product
+from itertools import islice
+from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,6 +43,8 @@ def main() -> None:
 
     if not dry and not torch.cuda.is_available():
         sys.exit("there is no GPU here: `python -m kernels.tune --dry` runs without one")
+    if not dry:
+        compile_all(os.cpu_count() or 1)
     shape = tiny(torch.device("cpu")) if dry else llama_8b(torch.device("cuda"))
     clock: Clock = NoClock() if dry else CudaClock(shape.device)
     best = {question.key: answer(question, clock, TRIES_OF_A_DRY_RUN if dry else None) for question in questions(shape)}
@@ -47,6 +52,29 @@ def main() -> None:
         table = json.loads(TABLE.read_text())
         table[device_name(shape.device)] = best
         TABLE.write_text(json.dumps(table, indent=2) + "\n")
+
+
+def compile_all(num_processes: int) -> None:
+    """Every choice, into Triton's cache on disk."""
+    with ProcessPoolExecutor(num_processes, mp_context=get_context("spawn")) as pool:
+        list(pool.map(partial(_compile_part, num_processes), range(num_processes)))
+
+
+def _compile_part(num_parts: int, part: int) -> None:
+    """Every num_parts-th choice. Of tensors that exist in shape only; what does not compile is found again later."""
+    import torch
+    from triton.errors import TritonError
+
+    from kernels.bench.questions import questions
+    from kernels.bench.shapes import llama_8b
+
+    torch.cuda.init()  # type: ignore[no-untyped-call]
+    shape = llama_8b(torch.device("meta"))._replace(num_layers=1, num_copies=1)
+    choices = ((question, sizes) for question in questions(shape) for sizes in question.sizes())
+    for question, sizes in islice(choices, part, None, num_parts):
+        for launch in question.launches(sizes):
+            with contextlib.suppress(TritonError):
+                launch.compile()
 
 
 def answer(question: Question, clock: Clock, max_tries: int | None = None) -> dict[str, int]:
@@ -67,8 +95,7 @@ def trials(question: Question, clock: Clock) -> Iterator[tuple[dict[str, int], f
     from kernels.bench.case import relative_error
 
     expected = question.run({}).clone()
-    for values in product(*question.choices.values()):
-        sizes = dict(zip(question.choices, values, strict=True))
+    for sizes in question.sizes():
         try:
             error = relative_error(question.run(sizes), expected)
             if error > LARGEST_DIFFERENCE:

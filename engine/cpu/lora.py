@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.lora.layer import Group, GroupKey, GroupWeights, LoadedAdapter
+from kernels.activation import silu_mul
 from kernels.lora import Run, add_batched_lora_
 from kernels.workspace import Workspace
 
@@ -53,7 +54,7 @@ class TableBatch:
         return self._scratch.dtype
 
     def add_(self, key: GroupKey, x: Tensor, out: Tensor, sizes: Sequence[int]) -> None:
-        """See `BatchedLora.add_`."""
+        """See `BatchedDelta.add_`."""
         try:
             of_group = self._runs[key]
         except KeyError:
@@ -88,12 +89,26 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class BatchedLora:
-    """The adapters of one step, or of several steps whose rows use the same ones."""
+    """The adapters of one step, or of several steps whose rows use the same ones (`engine.models.decoder.StepLora`)."""
 
     def __init__(self, batches: Sequence[TableBatch]) -> None:
         self.batches = batches
 
-    def add_(self, layer: int, group: Group, x: Tensor, out: Tensor, sizes: Sequence[int]) -> None:
-        """Add every row's delta: x [N, in], out [N, sum(sizes)] in place, sizes the group's outputs side by side."""
+    def begin(self, layer: int, group: Group, x: Tensor) -> BatchedDelta:
+        return BatchedDelta(self.batches, (layer, group), x)
+
+
+class BatchedDelta(NamedTuple):
+    """Computed when it is added (`engine.models.decoder.Delta`)."""
+
+    batches: Sequence[TableBatch]
+    key: GroupKey
+    x: Tensor
+
+    def add_(self, out: Tensor, sizes: Sequence[int]) -> None:
         for batch in self.batches:
-            batch.add_((layer, group), x, out, sizes)
+            batch.add_(self.key, self.x, out, sizes)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        self.add_(gate_up, (gate_up.shape[1] // 2,) * 2)
+        return silu_mul(gate_up)

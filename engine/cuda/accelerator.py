@@ -43,6 +43,9 @@ class MemoryCounts(NamedTuple):
     total: int
 
 
+Beside = Callable[[Callable[[], object]], Callable[[], None]]
+
+
 class Accelerator(Protocol):
     """One device. Memory is reserved through PyTorch on `device`."""
 
@@ -61,6 +64,10 @@ class Accelerator(Protocol):
 
     def capture(self, run: Callable[[], Tensor]) -> Graph:
         """Of operations on inputs that keep their place; run may be called several times."""
+
+    def beside(self, run: Callable[[], object]) -> Callable[[], None]:
+        """Give operations that may run beside those which the current stream is given next, until what this returns is
+        called. Also within a capture. One at a time."""
 
     def memory(self) -> MemoryCounts: ...
 

@@ -123,15 +123,15 @@ class Filler:
 def fill_work(adapter_slots: Ints, num_slots: int, block_m: int, fields: StepFields[NDArray[Any]]) -> None:
     """Rows and chunks of `kernels.gpu.work_list`, by its definition: adapter_slots [N], NO_SLOT where there is none."""
     keys = np.where(adapter_slots < 0, num_slots, adapter_slots)
-    counts = np.bincount(keys, minlength=num_slots + 1)[:num_slots]
+    counts = np.bincount(keys, minlength=num_slots + 1)
     per_slot = -(-counts // block_m)
     num_chunks = int(per_slot.sum())
-    slots = np.repeat(np.arange(num_slots), per_slot)
+    slots = np.repeat(np.arange(num_slots + 1), per_slot)
     before = np.arange(num_chunks) - np.repeat(per_slot.cumsum() - per_slot, per_slot)  # chunks of the same slot
     ends = counts.cumsum()
     first = (ends - counts)[slots] + before * block_m
     fields.rows[:] = np.argsort(keys, kind="stable")
-    fields.chunks[:num_chunks, 0] = slots
+    fields.chunks[:num_chunks, 0] = np.where(slots == num_slots, NO_SLOT, slots)
     fields.chunks[:num_chunks, 1] = first
     fields.chunks[:num_chunks, 2] = np.minimum(ends[slots] - first, block_m)
     fields.chunks[num_chunks:] = 0

@@ -63,6 +63,10 @@ class InOrderAccelerator:
     def capture(self, run: Callable[[], Tensor]) -> Graph:
         return Rerun(run)
 
+    def beside(self, run: Callable[[], object]) -> Callable[[], None]:
+        run()
+        return lambda: None
+
     def memory(self) -> MemoryCounts:
         return MemoryCounts(0, self._total_bytes)
 

@@ -2,34 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from engine.config import ModelConfig
-from engine.cuda.accelerator import Stream
+from engine.cuda.accelerator import Beside, Stream
 from engine.cuda.adapters import DeviceSlots, columns_of
 from engine.lora.layer import GROUPS, QKV, Group, LoadedAdapter
 from engine.transfers import Event
-from kernels.gpu.lora import add_lora_, workspace_elements
+from kernels.gpu.lora import Shrink, expand_, expand_and_silu_mul, workspace_elements
 from kernels.gpu.work_list import WorkList
 
 
 class SlotLora:
-    """work: which rows use which slot; workspace: of `lora_workspace`."""
+    """work: which rows use which slot; workspace: of `lora_workspace`; beside: of the accelerator, None where a second
+    stream is not worth its events."""
 
-    def __init__(self, slots: DeviceSlots, work: WorkList, workspace: Tensor, waits: LayerWaits) -> None:
+    def __init__(
+        self, slots: DeviceSlots, work: WorkList, workspace: Tensor, waits: LayerWaits, beside: Beside | None
+    ) -> None:
         self._slots = slots
         self._work = work
         self._workspace = workspace
         self._waits = waits
+        self._beside = beside
 
-    def add_(self, layer: int, group: Group, x: Tensor, out: Tensor, sizes: Sequence[int]) -> None:
+    def begin(self, layer: int, group: Group, x: Tensor) -> SlotDelta:
         if group is QKV:  # the first of its layer
             self._waits.await_layer(layer)
         table = self._slots.table.group(layer, *columns_of(group))
-        add_lora_(out, x, sizes, table, self._slots.max_rank, self._work, self._workspace)
+        shrink = Shrink.of(x, table, self._slots.max_rank, self._work, self._workspace)
+        launch = shrink.launch()
+        if self._beside is None:
+            launch.run()
+            return SlotDelta(shrink, lambda: None)
+        return SlotDelta(shrink, self._beside(launch.run))
+
+
+class SlotDelta(NamedTuple):
+    """A shrink that was launched (`engine.models.decoder.Delta`). join: before what it computes is read."""
+
+    shrink: Shrink
+    join: Callable[[], None]
+
+    def add_(self, out: Tensor, sizes: Sequence[int]) -> None:
+        self.join()
+        expand_(out, sizes, self.shrink)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        self.join()
+        return expand_and_silu_mul(gate_up, self.shrink)
 
 
 class LayerWaits:

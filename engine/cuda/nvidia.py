@@ -60,6 +60,7 @@ class CudaAccelerator:
         self.device = torch.device("cuda", index)
         self.compute: Stream = CudaStream(torch.cuda.current_stream(self.device))
         self._graph_pool = torch.cuda.graph_pool_handle()
+        self._side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
     def side_stream(self) -> Stream:
         return CudaStream(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
@@ -74,6 +75,13 @@ class CudaAccelerator:
         with torch.cuda.graph(graph, pool=self._graph_pool):
             output = run()
         return CudaGraph(graph, output)
+
+    def beside(self, run: Callable[[], object]) -> Callable[[], None]:
+        current = torch.cuda.current_stream(self.device)
+        self._side.wait_stream(current)
+        with torch.cuda.stream(self._side):
+            run()
+        return lambda: current.wait_stream(self._side)
 
     def memory(self) -> MemoryCounts:
         torch.cuda.synchronize(self.device)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from engine.cuda.accelerator import Accelerator
+from engine.cuda.accelerator import Accelerator, Beside
 from engine.cuda.adapters import DeviceSlots
 from engine.cuda.attention import PagedAttention, PagedCache
 from engine.cuda.fill import Extent, Filler, extent_of, fill_work, row_slots
@@ -107,7 +107,7 @@ class CudaPath:
 
         def run() -> Tensor:
             """All of its memory is taken within it, and so shared with the other graphs."""
-            return self._decoder.forward(self._batch(staged.device, extent, waits))
+            return self._decoder.forward(self._batch(staged.device, extent, waits, self._accelerator.beside))
 
         return Captured(bucket, staged, self._accelerator.capture(run))
 
@@ -127,20 +127,23 @@ class CudaPath:
             fill_work(row_slots(plan, num_rows), self._slots.num_slots, lora_block_m(num_rows), staged.host)
         self._buffers.send(staged)
 
-    def _batch(self, fields: StepFields[Tensor], extent: Extent, waits: LayerWaits | None) -> Batch:
+    def _batch(
+        self, fields: StepFields[Tensor], extent: Extent, waits: LayerWaits | None, beside: Beside | None = None
+    ) -> Batch:
         """waits: None where no row has an adapter. A graph's batch names no output rows: it gives all."""
-        lora = None if waits is None else self._lora(fields, waits)
+        lora = None if waits is None else self._lora(fields, waits, beside)
         output_rows = fields.output_rows if extent.prefill_queries or len(fields.output_rows) else None
         return Batch(fields.token_ids, PagedAttention(self._cache, fields, extent), output_rows, lora)
 
-    def _lora(self, fields: StepFields[Tensor], waits: LayerWaits) -> SlotLora:
+    def _lora(self, fields: StepFields[Tensor], waits: LayerWaits, beside: Beside | None) -> SlotLora:
         num_rows = len(fields.rows)
         config, dtype, device = self._decoder.config, self._decoder.dtype, self._decoder.device
         work = WorkList(fields.rows, fields.chunks, lora_block_m(num_rows))
-        return SlotLora(self._slots, work, lora_workspace(config, num_rows, self._slots.max_rank, dtype, device), waits)
+        workspace = lora_workspace(config, num_rows, self._slots.max_rank, dtype, device)
+        return SlotLora(self._slots, work, workspace, waits, beside)
 
 
 def _most_bytes(limits: StepLimits, max_blocks: int, num_slots: int) -> int:
     """Of the integers of any step. A row may be wanted three times: to sample, to score, to pool."""
-    most_chunks = limits.max_rows + num_slots
+    most_chunks = limits.max_rows + num_slots + 1
     return num_bytes_of(StepShape(limits.max_rows, limits.max_sequences, max_blocks, most_chunks, 3 * limits.max_rows))

@@ -31,11 +31,21 @@ class StepAttention(Protocol):
         """
 
 
+class Delta(Protocol):
+    """What the rows' adapters add to one group's product."""
+
+    def add_(self, out: Tensor, sizes: Sequence[int]) -> None:
+        """out [N, sum(sizes)] in place, sizes the group's outputs side by side."""
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """Of gate and up: added, then the gated activation. gate_up [N, 2I], may be overwritten -> [N, I]."""
+
+
 class StepLora(Protocol):
     """The adapters of one step: which row uses which."""
 
-    def add_(self, layer: int, group: Group, x: Tensor, out: Tensor, sizes: Sequence[int]) -> None:
-        """Add every row's delta: x [N, in], out [N, sum(sizes)] in place, sizes the group's outputs side by side.
+    def begin(self, layer: int, group: Group, x: Tensor) -> Delta:
+        """Of x [N, in]. May start to compute beside what comes next, which is the base's product with x.
 
         Called once for each layer and group in the order of the forward pass.
         """
@@ -80,24 +90,26 @@ class Decoder:
         """The residual stream x [N, hidden] after the layer's attention."""
         config, lora = self.config, batch.lora
         normed = layer.input_norm(x)
+        delta = None if lora is None else lora.begin(index, QKV, normed)
         qkv = layer.qkv(normed)
-        if lora is not None:
+        if delta is not None:
             heads = config.num_heads, config.num_kv_heads, config.num_kv_heads
-            lora.add_(index, QKV, normed, qkv, [number * config.head_dim for number in heads])
+            delta.add_(qkv, [number * config.head_dim for number in heads])
         attended = batch.attention.attend(index, layer, qkv.view(x.shape[0], -1, config.head_dim))
+        delta = None if lora is None else lora.begin(index, OUT, attended)
         out = layer.o.add(attended, x)
-        if lora is not None:
-            lora.add_(index, OUT, attended, out, out.shape[1:])
+        if delta is not None:
+            delta.add_(out, out.shape[1:])
         return out
 
     def _feed_forward(self, index: int, layer: LayerWeights, x: Tensor, lora: StepLora | None) -> Tensor:
         """The residual stream x [N, hidden] after the layer's feed-forward part."""
         normed = layer.post_norm(x)
+        delta = None if lora is None else lora.begin(index, GATE_UP, normed)
         gate_up = layer.gate_up(normed)
-        if lora is not None:
-            lora.add_(index, GATE_UP, normed, gate_up, (gate_up.shape[1] // 2,) * 2)
-        activated = self._activation(gate_up)
+        activated = self._activation(gate_up) if delta is None else delta.silu_mul(gate_up)
+        delta = None if lora is None else lora.begin(index, DOWN, activated)
         out = layer.down.add(activated, x)
-        if lora is not None:
-            lora.add_(index, DOWN, activated, out, out.shape[1:])
+        if delta is not None:
+            delta.add_(out, out.shape[1:])
         return out

@@ -1,4 +1,5 @@
-"""Adapters: all groups of projections of all layers as one run, so that weights come from memory, not from a cache."""
+"""Adapters: all groups of projections of all layers as one run, so that weights come from memory, not from a cache. As
+in the engine, gate's and up's expand does the activation too."""
 
 from __future__ import annotations
 
@@ -8,15 +9,24 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from kernels.activation import silu_mul_reference
 from kernels.bench.case import Case, relative_error
 from kernels.bench.floors import Work, lora_work
 from kernels.bench.shapes import Shape
 from kernels.gpu.launch import Launch
-from kernels.gpu.lora import SlotTable, lora_launches, lora_reference, workspace_elements
-from kernels.gpu.tuning import LoraBlocks, lora_block_m
+from kernels.gpu.lora import (
+    Shrink,
+    SlotTable,
+    activate_launch,
+    expand_launch,
+    lora_reference,
+    workspace_elements,
+)
+from kernels.gpu.tuning import ExpandBlocks, ShrinkBlocks, ShrinkSums, lora_block_m
 from kernels.gpu.work_list import build_work_list
 
 SCALING = 2.0
+GATE_UP = 2  # among the groups
 
 
 class Adapters:
@@ -72,19 +82,38 @@ class LoraBatch:
         self._work = build_work_list(slots, adapters.num_slots, lora_block_m(num_rows))
         self.xs = [shape.randn(num_rows, width) for width, _ in shape.groups]
         self.outs = [shape.randn(num_rows, sum(sizes)) for _, sizes in shape.groups]
+        self.activated = shape.randn(num_rows, shape.intermediate)
         elements = max(
             workspace_elements(num_rows, width, len(sizes), adapters.max_rank, shape.dtype, shape.device)
             for width, sizes in shape.groups
         )
         self._workspace = torch.empty(2 * elements, dtype=torch.float32, device=shape.device)  # room for other splits
 
-    def launches(self, layer: int, group: int, blocks: LoraBlocks | None = None) -> tuple[Launch, Launch]:
-        """Shrink and expand, which add to outs[group]."""
+    def shrink(self, layer: int, group: int, sums: ShrinkSums | None = None) -> Shrink:
         _, sizes = self.adapters.shape.groups[group]
         first = self.adapters.first_projection(group)
         table = self.adapters.table.group(layer, first, first + len(sizes))
-        out, x = self.outs[group], self.xs[group]
-        return lora_launches(out, x, sizes, table, self.adapters.max_rank, self._work, self._workspace, blocks)
+        return Shrink.of(self.xs[group], table, self.adapters.max_rank, self._work, self._workspace, sums)
+
+    def launches(
+        self,
+        layer: int,
+        group: int,
+        sums: ShrinkSums | None = None,
+        shrink_blocks: ShrinkBlocks | None = None,
+        expand_blocks: ExpandBlocks | None = None,
+    ) -> tuple[Launch, Launch]:
+        """Shrink, and expand, which adds to outs[group] or activates it. Others than the device's sizes of blocks."""
+        shrink = self.shrink(layer, group, sums)
+        if group == GATE_UP:
+            expand = activate_launch(self.activated, self.outs[group], shrink, expand_blocks)
+        else:
+            expand = expand_launch(self.outs[group], self.adapters.shape.groups[group][1], shrink, expand_blocks)
+        return shrink.launch(shrink_blocks), expand
+
+    def result(self, group: int) -> Tensor:
+        """What `launches` write to."""
+        return self.activated if group == GATE_UP else self.outs[group]
 
     def run(self) -> None:
         for layer in range(self.adapters.shape.num_layers):
@@ -93,21 +122,25 @@ class LoraBatch:
                     launch.run()
 
     def error(self) -> float:
-        """Of the first layer's groups, the largest error of their deltas."""
+        """Of the first layer's groups, the largest error."""
         return max(self._error(group) for group in range(len(self.xs)))
 
     def _error(self, group: int) -> float:
         _, sizes = self.adapters.shape.groups[group]
-        self.outs[group].zero_()
+        if group != GATE_UP:
+            self.outs[group].zero_()
         for launch in self.launches(0, group):
             launch.run()
         seen = slice(None, None, max(1, len(self.slots) // 64))
-        ours = self.outs[group][seen]
         of_slots = [self.adapters.of_slot(0, group, slot) for slot in range(self.adapters.num_slots)]
-        slots = self.slots[seen].tolist()
-        return relative_error(
-            ours, lora_reference(torch.zeros_like(ours), self.xs[group][seen], of_slots, sizes, slots)
-        )
+        arguments = self.xs[group][seen], of_slots, sizes, self.slots[seen].tolist()
+        expected = lora_reference(self.outs[group][seen] if group == GATE_UP else self._zeros(group)[seen], *arguments)
+        if group == GATE_UP:
+            expected = silu_mul_reference(expected)
+        return relative_error(self.result(group)[seen], expected)
+
+    def _zeros(self, group: int) -> Tensor:
+        return torch.zeros_like(self.outs[group])
 
     def needed(self) -> Work:
         """The bytes and operations of `run`."""
@@ -115,7 +148,11 @@ class LoraBatch:
         rows_of = Counter(slot for slot in self.slots.tolist() if slot >= 0)
         adapters = [(count, self.adapters.ranks[slot]) for slot, count in rows_of.items()]
         groups = [lora_work(adapters, *group, shape.dtype.itemsize) for group in shape.groups]
-        once = Work(sum(work.num_bytes for work in groups), sum(work.num_operations for work in groups))
+        # Gate's and up's product is read for all rows, and half as much is written, instead of read and written back.
+        width = shape.groups[GATE_UP][1][0]
+        saved = sum(rows_of.values()) * 4 * width - len(self.slots) * 3 * width
+        num_bytes = sum(work.num_bytes for work in groups) - saved * shape.dtype.itemsize
+        once = Work(num_bytes, sum(work.num_operations for work in groups))
         return once.times(shape.num_layers)
 
 

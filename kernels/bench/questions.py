@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from kernels.bench.lora import Adapters, LoraBatch
+from kernels.bench.lora import GATE_UP, Adapters, LoraBatch
 from kernels.bench.paged import PagedBatch
 from kernels.bench.shapes import Shape
 from kernels.gpu.decode_attention import decode_launches
+from kernels.gpu.launch import Launch
 from kernels.gpu.prefill_attention import prefill_launch
 from kernels.gpu.tuning import (
+    activate_blocks,
+    activate_key,
     decode_blocks,
     decode_key,
+    expand_blocks,
     expand_key,
     lora_block_m,
-    lora_blocks,
     prefill_blocks,
     prefill_key,
+    shrink_blocks,
     shrink_key,
+    shrink_sums,
     shrink_sums_key,
 )
 
@@ -29,12 +35,25 @@ Sizes = Mapping[str, int]
 
 
 class Question(NamedTuple):
-    """key: in the table of `kernels.gpu.tuning`; choices: of each field; run: with these sizes and the others as they
-    are -> what it computed."""
+    """key: in the table of `kernels.gpu.tuning`; choices: of each field; launches: with these sizes and the others as
+    they are; result: what they write to, after which it is no zero any more."""
 
     key: str
     choices: Mapping[str, Sequence[int]]
-    run: Callable[[Sizes], Tensor]
+    launches: Callable[[Sizes], Iterable[Launch]]
+    result: Tensor
+
+    def sizes(self) -> Iterator[dict[str, int]]:
+        """Every choice of all fields."""
+        for values in product(*self.choices.values()):
+            yield dict(zip(self.choices, values, strict=True))
+
+    def run(self, sizes: Sizes) -> Tensor:
+        """What they compute."""
+        self.result.zero_()
+        for launch in self.launches(sizes):
+            launch.run()
+        return self.result
 
 
 def questions(shape: Shape) -> Iterator[Question]:
@@ -51,39 +70,60 @@ def questions(shape: Shape) -> Iterator[Question]:
 def _lora(shape: Shape) -> Iterator[Question]:
     """How sums are split is asked with decodes, whose answer serves prefills too; then what may differ between them."""
     adapters = Adapters(shape, [shape.ranks[0]] * shape.num_adapters)
-    decodes = LoraBatch(adapters, torch.arange(shape.num_adapters, device=shape.device))
-    rows = torch.arange(shape.prefill_rows, device=shape.device)
+    decodes = LoraBatch(adapters, torch.arange(shape.num_decodes, device=shape.device) % shape.num_adapters)
+    rows = torch.arange(4 * shape.prefill_rows, device=shape.device)
     prefills = LoraBatch(adapters, rows * shape.num_adapters // len(rows))
-    for group, (in_features, sizes) in enumerate(shape.groups):
-        splits = {"split_length": (512, 1024, 2048, 4096), "block_k": (64, 128, 256)}
-        key = shrink_sums_key(in_features, shape.dtype)
-        yield Question(key, splits, _shrink_and_expand(decodes, group, "sums"))
+    for group in range(len(shape.groups)):
+        yield _sums(decodes, group)
         for batch in (decodes, prefills):
-            block_m = lora_block_m(len(batch.slots))
-            shrink = {"block_r": (16, 32), "num_warps": (2, 4, 8), "num_stages": (2, 3, 4, 5)}
-            key = shrink_key(in_features, block_m, shape.dtype)
-            yield Question(key, shrink, _shrink_and_expand(batch, group, "shrink"))
-            expand = {"block_n": (64, 128, 256, 512), "num_warps": (2, 4, 8), "num_stages": (1, 2, 3)}
-            key = expand_key(sum(sizes), block_m, shape.dtype)
-            yield Question(key, expand, _shrink_and_expand(batch, group, "expand"))
+            yield _shrink(batch, group)
+            yield _expand(batch, group)
 
 
-def _shrink_and_expand(batch: LoraBatch, group: int, part: str) -> Callable[[Sizes], Tensor]:
-    """All layers' launches of one group, with other sizes for one part of its blocks."""
+def _sums(batch: LoraBatch, group: int) -> Question:
     shape = batch.adapters.shape
-    in_features, projections = shape.groups[group]
-    block_m = lora_block_m(len(batch.slots))
+    in_features, _ = shape.groups[group]
+    in_force = shrink_sums(in_features, shape.dtype, shape.device)
+    choices = {"split_length": (512, 1024, 2048), "block_k": (64, 128, 256)}
+    launches = _of_layers(batch, group, lambda sizes: {"sums": in_force._replace(**sizes)})
+    return Question(shrink_sums_key(in_features, shape.dtype), choices, launches, batch.result(group))
 
-    def run(sizes: Sizes) -> Tensor:
-        in_force = lora_blocks(in_features, sum(projections), block_m, shape.dtype, shape.device)
-        blocks = in_force._replace(**{part: getattr(in_force, part)._replace(**sizes)})
-        batch.outs[group].zero_()
-        for layer in range(shape.num_layers):
-            for launch in batch.launches(layer, group, blocks):
-                launch.run()
-        return batch.outs[group]
 
-    return run
+def _shrink(batch: LoraBatch, group: int) -> Question:
+    shape, block_m = batch.adapters.shape, lora_block_m(len(batch.slots))
+    in_features, _ = shape.groups[group]
+    in_force = shrink_blocks(in_features, block_m, shape.dtype, shape.device)
+    choices = {"num_warps": (2, 4, 8), "num_stages": (3, 4, 6)}
+    launches = _of_layers(batch, group, lambda sizes: {"shrink_blocks": in_force._replace(**sizes)})
+    return Question(shrink_key(in_features, block_m, shape.dtype), choices, launches, batch.result(group))
+
+
+def _expand(batch: LoraBatch, group: int) -> Question:
+    shape, block_m = batch.adapters.shape, lora_block_m(len(batch.slots))
+    _, sizes = shape.groups[group]
+    if group == GATE_UP:
+        key = activate_key(sizes[0], block_m, shape.dtype)
+        in_force = activate_blocks(sizes[0], block_m, shape.dtype, shape.device)
+    else:
+        key = expand_key(sum(sizes), block_m, shape.dtype)
+        in_force = expand_blocks(sum(sizes), block_m, shape.dtype, shape.device)
+    many_rows = {"block_n": (64, 128), "tiles": (2, 4, 8)}
+    few_rows = {"block_n": (128, 256, 512), "tiles": (1, 2)}
+    choices = {**(many_rows if block_m > 16 else few_rows), "num_warps": (2, 4, 8), "num_stages": (1, 2)}
+    launches = _of_layers(batch, group, lambda sizes: {"expand_blocks": in_force._replace(**sizes)})
+    return Question(key, choices, launches, batch.result(group))
+
+
+def _of_layers(
+    batch: LoraBatch, group: int, blocks: Callable[[Sizes], dict[str, Any]]
+) -> Callable[[Sizes], Iterator[Launch]]:
+    """All layers' launches of one group, with other sizes for one part of its blocks."""
+
+    def launches(sizes: Sizes) -> Iterator[Launch]:
+        for layer in range(batch.adapters.shape.num_layers):
+            yield from batch.launches(layer, group, **blocks(sizes))
+
+    return launches
 
 
 def _decode(shape: Shape) -> Question:
@@ -92,32 +132,26 @@ def _decode(shape: Shape) -> Question:
     in_force = decode_blocks(shape.head_dim, group, shape.dtype, shape.device)
     out = torch.empty_like(paged.q)
 
-    def run(sizes: Sizes) -> Tensor:
+    def launches(sizes: Sizes) -> Iterator[Launch]:
         for cache in paged.caches:
-            blocks = in_force._replace(**sizes)
-            for launch in decode_launches(out, paged.q, cache, paged.contexts, paged.workspace, None, blocks):
-                launch.run()
-        return out
+            yield from decode_launches(
+                out, paged.q, cache, paged.contexts, paged.workspace, None, in_force._replace(**sizes)
+            )
 
-    choices = {
-        "split_length": (128, 256, 512),
-        "block_n": (32, 64, 128),
-        "num_warps": (2, 4, 8),
-        "num_stages": (2, 3, 4),
-    }
-    return Question(decode_key(shape.head_dim, group, shape.dtype), choices, run)
+    choices = {"split_length": (256, 512), "block_n": (32, 64, 128), "num_warps": (4, 8), "num_stages": (2, 3, 4)}
+    return Question(decode_key(shape.head_dim, group, shape.dtype), choices, launches, out)
 
 
 def _prefill(shape: Shape) -> Question:
-    paged = PagedBatch(shape, [(shape.prefill_rows, shape.prefill_rows)])
+    num_rows = 4 * shape.prefill_rows
+    paged = PagedBatch(shape, [(num_rows, num_rows)])
     group = shape.num_heads // shape.num_kv_heads
     in_force = prefill_blocks(shape.head_dim, group, shape.dtype, shape.device)
     out = torch.empty_like(paged.q)
 
-    def run(sizes: Sizes) -> Tensor:
+    def launches(sizes: Sizes) -> Iterator[Launch]:
         for cache in paged.caches:
-            prefill_launch(out, paged.q, cache, paged.contexts, None, in_force._replace(**sizes)).run()
-        return out
+            yield prefill_launch(out, paged.q, cache, paged.contexts, None, in_force._replace(**sizes))
 
-    choices = {"block_m": (64, 128), "block_n": (32, 64, 128), "num_warps": (4, 8), "num_stages": (2, 3)}
-    return Question(prefill_key(shape.head_dim, group, shape.dtype), choices, run)
+    choices = {"block_m": (64, 128, 256), "block_n": (32, 64, 128), "num_warps": (4, 8), "num_stages": (2, 3, 4)}
+    return Question(prefill_key(shape.head_dim, group, shape.dtype), choices, launches, out)

@@ -26,11 +26,20 @@ class Launch(NamedTuple):
 
     def run(self) -> None:
         """On the current stream; nothing where the grid is empty."""
-        if 0 in self.grid:
-            return
-        self.kernel[self.grid](
-            **self.arguments, num_warps=self.num_warps, num_stages=self.num_stages, enable_fp_fusion=FUSE_MULTIPLY_ADD
-        )
+        if 0 not in self.grid:
+            self.kernel[self.grid](**self.arguments, **self._options)
+
+    def compile(self) -> None:
+        """So that a run finds it compiled, in this process and on this machine. Tensors may exist in shape only."""
+        self.kernel.warmup(**self.arguments, **self._options, grid=self.grid)
+
+    @property
+    def _options(self) -> Arguments:
+        return {
+            "num_warps": self.num_warps,
+            "num_stages": self.num_stages,
+            "enable_fp_fusion": FUSE_MULTIPLY_ADD,
+        }
 
 
 def dot_precision(dtype: torch.dtype) -> str:

@@ -36,8 +36,10 @@ class SamplingRows(NamedTuple):
     positions: Tensor
 
 
-BLOCK = 2048  # logits at a time
-PIVOTS = 8  # that one pass over a row compares with
+BLOCK = 4096  # logits at a time: each costs what sums over all threads cost
+SEARCH_BLOCK = 1024  # where each is compared with
+PIVOTS = 8  # in one pass over a row
+STAGES = 3  # blocks on their way from memory
 
 
 @triton.jit
@@ -67,6 +69,7 @@ def _highest_key_reaching(
     COUNTING: tl.constexpr,
     BLOCK: tl.constexpr,
     PIVOTS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """The highest key in [low, high] such that the tokens from it upwards weigh target, or with COUNTING are as many.
 
@@ -76,7 +79,7 @@ def _highest_key_reaching(
         step = (high - low) // (PIVOTS + 1) + 1
         pivots = (low + step * (1 + tl.arange(0, PIVOTS))).to(tl.int32)
         reached = tl.zeros((BLOCK, PIVOTS), tl.float32)
-        for begin in range(0, vocab_size, BLOCK):
+        for begin in tl.range(0, vocab_size, BLOCK, num_stages=STAGES):
             at = begin + tl.arange(0, BLOCK)
             logit = tl.load(row + at, mask=at < vocab_size, other=-float("inf"))
             weight = tl.exp((logit - largest) / temperature)
@@ -90,12 +93,12 @@ def _highest_key_reaching(
 
 
 @triton.jit
-def _sums(row, vocab_size, largest, temperature, key, BLOCK: tl.constexpr):
+def _sums(row, vocab_size, largest, temperature, key, BLOCK: tl.constexpr, STAGES: tl.constexpr):
     """The weight and the number of the tokens above key, and how many are at key."""
     weights = tl.zeros((BLOCK,), tl.float32)
     num_above = tl.zeros((BLOCK,), tl.int32)
     num_at = tl.zeros((BLOCK,), tl.int32)
-    for begin in range(0, vocab_size, BLOCK):
+    for begin in tl.range(0, vocab_size, BLOCK, num_stages=STAGES):
         at = begin + tl.arange(0, BLOCK)
         logit = tl.load(row + at, mask=at < vocab_size, other=-float("inf"))
         above = (_key(logit) > key) & (at < vocab_size)
@@ -116,10 +119,10 @@ def _uniform(seed, position):
 
 
 @triton.jit
-def _draw(row, vocab_size, largest, temperature, lowest_key, min_weight, u, BLOCK: tl.constexpr):
+def _draw(row, vocab_size, largest, temperature, lowest_key, min_weight, u, BLOCK: tl.constexpr, STAGES: tl.constexpr):
     """The first token whose cumulative weight exceeds u times the whole: its block, then its place there."""
     whole = tl.zeros((), tl.float64)
-    for begin in range(0, vocab_size, BLOCK):
+    for begin in tl.range(0, vocab_size, BLOCK, num_stages=STAGES):
         at = begin + tl.arange(0, BLOCK)
         weights = _weights(row, at, vocab_size, largest, temperature, lowest_key, min_weight)
         whole += tl.sum(weights, 0).to(tl.float64)
@@ -127,7 +130,7 @@ def _draw(row, vocab_size, largest, temperature, lowest_key, min_weight, u, BLOC
     through = tl.zeros((), tl.float64)  # of the blocks so far
     before = tl.zeros((), tl.float64)  # of the blocks before the chosen one
     block = 0
-    for begin in range(0, vocab_size, BLOCK):
+    for begin in tl.range(0, vocab_size, BLOCK, num_stages=STAGES):
         at = begin + tl.arange(0, BLOCK)
         weights = _weights(row, at, vocab_size, largest, temperature, lowest_key, min_weight)
         weight = tl.sum(weights, 0).to(tl.float64)
@@ -157,24 +160,28 @@ def _sample_kernel(
     seeds,
     positions,
     BLOCK: tl.constexpr,
+    SEARCH_BLOCK: tl.constexpr,
     PIVOTS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Of one row."""
     n = tl.program_id(0)
     row = logits + n.to(tl.int64) * stride
-    largest = -float("inf")
-    smallest = float("inf")  # of those that are not banned
-    token = 0
-    is_number = True
-    for begin in range(0, vocab_size, BLOCK):
+    most = tl.full((BLOCK,), -float("inf"), tl.float32)
+    least = tl.full((BLOCK,), float("inf"), tl.float32)  # of those that are not banned
+    where_most = tl.zeros((BLOCK,), tl.int32)
+    no_number = tl.zeros((BLOCK,), tl.int32)
+    for begin in tl.range(0, vocab_size, BLOCK, num_stages=STAGES):
         at = begin + tl.arange(0, BLOCK)
         logit = tl.load(row + at, mask=at < vocab_size, other=-float("inf"))
-        is_number = is_number & (tl.max((logit != logit).to(tl.int32), 0) == 0)
-        most = tl.max(logit, 0)
-        first = tl.min(tl.where(logit == most, at, vocab_size), 0)
-        token = tl.where(most > largest, first, token)
-        largest = tl.maximum(largest, most)
-        smallest = tl.minimum(smallest, tl.min(tl.where(logit > -float("inf"), logit, float("inf")), 0))
+        no_number |= (logit != logit).to(tl.int32)
+        where_most = tl.where(logit > most, at, where_most)
+        most = tl.where(logit > most, logit, most)
+        least = tl.minimum(least, tl.where(logit > -float("inf"), logit, float("inf")))
+    largest = tl.max(most, 0)
+    smallest = tl.min(least, 0)
+    is_number = tl.max(no_number, 0) == 0
+    token = tl.min(tl.where(most == largest, where_most, vocab_size), 0)
     if (not is_number) | (largest == -float("inf")) | (largest == float("inf")):
         tl.store(token_ids + n, -1)
         return
@@ -186,18 +193,18 @@ def _sample_kernel(
         lowest = _key(smallest).to(tl.int64)
         if top_k > 0:
             lowest = _highest_key_reaching(
-                row, vocab_size, largest, temperature, lowest, high, top_k, True, BLOCK, PIVOTS
+                row, vocab_size, largest, temperature, lowest, high, top_k, True, SEARCH_BLOCK, PIVOTS, STAGES
             )
         if top_p < 1.0:
-            whole, num_above, num_at = _sums(row, vocab_size, largest, temperature, lowest, BLOCK)
+            whole, num_above, num_at = _sums(row, vocab_size, largest, temperature, lowest, BLOCK, STAGES)
             if top_k > 0:  # takes some of the tokens that are as likely as the last one
                 num_at = tl.minimum(num_at, top_k - num_above)
             whole += num_at * tl.exp((_logit(lowest) - largest) / temperature)
             lowest = _highest_key_reaching(
-                row, vocab_size, largest, temperature, lowest, high, top_p * whole, False, BLOCK, PIVOTS
+                row, vocab_size, largest, temperature, lowest, high, top_p * whole, False, SEARCH_BLOCK, PIVOTS, STAGES
             )
         u = _uniform(tl.load(seeds + n), tl.load(positions + n))
-        token = _draw(row, vocab_size, largest, temperature, lowest, tl.load(min_ps + n), u, BLOCK)
+        token = _draw(row, vocab_size, largest, temperature, lowest, tl.load(min_ps + n), u, BLOCK, STAGES)
     tl.store(token_ids + n, token)
 
 
@@ -222,7 +229,9 @@ def sample_launch(token_ids: Tensor, logits: Tensor, rows: SamplingRows) -> Laun
         "seeds": rows.seeds,
         "positions": rows.positions,
         "BLOCK": BLOCK,
+        "SEARCH_BLOCK": SEARCH_BLOCK,
         "PIVOTS": PIVOTS,
+        "STAGES": STAGES,
     }
     return Launch(_sample_kernel, (num_rows,), arguments, num_warps=16)
 

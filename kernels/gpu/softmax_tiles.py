@@ -29,9 +29,10 @@ def attend(
     """q [BLOCK_M, BLOCK_D] over positions [begin, end), begin a multiple of BLOCK_N, BLOCK_N positions at a time.
 
     query_positions [BLOCK_M]; keys, values: of one head, [S, HEAD_DIM]; block_table: of the sequence; scale: of scores,
-    times log2(e); WINDOW: 0 for none. Without MASKED, end is a multiple of BLOCK_N too and every query sees everything.
-    Takes and returns (sums [BLOCK_M, BLOCK_D] of values weighted by 2^(score - largest), the weights' totals [BLOCK_M],
-    the largest scores [BLOCK_M], -inf where a query has seen nothing); at first `nothing_seen`.
+    positive, times log2(e); WINDOW: 0 for none. Without MASKED, end is a multiple of BLOCK_N too and every query sees
+    everything. Takes and returns (sums [BLOCK_M, BLOCK_D] of values weighted by 2^(score - largest), the weights'
+    totals [BLOCK_M], the largest scaled scores [BLOCK_M], -inf where a query has seen nothing); at first
+    `nothing_seen`.
     """
     sums, totals, largest = state
     d = tl.arange(0, BLOCK_D)
@@ -42,15 +43,15 @@ def attend(
         slots = block * BLOCK_SIZE + positions % BLOCK_SIZE
         k = tl.load(keys + slots * HEAD_DIM + d[:, None], mask=inside & (d < HEAD_DIM)[:, None], other=0.0)
         v = tl.load(values + slots[:, None] * HEAD_DIM + d, mask=inside[:, None] & (d < HEAD_DIM), other=0.0)
-        scores = tl.dot(q, k, input_precision=PRECISION) * scale
+        scores = tl.dot(q, k, input_precision=PRECISION)
         if MASKED:
             seen = inside & (positions <= query_positions[:, None])
             if WINDOW > 0:
                 seen = seen & (positions > query_positions[:, None] - WINDOW)
             scores = tl.where(seen, scores, -float("inf"))
-        new_largest = tl.maximum(largest, tl.max(scores, 1))
+        new_largest = tl.maximum(largest, tl.max(scores, 1) * scale)
         reference = tl.where(new_largest == -float("inf"), 0.0, new_largest)  # no inf - inf where nothing is seen yet
-        weights = tl.exp2(scores - reference[:, None])
+        weights = tl.exp2(scores * scale - reference[:, None])
         shrunk = tl.exp2(largest - reference)
         totals = totals * shrunk + tl.sum(weights, 1)
         sums = tl.dot(weights.to(v.dtype), v, sums * shrunk[:, None], input_precision=PRECISION)

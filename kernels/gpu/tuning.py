@@ -34,17 +34,12 @@ class ShrinkBlocks(NamedTuple):
 
 
 class ExpandBlocks(NamedTuple):
-    """block_n: columns of the output."""
+    """block_n: columns of the output at a time; tiles: how many of these one program computes."""
 
     block_n: int
+    tiles: int
     num_warps: int
     num_stages: int
-
-
-class LoraBlocks(NamedTuple):
-    sums: ShrinkSums
-    shrink: ShrinkBlocks
-    expand: ExpandBlocks
 
 
 class DecodeBlocks(NamedTuple):
@@ -87,6 +82,10 @@ def expand_key(out_features: int, block_m: int, dtype: torch.dtype) -> str:
     return f"expand out={out_features} rows={block_m} {_name(dtype)}"
 
 
+def activate_key(width: int, block_m: int, dtype: torch.dtype) -> str:
+    return f"activate out={width} rows={block_m} {_name(dtype)}"
+
+
 def decode_key(head_dim: int, group: int, dtype: torch.dtype) -> str:
     return f"decode head={head_dim} group={group} {_name(dtype)}"
 
@@ -108,25 +107,21 @@ def shrink_sums(in_features: int, dtype: torch.dtype, device: torch.device) -> S
     return ShrinkSums(1024, 256 // dtype.itemsize)._replace(**_measured(device, shrink_sums_key(in_features, dtype)))
 
 
-def lora_blocks(
-    in_features: int, out_features: int, block_m: int, dtype: torch.dtype, device: torch.device
-) -> LoraBlocks:
-    """out_features: of all projections of the group together."""
-    return LoraBlocks(
-        shrink_sums(in_features, dtype, device),
-        _shrink_blocks(in_features, block_m, dtype, device),
-        _expand_blocks(out_features, block_m, dtype, device),
-    )
-
-
-def _shrink_blocks(in_features: int, block_m: int, dtype: torch.dtype, device: torch.device) -> ShrinkBlocks:
+def shrink_blocks(in_features: int, block_m: int, dtype: torch.dtype, device: torch.device) -> ShrinkBlocks:
     rule = ShrinkBlocks(block_m, num_warps=4, num_stages=2 if dtype == torch.float32 else 4)
     return rule._replace(**_measured(device, shrink_key(in_features, block_m, dtype)))
 
 
-def _expand_blocks(out_features: int, block_m: int, dtype: torch.dtype, device: torch.device) -> ExpandBlocks:
-    rule = ExpandBlocks(128, num_warps=4, num_stages=2)
+def expand_blocks(out_features: int, block_m: int, dtype: torch.dtype, device: torch.device) -> ExpandBlocks:
+    """out_features: of all projections of the group together."""
+    rule = ExpandBlocks(128, 4 if block_m > 16 else 1, num_warps=4, num_stages=2)
     return rule._replace(**_measured(device, expand_key(out_features, block_m, dtype)))
+
+
+def activate_blocks(width: int, block_m: int, dtype: torch.dtype, device: torch.device) -> ExpandBlocks:
+    """Of an expand that is followed by the gated activation; width: of its result."""
+    rule = ExpandBlocks(64 if block_m > 16 else 128, 4 if block_m > 16 else 1, num_warps=4, num_stages=2)
+    return rule._replace(**_measured(device, activate_key(width, block_m, dtype)))
 
 
 def decode_blocks(head_dim: int, group: int, dtype: torch.dtype, device: torch.device) -> DecodeBlocks:

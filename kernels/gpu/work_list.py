@@ -2,8 +2,8 @@
 
 Semantics:
     rows   = the batch's rows in a stable order by slot, those without an adapter last
-    chunks = (slot, first place in `rows`, count) for each slot's rows cut every block_m, in the order of the slots;
-             (0, 0, 0) beyond the last one
+    chunks = (slot, first place in `rows`, count) for each slot's rows cut every block_m, in the order of the slots,
+             then for the rows without an adapter, whose slot is -1; (0, 0, 0) beyond the last one
 
 It is built on the device, without the host knowing its length: there are as many chunks as the worst case needs
 (`max_chunks`), and kernels skip those of count 0. Knows nothing of weights.
@@ -26,8 +26,8 @@ class WorkList(NamedTuple):
 
 
 def max_chunks(num_rows: int, num_slots: int, block_m: int) -> int:
-    """The most chunks that num_rows rows can make: every slot may leave one that is not full."""
-    return min(num_rows, num_rows // block_m + min(num_rows, num_slots))
+    """The most chunks that num_rows rows can make: every slot may leave one that is not full, and so may no slot."""
+    return min(num_rows, num_rows // block_m + min(num_rows, num_slots + 1))
 
 
 def work_list_reference(slots: Tensor, num_slots: int, block_m: int) -> WorkList:
@@ -35,12 +35,12 @@ def work_list_reference(slots: Tensor, num_slots: int, block_m: int) -> WorkList
     by_slot = {slot: [n for n, s in enumerate(slots.tolist()) if s == slot] for slot in range(-1, num_slots)}
     rows: list[int] = []
     chunks: list[tuple[int, int, int]] = []
-    for slot in range(num_slots):
+    for slot in (*range(num_slots), -1):
         members = by_slot[slot]
         chunks += [(slot, len(rows) + i, min(block_m, len(members) - i)) for i in range(0, len(members), block_m)]
         rows += members
     chunks += [(0, 0, 0)] * (max_chunks(len(slots), num_slots, block_m) - len(chunks))
-    in_order = slots.new_tensor(rows + by_slot[-1], dtype=torch.int32)
+    in_order = slots.new_tensor(rows, dtype=torch.int32)
     return WorkList(in_order, slots.new_tensor(chunks, dtype=torch.int32).view(-1, 3), block_m)
 
 
@@ -48,14 +48,14 @@ def build_work_list(slots: Tensor, num_slots: int, block_m: int) -> WorkList:
     """slots [N] int32 or int64: each row's slot in [0, num_slots), -1 for none. Everything stays on slots' device."""
     keys = torch.where(slots < 0, num_slots, slots)
     keys, rows = torch.sort(keys, stable=True)
-    ids = torch.arange(num_slots, dtype=keys.dtype, device=keys.device)
+    ids = torch.arange(num_slots + 1, dtype=keys.dtype, device=keys.device)  # the last one: no slot
     starts = torch.searchsorted(keys, ids)
     ends = torch.searchsorted(keys, ids, right=True)
     through = ((ends - starts + block_m - 1) // block_m).cumsum(0)  # chunks of this slot and those before it
     chunk = torch.arange(max_chunks(len(slots), num_slots, block_m), device=keys.device)
-    slot = torch.searchsorted(through, chunk, right=True).clamp(max=num_slots - 1)
+    slot = torch.searchsorted(through, chunk, right=True).clamp(max=num_slots)
     before = through[slot] - (ends[slot] - starts[slot] + block_m - 1) // block_m
     first = starts[slot] + (chunk - before) * block_m
     count = (ends[slot] - first).clamp(0, block_m)
-    chunks = torch.stack((slot, first, count), 1) * (count > 0)[:, None]
+    chunks = torch.stack((torch.where(slot == num_slots, -1, slot), first, count), 1) * (count > 0)[:, None]
     return WorkList(rows.int(), chunks.int(), block_m)

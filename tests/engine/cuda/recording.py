@@ -79,6 +79,10 @@ class RecordingAccelerator:
     def capture(self, run: Callable[[], Tensor]) -> Graph:
         return Rerun(run)
 
+    def beside(self, run: Callable[[], object]) -> Callable[[], None]:
+        run()
+        return lambda: None
+
     def memory(self) -> MemoryCounts:
         return MemoryCounts(0, 1 << 30)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels.gpu.lora import SlotTable, add_lora_, lora_reference, workspace_elements
+from kernels.gpu.lora import Shrink, SlotTable, expand_, lora_reference, workspace_elements
 from kernels.gpu.work_list import build_work_list
 from tests.kernels.gpu.compare import DEVICE, poisoned, randn
 
@@ -48,13 +48,19 @@ class Adapters:
                 tables.ranks[0, p, slot], tables.scalings[0, p, slot] = rank, scaling
         self.table = tables.group(0, 0, len(sizes))
 
-    def add(self, out: Tensor, x: Tensor, slots: Tensor, block_m: int = 16) -> Tensor:
-        """By the kernels, with a workspace of nothing but NaN -> the new out."""
-        out = out.clone()
+    def shrink(self, x: Tensor, slots: Tensor, block_m: int = 16, splits_at_once: int = 0) -> Shrink:
+        """Computed, in a workspace that was nothing but NaN."""
         work = build_work_list(slots, len(self.weights), block_m)
         shape = len(x), self.in_features, len(self.sizes), self.max_rank
         workspace = poisoned(workspace_elements(*shape, self.dtype, DEVICE))
-        add_lora_(out, x, self.sizes, self.table, self.max_rank, work, workspace)
+        shrink = Shrink.of(x, self.table, self.max_rank, work, workspace, splits_at_once=splits_at_once)
+        shrink.launch().run()
+        return shrink
+
+    def add(self, out: Tensor, x: Tensor, slots: Tensor, block_m: int = 16, splits_at_once: int = 0) -> Tensor:
+        """By the kernels -> the new out."""
+        out = out.clone()
+        expand_(out, self.sizes, self.shrink(x, slots, block_m, splits_at_once))
         return out
 
     def expected(self, out: Tensor, x: Tensor, slots: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.gpu.lora import add_lora_
+from kernels.gpu.lora import Shrink
 from kernels.gpu.tuning import lora_block_m
 from kernels.gpu.work_list import build_work_list
 from tests.kernels.gpu.adapters import POPULARITY, Adapters, mixed_ranks, slots_of
@@ -103,4 +103,4 @@ def test_a_workspace_that_is_too_small_is_refused() -> None:
     adapters = Adapters([[4]], 64, (32,), torch.float32)
     work = build_work_list(torch.zeros(3, dtype=torch.int64, device=DEVICE), 1, 16)
     with pytest.raises(ValueError, match="workspace: 12 elements of float32 are needed, not 11"):
-        add_lora_(randn(3, 32), randn(3, 64), (32,), adapters.table, 4, work, randn(11))
+        Shrink.of(randn(3, 64), adapters.table, 4, work, randn(11))

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.gpu.lora import lora_launches, workspace_elements
+from kernels.gpu.activation import silu_mul
+from kernels.gpu.lora import Shrink, expand_and_silu_mul, expand_launch, workspace_elements
 from kernels.gpu.work_list import build_work_list
 from tests.kernels.gpu.adapters import Adapters, mixed_ranks, slots_of
 from tests.kernels.gpu.compare import DEVICE, DTYPES, poisoned, randn
@@ -36,6 +37,26 @@ def test_more_neighbors_and_larger_chunks_give_the_same_bits(dtype: torch.dtype)
     assert torch.equal(adapters.add(out[:7], x[:7], slots[:7], block_m=16), together[:7])
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_splits_that_one_program_sums_give_the_same_bits(dtype: torch.dtype) -> None:
+    adapters, x, out, slots = batch(40, dtype)
+    assert torch.equal(adapters.add(out, x, slots, splits_at_once=2), adapters.add(out, x, slots, splits_at_once=1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("block_m", [16, 32])
+def test_the_activation_after_an_expand_gives_the_bits_of_both_apart(block_m: int, dtype: torch.dtype) -> None:
+    """For all rows, also those without an adapter, and for an adapter of one of both projections."""
+    adapters = Adapters(mixed_ranks(NUM_SLOTS, 2, highest=33), 104, (136, 136), dtype)
+    x, gate_up = randn(40, 104, dtype=dtype), randn(40, 272, dtype=dtype)
+    slots = slots_of("uniform", 40, NUM_SLOTS)
+    assert (slots < 0).any() and 0 in adapters.table.ranks
+    before = gate_up.clone()
+    ours = expand_and_silu_mul(gate_up, adapters.shrink(x, slots, block_m))
+    assert torch.equal(gate_up, before)
+    assert torch.equal(ours, silu_mul(adapters.add(gate_up, x, slots, block_m)))
+
+
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # by the interpreter
 def test_an_adapter_or_a_row_that_overflows_leaves_no_trace_in_others() -> None:
     adapters, x, out, _ = batch(6, torch.float32)
@@ -57,7 +78,8 @@ def test_grids_depend_on_shapes_alone() -> None:
     work = build_work_list(torch.full_like(slots, -1), NUM_SLOTS, 16)
     workspace = poisoned(workspace_elements(23, WIDTH, 2, adapters.max_rank, torch.float32, DEVICE))
     target = out.clone()
-    captured = lora_launches(target, x, SIZES, adapters.table, adapters.max_rank, work, workspace)
+    shrink = Shrink.of(x, adapters.table, adapters.max_rank, work, workspace)
+    captured = shrink.launch(), expand_launch(target, SIZES, shrink)
     for popularity in ("identical", "zipf"):
         slots = slots_of(popularity, 23, NUM_SLOTS)
         fresh = build_work_list(slots, NUM_SLOTS, 16)

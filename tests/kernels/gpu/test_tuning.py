@@ -9,9 +9,10 @@ import sys
 import pytest
 import torch
 
+from kernels.activation import silu_mul_reference
 from kernels.bench.questions import questions
 from kernels.bench.shapes import tiny
-from kernels.gpu.lora import lora_launches
+from kernels.gpu.lora import activate_launch, expand_launch
 from kernels.gpu.tuning import (
     TABLE,
     DecodeBlocks,
@@ -19,11 +20,13 @@ from kernels.gpu.tuning import (
     PrefillBlocks,
     ShrinkBlocks,
     ShrinkSums,
+    activate_blocks,
     decode_blocks,
-    lora_blocks,
+    expand_blocks,
     prefill_blocks,
+    shrink_blocks,
+    shrink_sums,
 )
-from kernels.gpu.work_list import build_work_list
 from tests.kernels.gpu.adapters import Adapters, mixed_ranks, slots_of
 from tests.kernels.gpu.compare import DEVICE, DTYPES, assert_near, poisoned, randn
 from tests.patience import PATIENCE_S
@@ -31,6 +34,7 @@ from tests.patience import PATIENCE_S
 FIELDS = {
     "shrink in": {*ShrinkSums._fields, *ShrinkBlocks._fields},
     "expand out": set(ExpandBlocks._fields),
+    "activate out": set(ExpandBlocks._fields),
     "decode head": set(DecodeBlocks._fields),
     "prefill head": set(PrefillBlocks._fields),
 }
@@ -45,10 +49,16 @@ def test_the_table_names_kernels_and_fields_that_exist() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-def test_sizes_are_powers_of_two_and_sums_the_same_for_every_batch(dtype: torch.dtype) -> None:
-    blocks = [lora_blocks(4096, 6144, block_m, dtype, DEVICE) for block_m in (16, 32)]
-    assert blocks[0].sums == blocks[1].sums
-    sizes = [*blocks[0].sums, blocks[0].shrink.block_r, blocks[0].expand.block_n]
+def test_sizes_are_powers_of_two_that_fit_each_other(dtype: torch.dtype) -> None:
+    sums = shrink_sums(4096, dtype, DEVICE)
+    assert sums.split_length % sums.block_k == 0
+    sizes = [*sums]
+    for block_m in (16, 32):
+        sizes += [shrink_blocks(4096, block_m, dtype, DEVICE).block_r]
+        sizes += [
+            expand_blocks(6144, block_m, dtype, DEVICE).block_n,
+            activate_blocks(96, block_m, dtype, DEVICE).block_n,
+        ]
     for head_dim in (64, 80, 128, 256):
         decode, prefill = decode_blocks(head_dim, 4, dtype, DEVICE), prefill_blocks(head_dim, 4, dtype, DEVICE)
         assert decode.split_length % decode.block_n == 0
@@ -64,20 +74,22 @@ def test_what_was_measured_in_one_dtype_is_not_used_for_another() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("tiles", [1, 3])
 @pytest.mark.parametrize("block_m", [16, 32])
 @pytest.mark.parametrize("block_n", [64, 128, 256])
-def test_any_number_of_columns_at_a_time_is_right(block_n: int, block_m: int, dtype: torch.dtype) -> None:
+def test_any_number_of_columns_at_a_time_is_right(block_n: int, block_m: int, tiles: int, dtype: torch.dtype) -> None:
     """Others have seen NaN on sm_90 with 128."""
-    adapters = Adapters(mixed_ranks(3, 2, highest=33), 64, (200, 72), dtype)
-    x, out = randn(40, 64, dtype=dtype), randn(40, 272, dtype=dtype)
+    adapters = Adapters(mixed_ranks(3, 2, highest=33), 64, (200, 200), dtype)
+    x, out = randn(40, 64, dtype=dtype), randn(40, 400, dtype=dtype)
     slots = slots_of("uniform", 40, 3)
     expected = adapters.expected(out, x, slots)
-    blocks = lora_blocks(64, 272, block_m, dtype, DEVICE)
-    blocks = blocks._replace(expand=blocks.expand._replace(block_n=block_n))
-    work = build_work_list(slots, 3, block_m)
-    for launch in lora_launches(out, x, (200, 72), adapters.table, 33, work, poisoned(40 * 2 * 33), blocks):
-        launch.run()
+    shrink = adapters.shrink(x, slots, block_m)
+    blocks = expand_blocks(400, block_m, dtype, DEVICE)._replace(block_n=block_n, tiles=tiles)
+    activated = poisoned(40, 200, dtype=dtype)
+    activate_launch(activated, out, shrink, blocks).run()
+    expand_launch(out, (200, 200), shrink, blocks).run()
     assert_near(out, expected)
+    assert_near(activated, silu_mul_reference(expected))
 
 
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="what runs where there is no GPU")

@@ -18,7 +18,7 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 
 from kernels.gpu.decode_attention import decode_launches
 from kernels.gpu.launch import Launch
-from kernels.gpu.lora import lora_launches
+from kernels.gpu.lora import Shrink, activate_launch, expand_launch
 from kernels.gpu.norm import norm_launch
 from kernels.gpu.paged_contexts import PagedContexts
 from kernels.gpu.penalties import TokenPairs, penalize_launch
@@ -77,7 +77,8 @@ def test_rows_of_any_number() -> None:
         rows, slots, positions = staged(3, num_rows, torch.int64)
         work = build_work_list(slots - 1, 1, 16)
         work = work._replace(rows=rows.int())
-        loras.append(lora_launches(out, x, (32,), adapters.table, 8, work, poisoned(8 * num_rows)))
+        shrink = Shrink.of(x, adapters.table, 8, work, poisoned(16 * num_rows))
+        loras.append((shrink.launch(), expand_launch(out, (32,), shrink), activate_launch(out, x, shrink)))
         norms.append(norm_launch(x, x, x, x[0], 1e-5))
         qkv, angles, cache = randn(num_rows, 3, 64), randn(9, 32), randn(2, 1, 16, 64)
         ropes.append(rope_kv_launch(qkv, positions, angles, angles, cache, slots, None))

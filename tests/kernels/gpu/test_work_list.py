@@ -32,6 +32,6 @@ def test_any_batch_fits_into_the_chunks_there_are(slots: list[int], block_m: int
     assert len(work.chunks) == max_chunks(len(slots), num_slots, block_m)
     rows = work.rows.tolist()
     placed = [(slot, rows[i]) for slot, first, count in work.chunks.tolist() for i in range(first, first + count)]
-    assert sorted(row for _, row in placed) == [n for n, slot in enumerate(slots) if slot >= 0]
+    assert sorted(row for _, row in placed) == list(range(len(slots)))
     assert all(slots[row] == slot for slot, row in placed)
     assert sorted(rows) == list(range(len(slots)))
