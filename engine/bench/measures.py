@@ -56,6 +56,16 @@ def gaps_s(traces: Iterable[Trace], window: Window) -> list[float]:
     ]
 
 
+def adapters_by_step(traces: Iterable[Trace], window: Window) -> list[set[str]]:
+    """Of each of the engine's turns within the window that brought tokens: the distinct adapters among these."""
+    steps: dict[float, set[str]] = {}
+    for trace in traces:
+        for time_s in trace.arrived_s:
+            if time_s in window:
+                steps.setdefault(time_s, set()).update([trace.request.adapter] if trace.request.adapter else [])
+    return list(steps.values())
+
+
 def percentile(values: Sequence[float], percent: float) -> float:
     return float(np.percentile(values, percent)) if len(values) else float("nan")
 

@@ -68,7 +68,8 @@ def _measure(shape: Shape, clock: Clock, only: str) -> None:
     if rates is None:
         print("dry run: everything runs, nothing is measured")
     else:
-        print(f"copy {rates.bytes_per_s / 1e12:.2f} TB/s, product {rates.operations_per_s / 1e12:.0f} TFLOP/s\n")
+        print(f"memory {rates.bytes_per_s / 1e12:.2f} TB/s (by {rates.measured_by}),", end=" ")
+        print(f"product {rates.operations_per_s / 1e12:.0f} TFLOP/s\n")
         print(f"{'':60}{'us':>10}{'floor us':>10}  bound by    ratio")
     for case in _cases(shape, only):
         seconds = clock.seconds(case.run)

@@ -4,15 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from statistics import median
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
 from kernels.bench.floors import Rates
 
 REPEATS = 20
-COPIED_BYTES = 1 << 30
+STREAMED_BYTES = 2 << 30  # of one tensor: far more than caches hold, no more than a launch reaches with 32-bit offsets
 PRODUCT_SIZE = 8192
+
+
+class Stream(NamedTuple):
+    """num_bytes: read and written by one run."""
+
+    name: str
+    run: Callable[[], object]
+    num_bytes: int
+
+
+def streams(source: Tensor, target: Tensor) -> list[Stream]:
+    """What does nothing but move memory: a copy by the driver, an elementwise kernel, a reduction. target: a tensor
+    like source, overwritten."""
+    both = source.nbytes + target.nbytes
+    return [
+        Stream("memcpy", lambda: target.copy_(source), both),
+        Stream("scale", lambda: torch.mul(source, 3, out=target), both),
+        Stream("sum", lambda: torch.sum(source), source.nbytes),
+    ]
 
 
 class Clock(Protocol):
@@ -47,14 +67,18 @@ class CudaClock:
         return started.elapsed_time(ended) / 1000
 
     def rates(self) -> Rates:
-        """The bandwidth of a copy, read and write counted, and the rate of a large product in bf16."""
-        source = torch.empty(COPIED_BYTES, dtype=torch.uint8, device=self._device)
-        target = torch.empty_like(source)
-        copy_s = self.seconds(lambda: target.copy_(source))
+        """The bandwidth of the fastest of `streams`, and the rate of a large product in bf16.
+
+        The fastest, because none of them is the memory's own: a copy by the driver moves less than a kernel that
+        streams weights, and a yardstick that work can beat flatters all that is held against it.
+        """
+        source = torch.randn(STREAMED_BYTES // 4, device=self._device)
+        rates = {s.name: s.num_bytes / self.seconds(s.run) for s in streams(source, torch.empty_like(source))}
+        fastest = max(rates, key=lambda name: rates[name])
         a = torch.randn(PRODUCT_SIZE, PRODUCT_SIZE, dtype=torch.bfloat16, device=self._device)
         product = torch.empty_like(a)
         product_s = self.seconds(lambda: torch.mm(a, a, out=product))
-        return Rates(2 * COPIED_BYTES / copy_s, 2 * PRODUCT_SIZE**3 / product_s)
+        return Rates(rates[fastest], 2 * PRODUCT_SIZE**3 / product_s, fastest)
 
 
 class NoClock:

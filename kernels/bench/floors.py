@@ -19,10 +19,11 @@ class Work(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Of one device."""
+    """Of one device. measured_by: what moved these bytes."""
 
     bytes_per_s: float
     operations_per_s: float
+    measured_by: str = ""
 
 
 class Floor(NamedTuple):

@@ -19,9 +19,6 @@ from engine.protocol import (
     AckUsage,
     AdapterStatus,
     EngineLimits,
-    EngineMessage,
-    Final,
-    GatewayMessage,
     GenerateRequest,
     Goodbye,
     Heartbeat,
@@ -33,45 +30,13 @@ from engine.protocol import (
     Submit,
     UnackedUsage,
     Welcome,
-    decode_from_engine,
     encode,
 )
 from engine.server import EngineServer
+from tests.engine.gateway import Gateway
 from tests.patience import PATIENCE_S
 
 LIMITS = EngineLimits(max_model_len=1000, max_num_seqs=3, max_waiting=2, block_size=16, num_blocks=100)
-
-
-class Gateway:
-    """A DEALER that says what a test tells it to, and no heartbeat of its own."""
-
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
-        self.socket = context.socket(zmq.DEALER)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.connect(endpoint)
-
-    def say(self, message: GatewayMessage) -> None:
-        self.socket.send(encode(message))
-
-    def hear(self, kind: type[EngineMessage], timeout_s: float = PATIENCE_S) -> EngineMessage:
-        """The next message of a kind, passing over others."""
-        until = time.monotonic() + timeout_s
-        while (left := until - time.monotonic()) > 0:
-            if self.socket.poll(left * 1e3):
-                message = decode_from_engine(self.socket.recv())
-                if isinstance(message, kind):
-                    return message
-        raise TimeoutError(kind.__name__)
-
-    def hello(self, database_id: str = "db", version: int = PROTOCOL_VERSION) -> None:
-        self.say(Hello(version, "gateway", database_id))
-
-    def final(self, request_id: str) -> Final:
-        while True:
-            outputs = self.hear(StepOutputs)
-            for final in outputs.finals:
-                if final.request_id == request_id:
-                    return final
 
 
 class Engine:

@@ -8,9 +8,18 @@ import sys
 import pytest
 import torch
 
-from engine.bench.shape.floors import adapter_elements, decode_work, matrix_elements, prefill_work
+from engine.bench.drive import Trace
+from engine.bench.measures import Window, adapters_by_step
+from engine.bench.shape.floors import (
+    adapter_elements,
+    decode_work,
+    matrix_elements,
+    prefill_work,
+    share_left_by_adapters,
+)
 from engine.bench.shape.sizes import SHAPES, Sizes
 from engine.bench.shape.weights import RandomAdapters, RandomTensors
+from engine.bench.workload import Workload
 from engine.config import PROJECTIONS
 from kernels.bench.floors import Rates, floor
 
@@ -71,9 +80,26 @@ def test_the_scenarios_fit_the_memory_of_their_gpu() -> None:
     assert weights + config.kv_cache_bytes + config.adapter_device_bytes < 60e9
 
 
+def test_a_step_has_the_adapters_of_the_tokens_that_came_with_it() -> None:
+    workload = Workload(100)
+
+    def trace(adapter: str, *arrived_s: float) -> Trace:
+        return Trace(workload.request([1], 9, adapter=adapter), 0.0, arrived_s=list(arrived_s))
+
+    traces = [trace("a", 1, 2, 3), trace("b", 2, 3), trace("a", 3), trace("", 3, 4), trace("c", 9)]
+    assert adapters_by_step(traces, Window(1, 9)) == [{"a"}, {"a", "b"}, {"a", "b"}, set()]
+
+
+def test_reading_more_adapters_leaves_their_bytes_share_of_the_throughput() -> None:
+    """40 of 84 MB at 3.35 TB/s take a millisecond."""
+    assert share_left_by_adapters(LLAMA, 0.009, 40, 16, 2, H100) == pytest.approx(0.9, rel=0.001)
+    assert share_left_by_adapters(LLAMA, 0.009, 0, 16, 2, H100) == 1
+
+
 BLOCKED = ("zmq", "llguidance", "safetensors", "transformers", "peft", "asyncpg", "litestar")
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="what runs where there is no GPU")
 def test_a_dry_run_does_everything_claims_nothing_and_needs_few_packages() -> None:
     program = (
         "import os, sys\n"
@@ -93,11 +119,12 @@ def test_a_dry_run_does_everything_claims_nothing_and_needs_few_packages() -> No
         (line,) = (line for line in lines if line.startswith(case))
         assert not any(character.isdigit() for character in line.removeprefix(case))
     assert any(line.startswith("3 registered") for line in lines)
+    loads = {line.split("  ")[0]: line.split()[-1] for line in lines if line.startswith("short requests")}
+    assert loads == {"short requests, resident": "0", "short requests, loaded": "1"}
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="what runs where there is no GPU")
 def test_without_a_gpu_there_are_no_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is one")
     from engine.bench.__main__ import main
 
     assert main(["--shape", "tiny", "--random-weights"]) == 2

@@ -23,10 +23,12 @@ def main(arguments: list[str]) -> int:
     import torch
 
     from engine.bench.shape.checks import check_logits
+    from engine.bench.shape.loads import measure_loads
     from engine.bench.shape.registered import measure_registered
     from engine.bench.shape.rig import Rig, rig_config
     from engine.bench.shape.steps import measure_steps
     from engine.bench.shape.weights import RandomAdapters
+    from engine.bench.shape.whole import whole_engine
 
     if not (args.dry or torch.cuda.is_available()):
         sys.stderr.write("engine.bench: PyTorch sees no GPU; --dry runs everything on a CPU and claims no figures\n")
@@ -38,7 +40,8 @@ def main(arguments: list[str]) -> int:
     report = Report("shape", sys.stdout, as_json=args.json)
     facts = {"device": _name(accelerator), "torch": torch.__version__, "shape": "tiny" if args.dry else args.shape}
     if rates is not None:
-        facts |= {"copy_gb_per_s": rates.bytes_per_s / 1e9, "bf16_tflop_per_s": rates.operations_per_s / 1e12}
+        facts |= {"memory_gb_per_s": round(rates.bytes_per_s / 1e9), "measured_by": rates.measured_by}
+        facts |= {"bf16_tflop_per_s": round(rates.operations_per_s / 1e12)}
     report.machine(facts)
     dtype = torch.float32 if args.dry else torch.bfloat16
     rig = Rig(rig_config(model, sizes, dtype), model, dtype, accelerator)
@@ -52,8 +55,10 @@ def main(arguments: list[str]) -> int:
         return 1
     for row in measure_steps(rig, sizes, rates):
         report.row(row)
-    for row in measure_registered(rig, sizes, dry=args.dry):
-        report.row(row)
+    with whole_engine(rig) as engine:
+        for measure in (measure_registered, measure_loads):
+            for row in measure(rig, engine, sizes, rates):
+                report.row(row)
     return 0
 
 

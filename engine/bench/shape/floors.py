@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.config import PROJECTIONS, ModelConfig
-from kernels.bench.floors import Work
+from kernels.bench.floors import Rates, Work
 
 
 def matrix_elements(config: ModelConfig) -> int:
@@ -28,6 +28,15 @@ def decode_work(config: ModelConfig, contexts: Sequence[int], ranks: Sequence[in
     adapters = sum(adapter_elements(config, rank) for rank in ranks)
     operations = 2 * len(contexts) * (matrix_elements(config) + head)
     return Work((matrix_elements(config) + head + cached + adapters) * width, operations)
+
+
+def share_left_by_adapters(
+    config: ModelConfig, step_s: float, num_more: float, rank: int, width: int, rates: Rates
+) -> float:
+    """Of the throughput of steps that take step_s, what is left if each reads so many more adapters and nothing else
+    changes."""
+    more_s = num_more * adapter_elements(config, rank) * width / rates.bytes_per_s
+    return step_s / (step_s + more_s)
 
 
 def prefill_work(config: ModelConfig, chunks: Sequence[int], ranks: Sequence[int], width: int) -> Work:

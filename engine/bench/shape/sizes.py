@@ -56,7 +56,8 @@ SHAPES = {
 class Sizes(NamedTuple):
     """streams: sequences that decode at once; context: tokens of each before; adapters: distinct ones among them, of
     this rank; slots: adapters on the device. chunks of chunk_tokens make a prefill step. registered: adapters of the
-    run with few slots, over requests; few: of the one it is compared with. steps: timed for each figure, in rounds that
+    run with few slots, over requests; few: of the one it is compared with. background: streams with an adapter each,
+    beside which in each round this many loads happen, one every pace_ms. steps: timed for each figure, in rounds that
     each begin with warm_up others."""
 
     streams: int = 64
@@ -69,6 +70,9 @@ class Sizes(NamedTuple):
     registered: int = 1000
     few: int = 5
     requests: int = 512
+    background: int = 32
+    loads: int = 32
+    pace_ms: int = 30
     steps: int = 40
     rounds: int = 4
     warm_up: int = 3
@@ -85,6 +89,9 @@ DRY = Sizes(
     registered=3,
     few=1,
     requests=3,
+    background=1,
+    loads=1,
+    pace_ms=1,
     steps=1,
     rounds=1,
     warm_up=0,

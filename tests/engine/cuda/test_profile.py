@@ -55,6 +55,7 @@ class Weighing(InOrderAccelerator):
         return sum(made.num_bytes)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="what the kernels take is weighed on a CPU, interpreted")
 @pytest.mark.parametrize("num_slots", [0, 2])
 def test_the_partial_sums_of_decodes_at_the_longest_context_are_counted_for_steps_and_for_graphs(
     num_slots: int,

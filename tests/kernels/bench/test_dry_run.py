@@ -6,9 +6,13 @@ import re
 import subprocess
 import sys
 
+import pytest
+import torch
+
 from tests.patience import PATIENCE_S
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="what runs where there is no GPU")
 def test_a_dry_run_goes_through_every_case_and_measures_nothing() -> None:
     command = [sys.executable, "-m", "tests.interpreter", "kernels.bench", "--dry"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)

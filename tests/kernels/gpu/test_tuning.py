@@ -92,6 +92,7 @@ def test_any_number_of_columns_at_a_time_is_right(block_n: int, block_m: int, ti
     assert_near(activated, silu_mul_reference(expected))
 
 
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="what runs where there is no GPU")
 def test_tuning_runs_without_a_gpu_and_then_chooses_nothing() -> None:
     before = TABLE.read_text()
     command = [sys.executable, "-m", "tests.interpreter", "kernels.tune", "--dry"]

@@ -1,0 +1,54 @@
+"""A gateway that only talks: the protocol over a real socket, without anything behind it."""
+
+from __future__ import annotations
+
+import time
+
+import zmq
+
+from engine.protocol import (
+    PROTOCOL_VERSION,
+    EngineMessage,
+    Final,
+    GatewayMessage,
+    Hello,
+    StepOutputs,
+    decode_from_engine,
+    encode,
+)
+from tests.patience import PATIENCE_S
+
+
+class Gateway:
+    """A DEALER that says what a test tells it to, and no heartbeat of its own."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.connect(endpoint)
+
+    def say(self, message: GatewayMessage) -> None:
+        self.socket.send(encode(message))
+
+    def listen(self, timeout_s: float) -> EngineMessage | None:
+        """The next message; None if none comes in time."""
+        return decode_from_engine(self.socket.recv()) if self.socket.poll(timeout_s * 1e3) else None
+
+    def hear(self, kind: type[EngineMessage], timeout_s: float = PATIENCE_S) -> EngineMessage:
+        """The next message of a kind, passing over others."""
+        until = time.monotonic() + timeout_s
+        while (left := until - time.monotonic()) > 0:
+            message = self.listen(left)
+            if isinstance(message, kind):
+                return message
+        raise TimeoutError(kind.__name__)
+
+    def hello(self, database_id: str = "db", version: int = PROTOCOL_VERSION) -> None:
+        self.say(Hello(version, "gateway", database_id))
+
+    def final(self, request_id: str) -> Final:
+        while True:
+            outputs = self.hear(StepOutputs)
+            for final in outputs.finals:
+                if final.request_id == request_id:
+                    return final
