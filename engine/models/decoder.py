@@ -52,11 +52,11 @@ class StepLora(Protocol):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """One step's input on the device, N rows. output_rows: those whose hidden states are wanted; None wants all."""
+    """One step's input on the device, N rows. output_rows: those whose hidden states are wanted."""
 
     token_ids: Tensor  # [N] integers
     attention: StepAttention
-    output_rows: Tensor | None  # [W] integers
+    output_rows: Tensor  # [W] integers
     lora: StepLora | None
 
 
@@ -79,7 +79,7 @@ class Decoder:
         for index, layer in enumerate(self.weights.layers):
             x = self._attend(index, layer, x, batch)
             x = self._feed_forward(index, layer, x, batch.lora)
-        return self.weights.norm(x if batch.output_rows is None else x[batch.output_rows])
+        return self.weights.norm(x[batch.output_rows])
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Of rows that `forward` returned: [W, hidden] -> [W, V] fp32, valid until the next call."""

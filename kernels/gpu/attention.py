@@ -5,9 +5,9 @@ Semantics, for a query at position p of a sequence whose slots are s[0..p], grou
     over max(0, p - window + 1) <= j <= p                                       (Kwon et al., 2023: PagedAttention)
 
 The newest `query length` positions of every sequence are queries; what lies before them is cached already. Where each
-sequence has one query, its context is split (`kernels.gpu.decode_attention`); where tiles of queries are listed, these
-go through it (`kernels.gpu.prefill_attention`). Neither reads a position that no query of its program may see, so what a reused block
-still holds does not matter.
+sequence has one query, its context is split (`kernels.gpu.decode_attention`); where tiles of queries are listed, they
+go through it (`kernels.gpu.prefill_attention`). Neither reads a position that no query of its program may see, so what
+a reused block still holds does not matter.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def workspace_elements(
     dtype: torch.dtype,
     device: torch.device,
 ) -> int:
-    """fp32 elements that `paged_attention_` needs for num_rows queries of as many sequences; none for tiles of queries."""
+    """fp32 elements that `paged_attention_` needs for num_rows sequences of one query; none for tiles of queries."""
     shape = num_heads, num_kv_heads, head_dim
     return decode_attention.workspace_elements(num_rows, *shape, max_context_len, dtype, device)
 
@@ -56,12 +56,12 @@ def workspace_elements(
 def paged_attention_(
     out: Tensor, q: Tensor, cache: Tensor, contexts: PagedContexts, workspace: Tensor, window: int | None = None
 ) -> None:
-    """out [N, H, D], contiguous, written; q [N, H, D], heads and elements contiguous, rows of any stride; cache [2, KVH,
-    S, D] of q's dtype; workspace: fp32, at least `workspace_elements`, with any contents.
+    """out [N, H, D], written: contiguous; q [N, H, D]: heads and elements contiguous, rows of any stride; cache
+    [2, KVH, S, D] of q's dtype; workspace: fp32, at least `workspace_elements`, with any contents.
 
     D is 64, 80, 96, 128 or 256, or any multiple of 16 up to that; H / KVH is 1 to 8. Without tiles N = B and row b
-    belongs to sequence b; with context 0 it becomes zeros. With tiles, rows that belong to none stay as they are. Raises
-    ValueError when the workspace is too small or the tiles are not those of the kernel (`tuning.queries_at_once`).
+    belongs to sequence b; with context 0 it becomes zeros. With tiles, rows that belong to none stay as they are.
+    Raises ValueError when the workspace is too small or tiles are not of `tuning.queries_at_once`.
     """
     if contexts.tiles is None:
         for launch in decode_launches(out, q, cache, contexts, workspace, window):

@@ -51,7 +51,7 @@ def fill_tiles(tiles: NDArray[np.int32], context_lens: Ints, query_lens: Ints, q
 def query_tiles(
     context_lens: Tensor, query_starts: Tensor, queries_at_once: int, *, num_tiles: int | None = None
 ) -> QueryTiles:
-    """Of sequences as in `kernels.gpu.paged_contexts`, which the host waits for. num_tiles: more than the worst case."""
+    """Of sequences as in `kernels.gpu.paged_contexts`, for which the host waits. num_tiles: others than the most."""
     lengths, starts = (tensor.cpu().numpy().astype(np.int64) for tensor in (context_lens, query_starts))
     most = max_tiles(int(starts[-1] - starts[0]), len(lengths), queries_at_once)
     tiles = np.empty((most if num_tiles is None else num_tiles, 2), dtype=np.int32)

@@ -1,4 +1,5 @@
-"""An accelerator that keeps a journal of its streams, and whose events come when the test says so."""
+"""An accelerator that keeps a journal of its streams and counts replays of graphs, and whose events come when the test
+says so."""
 
 from __future__ import annotations
 
@@ -61,10 +62,11 @@ class RecordingStream:
 
 
 class RecordingAccelerator:
-    """Computes at once on a CPU; only the order in which streams are told things is kept."""
+    """Computes at once on a CPU; only the order in which streams are told things is kept, and how often graphs ran."""
 
     def __init__(self) -> None:
         self.device = torch.device("cpu")
+        self.num_replays = 0
         self.journal: list[Entry] = []
         self.events: list[RecordedEvent] = []
         self.waited: list[int] = []
@@ -77,7 +79,7 @@ class RecordingAccelerator:
         return torch.empty(num_bytes, dtype=torch.uint8)
 
     def capture(self, run: Callable[[], Tensor]) -> Graph:
-        return Rerun(run)
+        return CountedRerun(run, self)
 
     def beside(self, run: Callable[[], object]) -> Callable[[], None]:
         run()
@@ -89,3 +91,13 @@ class RecordingAccelerator:
     def peak_bytes(self, run: Callable[[], object]) -> int:
         run()
         return 0
+
+
+class CountedRerun(Rerun):
+    def __init__(self, run: Callable[[], Tensor], accelerator: RecordingAccelerator) -> None:
+        super().__init__(run)
+        self._accelerator = accelerator
+
+    def replay(self) -> Tensor:
+        self._accelerator.num_replays += 1
+        return super().replay()
