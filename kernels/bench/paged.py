@@ -25,6 +25,7 @@ class PagedBatch:
         num_blocks = -(-max(contexts) // BLOCK_SIZE)
         tables = torch.randperm(len(lengths) * num_blocks).view(len(lengths), -1).int().to(device)
         starts = torch.tensor([0, *queries]).cumsum(0).int()
+        self._lengths = torch.tensor(contexts), starts
         self.contexts = PagedContexts(
             tables,
             torch.tensor(contexts, dtype=torch.int32, device=device),
@@ -32,17 +33,17 @@ class PagedBatch:
             max(contexts),
             BLOCK_SIZE,
         )
-        if max(queries) > 1:
-            self.contexts = self.tiled(queries_at_once(head_dim, heads // kv_heads, shape.dtype, device))
         self.caches = [shape.randn(2, kv_heads, tables.numel() * BLOCK_SIZE, head_dim) for _ in range(shape.num_copies)]
         self.q = shape.randn(int(starts[-1]), heads, head_dim)
         self.out = torch.empty_like(self.q)
+        if max(queries) > 1:
+            self.contexts = self.tiled(queries_at_once(head_dim, heads // kv_heads, shape.dtype, device))
         elements = workspace_elements(len(self.q), heads, kv_heads, head_dim, max(contexts), shape.dtype, device)
         self.workspace = torch.empty(8 * elements, dtype=torch.float32, device=device)  # room for other splits
 
     def tiled(self, queries_at_once: int) -> PagedContexts:
-        tiles = query_tiles(self.contexts.context_lens, self.contexts.query_starts, queries_at_once)
-        return self.contexts._replace(tiles=tiles)
+        tiles = query_tiles(*self._lengths, queries_at_once)
+        return self.contexts._replace(tiles=tiles._replace(tiles=tiles.tiles.to(self.q.device)))
 
     def run(self) -> None:
         for cache in self.caches:
