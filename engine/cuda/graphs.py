@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 
 # A graph launches programs for its longest context, and most of them end at once where contexts are short.
 CONTEXTS = (4096, 32768)
-# Computed in vain: less than 64 rows, which cost little beside a model's weights, then at most half of the others.
-PROMPT_ROWS = (64, 128, 256, 384, 512, 768, 1024, 1536, 2048)
+# Computed in vain: few rows beside what reading a model's weights takes, then at most half of the others, or 256.
+PROMPT_ROWS = (64, 128, 256, 384, 512, 768, 1024, 1280, 1536, 1792, 2048)
 DECODE_ROWS_BESIDE_PROMPTS = (64, 256, 1024)
 
 
