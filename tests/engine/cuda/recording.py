@@ -1,5 +1,5 @@
 """An accelerator that keeps a journal of its streams and counts replays of graphs, and whose events come when the test
-says so."""
+says so; and a GPU whose replays are counted."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from engine.cuda.accelerator import Graph, MemoryCounts, Stream
 from engine.cuda.in_order import Rerun
+from engine.cuda.nvidia import CudaAccelerator
 from engine.transfers import Event
 
 
@@ -79,7 +80,10 @@ class RecordingAccelerator:
         return torch.empty(num_bytes, dtype=torch.uint8)
 
     def capture(self, run: Callable[[], Tensor]) -> Graph:
-        return CountedRerun(run, self)
+        return CountedGraph(Rerun(run), self._count)
+
+    def _count(self) -> None:
+        self.num_replays += 1
 
     def beside(self, run: Callable[[], object]) -> Callable[[], None]:
         run()
@@ -93,11 +97,27 @@ class RecordingAccelerator:
         return 0
 
 
-class CountedRerun(Rerun):
-    def __init__(self, run: Callable[[], Tensor], accelerator: RecordingAccelerator) -> None:
-        super().__init__(run)
-        self._accelerator = accelerator
+class CountedGraph:
+    """count: called for each replay."""
+
+    def __init__(self, graph: Graph, count: Callable[[], None]) -> None:
+        self._graph = graph
+        self._count = count
 
     def replay(self) -> Tensor:
-        self._accelerator.num_replays += 1
-        return super().replay()
+        self._count()
+        return self._graph.replay()
+
+
+class CountingCudaAccelerator(CudaAccelerator):
+    """A GPU, and how often its graphs ran."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cuda"))
+        self.num_replays = 0
+
+    def capture(self, run: Callable[[], Tensor]) -> Graph:
+        return CountedGraph(super().capture(run), self._count)
+
+    def _count(self) -> None:
+        self.num_replays += 1

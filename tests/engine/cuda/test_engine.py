@@ -15,11 +15,10 @@ from engine.bench.shape.rig import Rig, decode_plan, rig_config
 from engine.bench.shape.sizes import DRY, SHAPES
 from engine.bench.shape.weights import RandomAdapters
 from engine.config import EngineConfig, ModelConfig
-from engine.cuda.accelerator import Accelerator
 from engine.cuda.setup import build_cuda
 from engine.device import Device
 from engine.protocol import EngineStats, GenerateRequest
-from tests.engine.cuda.recording import RecordingAccelerator
+from tests.engine.cuda.recording import CountingCudaAccelerator, RecordingAccelerator
 from tests.engine.harness import Answer, collect, engine_config, greedy, run_engine, run_events
 from tests.engine.lora.tenants import Tenants
 from tests.engine.reference import TIE, Claim, assert_greedy_follows
@@ -32,12 +31,8 @@ def tenants(tmp_path_factory: pytest.TempPathFactory) -> Tenants:
     return Tenants(tmp_path_factory.mktemp("tenants"), "llama-two-heads")
 
 
-def accelerator_here() -> Accelerator:
-    if torch.cuda.is_available():
-        from engine.cuda.nvidia import CudaAccelerator
-
-        return CudaAccelerator(torch.device("cuda"))
-    return RecordingAccelerator()
+def accelerator_here() -> CountingCudaAccelerator | RecordingAccelerator:
+    return CountingCudaAccelerator() if torch.cuda.is_available() else RecordingAccelerator()
 
 
 def build(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> Device:
@@ -99,9 +94,8 @@ def test_chunks_decodes_mixed_ranks_and_reused_prefixes_equal_the_cpu(tenants: T
     assert_same_texts(answers, run_engine(config, first[:3], later, preload=adapters))
     assert answers["again"].final.usage.cached_tokens == 32
     assert answers["again r16"].final.usage.cached_tokens == 16
-    if isinstance(accelerator, RecordingAccelerator):
-        stats = [event for event in events if isinstance(event, EngineStats)][-1]
-        assert accelerator.num_replays == sum(stats.step_counts) > 0
+    stats = [event for event in events if isinstance(event, EngineStats)][-1]
+    assert accelerator.num_replays == sum(stats.step_counts) > 0
 
 
 def test_preemption_and_drafts_lose_and_repeat_nothing(tenants: Tenants) -> None:

@@ -12,7 +12,7 @@ from engine.bench.shape.rig import Rig, decode_plan, rig_config
 from engine.bench.shape.sizes import DRY, SHAPES
 from engine.bench.shape.weights import RandomAdapters
 from engine.sequence import Chunk, Plan, Sequence
-from tests.engine.cuda.recording import RecordingAccelerator
+from tests.engine.cuda.recording import CountingCudaAccelerator, RecordingAccelerator
 
 MAX_ROWS = 12  # of prompts beside three decodes
 
@@ -21,7 +21,7 @@ class Steps:
     """A rig of three sequences, its accelerator, and steps of what was started."""
 
     def __init__(self) -> None:
-        self.accelerator = RecordingAccelerator()
+        self.accelerator = CountingCudaAccelerator() if torch.cuda.is_available() else RecordingAccelerator()
         model, sizes = SHAPES["tiny"], DRY._replace(slots=3)
         config = msgspec.structs.replace(rig_config(model, sizes, torch.float32), max_batched_tokens=MAX_ROWS)
         self.rig = Rig(config, model, torch.float32, self.accelerator)
@@ -68,7 +68,7 @@ def test_a_replayed_step_gives_what_the_launched_one_gives(
     replayed, from_graph = steps.logits(plan, last_rows)
     launched, also_from_graph = steps.logits(plan, last_rows * 4)
     assert from_graph and not also_from_graph
-    torch.testing.assert_close(replayed, launched[: len(last_rows)])
+    torch.testing.assert_close(replayed, launched[: len(last_rows)], rtol=1e-4, atol=1e-4)
     steps.rig.end([chunk.sequence for chunk in plan.chunks])
 
 
