@@ -43,11 +43,14 @@ class ModelRunner:
         return [result for _, result in decodes] + results[len(plan.decodes) :]
 
     def _compute(self, plan: Plan, meanwhile: Callable[[], None]) -> list[ChunkResult]:
+        if not plan.prefills:  # who decodes wants each of its rows: nothing to find out before the device begins
+            hidden = self._path.forward(plan, range(plan.num_tokens))
         wanted = rows_of(plan.chunks)
         sampling = [row for w in wanted for row in w.sampled]
         scoring = [row for w in wanted for row in w.scored]
         pooling = [row for w in wanted for row in w.pooled]
-        hidden = self._path.forward(plan, sampling + scoring + pooling)
+        if plan.prefills:
+            hidden = self._path.forward(plan, sampling + scoring + pooling)
         to_sample, to_score, to_pool = torch.split(hidden, [len(sampling), len(scoring), len(pooling)])
         rows = [row for w in wanted for row in w.sampling_rows]
         tokens = self._sampler.start(self._path.logits(to_sample), rows) if rows else None

@@ -6,7 +6,7 @@ Triton; they are the only ones that import it, so this package loads where Trito
 | operation | CPU | GPU |
 |---|---|---|
 | adapters of many requests | `lora.add_batched_lora_` | `gpu.lora.Shrink`, `expand_`, `expand_and_silu_mul` |
-| attention over the cache | `attention.decode_attention`, `prefill_attention` | `gpu.attention.paged_attention` |
+| attention over the cache | `attention.decode_attention`, `prefill_attention` | `gpu.attention.paged_attention_` |
 | rotation and cache write | `rope.rope`, `kv_cache.write_kv` | `gpu.rope_kv.rope_and_write_kv_` |
 | RMS norm | `norm.RmsNorm` | `gpu.norm.rms_norm`, `add_rms_norm_` |
 | gated activation | `activation.silu_mul` | `gpu.activation.silu_mul` |

@@ -22,9 +22,10 @@ from kernels.gpu.norm import norm_launch
 from kernels.gpu.paged_contexts import PagedContexts
 from kernels.gpu.penalties import TokenPairs, penalize_launch
 from kernels.gpu.prefill_attention import prefill_launch
+from kernels.gpu.query_tiles import QueryTiles, max_tiles
 from kernels.gpu.rope_kv import HeadNorms, rope_kv_launch
 from kernels.gpu.sampling import SamplingRows, sample_launch
-from kernels.gpu.tuning import lora_block_m
+from kernels.gpu.tuning import lora_block_m, queries_at_once
 from kernels.gpu.work_list import WorkList, max_chunks
 
 META = torch.device("meta")
@@ -123,23 +124,25 @@ def _layer(target: Target, num_rows: int, phase: str) -> Iterator[tuple[str, Lau
     yield f"{phase} rope and cache write", rope_kv_launch(qkv, rows, table, table, cache, rows, norms)
     q, out = qkv[:, :heads], empty(num_rows, heads, head_dim, dtype=dtype)
     if phase == "decode":
-        contexts = _contexts(num_rows, max_query_len=1)
+        contexts = _contexts(num_rows)
         elements = attention_elements(num_rows, heads, kv_heads, head_dim, MAX_CONTEXT, dtype, META)
         split, combine = decode_launches(out, q, cache, contexts, empty(elements, dtype=torch.float32), target.window)
         yield "decode attention, split", split
         yield "decode attention, combine", combine
     else:
-        yield "prefill attention", prefill_launch(out, q, cache, _contexts(4, max_query_len=num_rows), target.window)
+        at_once = queries_at_once(head_dim, heads // kv_heads, dtype, META)
+        tiles = QueryTiles(empty(max_tiles(num_rows, 4, at_once), 2, dtype=torch.int32), at_once)
+        contexts = _contexts(4)._replace(tiles=tiles)
+        yield "prefill attention", prefill_launch(out, q, cache, contexts, target.window)
     gate_up = empty(num_rows, 2 * target.intermediate, dtype=dtype)
     yield f"{phase} silu", silu_mul_launch(empty(num_rows, target.intermediate, dtype=dtype), gate_up)
 
 
-def _contexts(num_sequences: int, max_query_len: int) -> PagedContexts:
+def _contexts(num_sequences: int) -> PagedContexts:
     return PagedContexts(
         empty(num_sequences, MAX_CONTEXT // BLOCK_SIZE, dtype=torch.int32),
         empty(num_sequences, dtype=torch.int32),
         empty(num_sequences + 1, dtype=torch.int32),
-        max_query_len,
         MAX_CONTEXT,
         BLOCK_SIZE,
     )

@@ -7,7 +7,7 @@ fill          from a plan to these integers
 attention     the paged cache, and one step's attention over it; norm: a norm's weight
 adapters      what is in which slot, as kernels find it; copies: how it gets there beside running steps
 lora          the adapters of one step
-graphs        which decodes are replayed from which captured graph
+graphs        which steps are replayed from which captured graph
 sampling      tokens from logits
 memory        who gets how much of it, from one profiled step (profile)
 path, setup   all of these together
@@ -16,6 +16,6 @@ Bits. An adapter's delta and attention depend on the row, its adapter and its co
 them, as tests of these kernels show. The frozen matrices' products depend on the number of rows as well, since cuBLAS
 chooses its kernel, and with it the order of a sum, by that. So a greedy text that is decoded within one bucket should
 have the same bits whoever decodes beside it, wherever its row is; shown with interpreted kernels and a CPU's products,
-not yet shown on a GPU. Between buckets, beside chunks of prompts, and with prompts cut elsewhere, texts agree up to
-rounding.
+not yet shown on a GPU. So should a step with chunks of prompts that is replayed from one graph, whoever else is in it.
+Between buckets, and with prompts cut elsewhere, texts agree up to rounding.
 """

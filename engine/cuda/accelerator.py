@@ -65,6 +65,9 @@ class Accelerator(Protocol):
     def capture(self, run: Callable[[], Tensor]) -> Graph:
         """Of operations on inputs that keep their place; run may be called several times."""
 
+    def cut(self) -> None:
+        """Within a capture: what comes next is launched while the device does what came before. Elsewhere nothing."""
+
     def beside(self, run: Callable[[], object]) -> Callable[[], None]:
         """Give operations that may run beside those which the current stream is given next, until what this returns is
         called. Also within a capture. One at a time."""

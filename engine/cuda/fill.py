@@ -1,11 +1,13 @@
 """From a plan to the integers of one step on a GPU, in NumPy. No tensors, no device.
 
 Rows are the plan's, decodes first; a decode row is a sequence of one query, also where a draft shares its blocks with
-the token before it. A batch may have more rows than the plan: padding writes nothing, sees nothing, uses no slot.
+the token before it. A batch may have more rows than the plan, after its decodes and after its prompts, and more
+sequences: padding writes nothing, sees nothing, uses no slot.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence as Many
 from typing import Any, NamedTuple
 
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 
 from engine.cuda.metadata import StepFields
 from engine.sequence import Chunk, Plan
+from kernels.gpu.query_tiles import fill_tiles
 
 Ints = NDArray[np.int64]
 NO_SLOT = -1
@@ -42,40 +45,64 @@ class BlockTables:
 
 
 class Extent(NamedTuple):
-    """What shapes a step beside its number of rows: longest contexts and queries, 0 where there are none."""
+    """What shapes a step, of a plan or with padding: rows of chunks of prompts and of decodes, how many chunks, the
+    longest contexts, 0 where there are none."""
 
+    num_prompt_rows: int
     num_decode_rows: int
+    num_prefills: int
     decode_context: int
     prefill_context: int
-    prefill_queries: int
+    with_adapters: bool = False
+
+    @property
+    def num_rows(self) -> int:
+        return self.num_decode_rows + self.num_prompt_rows
+
+    @property
+    def num_sequences(self) -> int:
+        return self.num_decode_rows + self.num_prefills
+
+    def holds(self, other: Extent) -> bool:
+        """A step of the other's extent can be padded to this one."""
+        return self.with_adapters == other.with_adapters and all(map(operator.ge, self, other))
 
 
-def extent_of(plan: Plan) -> Extent:
+def extent_of(plan: Plan, *, with_adapters: bool) -> Extent:
     return Extent(
+        sum(chunk.num_tokens for chunk in plan.prefills),
         sum(chunk.num_tokens for chunk in plan.decodes),
+        len(plan.prefills),
         max((_end(chunk) for chunk in plan.decodes), default=0),
         max((_end(chunk) for chunk in plan.prefills), default=0),
-        max((chunk.num_tokens for chunk in plan.prefills), default=0),
+        with_adapters,
     )
 
 
 class Filler:
-    """Knows the cache's block size and how many decode rows a step has at most."""
+    """Knows the cache's block size, how many decode rows a step has at most, and how attention tiles prompts."""
 
-    def __init__(self, block_size: int, max_rows: int, max_blocks: int) -> None:
+    def __init__(self, block_size: int, max_rows: int, max_blocks: int, queries_at_once: int) -> None:
         self._block_size = block_size
         self._tables = BlockTables(max_rows, max_blocks)
+        self._queries_at_once = queries_at_once
 
-    def fill(self, plan: Plan, fields: StepFields[NDArray[Any]], output_rows: Many[int]) -> None:
-        """Everything but the adapters' work."""
+    def fill(self, plan: Plan, fields: StepFields[NDArray[Any]], output_rows: Many[int], num_decode_rows: int) -> None:
+        """Everything but the adapters' work. output_rows: of the plan; num_decode_rows: where prompts begin."""
         num_decodes = self._fill_decodes(plan.decodes, fields)
-        last_row, last_sequence = self._fill_prefills(plan.prefills, fields, num_decodes)
-        fields.token_ids[last_row:] = 0
-        fields.positions[last_row:] = 0
-        fields.slots[last_row:] = NO_SLOT
+        last_row, last_sequence = self._fill_prefills(plan.prefills, fields, num_decode_rows)
+        fields.query_starts[num_decodes : num_decode_rows + 1] = np.arange(num_decodes, num_decode_rows + 1)
+        fields.query_starts[last_sequence:] = last_row
+        for padding in (slice(num_decodes, num_decode_rows), slice(last_row, None)):
+            fields.token_ids[padding] = 0
+            fields.positions[padding] = 0
+            fields.slots[padding] = NO_SLOT
+        fields.context_lens[num_decodes:num_decode_rows] = 0
         fields.context_lens[last_sequence:] = 0
-        fields.query_starts[last_sequence:] = np.arange(last_row, last_row + len(fields.query_starts) - last_sequence)
-        fields.output_rows[:] = output_rows
+        wanted = np.array(output_rows, dtype=np.int64)
+        wanted[wanted >= num_decodes] += num_decode_rows - num_decodes
+        fields.output_rows[: len(wanted)] = wanted
+        fields.output_rows[len(wanted) :] = 0
 
     def _fill_decodes(self, decodes: Many[Chunk], fields: StepFields[NDArray[Any]]) -> int:
         """How many rows they are."""
@@ -92,14 +119,18 @@ class Filler:
         fields.positions[:num_rows] = positions
         fields.slots[:num_rows] = self._slots(blocks, np.arange(num_rows), positions)
         fields.context_lens[:num_rows] = positions + 1
-        fields.query_starts[: num_rows + 1] = np.arange(num_rows + 1)
+        fields.query_starts[:num_rows] = np.arange(num_rows)
         return num_rows
 
     def _fill_prefills(
         self, prefills: Many[Chunk], fields: StepFields[NDArray[Any]], first_row: int
     ) -> tuple[int, int]:
-        """The first row and the first sequence after them; there are as many of both before them."""
+        """The first row and the first sequence after them; there are as many of both before them. Tiles count sequences
+        from the first chunk."""
         row, sequence = first_row, first_row
+        ends = np.array([_end(chunk) for chunk in prefills], dtype=np.int64)
+        query_lens = np.array([chunk.num_tokens for chunk in prefills], dtype=np.int64)
+        fill_tiles(fields.tiles, ends, query_lens, self._queries_at_once)
         for chunk in prefills:
             last = row + chunk.num_tokens
             table = np.array([chunk.sequence.block_table], dtype=np.int32)
@@ -137,14 +168,15 @@ def fill_work(adapter_slots: Ints, num_slots: int, block_m: int, fields: StepFie
     fields.chunks[num_chunks:] = 0
 
 
-def row_slots(plan: Plan, num_rows: int) -> Ints:
-    """The adapter slot of every row, [num_rows], NO_SLOT for the base and for padding."""
+def row_slots(plan: Plan, num_rows: int, num_decode_rows: int) -> Ints:
+    """The adapter slot of every row, [num_rows], NO_SLOT for the base and for padding; as in `Filler.fill`."""
     slots = np.full(num_rows, NO_SLOT, dtype=np.int64)
-    row = 0
-    for chunk in plan.chunks:
-        if chunk.sequence.adapter_slot is not None:
-            slots[row : row + chunk.num_tokens] = chunk.sequence.adapter_slot
-        row += chunk.num_tokens
+    for first_row, chunks in ((0, plan.decodes), (num_decode_rows, plan.prefills)):
+        row = first_row
+        for chunk in chunks:
+            if chunk.sequence.adapter_slot is not None:
+                slots[row : row + chunk.num_tokens] = chunk.sequence.adapter_slot
+            row += chunk.num_tokens
     return slots
 
 

@@ -1,34 +1,47 @@
-"""Decodes are replayed from captured graphs: which one serves a step, and how they are kept.
+"""Steps are replayed from captured graphs: which one serves a step, and how they are kept.
 
-A graph serves any step of at most its rows and context, padded to them; padding is in `engine.cuda.fill`. Those with
-adapters and those without are captured apart, so that a step without them runs no LoRA operation. The longest context
-is the model's own: one long text does not take the graph from the short ones that are decoded beside it.
+There are graphs for decodes alone, and for chunks of prompts, of so many rows together, beside decodes; more rows take
+a GPU longer than their launches take the host. A graph serves any step that is no larger in anything, padded to it
+(`engine.cuda.fill`). Those with adapters and those without are captured apart, so that a step without them runs no LoRA
+operation. The longest context is the model's own: one long text does not take the graph from the short ones that are
+decoded beside it.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from engine.cuda.accelerator import Graph
+from engine.cuda.fill import Extent
 from engine.cuda.metadata import Staged
+
+log = logging.getLogger(__name__)
 
 # A graph launches programs for its longest context, and most of them end at once where contexts are short.
 CONTEXTS = (4096, 32768)
+# Computed in vain: few rows beside what reading a model's weights takes, then at most half of the others, or 256.
+PROMPT_ROWS = (64, 128, 256, 384, 512, 768, 1024, 1280, 1536, 1792, 2048)
+DECODE_ROWS_BESIDE_PROMPTS = (64, 256, 1024)
 
 
-class Bucket(NamedTuple):
-    """num_rows: decode rows, padding included; max_context: in tokens."""
+class StepLimits(NamedTuple):
+    """Of any step: rows, rows of decodes, chunks of prompts, sequences (a decode row is one), and tokens of the longest
+    context."""
 
-    num_rows: int
+    max_rows: int
+    max_decode_rows: int
+    max_prefills: int
+    max_sequences: int
     max_context: int
-    with_adapters: bool
 
 
 class Captured(NamedTuple):
-    """A graph, and where it finds its integers."""
+    """A graph, of which extent, and where it finds its integers."""
 
-    bucket: Bucket
+    extent: Extent
     staged: Staged
     graph: Graph
 
@@ -39,37 +52,53 @@ def row_buckets(max_rows: int) -> list[int]:
     return [*(rows for rows in steps if rows < max_rows), max_rows]
 
 
+def prompt_buckets(max_rows: int) -> list[int]:
+    """PROMPT_ROWS, or those below max_rows and max_rows."""
+    most = min(max_rows, PROMPT_ROWS[-1])
+    return [*(rows for rows in PROMPT_ROWS if rows < most), most]
+
+
+def beside_buckets(max_rows: int) -> list[int]:
+    """DECODE_ROWS_BESIDE_PROMPTS up to half of max_rows, which is the last."""
+    return [*(rows for rows in DECODE_ROWS_BESIDE_PROMPTS if 2 * rows <= max_rows), max_rows]
+
+
 def context_buckets(max_context: int) -> list[int]:
     """CONTEXTS below max_context, which is the last."""
     return [*(context for context in CONTEXTS if context < max_context), max_context]
 
 
-def buckets_for(max_rows: int, max_context: int, *, has_adapters: bool) -> list[Bucket]:
-    """All that are captured, largest first: the memory of the first then serves the others as well. has_adapters: there
-    are slots for any."""
-    return [
-        Bucket(rows, context, with_adapters)
-        for context in reversed(context_buckets(max_context))
-        for rows in reversed(row_buckets(max_rows))
-        for with_adapters in ((True, False) if has_adapters else (False,))
+def extents_for(limits: StepLimits, *, has_adapters: bool) -> list[Extent]:
+    """All that are captured, the largest in everything first: its memory then serves the others as well. has_adapters:
+    there are slots for any."""
+    contexts = context_buckets(limits.max_context)
+    mixed = [
+        Extent(prompts, decodes, min(prompts, limits.max_prefills), context, context)
+        for context in sorted({contexts[0], contexts[-1]}, reverse=True)  # tiles' programs do not depend on it
+        for prompts in reversed(prompt_buckets(limits.max_rows))
+        for decodes in reversed(beside_buckets(limits.max_decode_rows))
     ]
+    decodes = [
+        Extent(0, rows, 0, context, 0)
+        for context in reversed(contexts)
+        for rows in reversed(row_buckets(limits.max_decode_rows))
+    ]
+    kinds = (True, False) if has_adapters else (False,)
+    return [extent._replace(with_adapters=kind) for extent in (*mixed, *decodes) for kind in kinds]
 
 
-class DecodeGraphs:
+class StepGraphs:
     """capture: makes one of these; called for all of them at once, before the first step."""
 
-    def __init__(self, buckets: Sequence[Bucket], capture: Callable[[Bucket], Captured]) -> None:
-        self._captured = [capture(bucket) for bucket in buckets]
-        self._captured.sort(key=lambda captured: captured.bucket)
+    def __init__(self, extents: Sequence[Extent], capture: Callable[[Extent], Captured]) -> None:
+        start_s = time.monotonic()
+        self._captured = sorted((capture(extent) for extent in extents), key=lambda captured: captured.extent)
+        if extents:
+            log.info("captured %d graphs in %.1f s", len(extents), time.monotonic() - start_s)
 
-    def find(self, num_rows: int, max_context: int, *, with_adapters: bool) -> Captured | None:
-        """The smallest that serves."""
+    def find(self, extent: Extent, num_outputs: int) -> Captured | None:
+        """The smallest that serves: a graph gives a row for each of its sequences at most."""
         for captured in self._captured:
-            bucket = captured.bucket
-            if (
-                bucket.num_rows >= num_rows
-                and bucket.max_context >= max_context
-                and bucket.with_adapters == with_adapters
-            ):
+            if captured.extent.holds(extent) and captured.extent.num_sequences >= num_outputs:
                 return captured
         return None

@@ -63,6 +63,9 @@ class InOrderAccelerator:
     def capture(self, run: Callable[[], Tensor]) -> Graph:
         return Rerun(run)
 
+    def cut(self) -> None:
+        pass
+
     def beside(self, run: Callable[[], object]) -> Callable[[], None]:
         run()
         return lambda: None

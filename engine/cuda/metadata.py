@@ -22,12 +22,14 @@ T = TypeVar("T")
 
 class StepShape(NamedTuple):
     """num_rows: N, of the batch; num_sequences: B, one for each decode row and each prefill chunk; num_blocks: M, of
-    the longest block table; num_chunks: C, of adapters' work; num_outputs: W, rows that are wanted."""
+    the longest block table; num_chunks: C, of adapters' work; num_tiles: T, of prompts' queries; num_outputs: W, rows
+    that are wanted."""
 
     num_rows: int
     num_sequences: int
     num_blocks: int
     num_chunks: int
+    num_tiles: int
     num_outputs: int
 
 
@@ -35,8 +37,8 @@ class StepFields(NamedTuple, Generic[T]):
     """On the host arrays, on the device tensors.
 
     token_ids, positions, slots: [N] int64, slots -1 for a row that is padding. block_tables [B, M], context_lens [B],
-    query_starts [B + 1]: int32, as in `kernels.gpu.attention`. rows [N], chunks [C, 3]: int32, as in
-    `kernels.gpu.work_list`. output_rows: [W] int64.
+    query_starts [B + 1]: int32, as in `kernels.gpu.attention`. tiles [T, 2]: int32, as in `kernels.gpu.query_tiles`.
+    rows [N], chunks [C, 3]: int32, as in `kernels.gpu.work_list`. output_rows: [W] int64.
     """
 
     token_ids: T
@@ -45,6 +47,7 @@ class StepFields(NamedTuple, Generic[T]):
     output_rows: T
     context_lens: T
     query_starts: T
+    tiles: T
     rows: T
     chunks: T
     block_tables: T
@@ -61,6 +64,7 @@ def fields_of(shape: StepShape) -> StepFields[tuple[torch.dtype, tuple[int, ...]
         output_rows=(long, (shape.num_outputs,)),
         context_lens=(short, (b,)),
         query_starts=(short, (b + 1,)),
+        tiles=(short, (shape.num_tiles, 2)),
         rows=(short, (n,)),
         chunks=(short, (shape.num_chunks, 3)),
         block_tables=(short, (b, shape.num_blocks)),

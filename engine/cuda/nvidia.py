@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 import torch
@@ -42,12 +43,15 @@ class CudaStream:
 
 
 class CudaGraph:
-    def __init__(self, graph: torch.cuda.CUDAGraph, output: Tensor) -> None:
-        self._graph = graph
+    """parts: replayed one after the other."""
+
+    def __init__(self, parts: Sequence[torch.cuda.CUDAGraph], output: Tensor) -> None:
+        self._parts = parts
         self._output = output
 
     def replay(self) -> Tensor:
-        self._graph.replay()
+        for part in self._parts:
+            part.replay()
         return self._output
 
 
@@ -61,6 +65,8 @@ class CudaAccelerator:
         self.compute: Stream = CudaStream(torch.cuda.current_stream(self.device))
         self._graph_pool = torch.cuda.graph_pool_handle()
         self._side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        self._capturing = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        self._parts: list[torch.cuda.CUDAGraph] = []  # of the graph that is being captured
 
     def side_stream(self) -> Stream:
         return CudaStream(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
@@ -71,10 +77,28 @@ class CudaAccelerator:
     def capture(self, run: Callable[[], Tensor]) -> Graph:
         run()  # compiles kernels and makes libraries choose theirs, neither of which a capture may contain
         torch.cuda.synchronize(self.device)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._graph_pool):
-            output = run()
-        return CudaGraph(graph, output)
+        torch.cuda.empty_cache()
+        with torch.cuda.stream(self._capturing):
+            self._begin_part()
+            try:
+                output = run()
+            except BaseException:
+                with contextlib.suppress(RuntimeError):  # that this capture failed, too
+                    self._parts[-1].capture_end()
+                self._parts = []
+                raise
+            self._parts[-1].capture_end()
+        parts, self._parts = self._parts, []
+        return CudaGraph(parts, output)
+
+    def cut(self) -> None:
+        if self._parts:
+            self._parts[-1].capture_end()
+            self._begin_part()
+
+    def _begin_part(self) -> None:
+        self._parts.append(torch.cuda.CUDAGraph())
+        self._parts[-1].capture_begin(pool=self._graph_pool)
 
     def beside(self, run: Callable[[], object]) -> Callable[[], None]:
         current = torch.cuda.current_stream(self.device)

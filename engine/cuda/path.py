@@ -1,42 +1,37 @@
 """A plan to hidden states on a GPU (`engine.device.DevicePath`).
 
-A plan of decodes alone is written into the integers of a captured graph, which is replayed; any other is launched
-operation by operation. Nothing here waits for the device.
+A plan is written into the integers of a captured graph that holds it, which is replayed; where there is none, its
+operations are launched one by one. Nothing here waits for the device.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Many
-from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from engine.cuda.accelerator import Accelerator, Beside
 from engine.cuda.adapters import DeviceSlots
 from engine.cuda.attention import PagedAttention, PagedCache
 from engine.cuda.fill import Extent, Filler, extent_of, fill_work, row_slots
-from engine.cuda.graphs import Bucket, Captured, DecodeGraphs, buckets_for
+from engine.cuda.graphs import Captured, StepGraphs, StepLimits, extents_for
 from engine.cuda.lora import LayerWaits, SlotLora, lora_workspace
 from engine.cuda.metadata import Staged, StepBuffers, StepFields, StepShape, num_bytes_of
 from engine.device import AdapterIn
 from engine.lora.layer import LoadedAdapter
 from engine.models.decoder import Batch, Decoder
 from engine.sequence import Plan
+from kernels.gpu.query_tiles import max_tiles
 from kernels.gpu.tuning import lora_block_m
 from kernels.gpu.work_list import WorkList, max_chunks
 
-
-class StepLimits(NamedTuple):
-    """Of any step: rows, rows of decodes, sequences (a decode row is one), and tokens of the longest context."""
-
-    max_rows: int
-    max_decode_rows: int
-    max_sequences: int
-    max_context: int
+FIRST_PART = 8  # of so many of a graph's layers
 
 
 class CudaPath:
-    """use_graphs: False launches decodes, too, operation by operation."""
+    """use_graphs: False launches every step operation by operation."""
 
     def __init__(
         self,
@@ -55,23 +50,29 @@ class CudaPath:
         self._slots = slots
         self._adapter_in = adapter_in
         max_blocks = -(-limits.max_context // cache.block_size)
-        self._filler = Filler(cache.block_size, limits.max_decode_rows, max_blocks)
-        self._buffers = StepBuffers(accelerator, _most_bytes(limits, max_blocks, slots.num_slots))
-        rows, context = limits.max_decode_rows, limits.max_context
-        buckets = buckets_for(rows, context, has_adapters=slots.num_slots > 0) if use_graphs else []
-        self._graphs = DecodeGraphs(buckets, self._capture)
+        self._filler = Filler(cache.block_size, limits.max_decode_rows, max_blocks, cache.queries_at_once)
+        extents = extents_for(limits, has_adapters=slots.num_slots > 0)
+        self._largest = extents[0]
+        num_bytes = max(_most_bytes(limits, max_blocks, slots.num_slots), num_bytes_of(self._shape(self._largest)))
+        self._buffers = StepBuffers(accelerator, num_bytes)
+        shape = self._largest.num_sequences, decoder.config.hidden_size
+        self._hidden = torch.empty(shape, dtype=decoder.dtype, device=decoder.device)  # of whichever graph ran last
+        self._graphs = StepGraphs(extents if use_graphs else [], self._capture)
 
     def order(self, plan: Plan) -> Many[int]:
         return range(len(plan.decodes))
 
     def forward(self, plan: Plan, output_rows: Many[int]) -> Tensor:
         adapters = self._place(plan)
-        extent = extent_of(plan)
-        if not plan.prefills:
-            graph = self._graphs.find(extent.num_decode_rows, extent.decode_context, with_adapters=bool(adapters))
-            if graph is not None:
-                return self._replay(graph, plan, output_rows, adapters)
+        extent = extent_of(plan, with_adapters=bool(adapters))
+        graph = self._graphs.find(extent, len(output_rows))
+        if graph is not None:
+            return self._replay(graph, plan, output_rows, adapters)
         return self._launch(plan, extent, output_rows, adapters)
+
+    def launch_largest(self) -> None:
+        """What the largest graph holds, all of it padding, operation by operation."""
+        self._padded(self._largest)[1]()
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self._decoder.logits(hidden)
@@ -85,55 +86,67 @@ class CudaPath:
         return list(adapters.values())
 
     def _replay(self, captured: Captured, plan: Plan, output_rows: Many[int], adapters: Many[LoadedAdapter]) -> Tensor:
-        """All rows of a plan of decodes are wanted, in their order."""
-        self._send(captured.staged, plan, [], with_adapters=captured.bucket.with_adapters)
+        self._send(captured.staged, plan, output_rows, captured.extent)
         LayerWaits(self._accelerator.compute, adapters).await_all()
         return captured.graph.replay()[: len(output_rows)]
 
     def _launch(self, plan: Plan, extent: Extent, output_rows: Many[int], adapters: Many[LoadedAdapter]) -> Tensor:
-        num_sequences = extent.num_decode_rows + len(plan.prefills)
-        context = max(extent.decode_context, extent.prefill_context)
-        staged = self._stage(plan.num_tokens, num_sequences, context, len(output_rows), with_adapters=bool(adapters))
-        self._send(staged, plan, output_rows, with_adapters=bool(adapters))
-        waits = LayerWaits(self._accelerator.compute, adapters)
-        return self._decoder.forward(self._batch(staged.device, extent, waits if adapters else None))
+        staged = self._buffers.stage(self._shape(extent, len(output_rows)))
+        self._send(staged, plan, output_rows, extent)
+        return self._decoder.forward(self._batch(staged.device, extent, adapters))
 
-    def _capture(self, bucket: Bucket) -> Captured:
-        rows, context, with_adapters = bucket
-        staged = self._stage(rows, rows, context, 0, with_adapters=with_adapters)
-        self._send(staged, Plan([], []), [], with_adapters=with_adapters)
-        extent = Extent(rows, context, 0, 0)
-        waits = LayerWaits(self._accelerator.compute, []) if with_adapters else None
+    def _capture(self, extent: Extent) -> Captured:
+        staged, run = self._padded(extent)
+        return Captured(extent, staged, self._accelerator.capture(run))
+
+    def _padded(self, extent: Extent) -> tuple[Staged, Callable[[], Tensor]]:
+        """A step of nothing but padding: its integers, sent, and what a graph of this extent does with any others."""
+        staged = self._buffers.stage(self._shape(extent))
+        self._send(staged, Plan([], []), [], extent)
 
         def run() -> Tensor:
-            """All of its memory is taken within it, and so shared with the other graphs."""
-            return self._decoder.forward(self._batch(staged.device, extent, waits, self._accelerator.beside))
+            """All of its memory is taken within it, and so shared with the other graphs; so is where it leaves rows."""
+            batch = self._batch(staged.device, extent, [], self._accelerator.beside)
+            hidden = self._decoder.forward(batch, before=self._cut)
+            return self._hidden[: len(hidden)].copy_(hidden)
 
-        return Captured(bucket, staged, self._accelerator.capture(run))
+        return staged, run
 
-    def _stage(
-        self, num_rows: int, num_sequences: int, max_context: int, num_outputs: int, *, with_adapters: bool
-    ) -> Staged:
-        num_chunks = max_chunks(num_rows, self._slots.num_slots, lora_block_m(num_rows)) if with_adapters else 0
-        num_blocks = -(-max_context // self._cache.block_size)
-        return self._buffers.stage(StepShape(num_rows, num_sequences, num_blocks, num_chunks, num_outputs))
+    def _cut(self, index: int) -> None:
+        """A launch costs the host about a microsecond for each operation: that of most layers is hidden by the first
+        ones, which are launched before."""
+        if index == max(self._decoder.config.num_layers // FIRST_PART, 1):
+            self._accelerator.cut()
 
-    def _send(self, staged: Staged, plan: Plan, output_rows: Many[int], *, with_adapters: bool) -> None:
-        """The plan's integers to the device, padded to the rows that were staged."""
+    def _shape(self, extent: Extent, num_outputs: int | None = None) -> StepShape:
+        """num_outputs: a row for each sequence unless told."""
+        rows, sequences = extent.num_rows, extent.num_sequences
+        return StepShape(
+            num_rows=rows,
+            num_sequences=sequences,
+            num_blocks=-(-max(extent.decode_context, extent.prefill_context) // self._cache.block_size),
+            num_chunks=max_chunks(rows, self._slots.num_slots, lora_block_m(rows)) if extent.with_adapters else 0,
+            num_tiles=max_tiles(extent.num_prompt_rows, extent.num_prefills, self._cache.queries_at_once),
+            num_outputs=sequences if num_outputs is None else num_outputs,
+        )
+
+    def _send(self, staged: Staged, plan: Plan, output_rows: Many[int], extent: Extent) -> None:
+        """The plan's integers to the device, padded to the extent that was staged."""
         self._buffers.begin()
-        self._filler.fill(plan, staged.host, output_rows)
-        if with_adapters:
-            num_rows = len(staged.host.rows)
-            fill_work(row_slots(plan, num_rows), self._slots.num_slots, lora_block_m(num_rows), staged.host)
+        num_rows, num_decode_rows = extent.num_rows, extent.num_decode_rows
+        self._filler.fill(plan, staged.host, output_rows, num_decode_rows)
+        if extent.with_adapters:
+            slots = row_slots(plan, num_rows, num_decode_rows)
+            fill_work(slots, self._slots.num_slots, lora_block_m(num_rows), staged.host)
         self._buffers.send(staged)
 
     def _batch(
-        self, fields: StepFields[Tensor], extent: Extent, waits: LayerWaits | None, beside: Beside | None = None
+        self, fields: StepFields[Tensor], extent: Extent, adapters: Many[LoadedAdapter], beside: Beside | None = None
     ) -> Batch:
-        """waits: None where no row has an adapter. A graph's batch names no output rows: it gives all."""
-        lora = None if waits is None else self._lora(fields, waits, beside)
-        output_rows = fields.output_rows if extent.prefill_queries or len(fields.output_rows) else None
-        return Batch(fields.token_ids, PagedAttention(self._cache, fields, extent), output_rows, lora)
+        """adapters: those to wait for on the way, layer by layer."""
+        waits = LayerWaits(self._accelerator.compute, adapters)
+        lora = self._lora(fields, waits, beside) if extent.with_adapters else None
+        return Batch(fields.token_ids, PagedAttention(self._cache, fields, extent), fields.output_rows, lora)
 
     def _lora(self, fields: StepFields[Tensor], waits: LayerWaits, beside: Beside | None) -> SlotLora:
         num_rows = len(fields.rows)
@@ -144,6 +157,6 @@ class CudaPath:
 
 
 def _most_bytes(limits: StepLimits, max_blocks: int, num_slots: int) -> int:
-    """Of the integers of any step. A row may be wanted three times: to sample, to score, to pool."""
-    most_chunks = limits.max_rows + num_slots + 1
-    return num_bytes_of(StepShape(limits.max_rows, limits.max_sequences, max_blocks, most_chunks, 3 * limits.max_rows))
+    """Of the integers of any step that is launched. A row may be wanted three times: to sample, to score, to pool."""
+    rows = limits.max_rows
+    return num_bytes_of(StepShape(rows, limits.max_sequences, max_blocks, rows + num_slots + 1, rows, 3 * rows))

@@ -10,7 +10,8 @@ import torch
 from engine.cuda.accelerator import Accelerator
 from engine.cuda.adapters import DeviceSlots
 from engine.cuda.attention import PagedCache
-from engine.cuda.path import CudaPath, StepLimits
+from engine.cuda.graphs import StepLimits
+from engine.cuda.path import CudaPath
 from engine.lora.layer import LoadedAdapter
 from engine.models.decoder import Decoder
 from engine.protocol import GenerateRequest, SamplingParams
@@ -31,18 +32,20 @@ def peak_of_largest_steps(
     block_size: int,
 ) -> int:
     """Bytes, beyond what is taken already, of a step that is launched, and of the temporary memory that captured graphs
-    keep for themselves: that of the largest decodes. Small caches are included."""
+    keep for themselves: that of the largest. Small caches are included."""
 
-    prompts, both, decodes = largest_plans(limits, block_size, 0 if slots.num_slots else None)
+    prompts, both = largest_plans(limits, block_size, 0 if slots.num_slots else None)
 
-    def compute(plan: Plan) -> None:
-        """On a path of its own, whose memory ends with it."""
-        num_blocks = 1 + max(max(chunk.sequence.block_table) for chunk in plan.chunks)
+    def path_of(num_blocks: int) -> CudaPath:
+        """Its memory ends with it."""
         cache = PagedCache(
             decoder.config, num_blocks, block_size, limits.max_context, decoder.dtype, accelerator.device
         )
         nothing = LoadedAdapter("", {}, 0)
-        path = CudaPath(accelerator, decoder, cache, slots, lambda slot: nothing, limits, use_graphs=False)
+        return CudaPath(accelerator, decoder, cache, slots, lambda slot: nothing, limits, use_graphs=False)
+
+    def compute(plan: Plan) -> None:
+        path = path_of(1 + max(max(chunk.sequence.block_table) for chunk in plan.chunks))
         num_sampled = min(limits.max_decode_rows, plan.num_tokens)
         logits = path.logits(path.forward(plan, range(num_sampled)))
         rows = [Row(_sequence(2, PENALIZED)), *[Row(_sequence(2, SAMPLED))] * (num_sampled - 1)]
@@ -55,13 +58,13 @@ def peak_of_largest_steps(
 
     @torch.inference_mode()
     def captured() -> None:
-        compute(decodes)
+        path_of(1).launch_largest()
 
     return accelerator.peak_bytes(launched) + accelerator.peak_bytes(captured)
 
 
-def largest_plans(limits: StepLimits, block_size: int, adapter_slot: int | None) -> tuple[Plan, Plan, Plan]:
-    """Prompts alone, as many decodes as there may be and prompts beside them, and these decodes alone; all in one slot.
+def largest_plans(limits: StepLimits, block_size: int, adapter_slot: int | None) -> tuple[Plan, Plan]:
+    """Prompts alone, and as many decodes as there may be and prompts beside them; all in one slot.
 
     Each decode is at the end of the longest context, and all of them are the same sequence in a single block.
     """
@@ -70,7 +73,7 @@ def largest_plans(limits: StepLimits, block_size: int, adapter_slot: int | None)
     decodes = [Chunk(longest, limits.max_context - 1, 1)] * limits.max_decode_rows
     prompts = _prompts(limits, 0, block_size, adapter_slot)
     beside = _prompts(limits, len(decodes), block_size, adapter_slot)
-    return Plan([], prompts), Plan(decodes, beside), Plan(decodes, [])
+    return Plan([], prompts), Plan(decodes, beside)
 
 
 def _prompts(limits: StepLimits, num_decodes: int, block_size: int, adapter_slot: int | None) -> list[Chunk]:

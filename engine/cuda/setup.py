@@ -11,9 +11,10 @@ from engine.cuda.accelerator import Accelerator
 from engine.cuda.adapters import DeviceSlots
 from engine.cuda.attention import PagedCache
 from engine.cuda.copies import SideCopies
+from engine.cuda.graphs import StepLimits
 from engine.cuda.memory import divide, explained
 from engine.cuda.norm import TritonNorm
-from engine.cuda.path import CudaPath, StepLimits
+from engine.cuda.path import CudaPath
 from engine.cuda.profile import peak_of_largest_steps
 from engine.cuda.sampling import TritonChoice, penalize_rows_
 from engine.cuda.transfers import PinnedTransfers
@@ -92,8 +93,9 @@ def build_around(config: EngineConfig, model: ModelConfig, weights: ModelWeights
 def step_limits(config: EngineConfig, max_context: int) -> StepLimits:
     """Drafts make rows of their own; every other sequence of a step is a chunk of a prompt."""
     decode_rows = min(config.max_num_seqs * (1 + config.num_draft_tokens), config.max_batched_tokens)
-    sequences = min(decode_rows + config.max_num_seqs, config.max_batched_tokens)
-    return StepLimits(config.max_batched_tokens, decode_rows, sequences, max_context)
+    prefills = min(config.max_num_seqs, config.max_batched_tokens)
+    sequences = min(decode_rows + prefills, config.max_batched_tokens)
+    return StepLimits(config.max_batched_tokens, decode_rows, prefills, sequences, max_context)
 
 
 def check_model(model: ModelConfig, dtype: torch.dtype) -> None:

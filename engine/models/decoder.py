@@ -52,11 +52,11 @@ class StepLora(Protocol):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """One step's input on the device, N rows. output_rows: those whose hidden states are wanted; None wants all."""
+    """One step's input on the device, N rows. output_rows: those whose hidden states are wanted."""
 
     token_ids: Tensor  # [N] integers
     attention: StepAttention
-    output_rows: Tensor | None  # [W] integers
+    output_rows: Tensor  # [W] integers
     lora: StepLora | None
 
 
@@ -73,13 +73,15 @@ class Decoder:
         self._activation = activation
         self._logits = Workspace(torch.float32, self.device)
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Compute the batch. Returns the hidden states [W, hidden] of batch.output_rows after the final norm."""
+    def forward(self, batch: Batch, before: Callable[[int], None] = lambda index: None) -> Tensor:
+        """Compute the batch. before: called ahead of each layer, with its index. Returns the hidden states [W, hidden]
+        of batch.output_rows after the final norm."""
         x = self.weights.embed[batch.token_ids]
         for index, layer in enumerate(self.weights.layers):
+            before(index)
             x = self._attend(index, layer, x, batch)
             x = self._feed_forward(index, layer, x, batch.lora)
-        return self.weights.norm(x if batch.output_rows is None else x[batch.output_rows])
+        return self.weights.norm(x[batch.output_rows])
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Of rows that `forward` returned: [W, hidden] -> [W, V] fp32, valid until the next call."""

@@ -8,8 +8,10 @@ import torch
 
 from kernels.bench.case import relative_error
 from kernels.bench.shapes import Shape
-from kernels.gpu.attention import paged_attention, paged_attention_reference, workspace_elements
+from kernels.gpu.attention import paged_attention_, paged_attention_reference, workspace_elements
 from kernels.gpu.paged_contexts import PagedContexts
+from kernels.gpu.query_tiles import query_tiles
+from kernels.gpu.tuning import queries_at_once
 
 BLOCK_SIZE = 16
 
@@ -23,26 +25,34 @@ class PagedBatch:
         num_blocks = -(-max(contexts) // BLOCK_SIZE)
         tables = torch.randperm(len(lengths) * num_blocks).view(len(lengths), -1).int().to(device)
         starts = torch.tensor([0, *queries]).cumsum(0).int()
+        self._lengths = torch.tensor(contexts), starts
         self.contexts = PagedContexts(
             tables,
             torch.tensor(contexts, dtype=torch.int32, device=device),
             starts.to(device),
-            max(queries),
             max(contexts),
             BLOCK_SIZE,
         )
         self.caches = [shape.randn(2, kv_heads, tables.numel() * BLOCK_SIZE, head_dim) for _ in range(shape.num_copies)]
         self.q = shape.randn(int(starts[-1]), heads, head_dim)
+        self.out = torch.empty_like(self.q)
+        if max(queries) > 1:
+            self.contexts = self.tiled(queries_at_once(head_dim, heads // kv_heads, shape.dtype, device))
         elements = workspace_elements(len(self.q), heads, kv_heads, head_dim, max(contexts), shape.dtype, device)
         self.workspace = torch.empty(8 * elements, dtype=torch.float32, device=device)  # room for other splits
 
+    def tiled(self, queries_at_once: int) -> PagedContexts:
+        tiles = query_tiles(*self._lengths, queries_at_once)
+        return self.contexts._replace(tiles=tiles._replace(tiles=tiles.tiles.to(self.q.device)))
+
     def run(self) -> None:
         for cache in self.caches:
-            paged_attention(self.q, cache, self.contexts, self.workspace)
+            paged_attention_(self.out, self.q, cache, self.contexts, self.workspace)
 
     def error(self) -> float:
-        ours = paged_attention(self.q, self.caches[0], self.contexts, self.workspace)
-        if self.contexts.max_query_len > 1:
+        paged_attention_(self.out, self.q, self.caches[0], self.contexts, self.workspace)
+        ours = self.out.flatten(1)
+        if self.contexts.tiles is not None:
             return relative_error(ours, paged_attention_reference(self.q, self.caches[0], self.contexts))
         some = min(len(self.q), 8)
         contexts = self.contexts._replace(context_lens=self.contexts.context_lens[:some])

@@ -146,11 +146,12 @@ def _prefill(shape: Shape) -> Question:
     paged = PagedBatch(shape, [(num_rows, num_rows)])
     group = shape.num_heads // shape.num_kv_heads
     in_force = prefill_blocks(shape.head_dim, group, shape.dtype, shape.device)
-    out = torch.empty_like(paged.q)
+    choices = {"block_m": (64, 128, 256), "block_n": (32, 64, 128), "num_warps": (4, 8), "num_stages": (2, 3, 4)}
+    contexts = {block_m: paged.tiled(block_m // group) for block_m in {*choices["block_m"], in_force.block_m}}
 
     def launches(sizes: Sizes) -> Iterator[Launch]:
+        blocks = in_force._replace(**sizes)
         for cache in paged.caches:
-            yield prefill_launch(out, paged.q, cache, paged.contexts, None, in_force._replace(**sizes))
+            yield prefill_launch(paged.out, paged.q, cache, contexts[blocks.block_m], None, blocks)
 
-    choices = {"block_m": (64, 128, 256), "block_n": (32, 64, 128), "num_warps": (4, 8), "num_stages": (2, 3, 4)}
-    return Question(prefill_key(shape.head_dim, group, shape.dtype), choices, launches, out)
+    return Question(prefill_key(shape.head_dim, group, shape.dtype), choices, launches, paged.out)

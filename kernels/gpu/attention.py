@@ -5,9 +5,9 @@ Semantics, for a query at position p of a sequence whose slots are s[0..p], grou
     over max(0, p - window + 1) <= j <= p                                       (Kwon et al., 2023: PagedAttention)
 
 The newest `query length` positions of every sequence are queries; what lies before them is cached already. Where each
-sequence has one query, its context is split (`kernels.gpu.decode_attention`); else tiles of queries go through it
-(`kernels.gpu.prefill_attention`). Neither reads a position that no query of its program may see, so what a reused block
-still holds does not matter.
+sequence has one query, its context is split (`kernels.gpu.decode_attention`); where tiles of queries are listed, they
+go through it (`kernels.gpu.prefill_attention`). Neither reads a position that no query of its program may see, so what
+a reused block still holds does not matter.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from kernels.gpu.decode_attention import decode_launches
 from kernels.gpu.paged_contexts import PagedContexts
 from kernels.gpu.prefill_attention import prefill_launch
 
-__all__ = ["PagedContexts", "paged_attention", "paged_attention_reference", "workspace_elements"]
+__all__ = ["PagedContexts", "paged_attention_", "paged_attention_reference", "workspace_elements"]
 
 
 def paged_attention_reference(q: Tensor, cache: Tensor, contexts: PagedContexts, window: int | None = None) -> Tensor:
-    """By the definition, one query at a time, in fp32; as `paged_attention`."""
+    """By the definition, one query at a time, in fp32; as
+    `paged_attention_` into zeros. Returns [N, H * D]."""
     out = torch.zeros_like(q)
     starts = contexts.query_starts.tolist()
     for b, length in enumerate(contexts.context_lens.tolist()):
@@ -47,25 +48,23 @@ def workspace_elements(
     dtype: torch.dtype,
     device: torch.device,
 ) -> int:
-    """fp32 elements that `paged_attention` needs for num_rows queries where max_query_len is 1, else none."""
+    """fp32 elements that `paged_attention_` needs for num_rows sequences of one query; none for tiles of queries."""
     shape = num_heads, num_kv_heads, head_dim
     return decode_attention.workspace_elements(num_rows, *shape, max_context_len, dtype, device)
 
 
-def paged_attention(
-    q: Tensor, cache: Tensor, contexts: PagedContexts, workspace: Tensor, window: int | None = None
-) -> Tensor:
-    """q [N, H, D], heads and elements contiguous, rows of any stride; cache [2, KVH, S, D] of q's dtype; workspace:
-    fp32, at least `workspace_elements`, with any contents. Returns [N, H * D]; rows of context 0 are zeros.
+def paged_attention_(
+    out: Tensor, q: Tensor, cache: Tensor, contexts: PagedContexts, workspace: Tensor, window: int | None = None
+) -> None:
+    """out [N, H, D], written: contiguous; q [N, H, D]: heads and elements contiguous, rows of any stride; cache
+    [2, KVH, S, D] of q's dtype; workspace: fp32, at least `workspace_elements`, with any contents.
 
-    D is 64, 80, 96, 128 or 256, or any multiple of 16 up to that; H / KVH is 1 to 8. If max_query_len is 1, N = B and
-    row b belongs to sequence b. Rows that belong to no sequence are undefined. Raises ValueError when the workspace is
-    too small.
+    D is 64, 80, 96, 128 or 256, or any multiple of 16 up to that; H / KVH is 1 to 8. Without tiles N = B and row b
+    belongs to sequence b; with context 0 it becomes zeros. With tiles, rows that belong to none stay as they are.
+    Raises ValueError when the workspace is too small or tiles are not of `tuning.queries_at_once`.
     """
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    if contexts.max_query_len == 1:
+    if contexts.tiles is None:
         for launch in decode_launches(out, q, cache, contexts, workspace, window):
             launch.run()
     else:
         prefill_launch(out, q, cache, contexts, window).run()
-    return out.flatten(1)

@@ -159,8 +159,8 @@ def decode_launches(
     window: int | None,
     blocks: DecodeBlocks | None = None,
 ) -> tuple[Launch, Launch]:
-    """See `kernels.gpu.attention.paged_attention`: q [N, H, D], row n of sequence n; out [N, H, D]. blocks: others than
-    the device's."""
+    """See `kernels.gpu.attention.paged_attention_`: row n of q [N, H, D] is of sequence n. blocks: others than the
+    device's."""
     num_rows, num_heads, head_dim = q.shape
     num_kv_heads, num_slots = cache.shape[1:3]
     group = num_heads // num_kv_heads

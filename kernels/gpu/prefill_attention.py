@@ -1,8 +1,8 @@
 """Attention of many queries per sequence over their cached prefix and themselves (Dao, 2023: FlashAttention-2; varlen).
 
 A program holds a tile of rows: consecutive queries of one sequence, each with all query heads of one KV head, so keys
-and values are read once for the group; it goes through every position that the tile may see. Tiles with the longest
-contexts start first.
+and values are read once for the group; it goes through every position that the tile may see. The tiles are listed
+(`kernels.gpu.query_tiles`), those that see most first, and start in this order, each for all KV heads.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.gpu.launch import Launch, blocks_of, dot_precision, power_of_two
+from kernels.gpu.launch import Launch, dot_precision, power_of_two
 from kernels.gpu.paged_contexts import PagedContexts
 from kernels.gpu.softmax_tiles import attend, nothing_seen
 from kernels.gpu.tuning import PrefillBlocks, prefill_blocks
 
 
 @triton.jit(
-    do_not_specialize=["max_blocks"], do_not_specialize_on_alignment=["block_tables", "context_lens", "query_starts"]
+    do_not_specialize=["max_blocks"],
+    do_not_specialize_on_alignment=["tiles", "block_tables", "context_lens", "query_starts"],
 )
 def _prefill_kernel(
     out,
@@ -28,6 +29,7 @@ def _prefill_kernel(
     q_stride,
     cache,
     num_slots,
+    tiles,
     block_tables,
     max_blocks,
     context_lens,
@@ -42,18 +44,18 @@ def _prefill_kernel(
     BLOCK_SIZE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Of one sequence and one KV head, BLOCK_M // GROUP queries with GROUP heads each."""
-    tile = tl.num_programs(0) - 1 - tl.program_id(0)
-    sequence, kv_head = tl.program_id(1), tl.program_id(2)
+    """Of one tile and one KV head, BLOCK_M // GROUP queries with GROUP heads each."""
+    kv_head, tile = tl.program_id(0), tiles + 2 * tl.program_id(1)
+    sequence, first_query = tl.load(tile), tl.load(tile + 1)
+    if sequence < 0:
+        return
     queries_at_once: tl.constexpr = BLOCK_M // GROUP
     length = tl.load(context_lens + sequence)
     first_row = tl.load(query_starts + sequence)
     num_queries = tl.load(query_starts + sequence + 1) - first_row
-    if tile * queries_at_once >= num_queries:
-        return
     m = tl.arange(0, BLOCK_M)
     d = tl.arange(0, BLOCK_D)
-    query = tile * queries_at_once + m // GROUP
+    query = first_query + m // GROUP
     here = (m < queries_at_once * GROUP) & (query < num_queries)
     kept = here[:, None] & (d < HEAD_DIM)
     head = kv_head * GROUP + m % GROUP
@@ -61,10 +63,10 @@ def _prefill_kernel(
     queries = tl.load(q + (row * q_stride + head * HEAD_DIM)[:, None] + d, mask=kept, other=0.0)
 
     before = length - num_queries  # positions that were cached before
-    first_position = before + tile * queries_at_once
+    first_position = before + first_query
     end = tl.minimum(first_position + queries_at_once, length)
     keys = cache + kv_head.to(tl.int64) * num_slots * HEAD_DIM
-    values = cache + (tl.num_programs(2) + kv_head).to(tl.int64) * num_slots * HEAD_DIM
+    values = cache + (tl.num_programs(0) + kv_head).to(tl.int64) * num_slots * HEAD_DIM
     block_table = block_tables + sequence.to(tl.int64) * max_blocks
     begin = 0
     state = nothing_seen(BLOCK_M, BLOCK_D)
@@ -81,7 +83,7 @@ def _prefill_kernel(
         True, WINDOW, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, PRECISION,
     )  # fmt: skip
     result = sums / tl.where(totals > 0.0, totals, 1.0)[:, None]  # without a context, 0
-    num_heads = tl.num_programs(2) * GROUP
+    num_heads = tl.num_programs(0) * GROUP
     tl.store(out + ((row * num_heads + head) * HEAD_DIM)[:, None] + d, result.to(out.dtype.element_ty), mask=kept)
 
 
@@ -93,21 +95,26 @@ def prefill_launch(
     window: int | None,
     blocks: PrefillBlocks | None = None,
 ) -> Launch:
-    """See `kernels.gpu.attention.paged_attention`: q, out [N, H, D]. blocks: others than the device's."""
+    """See `kernels.gpu.attention.paged_attention_`. blocks: others than the device's. Raises ValueError where the tiles
+    have other sizes."""
+    assert contexts.tiles is not None
+    tiles, queries_at_once = contexts.tiles
     _, num_heads, head_dim = q.shape
     num_kv_heads, num_slots = cache.shape[1:3]
     group = num_heads // num_kv_heads
     blocks = blocks or prefill_blocks(head_dim, group, q.dtype, q.device)
-    num_tiles = blocks_of(contexts.max_query_len, blocks.block_m // group)
+    if queries_at_once != blocks.block_m // group:
+        raise ValueError(f"tiles of {queries_at_once} queries: this kernel takes {blocks.block_m // group} at once")
     return Launch(
         _prefill_kernel,
-        (num_tiles, len(contexts.context_lens), num_kv_heads),
+        (num_kv_heads, len(tiles)),
         {
             "out": out,
             "q": q,
             "q_stride": q.stride(0),
             "cache": cache,
             "num_slots": num_slots,
+            "tiles": tiles,
             "block_tables": contexts.block_tables,
             "max_blocks": contexts.block_tables.stride(0),
             "context_lens": contexts.context_lens,

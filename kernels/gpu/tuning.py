@@ -144,6 +144,11 @@ def prefill_blocks(head_dim: int, group: int, dtype: torch.dtype, device: torch.
     return rule._replace(**_measured(device, prefill_key(head_dim, group, dtype)))
 
 
+def queries_at_once(head_dim: int, group: int, dtype: torch.dtype, device: torch.device) -> int:
+    """Of a tile in prefill attention, each with the heads of one group."""
+    return prefill_blocks(head_dim, group, dtype, device).block_m // group
+
+
 def _measured(device: torch.device, key: str) -> dict[str, int]:
     return _table().get(device_name(device), {}).get(key, {})
 

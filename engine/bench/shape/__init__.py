@@ -6,7 +6,7 @@ sizes       shapes of models, and how large each scenario is
 weights     random weights and adapters
 rig         a device with them, and steps of hand-made plans
 checks      its logits against the definition in fp32; a red one means no figures
-steps       decode and prefill steps beside their floors
+steps       decode, mixed and prefill steps beside their floors
 whole       the engine's loop around the rig
 registered  many more adapters than slots, through the whole core
 loads       what loads cost the streams that run beside them

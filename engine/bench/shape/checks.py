@@ -1,6 +1,6 @@
 """The engine's logits against the forward pass by its definition in fp32, adapters merged into its matrices.
 
-Prompts in chunks, decodes from graphs, the base and two adapters in one batch, a prefix that is cached.
+Prompts in chunks, decodes, the base and two adapters in one batch, a prefix that is cached.
 """
 
 from __future__ import annotations

@@ -55,16 +55,17 @@ SHAPES = {
 
 class Sizes(NamedTuple):
     """streams: sequences that decode at once; context: tokens of each before; adapters: distinct ones among them, of
-    this rank; slots: adapters on the device. chunks of chunk_tokens make a prefill step. registered: adapters of the
-    run with few slots, over requests; few: of the one it is compared with. background: streams with an adapter each,
-    beside which in each round this many loads happen, one every pace_ms. steps: timed for each figure, in rounds that
-    each begin with warm_up others."""
+    this rank; slots: adapters on the device. beside: tokens of a prompt in a step with decodes. chunks of chunk_tokens
+    make a prefill step. registered: adapters of the run with few slots, over requests; few: of the one it is compared
+    with. background: streams with an adapter each, beside which in each round this many loads happen, one every
+    pace_ms. steps: timed for each figure, in rounds that each begin with warm_up others."""
 
     streams: int = 64
     context: int = 1024
     adapters: int = 32
     rank: int = 16
     slots: int = 64
+    beside: int = 64
     chunks: int = 8
     chunk_tokens: int = 1024
     registered: int = 1000
@@ -84,6 +85,7 @@ DRY = Sizes(
     adapters=2,
     rank=3,
     slots=2,
+    beside=3,
     chunks=2,
     chunk_tokens=5,
     registered=3,

@@ -1,4 +1,4 @@
-"""Decode and prefill steps beside their floors: the base, the base while adapters are loaded, and many adapters.
+"""Decode, mixed and prefill steps beside their floors: the base, the base while adapters are loaded, and many adapters.
 
 A step is the model runner's: from a plan to tokens on the host. forward is the device's part alone, many in a row. What
 the scheduler adds between steps is measured by `registered`.
@@ -35,7 +35,15 @@ def measure_steps(rig: Rig, sizes: Sizes, rates: Rates | None) -> Iterator[Row]:
     yield table.decode_row("decode, base", base, unloaded)
     yield table.decode_row("decode, adapters loaded and unused", base, unused, over=unloaded, target="<= 1.01")
     yield table.decode_row(f"decode, {sizes.adapters} adapters", mixed, used, over=unused, target="<= 1.2")
-    rig.end([*base, *mixed])
+    beside = [table.beside(sequences) for sequences in (base, mixed)]
+    plain_s, adapted_s = [], []
+    for _ in range(sizes.rounds):
+        plain_s += table.repeated(beside[0])
+        adapted_s += table.repeated(beside[1])
+    case = f"decode beside {sizes.beside} of a prompt"
+    yield table.mixed_row(f"{case}, base", beside[0], plain_s)
+    yield table.mixed_row(f"{case}, {sizes.adapters} adapters", beside[1], adapted_s, over=plain_s)
+    rig.end([*base, *mixed, *(plan.prefills[0].sequence for plan in beside)])
     plain, adapted = table.prompts([""] * sizes.chunks), table.prompts([str(i) for i in range(sizes.chunks)])
     base_s, adapted_s = [], []
     for _ in range(sizes.rounds):
@@ -57,10 +65,12 @@ class _Table:
         self._width = rig.dtype.itemsize
 
     def streams(self, adapters: Many[str]) -> list[Sequence]:
-        """Sequences that decode, their adapters in turn, and room for all their steps."""
-        room = (1 + self._sizes.rounds) * (self._sizes.warm_up + self._sizes.steps)
+        """Sequences that decode, their adapters in turn, and room for all their steps: amid them each is as long as the
+        sizes say."""
+        room = (1 + self._sizes.rounds) * (self._sizes.warm_up + self._sizes.steps // self._sizes.rounds)
         names = [adapters[i % len(adapters)] for i in range(self._sizes.streams)]
-        started = [self._rig.start(self._prompt(self._sizes.context), room, adapter=name) for name in names]
+        prompt = self._sizes.context - room // 2
+        started = [self._rig.start(self._prompt(prompt), room, adapter=name) for name in names]
         self._rig.prefill(started)
         return started
 
@@ -72,6 +82,16 @@ class _Table:
         return self._timed(
             lambda: self._rig.step(decode_plan(sequences)), max(self._sizes.steps // self._sizes.rounds, 1)
         )
+
+    def beside(self, sequences: Many[Sequence]) -> Plan:
+        """A token for each but the last, and a prompt with the adapter of that one."""
+        *decoding, last = sequences
+        prompt = self._rig.start(self._prompt(self._sizes.beside), 1, adapter=last.request.adapter)
+        return Plan(decode_plan(decoding).decodes, [Chunk(prompt, 0, len(prompt.token_ids))])
+
+    def repeated(self, plan: Plan) -> list[float]:
+        """Seconds of each time that the same step is computed."""
+        return self._timed(lambda: self._rig.runner.run(plan), max(self._sizes.steps // self._sizes.rounds, 1))
 
     def prefills(self, sequences: Many[Sequence]) -> list[float]:
         plan = Plan([], [Chunk(sequence, 0, len(sequence.token_ids)) for sequence in sequences])
@@ -93,9 +113,18 @@ class _Table:
         over: list[float] | None = None,
         target: str = "",
     ) -> Row:
-        contexts = [self._sizes.context] * len(sequences)  # as they were at the start: less than in any step
+        contexts = [self._sizes.context] * len(sequences)
         work = decode_work(self._rig.model, contexts, self._ranks(sequences), self._width)
         return self._row(case, decode_plan(sequences), work, steps_s, over, target)
+
+    def mixed_row(self, case: str, plan: Plan, steps_s: list[float], over: list[float] | None = None) -> Row:
+        """Memory as of the decodes, in whose step the prompt is; products of both."""
+        sequences = [chunk.sequence for chunk in plan.chunks]
+        contexts = [self._sizes.context] * len(plan.decodes)
+        decodes = decode_work(self._rig.model, contexts, self._ranks(sequences), self._width)
+        prompt = prefill_work(self._rig.model, [self._sizes.beside], self._ranks(sequences[-1:]), self._width)
+        work = decodes._replace(num_operations=decodes.num_operations + prompt.num_operations)
+        return self._row(case, plan, work, steps_s, over, "")
 
     def prefill_row(
         self,

@@ -69,7 +69,7 @@ def assert_right(
                 add_reference_(
                     expected[s.first : s.last].split(sizes, 1), x[s.first : s.last], s.adapter, (layer, group)
                 )
-            step.add_(layer, group, x, out, sizes)
+            step.begin(layer, group, x).add_(out, sizes)
             torch.testing.assert_close(out.float(), expected, atol=tolerance, rtol=tolerance)
 
 

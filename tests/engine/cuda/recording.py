@@ -1,4 +1,5 @@
-"""An accelerator that keeps a journal of its streams, and whose events come when the test says so."""
+"""An accelerator that keeps a journal of its streams and counts replays of graphs, and whose events come when the test
+says so; and a GPU whose replays are counted."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from engine.cuda.accelerator import Graph, MemoryCounts, Stream
 from engine.cuda.in_order import Rerun
+from engine.cuda.nvidia import CudaAccelerator
 from engine.transfers import Event
 
 
@@ -61,10 +63,11 @@ class RecordingStream:
 
 
 class RecordingAccelerator:
-    """Computes at once on a CPU; only the order in which streams are told things is kept."""
+    """Computes at once on a CPU; only the order in which streams are told things is kept, and how often graphs ran."""
 
     def __init__(self) -> None:
         self.device = torch.device("cpu")
+        self.num_replays = 0
         self.journal: list[Entry] = []
         self.events: list[RecordedEvent] = []
         self.waited: list[int] = []
@@ -77,7 +80,13 @@ class RecordingAccelerator:
         return torch.empty(num_bytes, dtype=torch.uint8)
 
     def capture(self, run: Callable[[], Tensor]) -> Graph:
-        return Rerun(run)
+        return CountedGraph(Rerun(run), self._count)
+
+    def _count(self) -> None:
+        self.num_replays += 1
+
+    def cut(self) -> None:
+        pass
 
     def beside(self, run: Callable[[], object]) -> Callable[[], None]:
         run()
@@ -89,3 +98,29 @@ class RecordingAccelerator:
     def peak_bytes(self, run: Callable[[], object]) -> int:
         run()
         return 0
+
+
+class CountedGraph:
+    """count: called for each replay."""
+
+    def __init__(self, graph: Graph, count: Callable[[], None]) -> None:
+        self._graph = graph
+        self._count = count
+
+    def replay(self) -> Tensor:
+        self._count()
+        return self._graph.replay()
+
+
+class CountingCudaAccelerator(CudaAccelerator):
+    """A GPU, and how often its graphs ran."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cuda"))
+        self.num_replays = 0
+
+    def capture(self, run: Callable[[], Tensor]) -> Graph:
+        return CountedGraph(super().capture(run), self._count)
+
+    def _count(self) -> None:
+        self.num_replays += 1

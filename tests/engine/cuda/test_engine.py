@@ -1,6 +1,6 @@
 """The whole engine on the GPU's path: what it says is what the CPU's path says, and what peft computes.
 
-On a machine without a GPU the kernels are interpreted, and streams and graphs are those of `engine.cuda.in_order`.
+On a machine without a GPU the kernels are interpreted, and steps are computed at once.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from engine.bench.shape.rig import Rig, decode_plan, rig_config
 from engine.bench.shape.sizes import DRY, SHAPES
 from engine.bench.shape.weights import RandomAdapters
 from engine.config import EngineConfig, ModelConfig
-from engine.cuda.in_order import InOrderAccelerator
 from engine.cuda.setup import build_cuda
 from engine.device import Device
 from engine.protocol import EngineStats, GenerateRequest
-from tests.engine.cuda.recording import RecordingAccelerator
+from tests.engine.cuda.recording import CountingCudaAccelerator, RecordingAccelerator
 from tests.engine.harness import Answer, collect, engine_config, greedy, run_engine, run_events
 from tests.engine.lora.tenants import Tenants
 from tests.engine.reference import TIE, Claim, assert_greedy_follows
@@ -32,12 +31,12 @@ def tenants(tmp_path_factory: pytest.TempPathFactory) -> Tenants:
     return Tenants(tmp_path_factory.mktemp("tenants"), "llama-two-heads")
 
 
-def build(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> Device:
-    if torch.cuda.is_available():
-        from engine.cuda.nvidia import CudaAccelerator
+def accelerator_here() -> CountingCudaAccelerator | RecordingAccelerator:
+    return CountingCudaAccelerator() if torch.cuda.is_available() else RecordingAccelerator()
 
-        return build_cuda(config, model, dtype, CudaAccelerator(torch.device("cuda")))
-    return build_cuda(config, model, dtype, InOrderAccelerator())
+
+def build(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> Device:
+    return build_cuda(config, model, dtype, accelerator_here())
 
 
 def small(tenants: Tenants, **changes: object) -> EngineConfig:
@@ -72,7 +71,8 @@ def assert_same_texts(ours: dict[str, Answer], theirs: dict[str, Answer]) -> Non
 
 
 def test_chunks_decodes_mixed_ranks_and_reused_prefixes_equal_the_cpu(tenants: Tenants) -> None:
-    """Prompts longer than a step, and adapters of four kinds beside the base, arriving while others run."""
+    """Prompts longer than a step, and adapters of four kinds beside the base, arriving while others run; every step is
+    replayed."""
     rnd = random.Random(5)
     names = ["", "attention-r4", "all-rslora-r16", "mlp-r7", "patterns"]
     prompts = [[rnd.randrange(199) for _ in range(length)] for length in (33, 3, 20, 1, 9)]
@@ -87,11 +87,15 @@ def test_chunks_decodes_mixed_ranks_and_reused_prefixes_equal_the_cpu(tenants: T
     config = small(tenants)
     later = {3: first[3:], 8: again}
     adapters = [request.adapter for request in first[1:]]  # there from the start, so that steps are the same each time
-    answers = run_engine(config, first[:3], later, preload=adapters, build_device=build)
+    accelerator = accelerator_here()
+    events = run_events(config, first[:3], later, adapters, lambda *asked: build_cuda(*asked, accelerator))
+    answers = collect(events)
     assert_equal_to_peft(tenants, [*first, *again], answers)
     assert_same_texts(answers, run_engine(config, first[:3], later, preload=adapters))
     assert answers["again"].final.usage.cached_tokens == 32
     assert answers["again r16"].final.usage.cached_tokens == 16
+    stats = [event for event in events if isinstance(event, EngineStats)][-1]
+    assert accelerator.num_replays == sum(stats.step_counts) > 0
 
 
 def test_preemption_and_drafts_lose_and_repeat_nothing(tenants: Tenants) -> None:

@@ -79,7 +79,8 @@ def config(**changes: int) -> EngineConfig:
 def test_the_profiled_steps_are_as_large_as_any(num_tokens: int, context: int) -> None:
     limits = step_limits(config(max_batched_tokens=num_tokens, max_num_seqs=4, num_draft_tokens=3), context)
     assert limits.max_decode_rows == min(16, num_tokens) and limits.max_sequences == min(20, num_tokens)
-    prompts, both, decodes = largest_plans(limits, 16, 0)
+    assert limits.max_prefills == min(4, num_tokens)
+    prompts, both = largest_plans(limits, 16, 0)
     assert prompts.num_tokens == limits.max_rows == num_tokens
     assert both.num_tokens == min(num_tokens, 16 + 4 * context)
     for plan in (prompts, both):
@@ -87,8 +88,8 @@ def test_the_profiled_steps_are_as_large_as_any(num_tokens: int, context: int) -
         assert all(chunk.num_tokens <= context for chunk in plan.prefills)
         blocks = [block for chunk in plan.prefills for block in chunk.sequence.block_table]
         assert blocks == list(range(len(blocks)))
-    assert both.decodes == decodes.decodes and len(decodes.chunks) == limits.max_decode_rows
-    assert all((chunk.first, chunk.num_tokens) == (context - 1, 1) for chunk in decodes.chunks)
+    assert len(both.decodes) == limits.max_decode_rows
+    assert all((chunk.first, chunk.num_tokens) == (context - 1, 1) for chunk in both.decodes)
 
 
 LLAMA = ModelConfig("llama", 100, 64, 96, 2, 4, 2, 16, 1e-6, RopeParameters(1e4), 64, True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.cuda.fill import NO_SLOT, BlockTables, Filler, extent_of, fill_work, row_slots
+from engine.cuda.fill import NO_SLOT, BlockTables, Extent, Filler, extent_of, fill_work, row_slots
 from engine.cuda.in_order import InOrderAccelerator
 from engine.cuda.metadata import ALIGNMENT, StepBuffers, StepShape, fields_of, num_bytes_of, views
 from engine.sequence import Chunk, Plan
@@ -18,7 +18,9 @@ from tests.engine.cuda.plans import decode, sequence
 BLOCK_SIZE = 4
 
 
-@pytest.mark.parametrize("shape", [StepShape(1, 1, 1, 1, 1), StepShape(7, 3, 5, 2, 0), StepShape(64, 64, 9, 36, 64)])
+@pytest.mark.parametrize(
+    "shape", [StepShape(1, 1, 1, 1, 1, 1), StepShape(7, 3, 5, 2, 3, 0), StepShape(64, 64, 9, 36, 0, 64)]
+)
 def test_fields_are_aligned_and_do_not_overlap(shape: StepShape) -> None:
     buffer = torch.zeros(num_bytes_of(shape), dtype=torch.uint8)
     for view, (dtype, of_field) in zip(views(shape, buffer), fields_of(shape), strict=True):
@@ -32,7 +34,7 @@ def test_fields_are_aligned_and_do_not_overlap(shape: StepShape) -> None:
 
 def test_what_is_written_on_the_host_is_read_on_the_device_after_one_copy() -> None:
     buffers = StepBuffers(InOrderAccelerator(), 4096)
-    staged = buffers.stage(StepShape(3, 2, 4, 1, 2))
+    staged = buffers.stage(StepShape(3, 2, 4, 1, 5, 2))
     buffers.begin()
     for index, field in enumerate(staged.host):
         field[...] = index
@@ -42,27 +44,42 @@ def test_what_is_written_on_the_host_is_read_on_the_device_after_one_copy() -> N
 
 
 def test_decodes_drafts_prefills_and_padding_in_one_batch() -> None:
+    """Two rows of padding after the decodes, three and a sequence after the prompts; an output row more than wanted."""
     plain = sequence([5, 6, 7, 8, 9, 10], [3, 9], slot=1)
     drafted = sequence([1, 2, 3], [4, 8, 99])
     prompt = sequence([20, 21, 22, 23, 24, 25, 26], [2, 7, 5], num_prompt=7, slot=0)
-    plan = Plan([decode(plain), decode(drafted, drafts=(11, 12))], [Chunk(prompt, 1, 5)])
-    shape = StepShape(num_rows=12, num_sequences=6, num_blocks=3, num_chunks=4, num_outputs=3)
+    short = sequence([30, 31], [6], num_prompt=2)
+    plan = Plan([decode(plain), decode(drafted, drafts=(11, 12))], [Chunk(short, 0, 1), Chunk(prompt, 1, 5)])
+    shape = StepShape(num_rows=15, num_sequences=9, num_blocks=3, num_chunks=4, num_tiles=6, num_outputs=5)
     fields = StepBuffers(InOrderAccelerator(), 4096).stage(shape).host
     for field in fields:
         field[...] = -77
-    Filler(BLOCK_SIZE, max_rows=8, max_blocks=3).fill(plan, fields, [0, 1, 2])
-    assert fields.token_ids.tolist() == [10, 3, 11, 12, 21, 22, 23, 24, 25, 0, 0, 0]
-    assert fields.positions.tolist() == [5, 2, 3, 4, 1, 2, 3, 4, 5, 0, 0, 0]
-    slots = [9 * 4 + 1, 4 * 4 + 2, 4 * 4 + 3, 8 * 4, 2 * 4 + 1, 2 * 4 + 2, 2 * 4 + 3, 7 * 4, 7 * 4 + 1]
-    assert fields.slots.tolist() == slots + [NO_SLOT] * 3
-    assert fields.context_lens.tolist() == [6, 3, 4, 5, 6, 0]
-    assert fields.query_starts.tolist() == [0, 1, 2, 3, 4, 9, 10]
+    filler = Filler(BLOCK_SIZE, max_rows=8, max_blocks=3, queries_at_once=2)
+    filler.fill(plan, fields, [0, 3, 4, 9], num_decode_rows=6)
+    assert fields.token_ids.tolist() == [10, 3, 11, 12, 0, 0, 30, 21, 22, 23, 24, 25, 0, 0, 0]
+    assert fields.positions.tolist() == [5, 2, 3, 4, 0, 0, 0, 1, 2, 3, 4, 5, 0, 0, 0]
+    decode_slots = [9 * 4 + 1, 4 * 4 + 2, 4 * 4 + 3, 8 * 4, NO_SLOT, NO_SLOT]
+    prompt_slots = [6 * 4, 2 * 4 + 1, 2 * 4 + 2, 2 * 4 + 3, 7 * 4, 7 * 4 + 1, NO_SLOT, NO_SLOT, NO_SLOT]
+    assert fields.slots.tolist() == decode_slots + prompt_slots
+    assert fields.context_lens.tolist() == [6, 3, 4, 5, 0, 0, 1, 6, 0]
+    assert fields.query_starts.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 12, 12]
+    assert fields.tiles.tolist() == [[1, 4], [1, 2], [1, 0], [0, 0], [-1, -1], [-1, -1]]
     assert fields.block_tables[0, :2].tolist() == [3, 9]
     assert fields.block_tables[1, :1].tolist() == [4] and fields.block_tables[3, :2].tolist() == [4, 8]
-    assert fields.block_tables[4, :2].tolist() == [2, 7]
-    assert fields.output_rows.tolist() == [0, 1, 2]
-    assert row_slots(plan, 12).tolist() == [1, -1, -1, -1, 0, 0, 0, 0, 0, -1, -1, -1]
-    assert extent_of(plan) == (4, 6, 6, 5)
+    assert fields.block_tables[6, :1].tolist() == [6] and fields.block_tables[7, :2].tolist() == [2, 7]
+    assert fields.output_rows.tolist() == [0, 3, 6, 11, 0]
+    assert row_slots(plan, 15, 6).tolist() == [1, *[-1] * 6, *[0] * 5, *[-1] * 3]
+    assert extent_of(plan, with_adapters=True) == Extent(6, 4, 2, 6, 6, with_adapters=True)
+
+
+def test_nothing_but_padding_sees_and_writes_nothing() -> None:
+    shape = StepShape(num_rows=5, num_sequences=4, num_blocks=3, num_chunks=4, num_tiles=2, num_outputs=2)
+    fields = StepBuffers(InOrderAccelerator(), 4096).stage(shape).host
+    for field in fields:
+        field[...] = -77
+    Filler(BLOCK_SIZE, max_rows=8, max_blocks=3, queries_at_once=2).fill(Plan([], []), fields, [], num_decode_rows=3)
+    assert (fields.slots == NO_SLOT).all() and not fields.context_lens.any() and (fields.tiles == -1).all()
+    assert fields.query_starts.tolist() == [0, 1, 2, 3, 3] and not fields.output_rows.any()
 
 
 def test_kept_block_tables_equal_those_copied_anew() -> None:
@@ -89,7 +106,7 @@ def test_adapters_work_is_the_kernels_own(seed: int) -> None:
     popular = rnd.sample(range(num_slots), rnd.randint(1, num_slots))
     slots = np.array(rnd.choices([NO_SLOT, *popular], k=num_rows))
     num_chunks = max_chunks(num_rows, num_slots, block_m)
-    fields = StepBuffers(InOrderAccelerator(), 1 << 14).stage(StepShape(num_rows, 1, 1, num_chunks, 0)).host
+    fields = StepBuffers(InOrderAccelerator(), 1 << 14).stage(StepShape(num_rows, 1, 1, num_chunks, 0, 0)).host
     fill_work(slots, num_slots, block_m, fields)
     expected = work_list_reference(torch.from_numpy(slots), num_slots, block_m)
     assert fields.rows.tolist() == expected.rows.tolist()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Many
+
 import msgspec
 import numpy as np
 import pytest
@@ -36,8 +38,8 @@ class EvenTokens:
         assert token_id % 2 == 0
 
 
-def started(rig: Rig, options: dict[str, object], adapter: str) -> Sequence:
-    sequence = rig.start([1, 2, 3], 4, adapter=adapter)
+def started(rig: Rig, options: dict[str, object], adapter: str, prompt: Many[int] = (1, 2, 3)) -> Sequence:
+    sequence = rig.start(list(prompt), 4, adapter=adapter)
     sampling = msgspec.convert({"max_tokens": 64, "temperature": 1.0} | options, SamplingParams)
     sequence.request = msgspec.structs.replace(sequence.request, sampling=sampling)
     return sequence
@@ -58,7 +60,8 @@ def compute(rig: Rig, plan: Plan, mode: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_no_option_makes_the_host_wait_while_a_step_is_launched() -> None:
-    """Prompts, decodes beside prompts, and decodes from a graph; once before, since a first launch compiles kernels."""
+    """Prompts, decodes beside prompts, and decodes from graphs, and a prompt of which every row is wanted, operation by
+    operation; once before, since a first launch compiles kernels."""
     from engine.cuda.nvidia import CudaAccelerator
 
     model, sizes = SHAPES["tiny"], DRY._replace(streams=len(OPTIONS))
@@ -71,6 +74,9 @@ def test_no_option_makes_the_host_wait_while_a_step_is_launched() -> None:
         compute(rig, Plan([], first), mode)
         compute(rig, Plan(decode_plan(sequences[:3]).decodes, later), mode)
         compute(rig, decode_plan(sequences), mode)
+        whole = started(rig, OPTIONS["log-probabilities"], "0", list(range(1, 11)))
+        whole.request = msgspec.structs.replace(whole.request, pooling="mean")
+        compute(rig, Plan([], [Chunk(whole, 0, 10)]), mode)
         assert all(token % 2 == 0 for token in sequences[0].token_ids[3:])
-        rig.end(sequences)
+        rig.end([*sequences, whole])
     rig.pool.close()

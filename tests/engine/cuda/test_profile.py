@@ -57,10 +57,10 @@ class Weighing(InOrderAccelerator):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what the kernels take is weighed on a CPU, interpreted")
 @pytest.mark.parametrize("num_slots", [0, 2])
-def test_the_partial_sums_of_decodes_at_the_longest_context_are_counted_for_steps_and_for_graphs(
+def test_all_rows_and_partial_sums_at_the_longest_context_are_counted_for_steps_and_for_graphs(
     num_slots: int,
 ) -> None:
-    """Also by an engine without adapters."""
+    """Also by an engine without adapters. A graph has a step's rows for prompts, and beside them those of decodes."""
     model, accelerator = SHAPES["tiny"], Weighing()
     weights = assemble(RandomTensors(torch.float32, accelerator.device).take, model, TritonNorm)
     transfers = PinnedTransfers(accelerator)
@@ -75,4 +75,6 @@ def test_the_partial_sums_of_decodes_at_the_longest_context_are_counted_for_step
     )
     for_steps, for_graphs = accelerator.weighed
     assert for_steps.count(4 * elements) >= 1 and for_graphs.count(4 * elements) >= 1
+    row_bytes = 4 * model.hidden_size
+    assert for_steps.count(5 * row_bytes) >= 1 and for_graphs.count((5 + 3) * row_bytes) >= 1
     assert peak == sum(for_steps) + sum(for_graphs)

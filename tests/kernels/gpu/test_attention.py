@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.gpu.attention import PagedContexts, paged_attention, paged_attention_reference, workspace_elements
+from kernels.gpu.attention import PagedContexts, paged_attention_, paged_attention_reference, workspace_elements
+from kernels.gpu.query_tiles import max_tiles, query_tiles
+from kernels.gpu.tuning import queries_at_once
 from tests.kernels.gpu.compare import DEVICE, DTYPES, assert_near, poisoned, randn
 
 HEAD_DIMS = [64, 80, 96, 128, 256]
@@ -43,16 +45,24 @@ class Cached:
             tables.int().to(DEVICE),
             torch.tensor(contexts, dtype=torch.int32, device=DEVICE),
             starts.int().to(DEVICE),
-            max(queries),
             max(contexts),
             block_size,
         )
+        self.at_once = queries_at_once(head_dim, num_heads // num_kv_heads, dtype, DEVICE)
+        if max(queries) > 1:
+            self.contexts = self.tiled(self.contexts)
+
+    def tiled(self, contexts: PagedContexts, num_tiles: int | None = None) -> PagedContexts:
+        _, lengths, starts, *_ = contexts
+        return contexts._replace(tiles=query_tiles(lengths, starts, self.at_once, num_tiles=num_tiles))
 
     def attend(self, window: int | None = None, contexts: PagedContexts | None = None) -> Tensor:
         contexts = contexts or self.contexts
         shape = self.q.shape[1], self.cache.shape[1], self.q.shape[2]
         workspace = poisoned(workspace_elements(len(self.q), *shape, contexts.max_context_len, self.q.dtype, DEVICE))
-        return paged_attention(self.q, self.cache, contexts, workspace, window)
+        out = poisoned(*self.q.shape, dtype=self.q.dtype)
+        paged_attention_(out, self.q, self.cache, contexts, workspace, window)
+        return out.flatten(1)
 
     def expected(self, window: int | None = None) -> Tensor:
         return paged_attention_reference(self.q, self.cache, self.contexts, window)
@@ -96,13 +106,43 @@ def test_a_long_chunk_over_a_long_prefix(full: bool) -> None:
     assert_near(cached.attend(), cached.expected())
 
 
-@pytest.mark.parametrize("max_query_len", [1, 5])
-def test_no_sequences(max_query_len: int) -> None:
+@pytest.mark.parametrize("num_tiles", [None, 0, 3])
+def test_no_sequences(num_tiles: int | None) -> None:
     cached = Cached((4, 2, 64), [(3, 1)], torch.float32)
     tables, lengths, starts, *_ = cached.contexts
     cached.q = cached.q[:0]
-    none = PagedContexts(tables[:0], lengths[:0], starts[:1], max_query_len, 16, 16)
+    none = PagedContexts(tables[:0], lengths[:0], starts[:1], 16, 16)
+    if num_tiles is not None:
+        none = cached.tiled(none, num_tiles)
     assert cached.attend(contexts=none).shape == (0, 256)
+
+
+def test_chunks_have_the_same_bits_alone_and_among_many_and_rows_of_no_tile_are_left_alone() -> None:
+    """Sequences without queries between them, more tiles than there are queries, rows before and behind them all."""
+    lengths = [(90, 40), (0, 0), (33, 33), (300, 20), (5, 1), (0, 0)]
+    cached = Cached((8, 2, 64), lengths, torch.float32)
+    tables, contexts, starts, *_ = cached.contexts
+    together = cached.attend()
+    assert_near(together, cached.expected())
+    before, behind = randn(5, 8, 64), randn(3, 8, 64)
+    cached.q = torch.cat((before, cached.q, behind))
+    padded = cached.contexts._replace(query_starts=starts + 5)
+    num_tiles = 9 + max_tiles(sum(queries for _, queries in lengths), len(lengths), cached.at_once)
+    ours = cached.attend(contexts=cached.tiled(padded, num_tiles))
+    assert torch.equal(ours[5:-3], together)
+    assert ours[:5].isnan().all() and ours[-3:].isnan().all()
+    for b, (_, queries) in enumerate(lengths):
+        one = PagedContexts(tables[b : b + 1], contexts[b : b + 1], starts[b : b + 2] + 5, 300, 16)
+        first = 5 + int(starts[b])
+        alone = cached.attend(contexts=cached.tiled(one))
+        assert torch.equal(alone[first : first + queries], ours[first : first + queries])
+
+
+def test_tiles_of_another_kernel_are_refused() -> None:
+    cached = Cached((4, 2, 64), CHUNKS, torch.float32)
+    cached.at_once *= 2
+    with pytest.raises(ValueError, match=f"tiles of {cached.at_once} queries"):
+        cached.attend(contexts=cached.tiled(cached.contexts))
 
 
 def test_a_decode_has_the_same_bits_alone_and_under_any_bound() -> None:
@@ -112,7 +152,7 @@ def test_a_decode_has_the_same_bits_alone_and_under_any_bound() -> None:
     assert torch.equal(cached.attend(contexts=cached.contexts._replace(max_context_len=4096)), together)
     tables, lengths, starts, *_ = cached.contexts
     cached.q = cached.q[2:]
-    alone = PagedContexts(tables[2:], lengths[2:], starts[:2], 1, 300, 16)
+    alone = PagedContexts(tables[2:], lengths[2:], starts[:2], 300, 16)
     assert torch.equal(cached.attend(contexts=alone), together[2:])
 
 

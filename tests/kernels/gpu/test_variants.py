@@ -23,8 +23,10 @@ from kernels.gpu.norm import norm_launch
 from kernels.gpu.paged_contexts import PagedContexts
 from kernels.gpu.penalties import TokenPairs, penalize_launch
 from kernels.gpu.prefill_attention import prefill_launch
+from kernels.gpu.query_tiles import QueryTiles
 from kernels.gpu.rope_kv import rope_kv_launch
 from kernels.gpu.sampling import SamplingRows, sample_launch
+from kernels.gpu.tuning import queries_at_once
 from kernels.gpu.work_list import build_work_list
 from tests.kernels.gpu.adapters import Adapters
 from tests.kernels.gpu.compare import DEVICE, poisoned, randn
@@ -52,20 +54,23 @@ def staged(count: int, size: int, dtype: torch.dtype) -> Iterator[Tensor]:
     return iter(torch.ones(count, size, dtype=dtype, device=DEVICE))
 
 
-def contexts(num_sequences: int, max_blocks: int, max_query_len: int) -> PagedContexts:
+def contexts(num_sequences: int, max_blocks: int) -> PagedContexts:
     staging = torch.ones(2 + num_sequences * (max_blocks + 2), dtype=torch.int32, device=DEVICE)
     _, tables, lengths, starts = staging.split([1, num_sequences * max_blocks, num_sequences, num_sequences + 1])
-    return PagedContexts(tables.view(-1, max_blocks), lengths, starts, max_query_len, 16 * max_blocks, 16)
+    return PagedContexts(tables.view(-1, max_blocks), lengths, starts, 16 * max_blocks, 16)
 
 
 @pytest.mark.parametrize("num_rows", [1, 3])
 def test_attention_over_block_tables_of_any_width(num_rows: int) -> None:
     q, cache = randn(num_rows, 4, 64), randn(2, 2, 32, 64)
-    tables = [contexts(num_rows, max_blocks, 1) for max_blocks in ODD_SIZES]
+    tables = [contexts(num_rows, max_blocks) for max_blocks in ODD_SIZES]
     decodes = [decode_launches(q, q, cache, each, poisoned(1 << 16), None) for each in tables]
     for launches in zip(*decodes, strict=True):
         assert_one_key(launches)
-    assert_one_key(prefill_launch(q, q, cache, each._replace(max_query_len=num_rows), None) for each in tables)
+    at_once = queries_at_once(64, 2, q.dtype, DEVICE)
+    lists = [QueryTiles([*staged(2, 2 * size, torch.int32)][1].view(-1, 2), at_once) for size in ODD_SIZES]
+    tiled = [each._replace(tiles=tiles) for each, tiles in zip(tables, lists, strict=True)]
+    assert_one_key(prefill_launch(q, q, cache, each, None) for each in tiled)
 
 
 def test_rows_of_any_number() -> None:
