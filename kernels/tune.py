@@ -31,7 +31,11 @@ TRIES_OF_A_DRY_RUN = 1
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m kernels.tune", description=__doc__)
     parser.add_argument("--dry", action="store_true", help="on a CPU, without measuring")
-    dry = parser.parse_args().dry
+    parser.add_argument(
+        "--only", default="", help="kernels whose key in the table holds this text; others stay as they are"
+    )
+    options = parser.parse_args()
+    dry = options.dry
     if dry:
         os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
     import torch
@@ -44,23 +48,27 @@ def main() -> None:
     if not dry and not torch.cuda.is_available():
         sys.exit("there is no GPU here: `python -m kernels.tune --dry` runs without one")
     if not dry:
-        compile_all(os.cpu_count() or 1)
+        compile_all(os.cpu_count() or 1, options.only)
     shape = tiny(torch.device("cpu")) if dry else llama_8b(torch.device("cuda"))
     clock: Clock = NoClock() if dry else CudaClock(shape.device)
-    best = {question.key: answer(question, clock, TRIES_OF_A_DRY_RUN if dry else None) for question in questions(shape)}
+    best = {
+        question.key: answer(question, clock, TRIES_OF_A_DRY_RUN if dry else None)
+        for question in questions(shape)
+        if options.only in question.key
+    }
     if not dry:
         table = json.loads(TABLE.read_text())
-        table[device_name(shape.device)] = best
+        table.setdefault(device_name(shape.device), {}).update(best)
         TABLE.write_text(json.dumps(table, indent=2) + "\n")
 
 
-def compile_all(num_processes: int) -> None:
+def compile_all(num_processes: int, only: str) -> None:
     """Every choice, into Triton's cache on disk."""
     with ProcessPoolExecutor(num_processes, mp_context=get_context("spawn")) as pool:
-        list(pool.map(partial(_compile_part, num_processes), range(num_processes)))
+        list(pool.map(partial(_compile_part, num_processes, only), range(num_processes)))
 
 
-def _compile_part(num_parts: int, part: int) -> None:
+def _compile_part(num_parts: int, only: str, part: int) -> None:
     """Every num_parts-th choice. Of tensors that exist in shape only; what does not compile is found again later."""
     import torch
     from triton.errors import TritonError
@@ -70,7 +78,7 @@ def _compile_part(num_parts: int, part: int) -> None:
 
     torch.cuda.init()  # type: ignore[no-untyped-call]
     shape = llama_8b(torch.device("meta"))._replace(num_layers=1, num_copies=1)
-    choices = ((question, sizes) for question in questions(shape) for sizes in question.sizes())
+    choices = ((question, sizes) for question in questions(shape) if only in question.key for sizes in question.sizes())
     for question, sizes in islice(choices, part, None, num_parts):
         for launch in question.launches(sizes):
             with contextlib.suppress(TritonError):

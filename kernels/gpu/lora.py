@@ -21,7 +21,14 @@ import torch
 from torch import Tensor
 
 from kernels.gpu.launch import Arguments, Launch, blocks_of, check_workspace, dot_precision
-from kernels.gpu.lora_kernels import activate_kernel, expand_kernel, resolve_kernel, shrink_kernel
+from kernels.gpu.lora_kernels import (
+    activate_kernel,
+    activate_rows_kernel,
+    expand_kernel,
+    expand_rows_kernel,
+    resolve_kernel,
+    shrink_kernel,
+)
 from kernels.gpu.tuning import (
     ExpandBlocks,
     ShrinkBlocks,
@@ -35,6 +42,7 @@ from kernels.gpu.tuning import (
 from kernels.gpu.work_list import WorkList
 
 MAX_PROJECTIONS = 3  # of a group
+BY_ROW = True
 EXPAND_BLOCK_R = 16  # fixed, since it shapes a sum
 ENOUGH_PROGRAMS = 256  # to fill a large GPU
 RESOLVE_BLOCK = 64  # chunks
@@ -229,6 +237,12 @@ def expand_launch(out: Tensor, sizes: Sequence[int], shrink: Shrink, blocks: Exp
         "NUM_PROJECTIONS": len(sizes),
     }
     stretches = sum(blocks_of(size, blocks.block_n * blocks.tiles) for size in sizes)
+    if BY_ROW and shrink.work.block_m == 16:
+        for name in ("BLOCK_M", "TILES", "STAGES", "PRECISION"):
+            del arguments[name]
+        stretches = sum(blocks_of(size, blocks.block_n) for size in sizes)
+        grid = len(shrink.work.chunks), stretches
+        return Launch(expand_rows_kernel, grid, arguments, blocks.num_warps, blocks.num_stages)
     return Launch(expand_kernel, (len(shrink.work.chunks), stretches), arguments, blocks.num_warps, blocks.num_stages)
 
 
@@ -237,6 +251,11 @@ def activate_launch(out: Tensor, gate_up: Tensor, shrink: Shrink, blocks: Expand
     width = out.shape[1]
     blocks = blocks or activate_blocks(width, shrink.work.block_m, out.dtype, out.device)
     arguments: Arguments = {**shrink.expand_arguments(blocks), "out": out, "gate_up": gate_up, "WIDTH": width}
+    if BY_ROW and shrink.work.block_m == 16:
+        for name in ("BLOCK_M", "TILES", "STAGES", "PRECISION"):
+            del arguments[name]
+        grid = len(shrink.work.chunks), blocks_of(width, blocks.block_n)
+        return Launch(activate_rows_kernel, grid, arguments, blocks.num_warps, blocks.num_stages)
     grid = len(shrink.work.chunks), blocks_of(width, blocks.block_n * blocks.tiles)
     return Launch(activate_kernel, grid, arguments, blocks.num_warps, blocks.num_stages)
 

@@ -114,13 +114,13 @@ def shrink_blocks(in_features: int, block_m: int, dtype: torch.dtype, device: to
 
 def expand_blocks(out_features: int, block_m: int, dtype: torch.dtype, device: torch.device) -> ExpandBlocks:
     """out_features: of all projections of the group together."""
-    rule = ExpandBlocks(128, 4 if block_m > 16 else 1, num_warps=4, num_stages=2)
+    rule = ExpandBlocks(128, 4, num_warps=4, num_stages=2) if block_m > 16 else ExpandBlocks(256, 1, 1, 1)
     return rule._replace(**_measured(device, expand_key(out_features, block_m, dtype)))
 
 
 def activate_blocks(width: int, block_m: int, dtype: torch.dtype, device: torch.device) -> ExpandBlocks:
     """Of an expand that is followed by the gated activation; width: of its result."""
-    rule = ExpandBlocks(64 if block_m > 16 else 128, 4 if block_m > 16 else 1, num_warps=4, num_stages=2)
+    rule = ExpandBlocks(64, 4, num_warps=4, num_stages=2) if block_m > 16 else ExpandBlocks(256, 1, 1, 1)
     return rule._replace(**_measured(device, activate_key(width, block_m, dtype)))
 
 
