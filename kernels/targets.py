@@ -94,7 +94,7 @@ def _lora(target: Target, num_rows: int, phase: str) -> Iterator[tuple[str, Laun
         x = empty(num_rows, in_features, dtype=target.dtype)
         out = empty(num_rows, sum(sizes), dtype=target.dtype)
         slots = SlotTable.empty(1, len(sizes), target.num_slots, META)
-        table = ChunkTable(*(empty(1, len(sizes), num_chunks, dtype=tensor.dtype) for tensor in slots))
+        table = ChunkTable.empty(1, len(sizes), num_chunks, META)
         if name == "q, k, v":
             yield f"{phase} resolve", resolve_launch(table, slots, work)
         elements = lora_elements(num_rows, in_features, len(sizes), target.max_rank, target.dtype, META)

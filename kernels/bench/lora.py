@@ -15,11 +15,13 @@ from kernels.bench.floors import Work, lora_work
 from kernels.bench.shapes import Shape
 from kernels.gpu.launch import Launch
 from kernels.gpu.lora import (
+    ChunkTable,
     Shrink,
     SlotTable,
     activate_launch,
     expand_launch,
     lora_reference,
+    resolve_launch,
     workspace_elements,
 )
 from kernels.gpu.tuning import ExpandBlocks, ShrinkBlocks, ShrinkSums, lora_block_m
@@ -80,7 +82,9 @@ class LoraBatch:
         self.adapters, self.slots = adapters, slots
         shape, num_rows = adapters.shape, len(slots)
         self._work = build_work_list(slots, adapters.num_slots, lora_block_m(num_rows))
-        self._table = adapters.table.of_chunks(self._work)
+        self._table = ChunkTable.empty(*adapters.table.ranks.shape[:2], len(self._work.chunks), shape.device)
+        if shape.device.type != "meta":  # there are contents
+            resolve_launch(self._table, adapters.table, self._work).run()
         self.xs = [shape.randn(num_rows, width) for width, _ in shape.groups]
         self.outs = [shape.randn(num_rows, sum(sizes)) for _, sizes in shape.groups]
         self.activated = shape.randn(num_rows, shape.intermediate)

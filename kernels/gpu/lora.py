@@ -71,8 +71,7 @@ class SlotTable(NamedTuple):
     def of_chunks(self, work: WorkList) -> ChunkTable:
         """What a step's chunks need, looked up once for all layers."""
         num_layers, num_projections, _ = self.ranks.shape
-        shape = (num_layers, num_projections, len(work.chunks))
-        table = ChunkTable(*(torch.empty(shape, dtype=dtype, device=self.ranks.device) for dtype in TABLE_DTYPES))
+        table = ChunkTable.empty(num_layers, num_projections, len(work.chunks), self.ranks.device)
         resolve_launch(table, self, work).run()
         return table
 
@@ -84,6 +83,12 @@ class ChunkTable(NamedTuple):
     b: Tensor
     ranks: Tensor
     scalings: Tensor
+
+    @classmethod
+    def empty(cls, num_layers: int, num_projections: int, num_chunks: int, device: torch.device) -> ChunkTable:
+        """With any contents."""
+        shape = (num_layers, num_projections, num_chunks)
+        return cls(*(torch.empty(shape, dtype=dtype, device=device) for dtype in TABLE_DTYPES))
 
     def group(self, layer: int, first: int, last: int) -> ChunkTable:
         """Projections [first, last) of one layer: views."""
