@@ -82,7 +82,8 @@ class LoraBatch:
         self.adapters, self.slots = adapters, slots
         shape, num_rows = adapters.shape, len(slots)
         self._work = build_work_list(slots, adapters.num_slots, lora_block_m(num_rows))
-        self._table = ChunkTable.empty(*adapters.table.ranks.shape[:2], len(self._work.chunks), shape.device)
+        num_layers, num_projections, _ = adapters.table.ranks.shape
+        self._table = ChunkTable.empty(num_layers, num_projections, len(self._work.chunks), shape.device)
         if shape.device.type != "meta":  # there are contents
             resolve_launch(self._table, adapters.table, self._work).run()
         self.xs = [shape.randn(num_rows, width) for width, _ in shape.groups]

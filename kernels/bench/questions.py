@@ -107,8 +107,8 @@ def _expand(batch: LoraBatch, group: int) -> Question:
     else:
         key = expand_key(sum(sizes), block_m, shape.dtype)
         in_force = expand_blocks(sum(sizes), block_m, shape.dtype, shape.device)
-    choices: dict[str, Sequence[int]] = {"block_n": (256, 512, 1024), "num_warps": (1, 2, 4)}
-    if block_m > 16:
+    choices: dict[str, Sequence[int]] = {"block_n": (256, 512, 1024), "num_warps": (1, 2, 4), "num_stages": (1, 3)}
+    if block_m > 2:
         choices = {"block_n": (64, 128), "tiles": (2, 4, 8), "num_warps": (2, 4, 8), "num_stages": (1, 2, 3)}
     launches = _of_layers(batch, group, lambda sizes: {"expand_blocks": in_force._replace(**sizes)})
     return Question(key, choices, launches, batch.result(group))

@@ -7,5 +7,5 @@ Kernels are compiled once for a model's shapes: what changes from step to step, 
 in memory, is kept out of what Triton specializes them for.
 
 Bits: what an operation gives for a row depends on that row, its adapter, its cache and on shapes that are fixed for an
-engine. It never depends on the other rows of the batch.
+engine. It never depends on the other rows of the batch; that of an adapter depends on whether they are few (`lora`).
 """

@@ -5,11 +5,12 @@ Semantics, for row n with an adapter in slot s and each projection p of a group 
     added in fp32 and rounded once; rows without an adapter, and projections of rank 0, are left as they are
 
 Two launches for a group: shrink (x @ A^T) sums every fixed stretch of `in` in fp32; expand adds these sums in their
-order, multiplies with B and adds to out. There are no atomics and no sum's order depends on the batch, so the bits of a
-row's delta are those of the row and its adapter alone. Only true ranks are read: an adapter costs its bytes. The gate
-and up projections' expand does the gated activation as well (`kernels.gpu.activation`), for all rows: their output,
-the widest of a layer, is then read once and never written. Weights are found through tables of addresses; where they
-lie is the caller's affair. The programs are `kernels.gpu.lora_kernels`.
+order, multiplies with B and adds to out. There are no atomics, and no sum's order depends on who else is in the batch:
+the bits of a row's delta are those of the row and its adapter, and of whether its chunk is one of one or two rows,
+which the batch's number of rows decides (`kernels.gpu.tuning.lora_block_m`). Only true ranks are read: an adapter costs
+its bytes. The gate and up projections' expand does the gated activation as well (`kernels.gpu.activation`), for all
+rows: their output, the widest of a layer, is then read once and never written. Weights are found through tables of
+addresses; where they lie is the caller's affair. The programs are `kernels.gpu.lora_kernels`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ from kernels.gpu.tuning import (
 from kernels.gpu.work_list import WorkList
 
 MAX_PROJECTIONS = 3  # of a group
-BY_ROW = True
+PAIR = 2  # rows of a chunk that is expanded without matrix units
+MIN_ROWS = 16  # of a factor of tl.dot
 EXPAND_BLOCK_R = 16  # fixed, since it shapes a sum
 ENOUGH_PROGRAMS = 256  # to fill a large GPU
 RESOLVE_BLOCK = 64  # chunks
@@ -196,6 +198,7 @@ class Shrink(NamedTuple):
             "x_stride": self.x.stride(0),
             "a_table": self.table.a,
             "in_features": in_features,
+            "BLOCK_M": max(self.work.block_m, MIN_ROWS),
             "SPLIT_LENGTH": self.sums.split_length,
             "SPLITS_AT_ONCE": self.splits_at_once,
             "BLOCK_K": self.sums.block_k,
@@ -206,18 +209,25 @@ class Shrink(NamedTuple):
         return Launch(shrink_kernel, grid, arguments, blocks.num_warps, blocks.num_stages)
 
     def expand_arguments(self, blocks: ExpandBlocks) -> Arguments:
-        return {
+        """Of both kinds of expands, in chunks of one or two rows and of more."""
+        arguments: Arguments = {
             **self._common(),
             "b_table": self.table.b,
             "scaling_table": self.table.scalings,
             "NUM_PARTS": self.num_parts,
             "BLOCK_R": EXPAND_BLOCK_R,
             "BLOCK_N": blocks.block_n,
-            "TILES": blocks.tiles,
             "STAGES": blocks.num_stages,
-            # fp16's B is exact in TF32; the shrink's sums could overflow in fp16, not in bf16.
-            "PRECISION": {torch.float32: "ieee", torch.float16: "tf32x3"}.get(self.x.dtype, "bf16x2"),
         }
+        if self.in_pairs:
+            return arguments
+        # fp16's B is exact in TF32; the shrink's sums could overflow in fp16, not in bf16.
+        precision = {torch.float32: "ieee", torch.float16: "tf32x3"}.get(self.x.dtype, "bf16x2")
+        return {**arguments, "BLOCK_M": self.work.block_m, "TILES": blocks.tiles, "PRECISION": precision}
+
+    @property
+    def in_pairs(self) -> bool:
+        return self.work.block_m == PAIR
 
     def _common(self) -> Arguments:
         return {
@@ -227,7 +237,6 @@ class Shrink(NamedTuple):
             "partials": self.workspace,
             "num_rows": len(self.x),
             "MAX_RANK": self.max_rank,
-            "BLOCK_M": self.work.block_m,
         }
 
 
@@ -241,14 +250,10 @@ def expand_launch(out: Tensor, sizes: Sequence[int], shrink: Shrink, blocks: Exp
         **{f"SIZE_{p}": sizes[p] if p < len(sizes) else 0 for p in range(MAX_PROJECTIONS)},
         "NUM_PROJECTIONS": len(sizes),
     }
-    stretches = sum(blocks_of(size, blocks.block_n * blocks.tiles) for size in sizes)
-    if BY_ROW and shrink.work.block_m == 16:
-        for name in ("BLOCK_M", "TILES", "STAGES", "PRECISION"):
-            del arguments[name]
-        stretches = sum(blocks_of(size, blocks.block_n) for size in sizes)
-        grid = len(shrink.work.chunks), stretches
-        return Launch(expand_rows_kernel, grid, arguments, blocks.num_warps, blocks.num_stages)
-    return Launch(expand_kernel, (len(shrink.work.chunks), stretches), arguments, blocks.num_warps, blocks.num_stages)
+    kernel = expand_rows_kernel if shrink.in_pairs else expand_kernel
+    width = blocks.block_n * (1 if shrink.in_pairs else blocks.tiles)
+    stretches = sum(blocks_of(size, width) for size in sizes)
+    return Launch(kernel, (len(shrink.work.chunks), stretches), arguments, blocks.num_warps, blocks.num_stages)
 
 
 def activate_launch(out: Tensor, gate_up: Tensor, shrink: Shrink, blocks: ExpandBlocks | None = None) -> Launch:
@@ -256,13 +261,9 @@ def activate_launch(out: Tensor, gate_up: Tensor, shrink: Shrink, blocks: Expand
     width = out.shape[1]
     blocks = blocks or activate_blocks(width, shrink.work.block_m, out.dtype, out.device)
     arguments: Arguments = {**shrink.expand_arguments(blocks), "out": out, "gate_up": gate_up, "WIDTH": width}
-    if BY_ROW and shrink.work.block_m == 16:
-        for name in ("BLOCK_M", "TILES", "STAGES", "PRECISION"):
-            del arguments[name]
-        grid = len(shrink.work.chunks), blocks_of(width, blocks.block_n)
-        return Launch(activate_rows_kernel, grid, arguments, blocks.num_warps, blocks.num_stages)
-    grid = len(shrink.work.chunks), blocks_of(width, blocks.block_n * blocks.tiles)
-    return Launch(activate_kernel, grid, arguments, blocks.num_warps, blocks.num_stages)
+    kernel = activate_rows_kernel if shrink.in_pairs else activate_kernel
+    grid = len(shrink.work.chunks), blocks_of(width, blocks.block_n * (1 if shrink.in_pairs else blocks.tiles))
+    return Launch(kernel, grid, arguments, blocks.num_warps, blocks.num_stages)
 
 
 def expand_(out: Tensor, sizes: Sequence[int], shrink: Shrink) -> None:

@@ -334,11 +334,12 @@ def activate_kernel(
 def _two_rows(
     b, rank, n, size, partials, projection, num_projections, place, last, num_rows,
     NUM_PARTS: tl.constexpr, MAX_RANK: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """The deltas [BLOCK_N] of the rows at place and, where it is below last, after it."""
     delta_0 = tl.zeros((BLOCK_N,), tl.float32)
     delta_1 = tl.zeros((BLOCK_N,), tl.float32)
-    for first_rank in range(0, rank, BLOCK_R):
+    for first_rank in tl.range(0, rank, BLOCK_R, num_stages=STAGES):
         r = first_rank + tl.arange(0, BLOCK_R)
         b_block = _b_block(b, r, rank, n, size).to(tl.float32)
         h_0 = tl.zeros((BLOCK_R,), tl.float32)
@@ -374,8 +375,10 @@ def expand_rows_kernel(
     MAX_RANK: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
-    """As `expand_kernel`, two rows at a time and without the matrix units."""
+    """As `expand_kernel`, for chunks of one or two rows, which would leave matrix units idle: every thread asks for all
+    of its part of B at once."""
     chunk = tl.program_id(0)
     stretch = tl.program_id(1)
     stretches_0: tl.constexpr = tl.cdiv(SIZE_0, BLOCK_N)
@@ -404,19 +407,19 @@ def expand_rows_kernel(
     b = tl.multiple_of(b, 16)
     n = stretch * BLOCK_N + tl.arange(0, BLOCK_N)
     last = first + count
-    for place in range(first, last, 2):
-        more = place + 1 + 0 * n < last
-        target_0 = out + tl.load(rows + place).to(tl.int64) * out_stride + column + n
-        target_1 = out + tl.load(rows + tl.minimum(place + 1, last - 1)).to(tl.int64) * out_stride + column + n
-        base_0 = tl.load(target_0, mask=n < size, other=0.0)
-        base_1 = tl.load(target_1, mask=(n < size) & more, other=0.0)
-        delta_0, delta_1 = _two_rows(
-            b, rank, n, size, partials, projection, NUM_PROJECTIONS, place, last, num_rows,
-            NUM_PARTS, MAX_RANK, BLOCK_R, BLOCK_N,
-        )  # fmt: skip
-        dtype = out.dtype.element_ty
-        tl.store(target_0, (base_0.to(tl.float32) + scaling * delta_0).to(dtype), mask=n < size)
-        tl.store(target_1, (base_1.to(tl.float32) + scaling * delta_1).to(dtype), mask=(n < size) & more)
+    inside = n < size
+    more = inside & (first + 1 + 0 * n < last)
+    target_0 = out + tl.load(rows + first).to(tl.int64) * out_stride + column + n
+    target_1 = out + tl.load(rows + last - 1).to(tl.int64) * out_stride + column + n
+    base_0 = tl.load(target_0, mask=inside, other=0.0)
+    base_1 = tl.load(target_1, mask=more, other=0.0)
+    delta_0, delta_1 = _two_rows(
+        b, rank, n, size, partials, projection, NUM_PROJECTIONS, first, last, num_rows,
+        NUM_PARTS, MAX_RANK, BLOCK_R, BLOCK_N, STAGES,
+    )  # fmt: skip
+    dtype = out.dtype.element_ty
+    tl.store(target_0, (base_0.to(tl.float32) + scaling * delta_0).to(dtype), mask=inside)
+    tl.store(target_1, (base_1.to(tl.float32) + scaling * delta_1).to(dtype), mask=more)
 
 
 @triton.jit(
@@ -438,8 +441,9 @@ def activate_rows_kernel(
     MAX_RANK: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
-    """As `activate_kernel`, two rows at a time and without the matrix units."""
+    """As `activate_kernel`, for chunks of one or two rows."""
     chunk = tl.program_id(0)
     up_entry = tl.num_programs(0) + chunk
     gate_rank = tl.load(rank_table + chunk)
@@ -452,26 +456,29 @@ def activate_rows_kernel(
     count = tl.load(chunks + chunk * 3 + 2)
     gate_b = tl.multiple_of(gate_b, 16)
     up_b = tl.multiple_of(up_b, 16)
+    if count == 0:
+        return
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    inside = n < WIDTH
     last = first + count
-    for place in range(first, last, 2):
-        more = place + 1 + 0 * n < last
-        row_0 = tl.load(rows + place).to(tl.int64)
-        row_1 = tl.load(rows + tl.minimum(place + 1, last - 1)).to(tl.int64)
-        source_0 = gate_up + row_0 * 2 * WIDTH + n
-        source_1 = gate_up + row_1 * 2 * WIDTH + n
-        gate_0 = tl.load(source_0, mask=inside, other=0.0)
-        up_0 = tl.load(source_0 + WIDTH, mask=inside, other=0.0)
-        gate_1 = tl.load(source_1, mask=inside & more, other=0.0)
-        up_1 = tl.load(source_1 + WIDTH, mask=inside & more, other=0.0)
-        gate_delta_0, gate_delta_1 = _two_rows(
-            gate_b, gate_rank, n, WIDTH, partials, 0, 2, place, last, num_rows, NUM_PARTS, MAX_RANK, BLOCK_R, BLOCK_N
-        )
-        up_delta_0, up_delta_1 = _two_rows(
-            up_b, up_rank, n, WIDTH, partials, 1, 2, place, last, num_rows, NUM_PARTS, MAX_RANK, BLOCK_R, BLOCK_N
-        )
-        target_0 = out + row_0 * WIDTH + n
-        target_1 = out + row_1 * WIDTH + n
-        _store_activated(target_0, gate_0, up_0, gate_scaling, up_scaling, gate_delta_0, up_delta_0, inside)
-        _store_activated(target_1, gate_1, up_1, gate_scaling, up_scaling, gate_delta_1, up_delta_1, inside & more)
+    inside = n < WIDTH
+    more = inside & (first + 1 + 0 * n < last)
+    row_0 = tl.load(rows + first).to(tl.int64)
+    row_1 = tl.load(rows + last - 1).to(tl.int64)
+    source_0 = gate_up + row_0 * 2 * WIDTH + n
+    source_1 = gate_up + row_1 * 2 * WIDTH + n
+    gate_0 = tl.load(source_0, mask=inside, other=0.0)
+    up_0 = tl.load(source_0 + WIDTH, mask=inside, other=0.0)
+    gate_1 = tl.load(source_1, mask=more, other=0.0)
+    up_1 = tl.load(source_1 + WIDTH, mask=more, other=0.0)
+    gate_delta_0, gate_delta_1 = _two_rows(
+        gate_b, gate_rank, n, WIDTH, partials, 0, 2, first, last, num_rows,
+        NUM_PARTS, MAX_RANK, BLOCK_R, BLOCK_N, STAGES,
+    )  # fmt: skip
+    up_delta_0, up_delta_1 = _two_rows(
+        up_b, up_rank, n, WIDTH, partials, 1, 2, first, last, num_rows,
+        NUM_PARTS, MAX_RANK, BLOCK_R, BLOCK_N, STAGES,
+    )  # fmt: skip
+    target_0 = out + row_0 * WIDTH + n
+    target_1 = out + row_1 * WIDTH + n
+    _store_activated(target_0, gate_0, up_0, gate_scaling, up_scaling, gate_delta_0, up_delta_0, inside)
+    _store_activated(target_1, gate_1, up_1, gate_scaling, up_scaling, gate_delta_1, up_delta_1, more)

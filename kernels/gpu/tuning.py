@@ -99,8 +99,9 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def lora_block_m(num_rows: int) -> int:
-    """Rows of a chunk. Both sizes are multiplied by the same instruction in the same order."""
-    return 16 if num_rows <= 512 else 32
+    """Rows of a chunk. 2, for as many adapters as rows or few rows of any: reads of one chunk's weights again come from
+    the L2. 16 and 32 are multiplied by the same instruction in the same order."""
+    return 2 if num_rows <= 64 else 16 if num_rows <= 512 else 32
 
 
 def shrink_sums(in_features: int, dtype: torch.dtype, device: torch.device) -> ShrinkSums:
@@ -108,19 +109,19 @@ def shrink_sums(in_features: int, dtype: torch.dtype, device: torch.device) -> S
 
 
 def shrink_blocks(in_features: int, block_m: int, dtype: torch.dtype, device: torch.device) -> ShrinkBlocks:
-    rule = ShrinkBlocks(block_m, num_warps=4, num_stages=2 if dtype == torch.float32 else 4)
+    rule = ShrinkBlocks(max(block_m, 16), num_warps=4, num_stages=2 if dtype == torch.float32 else 4)
     return rule._replace(**_measured(device, shrink_key(in_features, block_m, dtype)))
 
 
 def expand_blocks(out_features: int, block_m: int, dtype: torch.dtype, device: torch.device) -> ExpandBlocks:
     """out_features: of all projections of the group together."""
-    rule = ExpandBlocks(128, 4, num_warps=4, num_stages=2) if block_m > 16 else ExpandBlocks(256, 1, 1, 1)
+    rule = ExpandBlocks(256, 1, 1, 1) if block_m == 2 else ExpandBlocks(128, 4, num_warps=4, num_stages=2)
     return rule._replace(**_measured(device, expand_key(out_features, block_m, dtype)))
 
 
 def activate_blocks(width: int, block_m: int, dtype: torch.dtype, device: torch.device) -> ExpandBlocks:
     """Of an expand that is followed by the gated activation; width: of its result."""
-    rule = ExpandBlocks(64, 4, num_warps=4, num_stages=2) if block_m > 16 else ExpandBlocks(256, 1, 1, 1)
+    rule = ExpandBlocks(256, 1, 1, 1) if block_m == 2 else ExpandBlocks(64, 4, num_warps=4, num_stages=2)
     return rule._replace(**_measured(device, activate_key(width, block_m, dtype)))
 
 

@@ -19,8 +19,8 @@ BATCHES = [
     for popularity in POPULARITY
     if DEVICE.type == "cuda" or rows < 63 or (dtype == torch.float32 and (rows < 1000 or popularity == "skewed"))
 ]
-CHUNKS = [(rows, dtype) for dtype in DTYPES for rows in (16, 32)]
-CHUNKS = CHUNKS if DEVICE.type == "cuda" else [(16, torch.float32), (32, torch.float16)]
+CHUNKS = [(rows, dtype) for dtype in DTYPES for rows in (2, 16, 32)]
+CHUNKS = CHUNKS if DEVICE.type == "cuda" else [(2, torch.float32), (16, torch.float32), (32, torch.float16)]
 RANKS = [1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 127, 128]
 # in, outs of the group: not multiples of any block, more than one split, one to three projections
 SHAPES = [(64, (64,)), (104, (24, 8)), (1032, (144, 40, 264)), (2104, (136, 8, 8))]

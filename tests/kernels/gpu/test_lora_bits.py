@@ -23,15 +23,16 @@ def batch(num_rows: int, dtype: torch.dtype) -> tuple[Adapters, Tensor, Tensor, 
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("block_m", [2, 16])
 @pytest.mark.parametrize("rows", [[0], list(range(22, -1, -1))], ids=len)
-def test_some_rows_in_another_order_give_the_same_bits(rows: list[int], dtype: torch.dtype) -> None:
+def test_some_rows_in_another_order_give_the_same_bits(rows: list[int], block_m: int, dtype: torch.dtype) -> None:
     adapters, x, out, slots = batch(23, dtype)
-    together = adapters.add(out, x, slots)
-    assert torch.equal(adapters.add(out[rows], x[rows], slots[rows]), together[rows])
+    together = adapters.add(out, x, slots, block_m)
+    assert torch.equal(adapters.add(out[rows], x[rows], slots[rows], block_m), together[rows])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_more_neighbors_and_larger_chunks_give_the_same_bits(dtype: torch.dtype) -> None:
+def test_more_neighbors_and_chunks_of_32_instead_of_16_give_the_same_bits(dtype: torch.dtype) -> None:
     adapters, x, out, slots = batch(40, dtype)
     together = adapters.add(out, x, slots, block_m=32)
     assert torch.equal(adapters.add(out[:7], x[:7], slots[:7], block_m=16), together[:7])
@@ -44,7 +45,7 @@ def test_splits_that_one_program_sums_give_the_same_bits(dtype: torch.dtype) -> 
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("block_m", [16, 32])
+@pytest.mark.parametrize("block_m", [2, 16, 32])
 def test_the_activation_after_an_expand_gives_the_bits_of_both_apart(block_m: int, dtype: torch.dtype) -> None:
     """For all rows, also those without an adapter, and for an adapter of one of both projections."""
     adapters = Adapters(mixed_ranks(NUM_SLOTS, 2, highest=33), 104, (136, 136), dtype)

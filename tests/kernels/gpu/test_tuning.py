@@ -53,7 +53,7 @@ def test_sizes_are_powers_of_two_that_fit_each_other(dtype: torch.dtype) -> None
     sums = shrink_sums(4096, dtype, DEVICE)
     assert sums.split_length % sums.block_k == 0
     sizes = [*sums]
-    for block_m in (16, 32):
+    for block_m in (2, 16, 32):
         sizes += [shrink_blocks(4096, block_m, dtype, DEVICE).block_r]
         sizes += [
             expand_blocks(6144, block_m, dtype, DEVICE).block_n,
@@ -75,7 +75,7 @@ def test_what_was_measured_in_one_dtype_is_not_used_for_another() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("tiles", [1, 3])
-@pytest.mark.parametrize("block_m", [16, 32])
+@pytest.mark.parametrize("block_m", [2, 16, 32])
 @pytest.mark.parametrize("block_n", [64, 128, 256])
 def test_any_number_of_columns_at_a_time_is_right(block_n: int, block_m: int, tiles: int, dtype: torch.dtype) -> None:
     """Others have seen NaN on sm_90 with 128."""
