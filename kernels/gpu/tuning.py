@@ -101,7 +101,7 @@ def _name(dtype: torch.dtype) -> str:
 def lora_block_m(num_rows: int) -> int:
     """Rows of a chunk. 2, for as many adapters as rows or few rows of any: reads of one chunk's weights again come from
     the L2. 16 and 32 are multiplied by the same instruction in the same order."""
-    return 2 if num_rows <= 64 else 16 if num_rows <= 512 else 32
+    return 2 if num_rows <= 128 else 16 if num_rows <= 512 else 32
 
 
 def shrink_sums(in_features: int, dtype: torch.dtype, device: torch.device) -> ShrinkSums:
