@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import signal
@@ -55,6 +56,9 @@ def main() -> int:
     except zmq.ZMQError as error:
         sys.stderr.write(f"engine: can't listen on {config.endpoint}: {error}\n")
         return os.EX_CONFIG
+    # What lives as long as the process need not be walked through amid steps, which would all wait for that.
+    gc.collect()
+    gc.freeze()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.drain())
     serving = threading.Thread(target=_run_or_die, args=(server.run,), name="engine-server", daemon=True)

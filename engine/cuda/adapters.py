@@ -25,7 +25,7 @@ def columns_of(group: Group) -> tuple[int, int]:
 
 class DeviceSlots:
     """A table of num_slots slots; max_rank: no adapter's is larger; transfers: to the device, in the order in which
-    steps are launched."""
+    steps are launched. num_changes: how often entries were written."""
 
     def __init__(
         self, num_layers: int, num_slots: int, max_rank: int, transfers: Transfers, device: torch.device
@@ -33,6 +33,7 @@ class DeviceSlots:
         self.table = SlotTable.empty(num_layers, len(PROJECTIONS), num_slots, device)
         self.num_slots = num_slots
         self.max_rank = max_rank
+        self.num_changes = 0
         self._transfers = transfers
         self._placed: dict[int, LoadedAdapter] = {}
 
@@ -44,11 +45,13 @@ class DeviceSlots:
         for target, entries in zip(self.table, (addresses[0], addresses[1], ranks, scalings), strict=True):
             target[:, :, slot] = self._transfers.put(entries)
         self._placed[slot] = adapter
+        self.num_changes += 1
 
     def clear(self, slot: int) -> None:
         """For the steps launched from now on the slot adapts nothing."""
         if self._placed.pop(slot, None) is not None:
             self.table.ranks[:, :, slot] = 0
+            self.num_changes += 1
 
 
 def _entries(

@@ -79,6 +79,14 @@ def extent_of(plan: Plan, *, with_adapters: bool) -> Extent:
     )
 
 
+class _LastStep(NamedTuple):
+    """Of decodes, a token each: where it was written, and the sequences' own block tables, which grow."""
+
+    fields: StepFields[NDArray[Any]]
+    tables: list[list[int]]
+    output_rows: Many[int]
+
+
 class Filler:
     """Knows the cache's block size, how many decode rows a step has at most, and how attention tiles prompts."""
 
@@ -86,9 +94,13 @@ class Filler:
         self._block_size = block_size
         self._tables = BlockTables(max_rows, max_blocks)
         self._queries_at_once = queries_at_once
+        self._last: _LastStep | None = None
 
-    def fill(self, plan: Plan, fields: StepFields[NDArray[Any]], output_rows: Many[int], num_decode_rows: int) -> None:
-        """Everything but the adapters' work. output_rows: of the plan; num_decode_rows: where prompts begin."""
+    def fill(self, plan: Plan, fields: StepFields[NDArray[Any]], output_rows: Many[int], num_decode_rows: int) -> bool:
+        """Everything but the adapters' work. output_rows: of the plan; num_decode_rows: where prompts begin. Whether
+        the plan is that of the last call, into the same fields, one token later, which is most of the time."""
+        if self._advance(plan, fields, output_rows):
+            return True
         num_decodes = self._fill_decodes(plan.decodes, fields)
         last_row, last_sequence = self._fill_prefills(plan.prefills, fields, num_decode_rows)
         fields.query_starts[num_decodes : num_decode_rows + 1] = np.arange(num_decodes, num_decode_rows + 1)
@@ -103,6 +115,28 @@ class Filler:
         wanted[wanted >= num_decodes] += num_decode_rows - num_decodes
         fields.output_rows[: len(wanted)] = wanted
         fields.output_rows[len(wanted) :] = 0
+        simple = not plan.prefills and num_decodes == len(plan.decodes)
+        self._last = _LastStep(fields, _tables(plan.decodes), output_rows) if simple else None
+        return False
+
+    def _advance(self, plan: Plan, fields: StepFields[NDArray[Any]], output_rows: Many[int]) -> bool:
+        """Only what differs from the last step, if all that differs is the next token of each sequence."""
+        last, count = self._last, len(plan.decodes)
+        if last is None or plan.prefills or last.fields is not fields or output_rows != last.output_rows:
+            return False
+        tables = _tables(plan.decodes)
+        if tables != last.tables or any(chunk.drafts for chunk in plan.decodes):
+            return False
+        positions = np.array([chunk.first for chunk in plan.decodes], dtype=np.int64)
+        if not np.array_equal(positions, fields.positions[:count] + 1):
+            return False
+        if not (positions % self._block_size).all():  # some begin a block
+            self._fill_tables(tables, fields)
+        fields.token_ids[:count] = [chunk.sequence.token_ids[chunk.first] for chunk in plan.decodes]
+        fields.positions[:count] = positions
+        fields.slots[:count] = self._slots(fields.block_tables, np.arange(count), positions)
+        fields.context_lens[:count] = positions + 1
+        return True
 
     def _fill_decodes(self, decodes: Many[Chunk], fields: StepFields[NDArray[Any]]) -> int:
         """How many rows they are."""
@@ -112,15 +146,17 @@ class Filler:
             return 0
         tokens = [token for chunk in decodes for token in _new_tokens(chunk)]
         positions = np.array([chunk.first + i for chunk in decodes for i in range(chunk.num_tokens)], dtype=np.int64)
-        blocks = self._tables.of(tables)
-        width = min(fields.block_tables.shape[1], max(map(len, tables)))
-        fields.block_tables[:num_rows, :width] = blocks[:, :width]
+        self._fill_tables(tables, fields)
         fields.token_ids[:num_rows] = tokens
         fields.positions[:num_rows] = positions
-        fields.slots[:num_rows] = self._slots(blocks, np.arange(num_rows), positions)
+        fields.slots[:num_rows] = self._slots(fields.block_tables, np.arange(num_rows), positions)
         fields.context_lens[:num_rows] = positions + 1
         fields.query_starts[:num_rows] = np.arange(num_rows)
         return num_rows
+
+    def _fill_tables(self, tables: Many[list[int]], fields: StepFields[NDArray[Any]]) -> None:
+        width = min(fields.block_tables.shape[1], max(map(len, tables)))
+        fields.block_tables[: len(tables), :width] = self._tables.of(tables)[:, :width]
 
     def _fill_prefills(
         self, prefills: Many[Chunk], fields: StepFields[NDArray[Any]], first_row: int
@@ -178,6 +214,10 @@ def row_slots(plan: Plan, num_rows: int, num_decode_rows: int) -> Ints:
                 slots[row : row + chunk.num_tokens] = chunk.sequence.adapter_slot
             row += chunk.num_tokens
     return slots
+
+
+def _tables(chunks: Many[Chunk]) -> list[list[int]]:
+    return [chunk.sequence.block_table for chunk in chunks]
 
 
 def _end(chunk: Chunk) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ CONTEXTS = (4096, 32768)
 # Computed in vain: few rows beside what reading a model's weights takes, then at most half of the others, or 256.
 PROMPT_ROWS = (64, 128, 256, 384, 512, 768, 1024, 1280, 1536, 1792, 2048)
 DECODE_ROWS_BESIDE_PROMPTS = (64, 256, 1024)
+MOST_REMEMBERED = 4096  # answers of `StepGraphs.find`
 
 
 class StepLimits(NamedTuple):
@@ -93,12 +95,26 @@ class StepGraphs:
     def __init__(self, extents: Sequence[Extent], capture: Callable[[Extent], Captured]) -> None:
         start_s = time.monotonic()
         self._captured = sorted((capture(extent) for extent in extents), key=lambda captured: captured.extent)
+        self._contexts = sorted({extent.decode_context for extent in extents})
+        self._found: dict[tuple[Extent, int], Captured | None] = {}
         if extents:
             log.info("captured %d graphs in %.1f s", len(extents), time.monotonic() - start_s)
 
     def find(self, extent: Extent, num_outputs: int) -> Captured | None:
         """The smallest that serves: a graph gives a row for each of its sequences at most."""
-        for captured in self._captured:
-            if captured.extent.holds(extent) and captured.extent.num_sequences >= num_outputs:
-                return captured
-        return None
+        decode_context, prefill_context = map(self._rounded, (extent.decode_context, extent.prefill_context))
+        key = extent._replace(decode_context=decode_context, prefill_context=prefill_context), num_outputs
+        if key not in self._found:
+            if len(self._found) == MOST_REMEMBERED:
+                self._found.clear()
+            self._found[key] = next((c for c in self._captured if _serves(c.extent, extent, num_outputs)), None)
+        return self._found[key]
+
+    def _rounded(self, context: int) -> int:
+        """To the next longest of any graph: which one serves is the same for all up to there."""
+        place = bisect_left(self._contexts, context)
+        return self._contexts[place] if place < len(self._contexts) else context
+
+
+def _serves(graph: Extent, extent: Extent, num_outputs: int) -> bool:
+    return graph.holds(extent) and graph.num_sequences >= num_outputs

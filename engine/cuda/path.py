@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Many
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +29,16 @@ from kernels.gpu.tuning import lora_block_m
 from kernels.gpu.work_list import WorkList, max_chunks
 
 FIRST_PART = 8  # of so many of a graph's layers
+
+
+class _Used(NamedTuple):
+    """slots: of a plan's chunks; adapters: in them, each once; num_changes: of the table when they were placed;
+    awaited: those whose copies may not have come."""
+
+    slots: list[int | None]
+    adapters: list[LoadedAdapter]
+    num_changes: int
+    awaited: list[LoadedAdapter]
 
 
 class CudaPath:
@@ -57,18 +68,20 @@ class CudaPath:
         self._buffers = StepBuffers(accelerator, num_bytes)
         shape = self._largest.num_sequences, decoder.config.hidden_size
         self._hidden = torch.empty(shape, dtype=decoder.dtype, device=decoder.device)  # of whichever graph ran last
+        self._used = _Used([], [], -1, [])
+        self._sent_slots: list[int | None] = []
         self._graphs = StepGraphs(extents if use_graphs else [], self._capture)
 
     def order(self, plan: Plan) -> Many[int]:
         return range(len(plan.decodes))
 
     def forward(self, plan: Plan, output_rows: Many[int]) -> Tensor:
-        adapters = self._place(plan)
-        extent = extent_of(plan, with_adapters=bool(adapters))
+        used = self._place(plan)
+        extent = extent_of(plan, with_adapters=bool(used.adapters))
         graph = self._graphs.find(extent, len(output_rows))
         if graph is not None:
-            return self._replay(graph, plan, output_rows, adapters)
-        return self._launch(plan, extent, output_rows, adapters)
+            return self._replay(graph, plan, output_rows, used)
+        return self._launch(plan, extent, output_rows, used)
 
     def launch_largest(self) -> None:
         """What the largest graph holds, all of it padding, operation by operation."""
@@ -77,23 +90,28 @@ class CudaPath:
     def logits(self, hidden: Tensor) -> Tensor:
         return self._decoder.logits(hidden)
 
-    def _place(self, plan: Plan) -> list[LoadedAdapter]:
-        """The adapters of the plan, their slots' entries written."""
-        used = {chunk.sequence.adapter_slot for chunk in plan.chunks} - {None}
-        adapters = {slot: self._adapter_in(slot) for slot in used if slot is not None}
-        for slot, adapter in adapters.items():
-            self._slots.place(slot, adapter)
-        return list(adapters.values())
+    def _place(self, plan: Plan) -> _Used:
+        """The adapters of the plan, their slots' entries written: most often those of the last plan."""
+        slots = [chunk.sequence.adapter_slot for chunk in plan.chunks]
+        if slots != self._used.slots or self._slots.num_changes != self._used.num_changes:
+            adapters = {slot: self._adapter_in(slot) for slot in set(slots) - {None} if slot is not None}
+            for slot, adapter in adapters.items():
+                self._slots.place(slot, adapter)
+            in_slots = list(adapters.values())
+            self._used = _Used(slots, in_slots, self._slots.num_changes, in_slots)
+        awaited = [a for a in self._used.awaited if a.arrivals and not a.arrivals[-1].has_come]
+        self._used = self._used._replace(awaited=awaited)
+        return self._used
 
-    def _replay(self, captured: Captured, plan: Plan, output_rows: Many[int], adapters: Many[LoadedAdapter]) -> Tensor:
-        self._send(captured.staged, plan, output_rows, captured.extent)
-        LayerWaits(self._accelerator.compute, adapters).await_all()
+    def _replay(self, captured: Captured, plan: Plan, output_rows: Many[int], used: _Used) -> Tensor:
+        self._send(captured.staged, plan, output_rows, captured.extent, used.slots)
+        LayerWaits(self._accelerator.compute, used.awaited).await_all()
         return captured.graph.replay()[: len(output_rows)]
 
-    def _launch(self, plan: Plan, extent: Extent, output_rows: Many[int], adapters: Many[LoadedAdapter]) -> Tensor:
+    def _launch(self, plan: Plan, extent: Extent, output_rows: Many[int], used: _Used) -> Tensor:
         staged = self._buffers.stage(self._shape(extent, len(output_rows)))
-        self._send(staged, plan, output_rows, extent)
-        return self._decoder.forward(self._batch(staged.device, extent, adapters))
+        self._send(staged, plan, output_rows, extent, used.slots)
+        return self._decoder.forward(self._batch(staged.device, extent, used.awaited))
 
     def _capture(self, extent: Extent) -> Captured:
         staged, run = self._padded(extent)
@@ -102,7 +120,7 @@ class CudaPath:
     def _padded(self, extent: Extent) -> tuple[Staged, Callable[[], Tensor]]:
         """A step of nothing but padding: its integers, sent, and what a graph of this extent does with any others."""
         staged = self._buffers.stage(self._shape(extent))
-        self._send(staged, Plan([], []), [], extent)
+        self._send(staged, Plan([], []), [], extent, [])
 
         def run() -> Tensor:
             """All of its memory is taken within it, and so shared with the other graphs; so is where it leaves rows."""
@@ -130,14 +148,17 @@ class CudaPath:
             num_outputs=sequences if num_outputs is None else num_outputs,
         )
 
-    def _send(self, staged: Staged, plan: Plan, output_rows: Many[int], extent: Extent) -> None:
-        """The plan's integers to the device, padded to the extent that was staged."""
+    def _send(
+        self, staged: Staged, plan: Plan, output_rows: Many[int], extent: Extent, slots: list[int | None]
+    ) -> None:
+        """The plan's integers to the device, padded to the extent that was staged. slots: of the plan's chunks."""
         self._buffers.begin()
         num_rows, num_decode_rows = extent.num_rows, extent.num_decode_rows
-        self._filler.fill(plan, staged.host, output_rows, num_decode_rows)
-        if extent.with_adapters:
-            slots = row_slots(plan, num_rows, num_decode_rows)
-            fill_work(slots, self._slots.num_slots, lora_block_m(num_rows), staged.host)
+        same_rows = self._filler.fill(plan, staged.host, output_rows, num_decode_rows)
+        if extent.with_adapters and not (same_rows and slots == self._sent_slots):
+            of_rows = row_slots(plan, num_rows, num_decode_rows)
+            fill_work(of_rows, self._slots.num_slots, lora_block_m(num_rows), staged.host)
+        self._sent_slots = slots
         self._buffers.send(staged)
 
     def _batch(

@@ -82,6 +82,50 @@ def test_nothing_but_padding_sees_and_writes_nothing() -> None:
     assert fields.query_starts.tolist() == [0, 1, 2, 3, 3] and not fields.output_rows.any()
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_what_goes_on_from_the_last_step_is_what_a_plan_alone_gives(seed: int) -> None:
+    """Two graphs of one buffer. Sequences go on, grow, come, leave, change places, guess ahead and are preempted."""
+    rnd = random.Random(seed)
+    shapes = [StepShape(rows, rows, 12, 0, 0, rows) for rows in (4, 8)]
+    buffers = StepBuffers(InOrderAccelerator(), 1 << 14)
+    kept, staged = Filler(BLOCK_SIZE, 8, 12, 2), [buffers.stage(shape).host for shape in shapes]
+    running = [sequence([rnd.randrange(99) for _ in range(3)], [row]) for row in range(3)]
+    num_advanced = 0
+    for _ in range(120):
+        if rnd.random() < 0.1:
+            rnd.shuffle(running)
+        if rnd.random() < 0.1:
+            running[rnd.randrange(len(running))] = sequence([rnd.randrange(99)], [rnd.randrange(50)])
+        if rnd.random() < 0.1 and len(running) < 6:
+            running.append(sequence([rnd.randrange(99)] * 2, [rnd.randrange(50)]))
+        elif rnd.random() < 0.1 and len(running) > 1:
+            running.pop()
+        for each in running:
+            each.token_ids.append(rnd.randrange(99))
+            if len(each.token_ids) > 40:
+                del each.token_ids[2:]
+            if rnd.random() < 0.1:
+                each.block_table = [rnd.randrange(50)]
+            while len(each.block_table) * BLOCK_SIZE < len(each.token_ids) + 1:
+                each.block_table.append(rnd.randrange(50))
+        drafts = (7,) if rnd.random() < 0.1 and len(running) < 5 else ()
+        plan = Plan([decode(running[0], drafts), *map(decode, running[1:])], [])
+        if rnd.random() < 0.1:
+            plan = Plan(plan.decodes[1:], [])
+        num_rows = plan.num_tokens
+        graph = int(num_rows > 4 or rnd.random() < 0.1)
+        num_advanced += kept.fill(plan, staged[graph], range(num_rows), shapes[graph].num_rows)
+        alone = StepBuffers(InOrderAccelerator(), 1 << 14).stage(shapes[graph]).host
+        Filler(BLOCK_SIZE, 8, 12, 2).fill(plan, alone, range(num_rows), shapes[graph].num_rows)
+        for name in ("token_ids", "positions", "slots", "context_lens", "query_starts", "output_rows"):
+            assert getattr(staged[graph], name).tolist() == getattr(alone, name).tolist(), name
+        for row, context in enumerate(alone.context_lens):
+            num_blocks = -(-int(context) // BLOCK_SIZE)
+            ours, theirs = staged[graph].block_tables[row], alone.block_tables[row]
+            assert ours[:num_blocks].tolist() == theirs[:num_blocks].tolist()
+    assert num_advanced > 10
+
+
 def test_kept_block_tables_equal_those_copied_anew() -> None:
     """Sequences come, grow, are preempted (their table is replaced) and change rows."""
     rnd = random.Random(1)
