@@ -10,7 +10,8 @@ the bits of a row's delta are those of the row and its adapter, and of whether i
 which the batch's number of rows decides (`kernels.gpu.tuning.lora_block_m`). Only true ranks are read: an adapter costs
 its bytes. The gate and up projections' expand does the gated activation as well (`kernels.gpu.activation`), for all
 rows: their output, the widest of a layer, is then read once and never written. Weights are found through tables of
-addresses; where they lie is the caller's affair. The programs are `kernels.gpu.lora_kernels`.
+addresses; where they lie is the caller's affair. The programs are in `kernels.gpu.lora_kernels` and
+`lora_pairs`.
 """
 
 from __future__ import annotations
@@ -22,14 +23,8 @@ import torch
 from torch import Tensor
 
 from kernels.gpu.launch import Arguments, Launch, blocks_of, check_workspace, dot_precision
-from kernels.gpu.lora_kernels import (
-    activate_kernel,
-    activate_rows_kernel,
-    expand_kernel,
-    expand_rows_kernel,
-    resolve_kernel,
-    shrink_kernel,
-)
+from kernels.gpu.lora_kernels import activate_kernel, expand_kernel, resolve_kernel, shrink_kernel
+from kernels.gpu.lora_pairs import activate_rows_kernel, expand_rows_kernel
 from kernels.gpu.tuning import (
     ExpandBlocks,
     ShrinkBlocks,

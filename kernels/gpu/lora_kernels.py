@@ -1,4 +1,4 @@
-"""The programs of `kernels.gpu.lora`: shrink, expand, and expand with the gated activation after it.
+"""The programs of `kernels.gpu.lora`: lookup, shrink, expand, and expand with the gated activation after it.
 
 Every program belongs to one chunk of rows of one slot (`kernels.gpu.work_list`). Few rows make programs that move a few
 KiB, so what counts is how many reads wait for each other: a chunk's rank and addresses are found by its number, having
@@ -104,7 +104,7 @@ def shrink_kernel(
 
 
 @triton.jit
-def _b_block(b, r, rank, n, size):
+def b_block_of(b, r, rank, n, size):
     """[BLOCK_R, BLOCK_N] of B."""
     return tl.load(b + r[:, None] * size + n, mask=(r < rank)[:, None] & (n < size), other=0.0)
 
@@ -143,7 +143,7 @@ def _further_ranks(
     """delta with the ranks from BLOCK_R on."""
     for first_rank in range(BLOCK_R, rank, BLOCK_R):
         r = first_rank + tl.arange(0, BLOCK_R)
-        b_block = _b_block(b, r, rank, n, size)
+        b_block = b_block_of(b, r, rank, n, size)
         h = _shrunk(
             partials, projection, num_projections, place, inside, r, rank, num_rows,
             NUM_PARTS, MAX_RANK, BLOCK_M, BLOCK_R,
@@ -218,7 +218,7 @@ def expand_kernel(
     if rank <= BLOCK_R:
         for tile in tl.range(TILES, num_stages=STAGES):
             n = (stretch * TILES + tile) * BLOCK_N + tl.arange(0, BLOCK_N)
-            b_block = _b_block(b, r, rank, n, size)
+            b_block = b_block_of(b, r, rank, n, size)
             target = out + row[:, None] * out_stride + column + n
             base = tl.load(target, mask=inside[:, None] & (n < size), other=0.0)
             delta = _times_b(h, b_block, tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION)
@@ -227,7 +227,7 @@ def expand_kernel(
     else:
         for tile in range(TILES):
             n = (stretch * TILES + tile) * BLOCK_N + tl.arange(0, BLOCK_N)
-            b_block = _b_block(b, r, rank, n, size)
+            b_block = b_block_of(b, r, rank, n, size)
             target = out + row[:, None] * out_stride + column + n
             base = tl.load(target, mask=inside[:, None] & (n < size), other=0.0)
             delta = _times_b(h, b_block, tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION)
@@ -240,7 +240,7 @@ def expand_kernel(
 
 
 @triton.jit
-def _store_activated(target, gate, up, gate_scaling, up_scaling, gate_delta, up_delta, kept):
+def store_activated(target, gate, up, gate_scaling, up_scaling, gate_delta, up_delta, kept):
     """Both are rounded as if they were stored with their deltas."""
     dtype = target.dtype.element_ty
     gate = (gate.to(tl.float32) + gate_scaling * gate_delta).to(dtype).to(tl.float32)
@@ -297,8 +297,8 @@ def activate_kernel(
     if (gate_rank <= BLOCK_R) & (up_rank <= BLOCK_R):
         for tile in tl.range(TILES, num_stages=STAGES):
             n = (tl.program_id(1) * TILES + tile) * BLOCK_N + tl.arange(0, BLOCK_N)
-            gate_block = _b_block(gate_b, r, gate_rank, n, WIDTH)
-            up_block = _b_block(up_b, r, up_rank, n, WIDTH)
+            gate_block = b_block_of(gate_b, r, gate_rank, n, WIDTH)
+            up_block = b_block_of(up_b, r, up_rank, n, WIDTH)
             kept = inside[:, None] & (n < WIDTH)
             source = gate_up + row[:, None] * 2 * WIDTH + n
             gate = tl.load(source, mask=kept, other=0.0)
@@ -306,12 +306,12 @@ def activate_kernel(
             gate_delta = _times_b(gate_h, gate_block, tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION)
             up_delta = _times_b(up_h, up_block, tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION)
             target = out + row[:, None] * WIDTH + n
-            _store_activated(target, gate, up, gate_scaling, up_scaling, gate_delta, up_delta, kept)
+            store_activated(target, gate, up, gate_scaling, up_scaling, gate_delta, up_delta, kept)
     else:
         for tile in range(TILES):
             n = (tl.program_id(1) * TILES + tile) * BLOCK_N + tl.arange(0, BLOCK_N)
-            gate_block = _b_block(gate_b, r, gate_rank, n, WIDTH)
-            up_block = _b_block(up_b, r, up_rank, n, WIDTH)
+            gate_block = b_block_of(gate_b, r, gate_rank, n, WIDTH)
+            up_block = b_block_of(up_b, r, up_rank, n, WIDTH)
             kept = inside[:, None] & (n < WIDTH)
             source = gate_up + row[:, None] * 2 * WIDTH + n
             gate = tl.load(source, mask=kept, other=0.0)
@@ -327,158 +327,4 @@ def activate_kernel(
                 NUM_PARTS, MAX_RANK, BLOCK_M, BLOCK_R, PRECISION,
             )  # fmt: skip
             target = out + row[:, None] * WIDTH + n
-            _store_activated(target, gate, up, gate_scaling, up_scaling, gate_delta, up_delta, kept)
-
-
-@triton.jit
-def _two_rows(
-    b, rank, n, size, partials, projection, num_projections, place, last, num_rows,
-    NUM_PARTS: tl.constexpr, MAX_RANK: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
-    STAGES: tl.constexpr,
-):  # fmt: skip
-    """The deltas [BLOCK_N] of the rows at place and, where it is below last, after it."""
-    delta_0 = tl.zeros((BLOCK_N,), tl.float32)
-    delta_1 = tl.zeros((BLOCK_N,), tl.float32)
-    for first_rank in tl.range(0, rank, BLOCK_R, num_stages=STAGES):
-        r = first_rank + tl.arange(0, BLOCK_R)
-        b_block = _b_block(b, r, rank, n, size).to(tl.float32)
-        h_0 = tl.zeros((BLOCK_R,), tl.float32)
-        h_1 = tl.zeros((BLOCK_R,), tl.float32)
-        for part in tl.static_range(NUM_PARTS):
-            at = partials + ((part * num_projections + projection) * num_rows + place) * MAX_RANK + r
-            h_0 += tl.load(at, mask=r < rank, other=0.0)
-            h_1 += tl.load(at + MAX_RANK, mask=(r < rank) & (place + 1 + 0 * r < last), other=0.0)
-        delta_0 += tl.sum(h_0[:, None] * b_block, 0)
-        delta_1 += tl.sum(h_1[:, None] * b_block, 0)
-    return delta_0, delta_1
-
-
-@triton.jit(
-    do_not_specialize=["num_rows"],
-    do_not_specialize_on_alignment=["rows", "chunks", "b_table", "rank_table", "scaling_table"],
-)
-def expand_rows_kernel(
-    out,
-    out_stride,
-    rows,
-    chunks,
-    b_table,
-    rank_table,
-    scaling_table,
-    partials,
-    num_rows,
-    SIZE_0: tl.constexpr,
-    SIZE_1: tl.constexpr,
-    SIZE_2: tl.constexpr,
-    NUM_PARTS: tl.constexpr,
-    NUM_PROJECTIONS: tl.constexpr,
-    MAX_RANK: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    STAGES: tl.constexpr,
-):
-    """As `expand_kernel`, for chunks of one or two rows, which would leave matrix units idle: every thread asks for all
-    of its part of B at once."""
-    chunk = tl.program_id(0)
-    stretch = tl.program_id(1)
-    stretches_0: tl.constexpr = tl.cdiv(SIZE_0, BLOCK_N)
-    stretches_1: tl.constexpr = tl.cdiv(SIZE_1, BLOCK_N)
-    projection = 0
-    size = SIZE_0
-    column = 0  # of out, where the projection begins
-    if stretch >= stretches_0:
-        projection = 1
-        size = SIZE_1
-        column = SIZE_0
-        stretch -= stretches_0
-        if stretch >= stretches_1:
-            projection = 2
-            size = SIZE_2
-            column = SIZE_0 + SIZE_1
-            stretch -= stretches_1
-    entry = projection * tl.num_programs(0) + chunk
-    rank = tl.load(rank_table + entry)
-    b = tl.load(b_table + entry).to(tl.pointer_type(out.dtype.element_ty))
-    scaling = tl.load(scaling_table + entry)
-    first = tl.load(chunks + chunk * 3 + 1)
-    count = tl.load(chunks + chunk * 3 + 2)
-    if rank == 0:
-        return
-    b = tl.multiple_of(b, 16)
-    n = stretch * BLOCK_N + tl.arange(0, BLOCK_N)
-    last = first + count
-    inside = n < size
-    more = inside & (first + 1 + 0 * n < last)
-    target_0 = out + tl.load(rows + first).to(tl.int64) * out_stride + column + n
-    target_1 = out + tl.load(rows + last - 1).to(tl.int64) * out_stride + column + n
-    base_0 = tl.load(target_0, mask=inside, other=0.0)
-    base_1 = tl.load(target_1, mask=more, other=0.0)
-    delta_0, delta_1 = _two_rows(
-        b, rank, n, size, partials, projection, NUM_PROJECTIONS, first, last, num_rows,
-        NUM_PARTS, MAX_RANK, BLOCK_R, BLOCK_N, STAGES,
-    )  # fmt: skip
-    dtype = out.dtype.element_ty
-    tl.store(target_0, (base_0.to(tl.float32) + scaling * delta_0).to(dtype), mask=inside)
-    tl.store(target_1, (base_1.to(tl.float32) + scaling * delta_1).to(dtype), mask=more)
-
-
-@triton.jit(
-    do_not_specialize=["num_rows"],
-    do_not_specialize_on_alignment=["rows", "chunks", "b_table", "rank_table", "scaling_table"],
-)
-def activate_rows_kernel(
-    out,
-    gate_up,
-    rows,
-    chunks,
-    b_table,
-    rank_table,
-    scaling_table,
-    partials,
-    num_rows,
-    WIDTH: tl.constexpr,
-    NUM_PARTS: tl.constexpr,
-    MAX_RANK: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    STAGES: tl.constexpr,
-):
-    """As `activate_kernel`, for chunks of one or two rows."""
-    chunk = tl.program_id(0)
-    up_entry = tl.num_programs(0) + chunk
-    gate_rank = tl.load(rank_table + chunk)
-    up_rank = tl.load(rank_table + up_entry)
-    gate_b = tl.load(b_table + chunk).to(tl.pointer_type(out.dtype.element_ty))
-    up_b = tl.load(b_table + up_entry).to(tl.pointer_type(out.dtype.element_ty))
-    gate_scaling = tl.load(scaling_table + chunk)
-    up_scaling = tl.load(scaling_table + up_entry)
-    first = tl.load(chunks + chunk * 3 + 1)
-    count = tl.load(chunks + chunk * 3 + 2)
-    gate_b = tl.multiple_of(gate_b, 16)
-    up_b = tl.multiple_of(up_b, 16)
-    if count == 0:
-        return
-    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    last = first + count
-    inside = n < WIDTH
-    more = inside & (first + 1 + 0 * n < last)
-    row_0 = tl.load(rows + first).to(tl.int64)
-    row_1 = tl.load(rows + last - 1).to(tl.int64)
-    source_0 = gate_up + row_0 * 2 * WIDTH + n
-    source_1 = gate_up + row_1 * 2 * WIDTH + n
-    gate_0 = tl.load(source_0, mask=inside, other=0.0)
-    up_0 = tl.load(source_0 + WIDTH, mask=inside, other=0.0)
-    gate_1 = tl.load(source_1, mask=more, other=0.0)
-    up_1 = tl.load(source_1 + WIDTH, mask=more, other=0.0)
-    gate_delta_0, gate_delta_1 = _two_rows(
-        gate_b, gate_rank, n, WIDTH, partials, 0, 2, first, last, num_rows,
-        NUM_PARTS, MAX_RANK, BLOCK_R, BLOCK_N, STAGES,
-    )  # fmt: skip
-    up_delta_0, up_delta_1 = _two_rows(
-        up_b, up_rank, n, WIDTH, partials, 1, 2, first, last, num_rows,
-        NUM_PARTS, MAX_RANK, BLOCK_R, BLOCK_N, STAGES,
-    )  # fmt: skip
-    target_0 = out + row_0 * WIDTH + n
-    target_1 = out + row_1 * WIDTH + n
-    _store_activated(target_0, gate_0, up_0, gate_scaling, up_scaling, gate_delta_0, up_delta_0, inside)
-    _store_activated(target_1, gate_1, up_1, gate_scaling, up_scaling, gate_delta_1, up_delta_1, more)
+            store_activated(target, gate, up, gate_scaling, up_scaling, gate_delta, up_delta, kept)
