@@ -1,4 +1,4 @@
-"""Kernels compile for an H100 on a machine without one, at the targets' shapes, and keep what they compute in registers."""
+"""Kernels compile for an H100 on a machine without one, at the targets' shapes, and need no stack."""
 
 from __future__ import annotations
 
