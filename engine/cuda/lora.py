@@ -11,7 +11,7 @@ from torch import Tensor
 from engine.config import ModelConfig
 from engine.cuda.accelerator import Beside, Stream
 from engine.cuda.adapters import DeviceSlots, columns_of
-from engine.lora.layer import GROUPS, QKV, Group, LoadedAdapter
+from engine.lora.layer import GROUPS, QKV, Group
 from engine.transfers import Event
 from kernels.gpu.lora import Shrink, expand_, expand_and_silu_mul, workspace_elements
 from kernels.gpu.work_list import WorkList
@@ -60,12 +60,12 @@ class SlotDelta(NamedTuple):
 
 class LayerWaits:
     """What a step has to wait for: copies of its adapters that may still run (`engine.cuda.copies`). The computing
-    stream waits, the host does not."""
+    stream waits, the host does not. arrivals: of each adapter's layers; pending: those that have not come."""
 
-    def __init__(self, compute: Stream, adapters: Iterable[LoadedAdapter]) -> None:
-        pending = [a.arrivals for a in adapters if a.arrivals and not a.arrivals[-1].has_come]
+    def __init__(self, compute: Stream, arrivals: Iterable[Sequence[Event]]) -> None:
+        self.pending = [of_layers for of_layers in arrivals if of_layers and not of_layers[-1].has_come]
         self._compute = compute
-        self._by_layer: list[tuple[Event, ...]] = list(zip(*pending, strict=True))
+        self._by_layer: list[tuple[Event, ...]] = list(zip(*self.pending, strict=True))
 
     def await_layer(self, layer: int) -> None:
         """An arrival comes after those of the layers before it."""

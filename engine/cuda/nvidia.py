@@ -79,8 +79,8 @@ class CudaAccelerator:
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()
         with torch.cuda.stream(self._capturing):
-            self._begin_part()
             try:
+                self._begin_part()
                 output = run()
             except BaseException:
                 with contextlib.suppress(RuntimeError):  # that this capture failed, too

@@ -21,9 +21,9 @@ from engine.cuda.graphs import Captured, StepGraphs, StepLimits, extents_for
 from engine.cuda.lora import LayerWaits, SlotLora, lora_workspace
 from engine.cuda.metadata import Staged, StepBuffers, StepFields, StepShape, num_bytes_of
 from engine.device import AdapterIn
-from engine.lora.layer import LoadedAdapter
 from engine.models.decoder import Batch, Decoder
 from engine.sequence import Plan
+from engine.transfers import Event
 from kernels.gpu.query_tiles import max_tiles
 from kernels.gpu.tuning import lora_block_m
 from kernels.gpu.work_list import WorkList, max_chunks
@@ -32,13 +32,16 @@ FIRST_PART = 8  # of so many of a graph's layers
 
 
 class _Used(NamedTuple):
-    """slots: of a plan's chunks; adapters: in them, each once; num_changes: of the table when they were placed;
-    awaited: those whose copies may not have come."""
+    """slots: of a plan's chunks; num_changes: of the table when their adapters were placed; awaited: arrivals of those
+    that may not have come. No adapter: whose slot is taken by another must not be kept on the device."""
 
     slots: list[int | None]
-    adapters: list[LoadedAdapter]
     num_changes: int
-    awaited: list[LoadedAdapter]
+    awaited: list[Many[Event]]
+
+    @property
+    def has_adapters(self) -> bool:
+        return any(slot is not None for slot in self.slots)
 
 
 class CudaPath:
@@ -64,11 +67,12 @@ class CudaPath:
         self._filler = Filler(cache.block_size, limits.max_decode_rows, max_blocks, cache.queries_at_once)
         extents = extents_for(limits, has_adapters=slots.num_slots > 0)
         self._largest = extents[0]
-        num_bytes = max(_most_bytes(limits, max_blocks, slots.num_slots), num_bytes_of(self._shape(self._largest)))
+        of_graphs = (num_bytes_of(self._shape(extent)) for extent in extents)
+        num_bytes = max(_most_bytes(limits, max_blocks, slots.num_slots), *of_graphs)
         self._buffers = StepBuffers(accelerator, num_bytes)
         shape = self._largest.num_sequences, decoder.config.hidden_size
         self._hidden = torch.empty(shape, dtype=decoder.dtype, device=decoder.device)  # of whichever graph ran last
-        self._used = _Used([], [], -1, [])
+        self._used = _Used([], 0, [])
         self._sent_slots: list[int | None] = []
         self._graphs = StepGraphs(extents if use_graphs else [], self._capture)
 
@@ -76,12 +80,14 @@ class CudaPath:
         return range(len(plan.decodes))
 
     def forward(self, plan: Plan, output_rows: Many[int]) -> Tensor:
-        used = self._place(plan)
-        extent = extent_of(plan, with_adapters=bool(used.adapters))
+        self._place(plan)
+        extent = extent_of(plan, with_adapters=self._used.has_adapters)
+        waits = LayerWaits(self._accelerator.compute, self._used.awaited)
+        self._used = self._used._replace(awaited=waits.pending)
         graph = self._graphs.find(extent, len(output_rows))
         if graph is not None:
-            return self._replay(graph, plan, output_rows, used)
-        return self._launch(plan, extent, output_rows, used)
+            return self._replay(graph, plan, output_rows, waits)
+        return self._launch(plan, extent, output_rows, waits)
 
     def launch_largest(self) -> None:
         """What the largest graph holds, all of it padding, operation by operation."""
@@ -90,28 +96,25 @@ class CudaPath:
     def logits(self, hidden: Tensor) -> Tensor:
         return self._decoder.logits(hidden)
 
-    def _place(self, plan: Plan) -> _Used:
-        """The adapters of the plan, their slots' entries written: most often those of the last plan."""
+    def _place(self, plan: Plan) -> None:
+        """The entries of the plan's slots are written: most often there is nothing to do."""
         slots = [chunk.sequence.adapter_slot for chunk in plan.chunks]
-        if slots != self._used.slots or self._slots.num_changes != self._used.num_changes:
-            adapters = {slot: self._adapter_in(slot) for slot in set(slots) - {None} if slot is not None}
-            for slot, adapter in adapters.items():
-                self._slots.place(slot, adapter)
-            in_slots = list(adapters.values())
-            self._used = _Used(slots, in_slots, self._slots.num_changes, in_slots)
-        awaited = [a for a in self._used.awaited if a.arrivals and not a.arrivals[-1].has_come]
-        self._used = self._used._replace(awaited=awaited)
-        return self._used
+        if slots == self._used.slots and self._slots.num_changes == self._used.num_changes:
+            return
+        adapters = [(slot, self._adapter_in(slot)) for slot in set(slots) if slot is not None]
+        for slot, adapter in adapters:
+            self._slots.place(slot, adapter)
+        self._used = _Used(slots, self._slots.num_changes, [adapter.arrivals for _, adapter in adapters])
 
-    def _replay(self, captured: Captured, plan: Plan, output_rows: Many[int], used: _Used) -> Tensor:
-        self._send(captured.staged, plan, output_rows, captured.extent, used.slots)
-        LayerWaits(self._accelerator.compute, used.awaited).await_all()
+    def _replay(self, captured: Captured, plan: Plan, output_rows: Many[int], waits: LayerWaits) -> Tensor:
+        self._send(captured.staged, plan, output_rows, captured.extent)
+        waits.await_all()
         return captured.graph.replay()[: len(output_rows)]
 
-    def _launch(self, plan: Plan, extent: Extent, output_rows: Many[int], used: _Used) -> Tensor:
+    def _launch(self, plan: Plan, extent: Extent, output_rows: Many[int], waits: LayerWaits) -> Tensor:
         staged = self._buffers.stage(self._shape(extent, len(output_rows)))
-        self._send(staged, plan, output_rows, extent, used.slots)
-        return self._decoder.forward(self._batch(staged.device, extent, used.awaited))
+        self._send(staged, plan, output_rows, extent)
+        return self._decoder.forward(self._batch(staged.device, extent, waits))
 
     def _capture(self, extent: Extent) -> Captured:
         staged, run = self._padded(extent)
@@ -120,11 +123,13 @@ class CudaPath:
     def _padded(self, extent: Extent) -> tuple[Staged, Callable[[], Tensor]]:
         """A step of nothing but padding: its integers, sent, and what a graph of this extent does with any others."""
         staged = self._buffers.stage(self._shape(extent))
-        self._send(staged, Plan([], []), [], extent, [])
+        self._send(staged, Plan([], []), [], extent)
+
+        nothing = LayerWaits(self._accelerator.compute, [])
 
         def run() -> Tensor:
             """All of its memory is taken within it, and so shared with the other graphs; so is where it leaves rows."""
-            batch = self._batch(staged.device, extent, [], self._accelerator.beside)
+            batch = self._batch(staged.device, extent, nothing, self._accelerator.beside)
             hidden = self._decoder.forward(batch, before=self._cut)
             return self._hidden[: len(hidden)].copy_(hidden)
 
@@ -148,13 +153,12 @@ class CudaPath:
             num_outputs=sequences if num_outputs is None else num_outputs,
         )
 
-    def _send(
-        self, staged: Staged, plan: Plan, output_rows: Many[int], extent: Extent, slots: list[int | None]
-    ) -> None:
-        """The plan's integers to the device, padded to the extent that was staged. slots: of the plan's chunks."""
+    def _send(self, staged: Staged, plan: Plan, output_rows: Many[int], extent: Extent) -> None:
+        """The plan's integers to the device, padded to the extent that was staged."""
         self._buffers.begin()
         num_rows, num_decode_rows = extent.num_rows, extent.num_decode_rows
         same_rows = self._filler.fill(plan, staged.host, output_rows, num_decode_rows)
+        slots = self._used.slots
         if extent.with_adapters and not (same_rows and slots == self._sent_slots):
             of_rows = row_slots(plan, num_rows, num_decode_rows)
             fill_work(of_rows, self._slots.num_slots, lora_block_m(num_rows), staged.host)
@@ -162,10 +166,8 @@ class CudaPath:
         self._buffers.send(staged)
 
     def _batch(
-        self, fields: StepFields[Tensor], extent: Extent, adapters: Many[LoadedAdapter], beside: Beside | None = None
+        self, fields: StepFields[Tensor], extent: Extent, waits: LayerWaits, beside: Beside | None = None
     ) -> Batch:
-        """adapters: those to wait for on the way, layer by layer."""
-        waits = LayerWaits(self._accelerator.compute, adapters)
         lora = self._lora(fields, waits, beside) if extent.with_adapters else None
         return Batch(fields.token_ids, PagedAttention(self._cache, fields, extent), fields.output_rows, lora)
 

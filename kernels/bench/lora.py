@@ -22,13 +22,13 @@ from kernels.gpu.lora import (
     expand_launch,
     lora_reference,
     resolve_launch,
-    workspace_elements,
 )
 from kernels.gpu.tuning import ExpandBlocks, ShrinkBlocks, ShrinkSums, lora_block_m
 from kernels.gpu.work_list import build_work_list
 
 SCALING = 2.0
 GATE_UP = 2  # among the groups
+SMALLEST_SPLIT = 512
 
 
 class Adapters:
@@ -89,11 +89,10 @@ class LoraBatch:
         self.xs = [shape.randn(num_rows, width) for width, _ in shape.groups]
         self.outs = [shape.randn(num_rows, sum(sizes)) for _, sizes in shape.groups]
         self.activated = shape.randn(num_rows, shape.intermediate)
-        elements = max(
-            workspace_elements(num_rows, width, len(sizes), adapters.max_rank, shape.dtype, shape.device)
-            for width, sizes in shape.groups
-        )
-        self._workspace = torch.empty(2 * elements, dtype=torch.float32, device=shape.device)  # room for other splits
+        most_splits = -(-max(width for width, _ in shape.groups) // SMALLEST_SPLIT)  # that may be asked for
+        most_projections = max(len(sizes) for _, sizes in shape.groups)
+        elements = most_splits * most_projections * num_rows * adapters.max_rank
+        self._workspace = torch.empty(elements, dtype=torch.float32, device=shape.device)
 
     def shrink(self, layer: int, group: int, sums: ShrinkSums | None = None) -> Shrink:
         _, sizes = self.adapters.shape.groups[group]

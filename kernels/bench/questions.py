@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.bench.lora import GATE_UP, Adapters, LoraBatch
+from kernels.bench.lora import GATE_UP, SMALLEST_SPLIT, Adapters, LoraBatch
 from kernels.bench.paged import PagedBatch
 from kernels.bench.shapes import Shape
 from kernels.gpu.decode_attention import decode_launches
@@ -71,11 +71,12 @@ def _lora(shape: Shape) -> Iterator[Question]:
     """How sums are split is asked with decodes, whose answer serves prefills too; then what may differ between them."""
     adapters = Adapters(shape, [shape.ranks[0]] * shape.num_adapters)
     decodes = LoraBatch(adapters, torch.arange(shape.num_decodes, device=shape.device) % shape.num_adapters)
+    many = LoraBatch(adapters, torch.arange(4 * shape.num_decodes, device=shape.device) % shape.num_adapters)
     rows = torch.arange(4 * shape.prefill_rows, device=shape.device)
     prefills = LoraBatch(adapters, rows * shape.num_adapters // len(rows))
     for group in range(len(shape.groups)):
         yield _sums(decodes, group)
-        for batch in (decodes, prefills):
+        for batch in (decodes, many, prefills):
             yield _shrink(batch, group)
             yield _expand(batch, group)
 
@@ -84,7 +85,7 @@ def _sums(batch: LoraBatch, group: int) -> Question:
     shape = batch.adapters.shape
     in_features, _ = shape.groups[group]
     in_force = shrink_sums(in_features, shape.dtype, shape.device)
-    choices = {"split_length": (512, 1024, 2048), "block_k": (64, 128, 256)}
+    choices = {"split_length": (SMALLEST_SPLIT, 1024, 2048), "block_k": (64, 128, 256)}
     launches = _of_layers(batch, group, lambda sizes: {"sums": in_force._replace(**sizes)})
     return Question(shrink_sums_key(in_features, shape.dtype), choices, launches, batch.result(group))
 

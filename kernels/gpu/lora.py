@@ -131,21 +131,14 @@ def lora_reference(
 def workspace_elements(
     num_rows: int, in_features: int, num_projections: int, max_rank: int, dtype: torch.dtype, device: torch.device
 ) -> int:
-    """fp32 elements that the partial sums of a `Shrink` need."""
-    sums = shrink_sums(in_features, dtype, device)
-    at_once = _splits_at_once(num_rows, in_features, num_projections, sums)
-    return blocks_of(in_features, at_once * sums.split_length) * num_projections * num_rows * max_rank
-
-
-def _splits_at_once(num_rows: int, in_features: int, num_projections: int, sums: ShrinkSums) -> int:
-    """All where there are programs enough without splits: their sums then never leave registers."""
-    num_splits = blocks_of(in_features, sums.split_length)
-    return num_splits if num_rows // lora_block_m(num_rows) * num_projections >= ENOUGH_PROGRAMS else 1
+    """fp32 elements that the sums of a `Shrink` need at the most."""
+    num_splits = blocks_of(in_features, shrink_sums(in_features, dtype, device).split_length)
+    return num_splits * num_projections * num_rows * max_rank
 
 
 class Shrink(NamedTuple):
-    """x [N, in] times the A's of one group of projections, table [P, C]. sums: how x's width is split; splits_at_once:
-    that one program sums, which changes no bit."""
+    """x [N, in] times the A's of one group of projections, table [P, C]. sums: how x's width is split; all_at_once: one
+    program sums all splits, which changes no bit."""
 
     x: Tensor
     table: ChunkTable
@@ -153,7 +146,7 @@ class Shrink(NamedTuple):
     work: WorkList
     workspace: Tensor
     sums: ShrinkSums
-    splits_at_once: int
+    all_at_once: bool
 
     @classmethod
     def of(
@@ -164,24 +157,29 @@ class Shrink(NamedTuple):
         work: WorkList,
         workspace: Tensor,
         sums: ShrinkSums | None = None,
-        splits_at_once: int = 0,
+        all_at_once: bool | None = None,
     ) -> Shrink:
         """x [N, in], elements of a row contiguous (bf16, fp16 or fp32); table: [P, C], P <= 3, of work's chunks;
         max_rank: no rank of the engine is larger; work: of the N rows; workspace: fp32, at least `workspace_elements`,
-        with any contents. sums, splits_at_once: others than the device's. Raises ValueError when the workspace is too
+        with any contents. sums, all_at_once: others than the device's. Raises ValueError when the workspace is too
         small.
         """
         num_rows, in_features = x.shape
         sums = sums or shrink_sums(in_features, x.dtype, x.device)
-        at_once = splits_at_once or _splits_at_once(num_rows, in_features, len(table.ranks), sums)
-        shrink = cls(x, table, max_rank, work, workspace, sums, at_once)
+        if all_at_once is None:  # where there are programs enough without splits: their sums never leave registers
+            all_at_once = num_rows // lora_block_m(num_rows) * len(table.ranks) >= ENOUGH_PROGRAMS
+        shrink = cls(x, table, max_rank, work, workspace, sums, all_at_once)
         check_workspace(workspace, shrink.num_parts * len(table.ranks) * num_rows * max_rank)
         return shrink
 
     @property
     def num_parts(self) -> int:
         """Sums of each row that expand adds."""
-        return blocks_of(self.x.shape[1], self.splits_at_once * self.sums.split_length)
+        return 1 if self.all_at_once else self._num_splits
+
+    @property
+    def _num_splits(self) -> int:
+        return blocks_of(self.x.shape[1], self.sums.split_length)
 
     def launch(self, blocks: ShrinkBlocks | None = None) -> Launch:
         """blocks: others than the device's."""
@@ -195,7 +193,7 @@ class Shrink(NamedTuple):
             "in_features": in_features,
             "BLOCK_M": max(self.work.block_m, MIN_ROWS),
             "SPLIT_LENGTH": self.sums.split_length,
-            "SPLITS_AT_ONCE": self.splits_at_once,
+            "SPLITS_AT_ONCE": self._num_splits if self.all_at_once else 1,
             "BLOCK_K": self.sums.block_k,
             "BLOCK_R": blocks.block_r,
             "PRECISION": dot_precision(self.x.dtype),

@@ -104,6 +104,28 @@ def shrink_kernel(
 
 
 @triton.jit
+def projection_of(stretch, SIZE_0: tl.constexpr, SIZE_1: tl.constexpr, SIZE_2: tl.constexpr, WIDTH: tl.constexpr):
+    """To which projection of a group a stretch of WIDTH columns belongs: it, its size, where it begins in out, and the
+    stretch's number within it."""
+    stretches_0: tl.constexpr = tl.cdiv(SIZE_0, WIDTH)
+    stretches_1: tl.constexpr = tl.cdiv(SIZE_1, WIDTH)
+    projection = 0
+    size = SIZE_0
+    column = 0
+    if stretch >= stretches_0:
+        projection = 1
+        size = SIZE_1
+        column = SIZE_0
+        stretch -= stretches_0
+        if stretch >= stretches_1:
+            projection = 2
+            size = SIZE_2
+            column = SIZE_0 + SIZE_1
+            stretch -= stretches_1
+    return projection, size, column, stretch
+
+
+@triton.jit
 def b_block_of(b, r, rank, n, size):
     """[BLOCK_R, BLOCK_N] of B."""
     return tl.load(b + r[:, None] * size + n, mask=(r < rank)[:, None] & (n < size), other=0.0)
@@ -152,6 +174,25 @@ def _further_ranks(
     return delta
 
 
+@triton.jit
+def _expand_tile(
+    target, n, size, b, rank, scaling, h, r, partials, projection, place, inside, num_rows,
+    NUM_PROJECTIONS: tl.constexpr, NUM_PARTS: tl.constexpr, MAX_RANK: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, FURTHER: tl.constexpr,
+):  # fmt: skip
+    """Columns n of one projection. FURTHER: of all ranks, not only of the first BLOCK_R, whose sums are h."""
+    b_block = b_block_of(b, r, rank, n, size)
+    base = tl.load(target, mask=inside[:, None] & (n < size), other=0.0)
+    delta = _times_b(h, b_block, tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION)
+    if FURTHER:
+        delta = _further_ranks(
+            delta, b, rank, n, size, partials, projection, NUM_PROJECTIONS, place, inside, num_rows,
+            NUM_PARTS, MAX_RANK, BLOCK_M, BLOCK_R, PRECISION,
+        )  # fmt: skip
+    result = base.to(tl.float32) + scaling * delta
+    tl.store(target, result.to(target.dtype.element_ty), mask=inside[:, None] & (n < size))
+
+
 @triton.jit(
     do_not_specialize=["num_rows"],
     do_not_specialize_on_alignment=["rows", "chunks", "b_table", "rank_table", "scaling_table"],
@@ -182,22 +223,7 @@ def expand_kernel(
     """Of one chunk, TILES times BLOCK_N columns of one projection: the partial sums' sum times B, scaled, added to
     out."""
     chunk = tl.program_id(0)
-    stretch = tl.program_id(1)
-    stretches_0: tl.constexpr = tl.cdiv(SIZE_0, BLOCK_N * TILES)
-    stretches_1: tl.constexpr = tl.cdiv(SIZE_1, BLOCK_N * TILES)
-    projection = 0
-    size = SIZE_0
-    column = 0  # of out, where the projection begins
-    if stretch >= stretches_0:
-        projection = 1
-        size = SIZE_1
-        column = SIZE_0
-        stretch -= stretches_0
-        if stretch >= stretches_1:
-            projection = 2
-            size = SIZE_2
-            column = SIZE_0 + SIZE_1
-            stretch -= stretches_1
+    projection, size, column, stretch = projection_of(tl.program_id(1), SIZE_0, SIZE_1, SIZE_2, BLOCK_N * TILES)
     entry = projection * tl.num_programs(0) + chunk
     rank = tl.load(rank_table + entry)
     b = tl.load(b_table + entry).to(tl.pointer_type(out.dtype.element_ty))
@@ -218,25 +244,19 @@ def expand_kernel(
     if rank <= BLOCK_R:
         for tile in tl.range(TILES, num_stages=STAGES):
             n = (stretch * TILES + tile) * BLOCK_N + tl.arange(0, BLOCK_N)
-            b_block = b_block_of(b, r, rank, n, size)
-            target = out + row[:, None] * out_stride + column + n
-            base = tl.load(target, mask=inside[:, None] & (n < size), other=0.0)
-            delta = _times_b(h, b_block, tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION)
-            result = base.to(tl.float32) + scaling * delta
-            tl.store(target, result.to(out.dtype.element_ty), mask=inside[:, None] & (n < size))
+            _expand_tile(
+                out + row[:, None] * out_stride + column + n, n, size, b, rank, scaling, h, r, partials, projection,
+                place, inside, num_rows, NUM_PROJECTIONS, NUM_PARTS, MAX_RANK, BLOCK_M, BLOCK_R, BLOCK_N, PRECISION,
+                FURTHER=False,
+            )  # fmt: skip
     else:
         for tile in range(TILES):
             n = (stretch * TILES + tile) * BLOCK_N + tl.arange(0, BLOCK_N)
-            b_block = b_block_of(b, r, rank, n, size)
-            target = out + row[:, None] * out_stride + column + n
-            base = tl.load(target, mask=inside[:, None] & (n < size), other=0.0)
-            delta = _times_b(h, b_block, tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION)
-            delta = _further_ranks(
-                delta, b, rank, n, size, partials, projection, NUM_PROJECTIONS, place, inside, num_rows,
-                NUM_PARTS, MAX_RANK, BLOCK_M, BLOCK_R, PRECISION,
+            _expand_tile(
+                out + row[:, None] * out_stride + column + n, n, size, b, rank, scaling, h, r, partials, projection,
+                place, inside, num_rows, NUM_PROJECTIONS, NUM_PARTS, MAX_RANK, BLOCK_M, BLOCK_R, BLOCK_N, PRECISION,
+                FURTHER=True,
             )  # fmt: skip
-            result = base.to(tl.float32) + scaling * delta
-            tl.store(target, result.to(out.dtype.element_ty), mask=inside[:, None] & (n < size))
 
 
 @triton.jit
@@ -246,6 +266,36 @@ def store_activated(target, gate, up, gate_scaling, up_scaling, gate_delta, up_d
     gate = (gate.to(tl.float32) + gate_scaling * gate_delta).to(dtype).to(tl.float32)
     up = (up.to(tl.float32) + up_scaling * up_delta).to(dtype).to(tl.float32)
     tl.store(target, (gate / (1.0 + tl.exp(-gate)) * up).to(dtype), mask=kept)
+
+
+@triton.jit
+def _activate_tile(
+    out, gate_up, n, row, inside, place, r, gate_b, up_b, gate_rank, up_rank, gate_scaling, up_scaling, gate_h, up_h,
+    partials, num_rows,
+    WIDTH: tl.constexpr, NUM_PARTS: tl.constexpr, MAX_RANK: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, FURTHER: tl.constexpr,
+):  # fmt: skip
+    """Columns n of both projections. FURTHER: as of `_expand_tile`."""
+    gate_block = b_block_of(gate_b, r, gate_rank, n, WIDTH)
+    up_block = b_block_of(up_b, r, up_rank, n, WIDTH)
+    kept = inside[:, None] & (n < WIDTH)
+    source = gate_up + row[:, None] * 2 * WIDTH + n
+    gate = tl.load(source, mask=kept, other=0.0)
+    up = tl.load(source + WIDTH, mask=kept, other=0.0)
+    gate_delta = _times_b(gate_h, gate_block, tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION)
+    if FURTHER:
+        gate_delta = _further_ranks(
+            gate_delta, gate_b, gate_rank, n, WIDTH, partials, 0, 2, place, inside, num_rows,
+            NUM_PARTS, MAX_RANK, BLOCK_M, BLOCK_R, PRECISION,
+        )  # fmt: skip
+    up_delta = _times_b(up_h, up_block, tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION)
+    if FURTHER:
+        up_delta = _further_ranks(
+            up_delta, up_b, up_rank, n, WIDTH, partials, 1, 2, place, inside, num_rows,
+            NUM_PARTS, MAX_RANK, BLOCK_M, BLOCK_R, PRECISION,
+        )  # fmt: skip
+    target = out + row[:, None] * WIDTH + n
+    store_activated(target, gate, up, gate_scaling, up_scaling, gate_delta, up_delta, kept)
 
 
 @triton.jit(
@@ -297,34 +347,16 @@ def activate_kernel(
     if (gate_rank <= BLOCK_R) & (up_rank <= BLOCK_R):
         for tile in tl.range(TILES, num_stages=STAGES):
             n = (tl.program_id(1) * TILES + tile) * BLOCK_N + tl.arange(0, BLOCK_N)
-            gate_block = b_block_of(gate_b, r, gate_rank, n, WIDTH)
-            up_block = b_block_of(up_b, r, up_rank, n, WIDTH)
-            kept = inside[:, None] & (n < WIDTH)
-            source = gate_up + row[:, None] * 2 * WIDTH + n
-            gate = tl.load(source, mask=kept, other=0.0)
-            up = tl.load(source + WIDTH, mask=kept, other=0.0)
-            gate_delta = _times_b(gate_h, gate_block, tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION)
-            up_delta = _times_b(up_h, up_block, tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION)
-            target = out + row[:, None] * WIDTH + n
-            store_activated(target, gate, up, gate_scaling, up_scaling, gate_delta, up_delta, kept)
+            _activate_tile(
+                out, gate_up, n, row, inside, place, r,
+                gate_b, up_b, gate_rank, up_rank, gate_scaling, up_scaling, gate_h, up_h, partials, num_rows,
+                WIDTH, NUM_PARTS, MAX_RANK, BLOCK_M, BLOCK_R, BLOCK_N, PRECISION, FURTHER=False,
+            )  # fmt: skip
     else:
         for tile in range(TILES):
             n = (tl.program_id(1) * TILES + tile) * BLOCK_N + tl.arange(0, BLOCK_N)
-            gate_block = b_block_of(gate_b, r, gate_rank, n, WIDTH)
-            up_block = b_block_of(up_b, r, up_rank, n, WIDTH)
-            kept = inside[:, None] & (n < WIDTH)
-            source = gate_up + row[:, None] * 2 * WIDTH + n
-            gate = tl.load(source, mask=kept, other=0.0)
-            up = tl.load(source + WIDTH, mask=kept, other=0.0)
-            gate_delta = _times_b(gate_h, gate_block, tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION)
-            gate_delta = _further_ranks(
-                gate_delta, gate_b, gate_rank, n, WIDTH, partials, 0, 2, place, inside, num_rows,
-                NUM_PARTS, MAX_RANK, BLOCK_M, BLOCK_R, PRECISION,
+            _activate_tile(
+                out, gate_up, n, row, inside, place, r,
+                gate_b, up_b, gate_rank, up_rank, gate_scaling, up_scaling, gate_h, up_h, partials, num_rows,
+                WIDTH, NUM_PARTS, MAX_RANK, BLOCK_M, BLOCK_R, BLOCK_N, PRECISION, FURTHER=True,
             )  # fmt: skip
-            up_delta = _times_b(up_h, up_block, tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION)
-            up_delta = _further_ranks(
-                up_delta, up_b, up_rank, n, WIDTH, partials, 1, 2, place, inside, num_rows,
-                NUM_PARTS, MAX_RANK, BLOCK_M, BLOCK_R, PRECISION,
-            )  # fmt: skip
-            target = out + row[:, None] * WIDTH + n
-            store_activated(target, gate, up, gate_scaling, up_scaling, gate_delta, up_delta, kept)

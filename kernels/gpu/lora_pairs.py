@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.gpu.lora_kernels import b_block_of, store_activated
+from kernels.gpu.lora_kernels import b_block_of, projection_of, store_activated
 
 
 @triton.jit
@@ -63,22 +63,7 @@ def expand_rows_kernel(
     """As `expand_kernel`, for chunks of one or two rows, which would leave matrix units idle: every thread asks for all
     of its part of B at once."""
     chunk = tl.program_id(0)
-    stretch = tl.program_id(1)
-    stretches_0: tl.constexpr = tl.cdiv(SIZE_0, BLOCK_N)
-    stretches_1: tl.constexpr = tl.cdiv(SIZE_1, BLOCK_N)
-    projection = 0
-    size = SIZE_0
-    column = 0  # of out, where the projection begins
-    if stretch >= stretches_0:
-        projection = 1
-        size = SIZE_1
-        column = SIZE_0
-        stretch -= stretches_0
-        if stretch >= stretches_1:
-            projection = 2
-            size = SIZE_2
-            column = SIZE_0 + SIZE_1
-            stretch -= stretches_1
+    projection, size, column, stretch = projection_of(tl.program_id(1), SIZE_0, SIZE_1, SIZE_2, BLOCK_N)
     entry = projection * tl.num_programs(0) + chunk
     rank = tl.load(rank_table + entry)
     b = tl.load(b_table + entry).to(tl.pointer_type(out.dtype.element_ty))

@@ -2,7 +2,7 @@
 
 The table is `blocks.json`, which `python -m kernels.tune` rewrites on a GPU: {device: {kernel, shape, dtype: fields}}.
 Nothing here depends on a batch's contents. What shapes a sum (`ShrinkSums`, the splits of decodes) does not depend on
-the batch's size either, so bits do not.
+the batch's size either, but for `lora_block_m`: chunks of pairs of rows are summed in an order of their own.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ Semantics:
     chunks = (slot, first place in `rows`, count) for each slot's rows cut every block_m, in the order of the slots,
              then for the rows without an adapter, whose slot is -1; (0, 0, 0) beyond the last one
 
-It is built on the device, without the host knowing its length: there are as many chunks as the worst case needs
-(`max_chunks`), and kernels skip those of count 0. Knows nothing of weights.
+An engine makes it on the host, with a step's other integers (`engine.cuda.fill`); `build_work_list` makes it on the
+device, whose host does not know how long it is: there are as many chunks as the worst case needs (`max_chunks`), and
+kernels skip those of count 0. Knows nothing of weights.
 """
 
 from __future__ import annotations

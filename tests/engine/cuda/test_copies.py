@@ -57,7 +57,7 @@ def test_a_step_waits_layer_by_layer_for_the_adapters_it_uses_alone(accelerator:
     for event in there.arrivals:
         event.synchronize()
     del accelerator.journal[:]
-    waits = LayerWaits(accelerator.compute, [there, coming])
+    waits = LayerWaits(accelerator.compute, [there.arrivals, coming.arrivals])
     for layer in range(NUM_LAYERS):
         waits.await_layer(layer)
     numbers = [accelerator.events.index(event) for event in coming.arrivals]  # type: ignore[arg-type]
@@ -68,10 +68,10 @@ def test_a_step_waits_layer_by_layer_for_the_adapters_it_uses_alone(accelerator:
 def test_a_graph_waits_for_the_last_layer_and_then_for_nothing_more(accelerator: RecordingAccelerator) -> None:
     coming = SideCopies(accelerator, NUM_LAYERS).to_device(everywhere("coming", 2))
     del accelerator.journal[:]
-    LayerWaits(accelerator.compute, [coming]).await_all()
+    LayerWaits(accelerator.compute, [coming.arrivals]).await_all()
     assert accelerator.journal == [Entry("compute", "wait", NUM_LAYERS - 1)]
     coming.arrivals[-1].synchronize()
-    LayerWaits(accelerator.compute, [coming, LoadedAdapter("base", {}, 0)]).await_all()
+    LayerWaits(accelerator.compute, [coming.arrivals, LoadedAdapter("base", {}, 0).arrivals]).await_all()
     assert len(accelerator.journal) == 1
 
 

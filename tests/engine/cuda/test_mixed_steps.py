@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 
 import msgspec
@@ -11,6 +13,8 @@ import torch
 from engine.bench.shape.rig import Rig, decode_plan, rig_config
 from engine.bench.shape.sizes import DRY, SHAPES
 from engine.bench.shape.weights import RandomAdapters
+from engine.cuda.graphs import StepLimits, extents_for
+from engine.cuda.path import CudaPath
 from engine.sequence import Chunk, Plan, Sequence
 from tests.engine.cuda.recording import CountingCudaAccelerator, RecordingAccelerator
 
@@ -70,6 +74,59 @@ def test_a_replayed_step_gives_what_the_launched_one_gives(
     assert from_graph and not also_from_graph
     torch.testing.assert_close(replayed, launched[: len(last_rows)], rtol=1e-4, atol=1e-4)
     steps.rig.end([chunk.sequence for chunk in plan.chunks])
+
+
+def test_steps_that_go_on_from_each_other_give_what_launched_ones_give(steps: Steps) -> None:
+    """Tokens, blocks' borders and adapters that change from one replay to the next, with nothing between them."""
+    decodes = [steps.decoding([1, 2, 3], "0"), steps.decoding(list(range(14)), "1"), steps.decoding([9])]
+    slots = [sequence.adapter_slot for sequence in decodes]
+    replayed = []
+    for step in range(4):
+        for sequence, slot in zip(decodes, slots if step < 2 else [*slots[1:], slots[0]], strict=True):
+            sequence.adapter_slot = slot
+        plan = Plan([Chunk(each, each.num_computed, 1) for each in decodes], [])
+        logits, from_graph = steps.logits(plan, [0, 1, 2])
+        assert from_graph
+        replayed.append((plan, [each.adapter_slot for each in decodes], logits))
+        for sequence in decodes:
+            sequence.num_computed += 1
+            sequence.token_ids.append(5 + step)
+    for plan, of_step, logits in replayed:
+        for sequence, slot in zip(decodes, of_step, strict=True):
+            sequence.adapter_slot = slot
+        launched, from_graph = steps.logits(plan, [0, 1, 2] * 4)
+        assert not from_graph
+        torch.testing.assert_close(logits, launched[:3], rtol=1e-4, atol=1e-4)
+    for sequence, slot in zip(decodes, slots, strict=True):
+        sequence.adapter_slot = slot
+    steps.rig.end(decodes)
+
+
+def test_an_adapter_that_left_its_slot_is_not_kept_on_the_device_by_the_last_step() -> None:
+    steps = Steps()
+    sequence = steps.decoding([1, 2, 3], "0")
+    slot = sequence.adapter_slot
+    assert slot is not None
+    steps.logits(decode_plan([sequence]), [0])
+    weights = weakref.ref(steps.rig.pool.adapter(slot).weights)
+    steps.rig.end([sequence])
+    assert steps.rig.pool.unload("0")
+    gc.collect()
+    assert weights() is None
+    steps.rig.pool.close()
+
+
+def test_the_buffer_holds_the_integers_of_every_graph(steps: Steps) -> None:
+    """Also where fewer rows make more chunks than more of them do, which are larger."""
+    path = steps.rig.path
+    assert isinstance(path, CudaPath)
+    for max_rows in (66, 81, 257, 520):
+        limits = StepLimits(max_rows, min(64, max_rows), 64, min(128, max_rows), 64)
+        made = CudaPath(
+            steps.accelerator, path._decoder, path._cache, path._slots, path._adapter_in, limits, use_graphs=False
+        )
+        for extent in extents_for(limits, has_adapters=True):
+            made._buffers.stage(made._shape(extent))
 
 
 def test_prompts_alone_are_replayed_up_to_the_rows_of_the_largest_graph(steps: Steps) -> None:

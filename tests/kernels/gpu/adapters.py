@@ -48,20 +48,20 @@ class Adapters:
                 tables.ranks[0, p, slot], tables.scalings[0, p, slot] = rank, scaling
         self.table = tables
 
-    def shrink(self, x: Tensor, slots: Tensor, block_m: int = 16, splits_at_once: int = 0) -> Shrink:
+    def shrink(self, x: Tensor, slots: Tensor, block_m: int = 16, all_at_once: bool | None = None) -> Shrink:
         """Computed, in a workspace that was nothing but NaN."""
         work = build_work_list(slots, len(self.weights), block_m)
         shape = len(x), self.in_features, len(self.sizes), self.max_rank
         workspace = poisoned(workspace_elements(*shape, self.dtype, DEVICE))
         table = self.chunk_table(work)
-        shrink = Shrink.of(x, table, self.max_rank, work, workspace, splits_at_once=splits_at_once)
+        shrink = Shrink.of(x, table, self.max_rank, work, workspace, all_at_once=all_at_once)
         shrink.launch().run()
         return shrink
 
-    def add(self, out: Tensor, x: Tensor, slots: Tensor, block_m: int = 16, splits_at_once: int = 0) -> Tensor:
+    def add(self, out: Tensor, x: Tensor, slots: Tensor, block_m: int = 16, all_at_once: bool | None = None) -> Tensor:
         """By the kernels -> the new out."""
         out = out.clone()
-        expand_(out, self.sizes, self.shrink(x, slots, block_m, splits_at_once))
+        expand_(out, self.sizes, self.shrink(x, slots, block_m, all_at_once))
         return out
 
     def chunk_table(self, work: WorkList) -> ChunkTable:

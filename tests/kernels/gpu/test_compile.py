@@ -1,4 +1,5 @@
-"""Kernels compile for an H100 on a machine without one, at the targets' shapes, and need no stack."""
+"""Kernels compile for an H100 on a machine without one, at the targets' shapes, and spill nothing unless that was
+measured to be faster."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from kernels.targets import TARGETS, launches
 HEADER = "| kernel | warps | stages | registers | stack bytes | shared KiB |"
 H100_SHARED_KIB = 227
 FEW_BYTES = 8  # of stack: Triton 3.6 puts two registers of one kernel there, 3.9 none
-MEASURED_BYTES = 512  # where sizes of blocks were measured to be the fastest, though they spill
+SPILLED_BYTES = (
+    512  # by expands and prefill attention of the model whose sizes of blocks were measured to be the fastest
+)
 # Texts in the names of what CI compiles: every kernel once in fp16, with a window and norms of heads; the two that need
 # most registers in bf16, without.
 ONCE = ["q, k, v", "norm", "rope", "attention", "silu", "sample", "penalties"]
@@ -48,5 +51,6 @@ def test_every_kernel_compiles_and_does_not_spill(full: bool, tmp_path: Path) ->
     assert [row[0] for row in rows] == labels
     for name, _, _, registers, stack_bytes, shared_kib in rows:
         assert int(registers) <= 255, name
-        assert int(stack_bytes) <= (MEASURED_BYTES if name.startswith("8B") else FEW_BYTES), name
+        measured = name.startswith("8B") and ("expand" in name or "prefill attention" in name)
+        assert int(stack_bytes) <= (SPILLED_BYTES if measured else FEW_BYTES), name
         assert int(shared_kib) <= H100_SHARED_KIB, name

@@ -1,4 +1,5 @@
-"""The bits of a row's delta are those of the row and its adapter: neighbors, their order, their faults change none."""
+"""The bits of a row's delta are those of the row, its adapter and the kind of chunks: neighbors, their order and their
+faults change none."""
 
 from __future__ import annotations
 
@@ -40,8 +41,11 @@ def test_more_neighbors_and_chunks_of_32_instead_of_16_give_the_same_bits(dtype:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_splits_that_one_program_sums_give_the_same_bits(dtype: torch.dtype) -> None:
-    adapters, x, out, slots = batch(40, dtype)
-    assert torch.equal(adapters.add(out, x, slots, splits_at_once=2), adapters.add(out, x, slots, splits_at_once=1))
+    """Three of them, the last one short."""
+    adapters = Adapters(mixed_ranks(NUM_SLOTS, 1, highest=16), 2104, (24,), dtype)
+    x, out, slots = randn(20, 2104, dtype=dtype), randn(20, 24, dtype=dtype), slots_of("uniform", 20, NUM_SLOTS)
+    apart, together = (adapters.add(out, x, slots, all_at_once=together) for together in (False, True))
+    assert torch.equal(apart, together)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
