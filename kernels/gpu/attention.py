@@ -25,8 +25,7 @@ __all__ = ["PagedContexts", "paged_attention_", "paged_attention_reference", "wo
 
 
 def paged_attention_reference(q: Tensor, cache: Tensor, contexts: PagedContexts, window: int | None = None) -> Tensor:
-    """By the definition, one query at a time, in fp32; as
-    `paged_attention_` into zeros. Returns [N, H * D]."""
+    """By the definition, one query at a time, in fp32; as `paged_attention_` into zeros. Returns [N, H * D]."""
     out = torch.zeros_like(q)
     starts = contexts.query_starts.tolist()
     for b, length in enumerate(contexts.context_lens.tolist()):

@@ -144,7 +144,7 @@ async def test_a_chart_of_costs_says_why_it_is_empty(
         await watched.page.route("**/v1/organization/prices?*", always)
         await watched.open(path)
         await expect(empty).to_have_text("These requests cost nothing")
-        await watched.page.unroute("**/v1/organization/prices?*")
+        await watched.page.unroute_all(behavior="wait")  # one may be answered just now
 
 
 async def test_settings_are_kept_and_a_tenant_ends(visit: Visit, browser_house: BrowserHouse) -> None:
