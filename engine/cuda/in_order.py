@@ -36,14 +36,17 @@ class InOrderStream:
 
 
 class Rerun:
-    """A graph that is computed anew, its output in the same place each time, as a captured one's is."""
+    """A graph that is computed anew, its output in the same place each time, as a captured one's is. Nothing is
+    computed before the first time."""
 
     def __init__(self, run: Callable[[], Tensor]) -> None:
         self._run = run
-        self._output = run()
+        self._output: Tensor | None = None
 
     def replay(self) -> Tensor:
-        return self._output.copy_(self._run())
+        output = self._run()
+        self._output = output if self._output is None else self._output.copy_(output)
+        return self._output
 
 
 class InOrderAccelerator:
