@@ -1,13 +1,17 @@
-"""The stepping thread: commands in, schedule, run, commit, outputs out. It knows no gateways and no sockets."""
+"""The stepping thread: commands in, schedule, launch, commit, outputs out. It knows no gateways and no sockets.
+
+Where the runner can, one step ahead: while the device computes a step the next one is planned and launched behind it,
+and only then is the first one's result waited for. What the host does between two steps costs the device nothing. The
+next step is not planned before the device is halfway through, so that who arrives in time is part of it.
+"""
 
 from __future__ import annotations
 
 import logging
 import secrets
 import time
-from collections.abc import Callable
 from collections.abc import Sequence as Many
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from engine.compilations import Compilations
 from engine.faults import is_device_lost
@@ -35,11 +39,32 @@ IDLE_WAIT_S = 0.5
 STATS_INTERVAL_S = 0.2
 
 
-class Runner(Protocol):
-    """Computes plans; `ModelRunner`, or a test's stand-in."""
+class Step(Protocol):
+    """A plan that is being computed."""
 
-    def run(self, plan: Plan, meanwhile: Callable[[], None]) -> Many[ChunkResult]:
-        """meanwhile: what may be done while a device computes; called once, or not at all."""
+    def await_half(self) -> None:
+        """Until the device is halfway through."""
+
+    def wait(self) -> Many[ChunkResult]:
+        """One for each chunk of the plan."""
+
+
+class Runner(Protocol):
+    """Computes plans; `ModelRunner`, or a test's stand-in. runs_ahead: a plan may be launched before the results of the
+    one before it are taken, and its chunks may follow that one's."""
+
+    @property
+    def runs_ahead(self) -> bool: ...
+
+    def launch(self, plan: Plan) -> Step: ...
+
+
+class _Flight(NamedTuple):
+    """A step that was launched and whose results were not taken yet. start_s: when its plan was begun."""
+
+    plan: Plan
+    step: Step
+    start_s: float
 
 
 class EngineCore:
@@ -63,7 +88,9 @@ class EngineCore:
         self._statistics = statistics
         self._probes = probes
         self._draining = False
-        self._moved = True  # the last turn computed a step
+        self._flight: _Flight | None = None
+        self._landed_s = 0.0  # when the last results were taken
+        self._moved = True  # the last turn launched a step or took its results
         self._wanted: set[str] = set()  # adapters whose LoadAdapter awaits an answer
         self._next_stats_s = 0.0
 
@@ -75,9 +102,16 @@ class EngineCore:
         self.close()
 
     def turn(self) -> None:
-        """Obey what came in and compute a step; after a turn without a step, first wait for something to come in."""
+        """Obey what came in, launch a step, take the results of the one launched in the last turn; where neither did
+        anything in that one, first wait for something to come in."""
+        flight = self._flight
+        if flight is not None:
+            flight.step.await_half()
         self._attend(0.0 if self._moved else IDLE_WAIT_S)
-        self._moved = self._step()
+        self._moved = flight is not None
+        self._flight = self._launch() if flight is None or self._runner.runs_ahead else None
+        if flight is not None:
+            self._land(flight)
         self._post_stats(idle=not self._moved)
 
     def close(self) -> None:
@@ -92,8 +126,8 @@ class EngineCore:
         self._adapters.preload(key)
 
     def _attend(self, timeout_s: float = 0.0) -> None:
-        """To commands, loaded adapters and compiled grammars: between two steps, or while a device computes one. A
-        request that ends meanwhile gives its blocks back, but nobody gets them before the next plan."""
+        """To commands, loaded adapters and compiled grammars. A step may be on its way: a request that ends gives its
+        blocks back, and who gets them computes after that step."""
         for command in self._mailbox.take_commands(timeout_s):
             self._obey(command)
         self._take_arrivals()
@@ -207,34 +241,40 @@ class EngineCore:
         for request in self._probes.loaded(arrival.key):
             self._add(request)
 
-    def _step(self) -> bool:
-        """False when there was nothing to compute."""
+    def _launch(self) -> _Flight | None:
+        """The next step; None where there is nothing to compute, or nothing yet."""
         start_s = time.perf_counter()
         plan = self._scheduler.schedule()
         if not plan:
-            return False
-        faults: list[Exception] = []  # of what is done beside the step: no request's fault
-
-        def meanwhile() -> None:
-            try:
-                self._attend()
-            except Exception as fault:
-                faults.append(fault)
-                raise
-
+            return None
+        self._moved = True
         try:
-            results = self._runner.run(plan, meanwhile)
+            step = self._runner.launch(plan)
         except Exception as error:
-            if faults or is_device_lost(error):
-                raise
-            log.exception("a step of %d sequences failed", len(plan.chunks))
-            answer = EngineError("internal", "the engine failed while it computed this request")
-            self._fail([chunk.sequence.request_id for chunk in plan.chunks], answer)
-            return True
-        outputs = self._scheduler.commit(plan, results)
-        self._statistics.count_step(time.perf_counter() - start_s)
+            self._give_up(plan, error)
+            return None
+        self._scheduler.launched(plan)
+        return _Flight(plan, step, start_s)
+
+    def _land(self, flight: _Flight) -> None:
+        try:
+            results = flight.step.wait()
+        except Exception as error:
+            self._give_up(flight.plan, error)
+            return
+        outputs = self._scheduler.commit(flight.plan, results)
+        now_s = time.perf_counter()
+        self._statistics.count_step(now_s - max(flight.start_s, self._landed_s))
+        self._landed_s = now_s
         self._post(outputs)
-        return True
+
+    def _give_up(self, plan: Plan, error: Exception) -> None:
+        """End the requests of a step that failed. Raises the error of a lost device, which no other step survives."""
+        if is_device_lost(error):
+            raise error
+        log.error("a step of %d sequences failed", len(plan.chunks), exc_info=error)
+        answer = EngineError("internal", "the engine failed while it computed this request")
+        self._fail([chunk.sequence.request_id for chunk in plan.chunks], answer)
 
     def _post_stats(self, idle: bool) -> None:
         now_s = time.monotonic()

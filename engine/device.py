@@ -18,14 +18,24 @@ from engine.hardware import SetupError
 from engine.lora.layer import AdapterLayout, LoadedAdapter
 from engine.sampling.logits_processors import Adjust, adjust_
 from engine.sampling.sampler import Choose
-from engine.sequence import Plan
-from engine.transfers import Transfers
+from engine.sequence import Plan, Sequence
+from engine.transfers import Event, Transfers
 
 AdapterIn = Callable[[int], LoadedAdapter]
 
 
 class DevicePath(Protocol):
-    """Computes plans. Owns the cache's memory."""
+    """Computes plans. Owns the cache's memory.
+
+    feeds: tokens that a step chose can be the next one's without a way over the host: its plan may have chunks that
+    follow. Otherwise `feed` is not called. halfway: comes when the device is halfway through the last `forward`.
+    """
+
+    @property
+    def feeds(self) -> bool: ...
+
+    @property
+    def halfway(self) -> Event: ...
 
     def order(self, plan: Plan) -> Many[int]:
         """The places of plan.decodes in the order in which they are computed best."""
@@ -35,6 +45,10 @@ class DevicePath(Protocol):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Of rows of `forward`: [W, hidden] -> [W, V] fp32, valid until the next call."""
+
+    def feed(self, token_ids: Tensor, sequences: Many[Sequence]) -> None:
+        """token_ids [N] int64 on the device: chosen for these sequences, a negative one for nothing that counts. What
+        chunks of the next plan that follow go on with."""
 
 
 class Device(msgspec.Struct, frozen=True):

@@ -2,15 +2,16 @@
 prompt's log-probabilities, a part of an embedding.
 
 Everything is launched before anything is waited for; the one wait is for the tokens and what was fetched with them.
+Where the device feeds tokens from step to step, the next plan may be launched before that wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Sequence as Many
 from itertools import islice
 from operator import itemgetter
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -19,9 +20,9 @@ from torch import Tensor
 from engine.device import DevicePath
 from engine.sampling.logprobs import PendingLogprobs, start_logprobs
 from engine.sampling.outputs import ChunkRows, rows_of
-from engine.sampling.sampler import Sampler
+from engine.sampling.sampler import PendingTokens, Sampler
 from engine.sequence import ChunkResult, Plan
-from engine.transfers import Fetched, Transfers
+from engine.transfers import Event, Fetched, Transfers
 
 LOGPROB_ROWS = 64
 
@@ -34,15 +35,19 @@ class ModelRunner:
         self._sampler = sampler
         self._transfers = transfers
 
-    @torch.inference_mode()
-    def run(self, plan: Plan, meanwhile: Callable[[], None] = lambda: None) -> list[ChunkResult]:
-        """One result per chunk of plan.chunks. meanwhile: called once, while the device computes."""
-        order = self._path.order(plan)
-        results = self._compute(Plan([plan.decodes[place] for place in order], plan.prefills), meanwhile)
-        decodes = sorted(zip(order, results, strict=False), key=itemgetter(0))
-        return [result for _, result in decodes] + results[len(plan.decodes) :]
+    @property
+    def runs_ahead(self) -> bool:
+        return self._path.feeds
 
-    def _compute(self, plan: Plan, meanwhile: Callable[[], None]) -> list[ChunkResult]:
+    def run(self, plan: Plan) -> list[ChunkResult]:
+        """Launch a plan and wait for it."""
+        return self.launch(plan).wait()
+
+    @torch.inference_mode()
+    def launch(self, plan: Plan) -> LaunchedStep:
+        """Chunks of the plan may follow those of the one launched before it, if this runner runs ahead."""
+        order = self._path.order(plan)
+        plan = Plan([plan.decodes[place] for place in order], plan.prefills)
         if not plan.prefills:  # who decodes wants each of its rows: nothing to find out before the device begins
             hidden = self._path.forward(plan, range(plan.num_tokens))
         wanted = rows_of(plan.chunks)
@@ -56,13 +61,9 @@ class ModelRunner:
         tokens = self._sampler.start(self._path.logits(to_sample), rows) if rows else None
         scores = self._score_prompts(to_score, wanted)
         pooled = self._pool(to_pool, wanted)
-        meanwhile()
-        sampled = iter(tokens.wait() if tokens is not None else [])
-        scored = iter([logprobs for part in scores for logprobs in part.wait()])
-        return [
-            ChunkResult(list(islice(sampled, len(w.sampled))), list(islice(scored, len(w.scored))), _on_host(part))
-            for w, part in zip(wanted, pooled, strict=True)
-        ]
+        if tokens is not None and self._path.feeds:
+            self._path.feed(tokens.on_device, [row.sequence for row in rows])
+        return LaunchedStep(order, wanted, self._path.halfway, tokens, scores, pooled)
 
     def _score_prompts(self, hidden: Tensor, wanted: Many[ChunkRows]) -> list[PendingLogprobs]:
         """The log-probabilities of all `scored` rows, a slice at a time: the logits of a whole prompt would not fit."""
@@ -80,6 +81,31 @@ class ModelRunner:
         """Per chunk the sum of its `pooled` rows."""
         parts = torch.split(hidden, [len(w.pooled) for w in wanted])
         return [self._transfers.fetch(part.float().sum(0)) if len(part) else None for part in parts]
+
+
+class LaunchedStep(msgspec.Struct, frozen=True):
+    """See `engine.core.Step`. order: of the plan's decodes as they are computed; wanted, pooled: of each chunk so."""
+
+    order: Many[int]
+    wanted: list[ChunkRows]
+    halfway: Event
+    tokens: PendingTokens | None
+    scores: list[PendingLogprobs]
+    pooled: list[Fetched | None]
+
+    def await_half(self) -> None:
+        self.halfway.synchronize()
+
+    def wait(self) -> list[ChunkResult]:
+        """In the order of the plan."""
+        sampled = iter(self.tokens.wait() if self.tokens is not None else [])
+        scored = iter([logprobs for part in self.scores for logprobs in part.wait()])
+        results = [
+            ChunkResult(list(islice(sampled, len(w.sampled))), list(islice(scored, len(w.scored))), _on_host(part))
+            for w, part in zip(self.wanted, self.pooled, strict=True)
+        ]
+        decodes = sorted(zip(self.order, results, strict=False), key=itemgetter(0))
+        return [result for _, result in decodes] + results[len(self.order) :]
 
 
 def _on_host(pooled: Fetched | None) -> NDArray[np.float32] | None:

@@ -53,7 +53,9 @@ class Drafter(Protocol):
 class Sequence(msgspec.Struct, eq=False):
     """One choice of a request. Owned by the scheduler; the runner reads it and never writes.
 
-    token_ids: prompt, then completion. num_computed: how many of them have their keys and values in the cache.
+    token_ids: prompt, then completion, as far as they are known. num_pending: how many more are chosen by steps that
+    were launched and whose results were not taken yet. num_computed: of how many tokens, pending ones included, keys
+    and values are in the cache, or will be before any step reads them that is launched from now on.
     block_table: the blocks that hold them, in order, and room for what the next step adds. block_hashes: identities of
     its full blocks (see `block_hashes`), as far as they were needed; num_registered: how many of its blocks the
     prefix cache has seen. seed: the request's plus index, or one drawn for it plus index.
@@ -72,6 +74,7 @@ class Sequence(msgspec.Struct, eq=False):
     matcher: Matcher | None = None
     drafter: Drafter | None = None
     status: Status = Status.WAITING
+    num_pending: int = 0
     num_computed: int = 0
     block_table: list[int] = msgspec.field(default_factory=list)
     block_hashes: list[bytes] = msgspec.field(default_factory=list)
@@ -97,11 +100,17 @@ class Sequence(msgspec.Struct, eq=False):
 
     @property
     def num_completion_tokens(self) -> int:
+        """That are known."""
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
+    def length(self) -> int:
+        """In tokens, pending ones included."""
+        return len(self.token_ids) + self.num_pending
+
+    @property
     def num_uncomputed(self) -> int:
-        return len(self.token_ids) - self.num_computed
+        return self.length - self.num_computed
 
     @property
     def is_alive(self) -> bool:
@@ -110,7 +119,13 @@ class Sequence(msgspec.Struct, eq=False):
     @property
     def is_decoding(self) -> bool:
         """All is computed but the last token of the completion."""
-        return self.num_computed == len(self.token_ids) - 1 >= len(self.request.prompt_token_ids)
+        return self.num_computed == self.length - 1 >= len(self.request.prompt_token_ids)
+
+    @property
+    def needs_no_step(self) -> bool:
+        """Every step that it takes was launched."""
+        is_full = self.length - self.num_prompt_tokens == self.request.sampling.max_tokens
+        return not self.num_uncomputed or (is_full and self.num_pending > 0)
 
     @property
     def may_reuse_prefix(self) -> bool:
@@ -119,11 +134,11 @@ class Sequence(msgspec.Struct, eq=False):
         return self.request.pooling != "mean" and (not asks_logprobs or self.num_completion_tokens > 0)
 
     @property
-    def may_speculate(self) -> bool:
-        """Not under a grammar or penalties: they would have to be worked out anew after each draft."""
+    def is_chosen_by_text(self) -> bool:
+        """The host has to know all tokens before it has the next one chosen: a grammar or penalties depend on them."""
         sampling = self.request.sampling
         has_penalties = sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1.0
-        return sampling.grammar is None and not has_penalties
+        return sampling.grammar is not None or bool(has_penalties)
 
     def forget_prompt(self) -> None:
         """What was gathered of a prompt that will be computed again."""
@@ -134,22 +149,29 @@ class Sequence(msgspec.Struct, eq=False):
 class Chunk(msgspec.Struct, frozen=True):
     """The part of a sequence that one step computes: num_tokens tokens from position first, drafts the last of them.
 
-    samples: the chunk reaches the sequence's end, so the step chooses its next token. drafts: guesses of the tokens
-    that follow the sequence's end, computed along with it; only in decodes, and only of sequences without a matcher.
+    drafts: guesses of the tokens that follow the sequence's end, computed along with it; only in decodes, and only of
+    sequences without a matcher. samples: the chunk reaches the sequence's end, so the step chooses its next token.
+    follows: its one token is pending, chosen by the step that is launched before this one.
     """
 
     sequence: Sequence
     first: int
     num_tokens: int
-    drafts: tuple[int, ...] = ()
+    drafts: tuple[int, ...]
+    samples: bool
+    follows: bool
 
-    @property
-    def samples(self) -> bool:
-        return self.first + self.num_tokens == len(self.sequence.token_ids) + len(self.drafts)
+    @classmethod
+    def of(cls, sequence: Sequence, first: int, num_tokens: int, drafts: tuple[int, ...] = ()) -> Chunk:
+        """The sequence as it is now: it goes on while the chunk is computed."""
+        samples = first + num_tokens == sequence.length + len(drafts)
+        follows = first >= len(sequence.token_ids)
+        assert not follows or (num_tokens == sequence.num_pending == 1), "no more than one token is fed by the device"
+        return cls(sequence, first, num_tokens, drafts, samples, follows)
 
     @property
     def token_ids(self) -> list[int]:
-        """Of its rows, in order."""
+        """Of its rows, in order, unless it follows."""
         return [*self.sequence.token_ids[self.first : self.first + self.num_tokens - len(self.drafts)], *self.drafts]
 
 

@@ -10,6 +10,7 @@ Triton; they are the only ones that import it, so this package loads where Trito
 | rotation and cache write | `rope.rope`, `kv_cache.write_kv` | `gpu.rope_kv.rope_and_write_kv_` |
 | RMS norm | `norm.RmsNorm` | `gpu.norm.rms_norm`, `add_rms_norm_` |
 | gated activation | `activation.silu_mul` | `gpu.activation.silu_mul` |
+| tokens of the step before | the host knows them | `gpu.fed_tokens.fed_tokens` |
 | choosing tokens | `sampling.most_likely`, `sample` | `gpu.sampling.sample` |
 | penalties, logit_bias | `penalties.penalize_repetition_` | `gpu.penalties.penalize_` |
 | frozen matrices | `linear.Linear` | the same: cuBLAS |

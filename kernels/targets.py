@@ -15,6 +15,7 @@ from torch import Tensor
 from kernels.gpu.activation import silu_mul_launch
 from kernels.gpu.decode_attention import decode_launches
 from kernels.gpu.decode_attention import workspace_elements as attention_elements
+from kernels.gpu.fed_tokens import fed_tokens_launch
 from kernels.gpu.launch import Launch
 from kernels.gpu.lora import ChunkTable, Shrink, SlotTable, activate_launch, expand_launch, resolve_launch
 from kernels.gpu.lora import workspace_elements as lora_elements
@@ -136,6 +137,7 @@ def _layer(target: Target, num_rows: int, phase: str) -> Iterator[tuple[str, Lau
         yield "prefill attention", prefill_launch(out, q, cache, contexts, target.window)
     gate_up = empty(num_rows, 2 * target.intermediate, dtype=dtype)
     yield f"{phase} silu", silu_mul_launch(empty(num_rows, target.intermediate, dtype=dtype), gate_up)
+    yield f"{phase} fed tokens", fed_tokens_launch(rows, rows, rows)
 
 
 def _contexts(num_sequences: int) -> PagedContexts:

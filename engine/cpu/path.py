@@ -15,6 +15,7 @@ from engine.cpu.tables import AdapterTables
 from engine.lora.layer import LoadedAdapter
 from engine.models.decoder import Batch, Decoder
 from engine.sequence import Plan, Sequence
+from engine.transfers import Event, PastEvent
 
 
 class CpuPath:
@@ -33,6 +34,15 @@ class CpuPath:
         self._adapter_in = adapter_in
         self._tables = tables
         self._batches = BatchBuilder(block_size, decoder.config.sliding_window)
+
+    feeds = False  # a step is done when it is launched
+
+    @property
+    def halfway(self) -> Event:
+        return PastEvent()
+
+    def feed(self, token_ids: Tensor, sequences: Many[Sequence]) -> None:
+        raise NotImplementedError("tokens go over the host")
 
     def order(self, plan: Plan) -> Many[int]:
         """That of the tables' rows where all chunks decode, so that nothing is gathered."""

@@ -32,8 +32,9 @@ class Stream(Protocol):
 class Graph(Protocol):
     """A captured sequence of operations."""
 
-    def replay(self) -> Tensor:
-        """Do it again, on the contents that its inputs have by now. What it returned when it was captured."""
+    def replay(self, at_cut: Callable[[], None]) -> Tensor:
+        """Do it again, on the contents that its inputs have by now. What it returned when it was captured. at_cut:
+        called once, when what comes before the cut was given to the device."""
 
 
 class MemoryCounts(NamedTuple):
@@ -66,7 +67,7 @@ class Accelerator(Protocol):
         """Of operations on inputs that keep their place; run may be called several times."""
 
     def cut(self) -> None:
-        """Within a capture: what comes next is launched while the device does what came before. Elsewhere nothing."""
+        """Within a capture, once: what comes next is launched while the device does what came before."""
 
     def beside(self, run: Callable[[], object]) -> Callable[[], None]:
         """Give operations that may run beside those which the current stream is given next, until what this returns is

@@ -8,6 +8,7 @@ sequences: padding writes nothing, sees nothing, uses no slot.
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.cuda.metadata import StepFields
-from engine.sequence import Chunk, Plan
+from engine.sequence import Chunk, Plan, Sequence
 from kernels.gpu.query_tiles import fill_tiles
 
 Ints = NDArray[np.int64]
@@ -88,13 +89,17 @@ class _LastStep(NamedTuple):
 
 
 class Filler:
-    """Knows the cache's block size, how many decode rows a step has at most, and how attention tiles prompts."""
+    """Knows the cache's block size, how many decode rows a step has at most, and how attention tiles prompts.
+
+    fed: of which sequences the last step chose tokens, and at which place each is, for chunks that follow.
+    """
 
     def __init__(self, block_size: int, max_rows: int, max_blocks: int, queries_at_once: int) -> None:
         self._block_size = block_size
         self._tables = BlockTables(max_rows, max_blocks)
         self._queries_at_once = queries_at_once
         self._last: _LastStep | None = None
+        self.fed: Mapping[Sequence, int] = {}
 
     def fill(self, plan: Plan, fields: StepFields[NDArray[Any]], output_rows: Many[int], num_decode_rows: int) -> bool:
         """Everything but the adapters' work. output_rows: of the plan; num_decode_rows: where prompts begin. Whether
@@ -132,7 +137,7 @@ class Filler:
             return False
         if not (positions % self._block_size).all():  # some begin a block
             self._fill_tables(tables, fields)
-        fields.token_ids[:count] = [chunk.sequence.token_ids[chunk.first] for chunk in plan.decodes]
+        fields.token_ids[:count] = [token for chunk in plan.decodes for token in self._new_tokens(chunk)]
         fields.positions[:count] = positions
         fields.slots[:count] = self._slots(fields.block_tables, np.arange(count), positions)
         fields.context_lens[:count] = positions + 1
@@ -144,7 +149,7 @@ class Filler:
         num_rows = len(tables)
         if not num_rows:
             return 0
-        tokens = [token for chunk in decodes for token in _new_tokens(chunk)]
+        tokens = [token for chunk in decodes for token in self._new_tokens(chunk)]
         positions = np.array([chunk.first + i for chunk in decodes for i in range(chunk.num_tokens)], dtype=np.int64)
         self._fill_tables(tables, fields)
         fields.token_ids[:num_rows] = tokens
@@ -153,6 +158,13 @@ class Filler:
         fields.context_lens[:num_rows] = positions + 1
         fields.query_starts[:num_rows] = np.arange(num_rows)
         return num_rows
+
+    def _new_tokens(self, chunk: Chunk) -> Many[int]:
+        """As `Chunk.token_ids`, without copying the list of a decode that has no drafts; of one that follows, what
+        `kernels.gpu.fed_tokens` finds it by."""
+        if chunk.follows:
+            return (-1 - self.fed[chunk.sequence],)
+        return chunk.token_ids if chunk.drafts else (chunk.sequence.token_ids[chunk.first],)
 
     def _fill_tables(self, tables: Many[list[int]], fields: StepFields[NDArray[Any]]) -> None:
         width = min(fields.block_tables.shape[1], max(map(len, tables)))
@@ -222,8 +234,3 @@ def _tables(chunks: Many[Chunk]) -> list[list[int]]:
 
 def _end(chunk: Chunk) -> int:
     return chunk.first + chunk.num_tokens
-
-
-def _new_tokens(chunk: Chunk) -> Many[int]:
-    """As `Chunk.token_ids`, without copying the list of a decode that has no drafts."""
-    return chunk.token_ids if chunk.drafts else (chunk.sequence.token_ids[chunk.first],)

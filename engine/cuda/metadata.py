@@ -36,7 +36,8 @@ class StepShape(NamedTuple):
 class StepFields(NamedTuple, Generic[T]):
     """On the host arrays, on the device tensors.
 
-    token_ids, positions, slots: [N] int64, slots -1 for a row that is padding. block_tables [B, M], context_lens [B],
+    token_ids, positions, slots: [N] int64, token_ids as in `kernels.gpu.fed_tokens`, slots -1 for a row that is
+    padding. block_tables [B, M], context_lens [B],
     query_starts [B + 1]: int32, as in `kernels.gpu.attention`. tiles [T, 2]: int32, as in `kernels.gpu.query_tiles`.
     rows [N], chunks [C, 3]: int32, as in `kernels.gpu.work_list`. output_rows: [W] int64.
     """

@@ -43,14 +43,16 @@ class CudaStream:
 
 
 class CudaGraph:
-    """parts: replayed one after the other."""
+    """parts: one, or two with the cut between them; replayed one after the other."""
 
     def __init__(self, parts: Sequence[torch.cuda.CUDAGraph], output: Tensor) -> None:
         self._parts = parts
         self._output = output
 
-    def replay(self) -> Tensor:
-        for part in self._parts:
+    def replay(self, at_cut: Callable[[], None]) -> Tensor:
+        self._parts[0].replay()
+        at_cut()
+        for part in self._parts[1:]:
             part.replay()
         return self._output
 

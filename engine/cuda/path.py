@@ -22,13 +22,14 @@ from engine.cuda.lora import LayerWaits, SlotLora, lora_workspace
 from engine.cuda.metadata import Staged, StepBuffers, StepFields, StepShape, num_bytes_of
 from engine.device import AdapterIn
 from engine.models.decoder import Batch, Decoder
-from engine.sequence import Plan
+from engine.sequence import Plan, Sequence
 from engine.transfers import Event
+from kernels.gpu.fed_tokens import fed_tokens
 from kernels.gpu.query_tiles import max_tiles
 from kernels.gpu.tuning import lora_block_m
 from kernels.gpu.work_list import WorkList, max_chunks
 
-FIRST_PART = 8  # of so many of a graph's layers
+CUT = 2  # a step is halfway after so many'th of its layers
 
 
 class _Used(NamedTuple):
@@ -70,11 +71,19 @@ class CudaPath:
         of_graphs = (num_bytes_of(self._shape(extent)) for extent in extents)
         num_bytes = max(_most_bytes(limits, max_blocks, slots.num_slots), *of_graphs)
         self._buffers = StepBuffers(accelerator, num_bytes)
+        self._chosen = torch.zeros(limits.max_sequences, dtype=torch.int64, device=decoder.device)
         shape = self._largest.num_sequences, decoder.config.hidden_size
         self._hidden = torch.empty(shape, dtype=decoder.dtype, device=decoder.device)  # of whichever graph ran last
         self._used = _Used([], 0, [])
         self._sent_slots: list[int | None] = []
+        self._halfway = accelerator.compute.record()
         self._graphs = StepGraphs(extents if use_graphs else [], self._capture)
+
+    feeds = True
+
+    @property
+    def halfway(self) -> Event:
+        return self._halfway
 
     def order(self, plan: Plan) -> Many[int]:
         return range(len(plan.decodes))
@@ -96,6 +105,10 @@ class CudaPath:
     def logits(self, hidden: Tensor) -> Tensor:
         return self._decoder.logits(hidden)
 
+    def feed(self, token_ids: Tensor, sequences: Many[Sequence]) -> None:
+        self._chosen[: len(token_ids)].copy_(token_ids)
+        self._filler.fed = {sequence: place for place, sequence in enumerate(sequences)}
+
     def _place(self, plan: Plan) -> None:
         """The entries of the plan's slots are written: most often there is nothing to do."""
         slots = [chunk.sequence.adapter_slot for chunk in plan.chunks]
@@ -109,12 +122,13 @@ class CudaPath:
     def _replay(self, captured: Captured, plan: Plan, output_rows: Many[int], waits: LayerWaits) -> Tensor:
         self._send(captured.staged, plan, output_rows, captured.extent)
         waits.await_all()
-        return captured.graph.replay()[: len(output_rows)]
+        return captured.graph.replay(self._come_halfway)[: len(output_rows)]
 
     def _launch(self, plan: Plan, extent: Extent, output_rows: Many[int], waits: LayerWaits) -> Tensor:
         staged = self._buffers.stage(self._shape(extent, len(output_rows)))
         self._send(staged, plan, output_rows, extent)
-        return self._decoder.forward(self._batch(staged.device, extent, waits))
+        at_cut = self._at_cut(self._come_halfway)
+        return self._decoder.forward(self._batch(staged.device, extent, waits), before=at_cut)
 
     def _capture(self, extent: Extent) -> Captured:
         staged, run = self._padded(extent)
@@ -130,16 +144,18 @@ class CudaPath:
         def run() -> Tensor:
             """All of its memory is taken within it, and so shared with the other graphs; so is where it leaves rows."""
             batch = self._batch(staged.device, extent, nothing, self._accelerator.beside)
-            hidden = self._decoder.forward(batch, before=self._cut)
+            hidden = self._decoder.forward(batch, before=self._at_cut(self._accelerator.cut))
             return self._hidden[: len(hidden)].copy_(hidden)
 
         return staged, run
 
-    def _cut(self, index: int) -> None:
-        """A launch costs the host about a microsecond for each operation: that of most layers is hidden by the first
-        ones, which are launched before."""
-        if index == max(self._decoder.config.num_layers // FIRST_PART, 1):
-            self._accelerator.cut()
+    def _come_halfway(self) -> None:
+        self._halfway = self._accelerator.compute.record()
+
+    def _at_cut(self, do: Callable[[], None]) -> Callable[[int], None]:
+        """Before the layer that is the first of the second half."""
+        layer = self._decoder.config.num_layers // CUT
+        return lambda index: do() if index == layer else None
 
     def _shape(self, extent: Extent, num_outputs: int | None = None) -> StepShape:
         """num_outputs: a row for each sequence unless told."""
@@ -169,7 +185,8 @@ class CudaPath:
         self, fields: StepFields[Tensor], extent: Extent, waits: LayerWaits, beside: Beside | None = None
     ) -> Batch:
         lora = self._lora(fields, waits, beside) if extent.with_adapters else None
-        return Batch(fields.token_ids, PagedAttention(self._cache, fields, extent), fields.output_rows, lora)
+        token_ids = fed_tokens(fields.token_ids, self._chosen)
+        return Batch(token_ids, PagedAttention(self._cache, fields, extent), fields.output_rows, lora)
 
     def _lora(self, fields: StepFields[Tensor], waits: LayerWaits, beside: Beside | None) -> SlotLora:
         num_rows = len(fields.rows)

@@ -70,7 +70,7 @@ def largest_plans(limits: StepLimits, block_size: int, adapter_slot: int | None)
     """
     longest = _sequence(limits.max_context, SAMPLED, adapter_slot)
     longest.block_table = [0] * -(-limits.max_context // block_size)
-    decodes = [Chunk(longest, limits.max_context - 1, 1)] * limits.max_decode_rows
+    decodes = [Chunk.of(longest, limits.max_context - 1, 1)] * limits.max_decode_rows
     prompts = _prompts(limits, 0, block_size, adapter_slot)
     beside = _prompts(limits, len(decodes), block_size, adapter_slot)
     return Plan([], prompts), Plan(decodes, beside)
@@ -84,7 +84,7 @@ def _prompts(limits: StepLimits, num_decodes: int, block_size: int, adapter_slot
         sequence = _sequence(min(num_rows - first, limits.max_context), SAMPLED, adapter_slot)
         num_blocks = -(-len(sequence.token_ids) // block_size)
         sequence.block_table = list(range(next_block, next_block + num_blocks))
-        prompts.append(Chunk(sequence, 0, len(sequence.token_ids)))
+        prompts.append(Chunk.of(sequence, 0, len(sequence.token_ids)))
         next_block += num_blocks
     return prompts
 

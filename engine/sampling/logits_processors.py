@@ -35,11 +35,11 @@ class Row(msgspec.Struct, frozen=True):
     @property
     def position(self) -> int:
         """Of the token to choose, in its text."""
-        return len(self.sequence.token_ids) + len(self.drafts)
+        return self.sequence.length + len(self.drafts)
 
     @property
     def token_ids(self) -> list[int]:
-        """All tokens before it."""
+        """All tokens before it, if all are known."""
         return [*self.sequence.token_ids, *self.drafts]
 
     @property

@@ -61,7 +61,7 @@ def _num_scored(chunk: Chunk) -> int:
     sequence = chunk.sequence
     if sequence.request.sampling.num_prompt_logprobs is None or sequence.index or sequence.num_completion_tokens:
         return 0
-    return min(chunk.num_tokens, sequence.num_prompt_tokens - 1 - chunk.first)
+    return max(min(chunk.num_tokens, sequence.num_prompt_tokens - 1 - chunk.first), 0)
 
 
 def _num_pooled(chunk: Chunk) -> int:

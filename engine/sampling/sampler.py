@@ -24,9 +24,12 @@ Choose = Callable[[Tensor, Many[Row]], Tensor]
 
 class PendingTokens:
     """One token per row, on their way to the host: ids [N] int64, -1 where the logits were no numbers to choose by.
-    asking: the rows whose log-probabilities are wanted, in their order."""
+    on_device: the same there. asking: the rows whose log-probabilities are wanted, in their order."""
 
-    def __init__(self, token_ids: Fetched, asking: Many[int], logprobs: PendingLogprobs | None) -> None:
+    def __init__(
+        self, on_device: Tensor, token_ids: Fetched, asking: Many[int], logprobs: PendingLogprobs | None
+    ) -> None:
+        self.on_device = on_device
         self._token_ids = token_ids
         self._asking = asking
         self._logprobs = logprobs
@@ -70,7 +73,7 @@ class Sampler:
             targets = token_ids[self._transfers.put(np.array(asking))].clamp(min=0)
             counts = [rows[i].params.num_logprobs or 0 for i in asking]
             logprobs = start_logprobs(unmodified, targets, counts, self._transfers)
-        return PendingTokens(self._transfers.fetch(token_ids), asking, logprobs)
+        return PendingTokens(token_ids, self._transfers.fetch(token_ids), asking, logprobs)
 
     def choose(self, logits: Tensor, rows: Many[Row]) -> list[Sampled]:
         """`start`, and wait."""

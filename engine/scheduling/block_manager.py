@@ -55,6 +55,10 @@ class BlockManager:
         sequence.num_registered = len(prefix)
         return True
 
+    def num_missing(self, sequence: Sequence) -> int:
+        """Blocks that it would take to have room for all tokens of a sequence."""
+        return max(self._num_blocks_for(sequence.length) - len(sequence.block_table), 0)
+
     def grow(self, sequence: Sequence, num_tokens: int) -> bool:
         """Make room for the sequence's first num_tokens tokens; False, and nothing changes, if too few are free."""
         num_new = self._num_blocks_for(num_tokens) - len(sequence.block_table)
@@ -65,7 +69,7 @@ class BlockManager:
         return True
 
     def register(self, sequence: Sequence) -> None:
-        """Let others share what the sequence has computed so far."""
+        """Let others share what the sequence has computed so far, in steps that were launched: theirs come after."""
         num_full = sequence.num_computed // self.block_size
         if num_full == sequence.num_registered:
             return

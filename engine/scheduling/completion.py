@@ -1,5 +1,5 @@
-"""What a step's result means for one sequence: which tokens it takes, and whether it ends. Blocks, queues and other
-sequences are not its business."""
+"""What a step means for one sequence: how far it goes on once the step is launched, which tokens it takes from the
+result, and whether it ends. Blocks, queues and other sequences are not its business."""
 
 from __future__ import annotations
 
@@ -22,16 +22,26 @@ class Progress(msgspec.Struct):
     error: EngineError | None = None
 
 
-def take_result(chunk: Chunk, result: ChunkResult, eos_token_ids: frozenset[int]) -> Progress:
-    """Move the chunk's sequence on: num_computed, token_ids, matcher, and what it gathers of its prompt."""
+def take_launch(chunk: Chunk) -> None:
+    """The chunk's step was launched: what its sequence will have computed, and that a token of it is pending."""
     sequence = chunk.sequence
     sequence.num_computed = chunk.first + chunk.num_tokens - len(chunk.drafts)
+    if _chooses(chunk):
+        sequence.num_pending += 1
+
+
+def take_result(chunk: Chunk, result: ChunkResult, eos_token_ids: frozenset[int]) -> Progress:
+    """After `take_launch`: token_ids, matcher, drafts that were right, and what the sequence gathers of its prompt."""
+    sequence = chunk.sequence
     _gather_prompt(sequence, result)
-    if not chunk.samples:
-        return Progress()
-    if not sequence.request.sampling.max_tokens:
-        return _end_of_prompt(sequence)
-    return _take_tokens(chunk, result.sampled, eos_token_ids)
+    if _chooses(chunk):
+        sequence.num_pending -= 1
+        return _take_tokens(chunk, result.sampled, eos_token_ids)
+    return _end_of_prompt(sequence) if chunk.samples else Progress()
+
+
+def _chooses(chunk: Chunk) -> bool:
+    return chunk.samples and chunk.sequence.request.sampling.max_tokens > 0
 
 
 def _gather_prompt(sequence: Sequence, result: ChunkResult) -> None:

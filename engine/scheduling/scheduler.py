@@ -11,6 +11,10 @@ it gives up its blocks, keeps its tokens and is computed again later.
 Progress. Blocks run out only for a decode. It then emits a token in this step, or gives way itself while others go on,
 since one sequence alone always fits. Emitted tokens are kept, so no chain of preemptions is endless; and as those that
 go on are charged and who gave way is not, it does not stay the one with the highest counter.
+
+One step ahead. A step may be planned while the one before it is computed: whether a sequence goes on is then known, or
+guessed (a token may end it), but not by which token. Who ends after all has computed a row in vain. Nobody is preempted
+on a guess, and a sequence whose next token depends on the text of the last one makes all wait.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from collections.abc import Sequence as Many
 from engine.protocol import EngineError, Final, GenerateRequest, StepOutputs, TenantStats
 from engine.scheduling.admission import Admission
 from engine.scheduling.block_manager import BlockManager
-from engine.scheduling.completion import NOT_A_NUMBER, Progress, take_result
+from engine.scheduling.completion import NOT_A_NUMBER, Progress, take_launch, take_result
 from engine.scheduling.drafter import drafter_of
 from engine.scheduling.fairness import DECODE_COST, ServiceCounters
 from engine.scheduling.limits import Limits, check_request
@@ -147,7 +151,9 @@ class Scheduler:
     # steps
 
     def schedule(self) -> Plan:
-        """The next step. Blocks for it are already handed out."""
+        """The next step. Blocks for it are already handed out. Empty also while pending tokens must be known first."""
+        if self._awaits_tokens():
+            return Plan([], [])
         num_preemptions = self.totals.preemptions
         decoding, prefilling = self._continue_running()
         decoding = self._matcher_time.start_step(decoding)
@@ -156,7 +162,7 @@ class Scheduler:
         decodes: list[Chunk] = []
         for sequence in decoding:
             drafts = self._draft(sequence, for_drafts) if self._limits.num_draft_tokens else ()
-            decodes.append(Chunk(sequence, sequence.num_computed, 1 + len(drafts), drafts))
+            decodes.append(Chunk.of(sequence, sequence.num_computed, 1 + len(drafts), drafts))
             left -= len(drafts)
             for_drafts -= len(drafts)
         prefills: list[Chunk] = []
@@ -166,12 +172,17 @@ class Scheduler:
             self._admit(left, prefills)
         return Plan(decodes, prefills)
 
+    def launched(self, plan: Plan) -> None:
+        """The step is on its way: the next one may be planned."""
+        for chunk in plan.chunks:
+            take_launch(chunk)
+
     def commit(self, plan: Plan, results: Many[ChunkResult]) -> StepOutputs:
-        """Take the step's results, in the order of plan.chunks."""
+        """Take the results of a step that was launched, in the order of plan.chunks."""
         outputs = StepOutputs([], [])
         for chunk, result in zip(plan.chunks, results, strict=True):
             if chunk.sequence.status is not Status.RUNNING:
-                continue  # its request failed by another choice in this very step
+                continue  # it ended since: in the step before, by an abort, by another choice of its request
             progress = take_result(chunk, result, self._limits.eos_token_ids)
             final = self._account(chunk.sequence, progress)
             if progress.delta is not None:
@@ -185,6 +196,14 @@ class Scheduler:
         self._requests.check_integrity()
         self._blocks.check_integrity(self._running)
 
+    def _awaits_tokens(self) -> bool:
+        """Whether a next token depends on those that are pending, or somebody would give way to one that may not be."""
+        pending = [sequence for sequence in self._running if sequence.num_pending]
+        if any(sequence.is_chosen_by_text or self._limits.num_draft_tokens for sequence in pending):
+            return True
+        going_on = (sequence for sequence in self._running if not sequence.needs_no_step)
+        return bool(pending) and sum(map(self._blocks.num_missing, going_on)) > self._blocks.num_free
+
     def _continue_running(self) -> tuple[list[Sequence], list[Sequence]]:
         """Those that decode, with room for their next token, by adapter slot with the base last; and those in their
         prompt, whose room was made at admission, by their tenants' counters. Oldest first among equals."""
@@ -192,7 +211,7 @@ class Scheduler:
         prefilling: list[Sequence] = []
         num_preemptions = self.totals.preemptions
         for sequence in list(self._running):
-            if sequence.status is not Status.RUNNING:
+            if sequence.status is not Status.RUNNING or sequence.needs_no_step:
                 continue
             if not sequence.is_decoding:
                 prefilling.append(sequence)
@@ -207,7 +226,7 @@ class Scheduler:
 
     def _make_room(self, sequence: Sequence) -> bool:
         """A block for a decode's next token, preempting others; False if that was itself."""
-        while not self._blocks.grow(sequence, len(sequence.token_ids)):
+        while not self._blocks.grow(sequence, sequence.length):
             victim = self._running.victim()
             self._running.leave(victim)
             victim.status = Status.WAITING
@@ -222,7 +241,7 @@ class Scheduler:
         """Guesses for a decode, if budget and blocks are left for them and more than one token is to come."""
         num_to_come = sequence.request.sampling.max_tokens - sequence.num_completion_tokens
         num_wanted = min(self._limits.num_draft_tokens, left, num_to_come - 1)
-        if num_wanted <= 0 or not sequence.may_speculate:
+        if num_wanted <= 0 or sequence.is_chosen_by_text:
             return ()
         if sequence.drafter is None:
             sequence.drafter = self._make_drafter(sequence.request)
@@ -261,7 +280,7 @@ class Scheduler:
         if num_tokens == sequence.num_uncomputed and not self._matcher_time.take(sequence):
             num_tokens -= 1
         if num_tokens:
-            prefills.append(Chunk(sequence, sequence.num_computed, num_tokens))
+            prefills.append(Chunk.of(sequence, sequence.num_computed, num_tokens))
             self.totals.prompt_tokens += num_tokens
         return num_tokens
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 
 from engine.config import EngineConfig
-from engine.core import EngineCore
+from engine.core import EngineCore, Step
 from engine.device import BuildDevice
 from engine.mailbox import Drain, Event, Mailbox
 from engine.protocol import Final, GenerateRequest, SamplingParams, StepOutputs, TokenLogprobs
-from engine.sequence import ChunkResult, Plan
+from engine.sequence import Plan
 from engine.setup import build_core
 
 
@@ -32,20 +32,29 @@ class Answer(msgspec.Struct):
 
 
 class _ArrivalsByStep:
-    """The real runner, but before step k the requests due then are put in the mailbox."""
+    """The real runner, but when step k is launched the requests due then are put in the mailbox. on_plan: called."""
 
-    def __init__(self, core: EngineCore, mailbox: Mailbox, later: Mapping[int, Sequence[GenerateRequest]]) -> None:
+    def __init__(
+        self,
+        core: EngineCore,
+        mailbox: Mailbox,
+        later: Mapping[int, Sequence[GenerateRequest]],
+        on_plan: Callable[[Plan], None],
+    ) -> None:
         self._runner = core._runner
+        self.runs_ahead = self._runner.runs_ahead
         self._mailbox = mailbox
         self._later = dict(later)
+        self._on_plan = on_plan
         self._step = 0
 
-    def run(self, plan: Plan, meanwhile: Callable[[], None]) -> Sequence[ChunkResult]:
+    def launch(self, plan: Plan) -> Step:
         self._step += 1
         for due in [step for step in self._later if step <= self._step]:
             for request in self._later.pop(due):
                 self._mailbox.command(request)
-        return self._runner.run(plan, meanwhile)
+        self._on_plan(plan)
+        return self._runner.launch(plan)
 
 
 def run_engine(
@@ -65,13 +74,14 @@ def run_events(
     later: Mapping[int, Sequence[GenerateRequest]] | None = None,
     preload: Iterable[str] = (),
     build_device: BuildDevice | None = None,
+    on_plan: Callable[[Plan], None] = lambda plan: None,
 ) -> list[Event]:
-    """As `run_engine`, but everything the engine said, in order."""
+    """As `run_engine`, but everything the engine said, in order. on_plan: called with each plan as it is launched."""
     with contextlib.closing(Mailbox()) as mailbox:
         core, _ = build_core(config, mailbox, build_device)
         for digest in preload:
             core.preload(digest)
-        core._runner = _ArrivalsByStep(core, mailbox, later or {})
+        core._runner = _ArrivalsByStep(core, mailbox, later or {}, on_plan)
         for request in requests:
             mailbox.command(request)
         mailbox.command(Drain())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from types import MappingProxyType
 
 import msgspec
@@ -28,11 +28,12 @@ from engine.protocol import (
 from engine.scheduling.block_manager import BlockManager
 from engine.scheduling.limits import Limits
 from engine.scheduling.scheduler import Scheduler
-from engine.sequence import ChunkResult, Matcher, Plan
+from engine.sequence import Matcher, Plan
 from engine.statistics import Statistics
 from tests.engine.harness import collect
 from tests.engine.lora.loading import LoadsAtOnce
 from tests.engine.scheduling.scheduler_model import EOS, VOCAB, CountingMatcher, HashingRunner
+from tests.engine.steps import Computed
 
 LIMITS = Limits(
     max_num_seqs=4,
@@ -86,8 +87,8 @@ class SlowCompiler:
 
 
 class CommandsByStep:
-    """The runner, and before its step k the commands due then; overlapping: they are obeyed while it computes.
-    faults: what step k raises instead of its results."""
+    """The runner, and when its step k is launched the commands due then come in. faults: what step k raises instead of
+    its results, in its launch if it is none of `late`."""
 
     def __init__(
         self,
@@ -95,28 +96,28 @@ class CommandsByStep:
         pool: AdapterPool,
         later: dict[int, list[object]],
         *,
-        overlapping: bool,
+        ahead: bool,
         faults: Mapping[int, Exception],
+        late: Container[int],
     ) -> None:
+        self.runs_ahead = ahead
         self._runner = HashingRunner(NUM_BLOCKS, 4, pool.adapter)
         self._mailbox = mailbox
         self._later = later
-        self._overlapping = overlapping
         self._faults = faults
+        self._late = late
         self._step = 0
         self.plans: list[Plan] = []
 
-    def run(self, plan: Plan, meanwhile: Callable[[], None] = lambda: None) -> list[ChunkResult]:
+    def launch(self, plan: Plan) -> Computed:
         self._step += 1
         self.plans.append(plan)
         for command in self._later.get(self._step, []):
             self._mailbox.command(command)  # type: ignore[arg-type]
-        results = self._runner.run(plan)
-        if self._overlapping:
-            meanwhile()
-        if self._step in self._faults:
-            raise self._faults[self._step]
-        return results
+        fault = self._faults.get(self._step)
+        if fault is not None and self._step not in self._late:
+            raise fault
+        return Computed(self._runner.run(plan), fault)
 
 
 class Shelf:
@@ -136,8 +137,9 @@ def run_core(
     later: dict[int, list[object]] | None = None,
     compiler: SlowCompiler | None = None,
     num_blocks: int = NUM_BLOCKS,
-    overlapping: bool = False,
+    ahead: bool = True,
     faults: Mapping[int, Exception] = MappingProxyType({}),
+    late: Container[int] = (),
     **limits: int,
 ) -> tuple[list[Event], list[Plan]]:
     """Everything the engine says to these commands, and every step it took."""
@@ -147,7 +149,7 @@ def run_core(
         blocks = BlockManager(num_blocks, 4)
         clock = iter(range(1, 1_000_000)).__next__
         scheduler = Scheduler(blocks, pool, msgspec.structs.replace(LIMITS, **limits), lambda: float(clock()))
-        runner = CommandsByStep(mailbox, pool, later or {}, overlapping=overlapping, faults=faults)
+        runner = CommandsByStep(mailbox, pool, later or {}, ahead=ahead, faults=faults, late=late)
         compilations = Compilations(scheduler, compiler)
         statistics = Statistics(scheduler, blocks, pool, host, compilations)
         probes = Probes(pool, VOCAB, LIMITS.max_model_len)

@@ -28,8 +28,13 @@ class BrokenOnce(SlowCompiler):
     ],
     ids=str,
 )
-def test_a_step_that_fails_ends_its_requests_and_no_others(fault: Exception) -> None:
-    events, _ = run_core(request(), later={2: [request("next")]}, faults={2: fault}, overlapping=True)
+@pytest.mark.parametrize("ahead", [False, True], ids=["", "ahead"])
+@pytest.mark.parametrize("late", [(), (2,)], ids=["launch", "results"])
+def test_a_step_that_fails_ends_its_requests_and_no_others(
+    fault: Exception, late: tuple[int, ...], ahead: bool
+) -> None:
+    """ahead: the step before it is on its way, or the one after it."""
+    events, _ = run_core(request(), request("next"), max_num_seqs=1, faults={2: fault}, late=late, ahead=ahead)
     error = final(events).error
     assert error is not None and error.code == "internal"
     assert text(events, "next") == expected_choice(request(), seed=5).shown
@@ -38,7 +43,7 @@ def test_a_step_that_fails_ends_its_requests_and_no_others(fault: Exception) -> 
 def test_a_fault_of_a_command_during_a_step_is_no_requests_fault() -> None:
     waiting = request("waiting", grammar={"kind": "regex", "source": "x"})
     with pytest.raises(ValueError, match="the compiler broke"):
-        run_core(request(), waiting, compiler=BrokenOnce(), overlapping=True)
+        run_core(request(), waiting, compiler=BrokenOnce())
 
 
 @pytest.mark.parametrize(
@@ -50,7 +55,8 @@ def test_a_fault_of_a_command_during_a_step_is_no_requests_fault() -> None:
     ],
     ids=str,
 )
-def test_a_lost_device_ends_the_loop(fault: Exception) -> None:
+@pytest.mark.parametrize("late", [(), (2,)], ids=["launch", "results"])
+def test_a_lost_device_ends_the_loop(fault: Exception, late: tuple[int, ...]) -> None:
     with pytest.raises(RuntimeError) as raised:
-        run_core(request(), faults={2: fault})
+        run_core(request(), faults={2: fault}, late=late)
     assert raised.value is fault

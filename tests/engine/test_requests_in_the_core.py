@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from engine.mailbox import Wake
 from engine.protocol import Abort, UnloadAdapter
@@ -182,7 +183,10 @@ def test_the_wait_for_an_adapter_is_told_apart() -> None:
     assert final(events, "base").usage.adapter_wait_ms == 0
 
 
-def test_commands_that_are_obeyed_while_a_step_is_computed_change_nothing_of_it_but_for_whom_they_end() -> None:
+@pytest.mark.parametrize("ahead", [False, True], ids=["", "ahead"])
+def test_commands_that_are_obeyed_while_a_step_is_computed_change_nothing_of_it_but_for_whom_they_end(
+    ahead: bool,
+) -> None:
     """A whole request and one choice aborted, a new request that takes their blocks, an adapter unloaded in use."""
     staying, adapted = request("staying", max_tokens=12), request("adapted", max_tokens=12, adapter="a")
     later: dict[int, list[object]] = {
@@ -190,7 +194,7 @@ def test_commands_that_are_obeyed_while_a_step_is_computed_change_nothing_of_it_
         6: [Abort("half", index=1), UnloadAdapter("a")],
     }
     asked = [staying, adapted, request("gone", max_tokens=40), request("half", n=2, max_tokens=12, seed=7)]
-    events, _ = run_core(*asked, later=later, overlapping=True, num_blocks=48, max_num_seqs=6)
+    events, _ = run_core(*asked, later=later, ahead=ahead, num_blocks=48, max_num_seqs=6)
     assert text(events, "staying") == expected_choice(staying, seed=5).shown
     assert text(events, "adapted") == expected_choice(adapted, seed=5).shown
     assert text(events, "half", index=0) == expected_choice(asked[3], seed=7).shown

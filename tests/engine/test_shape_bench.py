@@ -115,8 +115,13 @@ def test_a_dry_run_does_everything_claims_nothing_and_needs_few_packages() -> No
     lines = ended.stdout.splitlines()
     checks = [line for line in lines if line.startswith("logits") or "logits, adapter" in line]
     assert len(checks) == 3 and all(line.endswith("True") for line in checks)
-    cases = ("decode, base", "decode, adapters loaded and unused", "decode, 2 adapters", "prefill, 2 adapters")
-    for case in (*cases, "decode beside 3 of a prompt, base", "decode beside 3 of a prompt, 2 adapters"):
+    cases = ("decode, base", "decode, each token awaited", "decode, adapters loaded and unused", "decode, 2 adapters")
+    for case in (
+        *cases,
+        "prefill, 2 adapters",
+        "decode beside 3 of a prompt, base",
+        "decode beside 3 of a prompt, 2 adapters",
+    ):
         (line,) = (line for line in lines if line.startswith(case))
         assert not any(character.isdigit() for character in line.removeprefix(case))
     assert any(line.startswith("3 registered") for line in lines)

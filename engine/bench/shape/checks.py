@@ -43,8 +43,8 @@ def _logits(rig: Rig, sequences: list[Sequence]) -> list[list[Tensor]]:
     """Of each sequence's last position after its prompt, and of each token decoded after that."""
     found: list[list[Tensor]] = [[] for _ in sequences]
     half = [len(sequence.token_ids) // 2 for sequence in sequences]
-    rig.logits(Plan([], [Chunk(s, 0, middle) for s, middle in zip(sequences, half, strict=True)]), [0])
-    rest = [Chunk(s, middle, len(s.token_ids) - middle) for s, middle in zip(sequences, half, strict=True)]
+    rig.logits(Plan([], [Chunk.of(s, 0, middle) for s, middle in zip(sequences, half, strict=True)]), [0])
+    rest = [Chunk.of(s, middle, len(s.token_ids) - middle) for s, middle in zip(sequences, half, strict=True)]
     last_rows = torch.tensor([chunk.num_tokens for chunk in rest]).cumsum(0) - 1
     _take(found, sequences, rig.logits(Plan([], rest), last_rows.tolist()), sequences)
     for _ in range(NUM_DECODES):

@@ -15,6 +15,7 @@ from engine.bench.shape.floors import adapter_elements
 from engine.bench.shape.sizes import Sizes
 from engine.bench.shape.weights import RandomAdapters, RandomTensors
 from engine.config import EngineConfig, ModelConfig
+from engine.core import Step
 from engine.cuda.accelerator import Accelerator
 from engine.cuda.norm import TritonNorm
 from engine.cuda.setup import build_around, check_model
@@ -25,6 +26,7 @@ from engine.model_runner import ModelRunner
 from engine.models.weights import assemble
 from engine.protocol import GenerateRequest, SamplingParams
 from engine.sampling.sampler import Sampler
+from engine.scheduling.completion import take_launch, take_result
 from engine.sequence import Chunk, Plan, Sequence
 
 MAX_TOKENS = 1 << 20  # that a sequence is asked for: more than any run takes
@@ -86,18 +88,28 @@ class Rig:
         limit = self.config.max_batched_tokens
         step: list[Chunk] = []
         for sequence in sequences:
-            chunk = Chunk(sequence, 0, len(sequence.token_ids))
+            chunk = Chunk.of(sequence, 0, len(sequence.token_ids))
             if step and sum(c.num_tokens for c in step) + chunk.num_tokens > limit:
                 self.step(Plan([], step))
                 step = []
             step.append(chunk)
         self.step(Plan([], step))
 
+    def launch(self, plan: Plan) -> Step:
+        """Its tokens are pending until `take`."""
+        step = self.runner.launch(plan)
+        for chunk in plan.chunks:
+            take_launch(chunk)
+        return step
+
+    def take(self, plan: Plan, step: Step) -> None:
+        """Wait for the step of a plan, and take its tokens."""
+        for chunk, result in zip(plan.chunks, step.wait(), strict=True):
+            take_result(chunk, result, frozenset())
+
     def step(self, plan: Plan) -> None:
         """Compute a plan, and take its tokens."""
-        for chunk, result in zip(plan.chunks, self.runner.run(plan), strict=True):
-            chunk.sequence.num_computed = chunk.first + chunk.num_tokens
-            chunk.sequence.token_ids += [sampled.token_id for sampled in result.sampled]
+        self.take(plan, self.launch(plan))
 
     @torch.inference_mode()
     def logits(self, plan: Plan, rows: list[int]) -> Tensor:
@@ -108,7 +120,7 @@ class Rig:
 def decode_plan(sequences: Many[Sequence]) -> Plan:
     """A token for each, those with an adapter first, by slot, as a scheduler orders them."""
     ordered = sorted(sequences, key=lambda s: (s.adapter_slot is None, s.adapter_slot))
-    return Plan([Chunk(sequence, sequence.num_computed, 1) for sequence in ordered], [])
+    return Plan([Chunk.of(sequence, sequence.num_computed, 1) for sequence in ordered], [])
 
 
 def rig_config(model: ModelConfig, sizes: Sizes, dtype: torch.dtype) -> EngineConfig:

@@ -1,7 +1,8 @@
 """Decode, mixed and prefill steps beside their floors: the base, the base while adapters are loaded, and many adapters.
 
-A step is the model runner's: from a plan to tokens on the host. forward is the device's part alone, many in a row. What
-the scheduler adds between steps is measured by `registered`.
+A step is the model runner's: from a plan to tokens on the host. Decodes are launched one step ahead, as in the engine's
+loop, but for those that await each token. forward is the device's part alone, many in a row. What the scheduler adds
+between steps is measured by `registered`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def measure_steps(rig: Rig, sizes: Sizes, rates: Rates | None) -> Iterator[Row]:
         unused += table.decodes(base)
         used += table.decodes(mixed)
     yield table.decode_row("decode, base", base, unloaded)
+    yield table.decode_row("decode, each token awaited", base, table.awaited(base))
     yield table.decode_row("decode, adapters loaded and unused", base, unused, over=unloaded, target="<= 1.01")
     yield table.decode_row(f"decode, {sizes.adapters} adapters", mixed, used, over=unused, target="<= 1.2")
     beside = [table.beside(sequences) for sequences in (base, mixed)]
@@ -63,11 +65,13 @@ class _Table:
         self._rates = rates
         self._random = random.Random(2)  # noqa: S311
         self._width = rig.dtype.itemsize
+        self._num_steps = max(sizes.steps // sizes.rounds, 1)
 
     def streams(self, adapters: Many[str]) -> list[Sequence]:
         """Sequences that decode, their adapters in turn, and room for all their steps: amid them each is as long as the
         sizes say."""
-        room = (1 + self._sizes.rounds) * (self._sizes.warm_up + self._sizes.steps // self._sizes.rounds)
+        turns = 2 + self._sizes.rounds  # alone, awaited, then in turns with others
+        room = turns * (self._sizes.warm_up + self._num_steps + 1)
         names = [adapters[i % len(adapters)] for i in range(self._sizes.streams)]
         prompt = self._sizes.context - room // 2
         started = [self._rig.start(self._prompt(prompt), room, adapter=name) for name in names]
@@ -78,23 +82,37 @@ class _Table:
         return [self._rig.start(self._prompt(self._sizes.chunk_tokens), 1, adapter=name) for name in adapters]
 
     def decodes(self, sequences: Many[Sequence]) -> list[float]:
-        """Seconds of each step."""
-        return self._timed(
-            lambda: self._rig.step(decode_plan(sequences)), max(self._sizes.steps // self._sizes.rounds, 1)
-        )
+        """Seconds of each step, launched when the one before it is halfway."""
+        plan = decode_plan(sequences)
+        flight = [(plan, self._rig.launch(plan))]
+
+        def step() -> None:
+            plan, launched = flight.pop()
+            launched.await_half()
+            following = decode_plan(sequences)
+            flight.append((following, self._rig.launch(following)))
+            self._rig.take(plan, launched)
+
+        seconds = self._timed(step, self._num_steps)
+        self._rig.take(*flight.pop())
+        return seconds
+
+    def awaited(self, sequences: Many[Sequence]) -> list[float]:
+        """Seconds of each step, launched when the tokens of the one before it are there."""
+        return self._timed(lambda: self._rig.step(decode_plan(sequences)), self._num_steps)
 
     def beside(self, sequences: Many[Sequence]) -> Plan:
         """A token for each but the last, and a prompt with the adapter of that one."""
         *decoding, last = sequences
         prompt = self._rig.start(self._prompt(self._sizes.beside), 1, adapter=last.request.adapter)
-        return Plan(decode_plan(decoding).decodes, [Chunk(prompt, 0, len(prompt.token_ids))])
+        return Plan(decode_plan(decoding).decodes, [Chunk.of(prompt, 0, len(prompt.token_ids))])
 
     def repeated(self, plan: Plan) -> list[float]:
         """Seconds of each time that the same step is computed."""
-        return self._timed(lambda: self._rig.runner.run(plan), max(self._sizes.steps // self._sizes.rounds, 1))
+        return self._timed(lambda: self._rig.runner.run(plan), self._num_steps)
 
     def prefills(self, sequences: Many[Sequence]) -> list[float]:
-        plan = Plan([], [Chunk(sequence, 0, len(sequence.token_ids)) for sequence in sequences])
+        plan = Plan([], [Chunk.of(sequence, 0, len(sequence.token_ids)) for sequence in sequences])
         return self._timed(lambda: self._rig.runner.run(plan), 1)
 
     def _timed(self, step: Callable[[], object], count: int) -> list[float]:
@@ -136,7 +154,7 @@ class _Table:
     ) -> Row:
         lengths = [len(sequence.token_ids) for sequence in sequences]
         work = prefill_work(self._rig.model, lengths, self._ranks(sequences), self._width)
-        plan = Plan([], [Chunk(sequence, 0, len(sequence.token_ids)) for sequence in sequences])
+        plan = Plan([], [Chunk.of(sequence, 0, len(sequence.token_ids)) for sequence in sequences])
         return self._row(case, plan, work, steps_s, over, target)
 
     def _row(

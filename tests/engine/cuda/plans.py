@@ -14,4 +14,4 @@ def sequence(token_ids: list[int], block_table: list[int], *, num_prompt: int = 
 
 
 def decode(of: Sequence, drafts: tuple[int, ...] = ()) -> Chunk:
-    return Chunk(of, len(of.token_ids) - 1, 1 + len(drafts), drafts)
+    return Chunk.of(of, of.length - 1, 1 + len(drafts), drafts)

@@ -107,9 +107,9 @@ class CountedGraph:
         self._graph = graph
         self._count = count
 
-    def replay(self) -> Tensor:
+    def replay(self, at_cut: Callable[[], None]) -> Tensor:
         self._count()
-        return self._graph.replay()
+        return self._graph.replay(at_cut)
 
 
 class CountingCudaAccelerator(CudaAccelerator):

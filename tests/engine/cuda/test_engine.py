@@ -5,6 +5,7 @@ On a machine without a GPU the kernels are interpreted, and steps are computed a
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Sequence
 
@@ -18,6 +19,7 @@ from engine.config import EngineConfig, ModelConfig
 from engine.cuda.setup import build_cuda
 from engine.device import Device
 from engine.protocol import EngineStats, GenerateRequest
+from engine.sequence import Plan
 from tests.engine.cuda.recording import CountingCudaAccelerator, RecordingAccelerator
 from tests.engine.harness import Answer, collect, engine_config, greedy, run_engine, run_events
 from tests.engine.lora.tenants import Tenants
@@ -112,6 +114,31 @@ def test_preemption_and_drafts_lose_and_repeat_nothing(tenants: Tenants) -> None
     assert stats.preemptions_total > 0 and stats.draft_tokens_total > 0
 
 
+def test_steps_launched_ahead_say_what_a_wait_for_every_token_says(tenants: Tenants) -> None:
+    """Drawn by a seed, ended by a token that comes early, with log-probabilities, beside a prompt that goes on; while
+    somebody has a penalty, all wait for their tokens."""
+    digest = tenants.digests["attention-r4"]
+    drawn = {"temperature": 0.8, "top_p": 0.9, "seed": 3}
+    first = [
+        greedy("drawn", [5, 6, 7], 12, **drawn),
+        greedy("adapted", [8, 9], 12, adapter=digest, **drawn),
+        greedy("long", [7, 3] * 15, 3),
+    ]
+    config = small(tenants)
+    alone = run_engine(config, first, preload=[digest])
+    stop = alone["drawn"].token_ids[4]
+    first[0] = greedy("drawn", [5, 6, 7], 12, stop_token_ids=[stop], **drawn)
+    later = {6: [greedy("penalized", [1, 2], 3, presence_penalty=0.5)]}
+    plans: list[Plan] = []
+    ours = collect(run_events(config, first, later, [digest], build, plans.append))
+    assert ours["drawn"].token_ids == alone["drawn"].token_ids[: alone["drawn"].token_ids.index(stop)]
+    assert ours["drawn"].final.finish_reason == "stop"
+    assert_same_texts(ours, run_engine(config, first, later, preload=[digest]))
+    followed = [any(chunk.follows for chunk in plan.chunks) for plan in plans]
+    waits = [any(chunk.sequence.request_id == "penalized" for chunk in plan.decodes) for plan in plans]
+    assert any(followed) and any(waits) and not any(map(operator.and_, followed, waits))
+
+
 def test_an_adapter_that_left_its_slot_is_found_again_and_others_take_it(tenants: Tenants) -> None:
     config = small(tenants, max_adapters=1)
     names = ["attention-r4", "mlp-r7", "attention-r4"]
@@ -122,8 +149,8 @@ def test_an_adapter_that_left_its_slot_is_found_again_and_others_take_it(tenants
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what the host waits for is recorded on a CPU")
 def test_the_host_waits_for_nothing_but_the_tokens_of_a_step() -> None:
-    """And for the copy of the step before, which has been read since; the device waits for the adapter's copies. Other
-    work is done after everything was launched and before that wait."""
+    """And for the copy of the step before, which has been read since; the device waits for the adapter's copies. The
+    next step is launched before that wait, and is waited for after it."""
     accelerator = RecordingAccelerator()
     model, sizes = SHAPES["tiny"], DRY._replace(streams=1)
     rig = Rig(rig_config(model, sizes, torch.float32), model, torch.float32, accelerator)
@@ -132,15 +159,18 @@ def test_the_host_waits_for_nothing_but_the_tokens_of_a_step() -> None:
     rig.prefill([sequence])
     del accelerator.waited[:], accelerator.journal[:]
     before = len(accelerator.events)
-    meanwhile: list[tuple[int, list[int]]] = []
-    plan = decode_plan([sequence])
-    rig.runner.run(plan, lambda: meanwhile.append((len(accelerator.events), accelerator.waited.copy())))
-    copied, tokens = before, before + 1
+    first = rig.launch(decode_plan([sequence]))
+    copied, halfway, tokens = before, before + 1, before + 2
     assert len(accelerator.events) == tokens + 1
-    assert accelerator.waited == [accelerator.waited[0], tokens] and accelerator.waited[0] < before
-    assert meanwhile == [(tokens + 1, accelerator.waited[:1])]
+    (copied_before,) = accelerator.waited
+    assert copied_before < before
     arrivals = rig.pool.adapter(0).arrivals
     on_device = [entry.event for entry in accelerator.journal if (entry.stream, entry.told) == ("compute", "wait")]
     assert on_device == [accelerator.events.index(arrivals[-1])]  # type: ignore[arg-type]
-    assert [entry.event for entry in accelerator.journal if entry.told == "record"] == [copied, tokens]
+    assert [entry.event for entry in accelerator.journal if entry.told == "record"] == [copied, halfway, tokens]
+    first.await_half()
+    second = rig.launch(decode_plan([sequence]))
+    first.wait()
+    second.wait()
+    assert accelerator.waited == [copied_before, halfway, copied, tokens, tokens + 3]
     rig.pool.close()

@@ -49,7 +49,7 @@ def test_decodes_drafts_prefills_and_padding_in_one_batch() -> None:
     drafted = sequence([1, 2, 3], [4, 8, 99])
     prompt = sequence([20, 21, 22, 23, 24, 25, 26], [2, 7, 5], num_prompt=7, slot=0)
     short = sequence([30, 31], [6], num_prompt=2)
-    plan = Plan([decode(plain), decode(drafted, drafts=(11, 12))], [Chunk(short, 0, 1), Chunk(prompt, 1, 5)])
+    plan = Plan([decode(plain), decode(drafted, drafts=(11, 12))], [Chunk.of(short, 0, 1), Chunk.of(prompt, 1, 5)])
     shape = StepShape(num_rows=15, num_sequences=9, num_blocks=3, num_chunks=4, num_tiles=6, num_outputs=5)
     fields = StepBuffers(InOrderAccelerator(), 4096).stage(shape).host
     for field in fields:
@@ -70,6 +70,21 @@ def test_decodes_drafts_prefills_and_padding_in_one_batch() -> None:
     assert fields.output_rows.tolist() == [0, 3, 6, 11, 0]
     assert row_slots(plan, 15, 6).tolist() == [1, *[-1] * 6, *[0] * 5, *[-1] * 3]
     assert extent_of(plan, with_adapters=True) == Extent(6, 4, 2, 6, 6, with_adapters=True)
+
+
+def test_a_pending_token_is_named_by_its_place_among_the_chosen() -> None:
+    """Beside one that is known: its prompt ended in the step before."""
+    first, second, known = sequence([5, 6], [1]), sequence([7, 8, 9], [2]), sequence([3], [3])
+    for pending in (first, second):
+        pending.num_computed, pending.num_pending = len(pending.token_ids), 1
+    plan = Plan([Chunk.of(each, each.num_computed, 1) for each in (first, known, second)], [])
+    fields = StepBuffers(InOrderAccelerator(), 4096).stage(StepShape(4, 4, 3, 0, 0, 4)).host
+    filler = Filler(BLOCK_SIZE, max_rows=8, max_blocks=3, queries_at_once=2)
+    filler.fed = {second: 0, first: 4}
+    filler.fill(plan, fields, range(3), num_decode_rows=4)
+    assert fields.token_ids.tolist() == [-1 - 4, 3, -1 - 0, 0]
+    assert fields.positions.tolist() == [2, 0, 3, 0]
+    assert fields.context_lens.tolist() == [3, 1, 4, 0]
 
 
 def test_nothing_but_padding_sees_and_writes_nothing() -> None:
@@ -101,14 +116,20 @@ def test_what_goes_on_from_the_last_step_is_what_a_plan_alone_gives(seed: int) -
         elif rnd.random() < 0.1 and len(running) > 1:
             running.pop()
         for each in running:
-            each.token_ids.append(rnd.randrange(99))
+            each.token_ids += [rnd.randrange(99) for _ in range(1 + each.num_pending)]
+            each.num_pending = 0
             if len(each.token_ids) > 40:
                 del each.token_ids[2:]
+            if rnd.random() < 0.5:  # the host does not know it yet
+                del each.token_ids[-1]
+                each.num_pending = 1
             if rnd.random() < 0.1:
                 each.block_table = [rnd.randrange(50)]
-            while len(each.block_table) * BLOCK_SIZE < len(each.token_ids) + 1:
+            while len(each.block_table) * BLOCK_SIZE < each.length + 1:
                 each.block_table.append(rnd.randrange(50))
-        drafts = (7,) if rnd.random() < 0.1 and len(running) < 5 else ()
+        drafts = (7,) if rnd.random() < 0.1 and len(running) < 5 and not running[0].num_pending else ()
+        fed = {each: rnd.randrange(9) for each in running}
+        kept.fed = fed
         plan = Plan([decode(running[0], drafts), *map(decode, running[1:])], [])
         if rnd.random() < 0.1:
             plan = Plan(plan.decodes[1:], [])
@@ -116,7 +137,9 @@ def test_what_goes_on_from_the_last_step_is_what_a_plan_alone_gives(seed: int) -
         graph = int(num_rows > 4 or rnd.random() < 0.1)
         num_advanced += kept.fill(plan, staged[graph], range(num_rows), shapes[graph].num_rows)
         alone = StepBuffers(InOrderAccelerator(), 1 << 14).stage(shapes[graph]).host
-        Filler(BLOCK_SIZE, 8, 12, 2).fill(plan, alone, range(num_rows), shapes[graph].num_rows)
+        anew = Filler(BLOCK_SIZE, 8, 12, 2)
+        anew.fed = fed
+        anew.fill(plan, alone, range(num_rows), shapes[graph].num_rows)
         for name in ("token_ids", "positions", "slots", "context_lens", "query_starts", "output_rows"):
             assert getattr(staged[graph], name).tolist() == getattr(alone, name).tolist(), name
         for row, context in enumerate(alone.context_lens):

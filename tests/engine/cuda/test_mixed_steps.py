@@ -66,8 +66,8 @@ def test_a_replayed_step_gives_what_the_launched_one_gives(
     """Launched because more rows are wanted than a graph gives. The first chunk has a cached prefix."""
     decodes = [steps.decoding([1, 2, 3], adapters[0]), steps.decoding([4, 5], adapters[1])][:num_decodes]
     cut = steps.start([6, 7, 8, 9, 10, 11, 12], adapters[2])
-    steps.rig.logits(Plan([], [Chunk(cut, 0, 3)]), [0])
-    plan = mixed(decodes, Chunk(cut, 3, 4), Chunk(steps.start([13, 14], adapters[0]), 0, 2))
+    steps.rig.logits(Plan([], [Chunk.of(cut, 0, 3)]), [0])
+    plan = mixed(decodes, Chunk.of(cut, 3, 4), Chunk.of(steps.start([13, 14], adapters[0]), 0, 2))
     last_rows = [*range(num_decodes), num_decodes + 3, num_decodes + 5]
     replayed, from_graph = steps.logits(plan, last_rows)
     launched, also_from_graph = steps.logits(plan, last_rows * 4)
@@ -84,7 +84,7 @@ def test_steps_that_go_on_from_each_other_give_what_launched_ones_give(steps: St
     for step in range(3):
         for sequence, slot in zip(decodes, slots if step < 2 else [*slots[1:], slots[0]], strict=True):
             sequence.adapter_slot = slot
-        plan = Plan([Chunk(each, each.num_computed, 1) for each in decodes], [])
+        plan = Plan([Chunk.of(each, each.num_computed, 1) for each in decodes], [])
         logits, from_graph = steps.logits(plan, [0, 1, 2])
         assert from_graph
         replayed.append((plan, [each.adapter_slot for each in decodes], logits))
@@ -129,7 +129,7 @@ def test_the_buffer_holds_the_integers_of_every_graph(steps: Steps) -> None:
 
 def test_prompts_alone_are_replayed_up_to_the_rows_of_the_largest_graph(steps: Steps) -> None:
     whole = steps.start(list(range(1, MAX_ROWS + 1)))
-    assert steps.logits(Plan([], [Chunk(whole, 0, MAX_ROWS)]), [MAX_ROWS - 1])[1]
+    assert steps.logits(Plan([], [Chunk.of(whole, 0, MAX_ROWS)]), [MAX_ROWS - 1])[1]
     steps.rig.end([whole])
 
 
@@ -137,15 +137,18 @@ def test_within_a_graph_neighbors_change_no_bit_of_decodes_or_chunks(steps: Step
     """Others are more or fewer, longer or shorter, of other adapters; the asked decode is in another row."""
     decode, first, second = steps.decoding([1, 2, 3, 4], "0"), steps.decoding([5], "1"), steps.decoding([6, 7, 8])
     prompt = steps.start([20, 21, 22, 23, 24], "1")
-    asked = Chunk(prompt, 0, 5)
+    asked = Chunk.of(prompt, 0, 5)
     found = []
     for decodes, others in (
         ([decode], []),
-        ([decode, second], [Chunk(steps.start([30, 31, 32], "0"), 0, 3)]),
-        ([first, decode, second], [Chunk(steps.start([33]), 0, 1), Chunk(steps.start(list(range(6)), "1"), 0, 6)]),
+        ([decode, second], [Chunk.of(steps.start([30, 31, 32], "0"), 0, 3)]),
+        (
+            [first, decode, second],
+            [Chunk.of(steps.start([33]), 0, 1), Chunk.of(steps.start(list(range(6)), "1"), 0, 6)],
+        ),
     ):
         place = decodes.index(decode)
-        plan = Plan([Chunk(each, each.num_computed, 1) for each in decodes], [asked, *others])
+        plan = Plan([Chunk.of(each, each.num_computed, 1) for each in decodes], [asked, *others])
         logits, from_graph = steps.logits(plan, [place, len(decodes) + 4])
         assert from_graph
         found.append(logits)

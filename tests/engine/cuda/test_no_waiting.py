@@ -49,10 +49,10 @@ def compute(rig: Rig, plan: Plan, mode: str) -> None:
     """mode: of `torch.cuda.set_sync_debug_mode`, until the step is launched."""
     torch.cuda.set_sync_debug_mode(mode)
     try:
-        results = rig.runner.run(plan, lambda: torch.cuda.set_sync_debug_mode("default"))
+        step = rig.runner.launch(plan)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    for chunk, result in zip(plan.chunks, results, strict=True):
+    for chunk, result in zip(plan.chunks, step.wait(), strict=True):
         chunk.sequence.num_computed = chunk.first + chunk.num_tokens
         chunk.sequence.token_ids += [sampled.token_id for sampled in result.sampled]
 
@@ -70,13 +70,13 @@ def test_no_option_makes_the_host_wait_while_a_step_is_launched() -> None:
     for mode in ("default", "error"):
         sequences = [started(rig, options, "0" if i % 2 else "") for i, options in enumerate(OPTIONS.values())]
         sequences[0].matcher = EvenTokens()
-        first, later = ([Chunk(sequence, 0, 3) for sequence in part] for part in (sequences[:3], sequences[3:]))
+        first, later = ([Chunk.of(sequence, 0, 3) for sequence in part] for part in (sequences[:3], sequences[3:]))
         compute(rig, Plan([], first), mode)
         compute(rig, Plan(decode_plan(sequences[:3]).decodes, later), mode)
         compute(rig, decode_plan(sequences), mode)
         whole = started(rig, OPTIONS["log-probabilities"], "0", list(range(1, 11)))
         whole.request = msgspec.structs.replace(whole.request, pooling="mean")
-        compute(rig, Plan([], [Chunk(whole, 0, 10)]), mode)
+        compute(rig, Plan([], [Chunk.of(whole, 0, 10)]), mode)
         assert all(token % 2 == 0 for token in sequences[0].token_ids[3:])
         rig.end([*sequences, whole])
     rig.pool.close()

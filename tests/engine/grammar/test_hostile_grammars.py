@@ -10,7 +10,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from contextlib import closing
 
 import numpy as np
@@ -38,6 +37,7 @@ from tests.demo import demo_model_dir
 from tests.engine.grammar.grammars import EOS, VOCAB_SIZE, schema, worker_pids
 from tests.engine.grammar.hostile_grammars import COMPILES, NEVER_COMPILES
 from tests.engine.harness import Answer, collect, greedy
+from tests.engine.steps import Computed
 
 MAX_DELAY_S = 0.050
 HIDDEN = 576
@@ -63,14 +63,16 @@ class HeadAlone:
         self._sampler = Sampler(EOS)
         self.step_ends_s: list[float] = []
 
-    def run(self, plan: Plan, meanwhile: Callable[[], None] = lambda: None) -> list[ChunkResult]:
+    runs_ahead = False
+
+    def launch(self, plan: Plan) -> Computed:
         wanted = rows_of(plan.chunks)
         rows = [row for each in wanted for row in each.sampling_rows]
         logits = self._hidden[[row.position % len(self._hidden) for row in rows]] @ self._head
         sampled = iter(self._sampler.choose(logits, rows) if rows else [])
         if any(chunk.sequence.request_id == "watched" for chunk in plan.decodes):
             self.step_ends_s.append(time.monotonic())
-        return [ChunkResult([next(sampled) for _ in each.sampled]) for each in wanted]
+        return Computed([ChunkResult([next(sampled) for _ in each.sampled]) for each in wanted])
 
 
 class Stepping:

@@ -64,11 +64,11 @@ class HandMadePlans:
         """All uncomputed tokens of one sequence, cut before each of the positions."""
         cuts = [sequence.num_computed, *borders, len(sequence.token_ids)]
         chunks = [(first, last - first) for first, last in pairwise(cuts)]
-        return [result for first, count in chunks for result in self.step(prefills=[Chunk(sequence, first, count)])]
+        return [result for first, count in chunks for result in self.step(prefills=[Chunk.of(sequence, first, count)])]
 
 
 def decode(sequence: Sequence, drafts: tuple[int, ...] = ()) -> Chunk:
-    return Chunk(sequence, sequence.num_computed, 1 + len(drafts), drafts)
+    return Chunk.of(sequence, sequence.num_computed, 1 + len(drafts), drafts)
 
 
 def _commit(chunk: Chunk, result: ChunkResult) -> None:

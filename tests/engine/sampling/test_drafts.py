@@ -54,7 +54,7 @@ def plain_texts(tenants: Tenants, asked: list[GenerateRequest]) -> dict[str, tup
     sequences = [plans.start(request) for request in asked]
     logprobs: dict[str, list[TokenLogprobs]] = {request.request_id: [] for request in asked}
     while running := unfinished(sequences):
-        prefills = [Chunk(s, 0, len(s.token_ids)) for s in running if not s.num_computed]
+        prefills = [Chunk.of(s, 0, len(s.token_ids)) for s in running if not s.num_computed]
         decodes = [decode(s) for s in running if s.num_computed]
         for chunk, result in zip(decodes + prefills, plans.step(decodes, prefills), strict=True):
             logprobs[chunk.sequence.request_id] += [s.logprobs for s in result.sampled if s.logprobs]
@@ -76,7 +76,7 @@ def test_texts_with_drafts_equal_texts_without(tenants: Tenants) -> None:
     waiting = sequences.copy()
     num_right = num_wrong = 0
     while running := unfinished(sequences):
-        prefills = [Chunk(s, 0, len(s.token_ids)) for s in waiting[:4]]  # the rest later, beside others' drafts
+        prefills = [Chunk.of(s, 0, len(s.token_ids)) for s in waiting[:4]]  # the rest later, beside others' drafts
         del waiting[:4]
         decodes = [
             decode(s, guess(rnd, plain[s.request_id][0][s.num_completion_tokens :])) for s in running if s.num_computed

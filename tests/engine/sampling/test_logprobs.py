@@ -68,7 +68,7 @@ def test_requests_of_one_step_are_scored_apart(model: tuple[PreTrainedModel, Pat
         name: plans.start(greedy(name, prompt, 3, num_prompt_logprobs=count, num_logprobs=count, temperature=1.0))
         for (name, prompt), count in zip(prompts.items(), (0, 20, 5, None), strict=True)
     }
-    results = plans.step(prefills=[Chunk(s, 0, s.num_prompt_tokens) for s in sequences.values()])
+    results = plans.step(prefills=[Chunk.of(s, 0, s.num_prompt_tokens) for s in sequences.values()])
     second = plans.step(decodes=[decode(s) for s in sequences.values()])
     for (name, sequence), result, after in zip(sequences.items(), results, second, strict=True):
         count = sequence.request.sampling.num_logprobs

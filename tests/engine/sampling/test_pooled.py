@@ -72,7 +72,7 @@ def test_embeddings_share_a_step_with_completions(tenants: Tenants, plans: HandM
         plans.start(greedy("scored", PROMPT[:5], 1, num_prompt_logprobs=0)),
         plans.start(embedding_request(PROMPT, "last", tenants.digests["attention-r4"])),
     ]
-    results = plans.step([decode(running)], [Chunk(s, 0, s.num_prompt_tokens) for s in sequences])
+    results = plans.step([decode(running)], [Chunk.of(s, 0, s.num_prompt_tokens) for s in sequences])
     plans.step([decode(alone)])
     assert running.token_ids == alone.token_ids
     of_running, mean, scored, last = results

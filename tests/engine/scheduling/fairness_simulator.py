@@ -44,10 +44,15 @@ class InstantSlots:
 
 class Simulator:
     """service: by tenant, what `fairness` says a tenant is charged, before weights. most_running: the largest
-    sum of prompt and max_tokens over the sequences that ran at once."""
+    sum of prompt and max_tokens over the sequences that ran at once. ahead: a step's results are taken after the next
+    one was launched."""
 
-    def __init__(self, num_blocks: int, max_num_seqs: int, max_batched_tokens: int, load_bytes: int = 0) -> None:
+    def __init__(
+        self, num_blocks: int, max_num_seqs: int, max_batched_tokens: int, load_bytes: int = 0, *, ahead: bool = False
+    ) -> None:
         self.now = 1
+        self._ahead = ahead
+        self._flights: list[Plan] = []
         self._slots = InstantSlots(load_bytes)
         limits = Limits(
             max_num_seqs=max_num_seqs,
@@ -89,6 +94,12 @@ class Simulator:
         for chunk in plan.chunks:
             self._note_start(chunk)
         self._note_running(plan)
+        self.scheduler.launched(plan)
+        self._flights.append(plan)
+        while len(self._flights) > self._ahead:
+            self._land(self._flights.pop(0))
+
+    def _land(self, plan: Plan) -> None:
         outputs = self.scheduler.commit(plan, [ChunkResult([Sampled(1)] if c.samples else []) for c in plan.chunks])
         for delta in outputs.deltas:
             tenant = delta.request_id.partition("/")[0]

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from engine.lora.layer import LoadedAdapter
 from engine.protocol import GenerateRequest, TokenLogprobs
-from engine.sequence import Chunk, ChunkResult, MatcherError, Plan, Sampled
+from engine.sequence import Chunk, ChunkResult, MatcherError, Plan, Sampled, Sequence
+from tests.engine.steps import Computed
 
 VOCAB = 50
 EOS = 7
@@ -109,22 +110,33 @@ def expected_prompt_logprobs(request: GenerateRequest) -> list[TokenLogprobs | N
 
 
 class HashingRunner:
-    """The cache is a list of entries by slot. adapter_in: what a slot of the pool holds, as the real runner asks it."""
+    """The cache is a list of entries by slot. adapter_in: what a slot of the pool holds, as the real runner asks it.
+    Runs ahead: of the step before it knows what a device would, the tokens that it chose."""
+
+    runs_ahead = True
 
     def __init__(self, num_blocks: int, block_size: int, adapter_in: Callable[[int], LoadedAdapter]) -> None:
         self._block_size = block_size
         self._adapter_in = adapter_in
         self._cache = [b""] * (num_blocks * block_size)
+        self._chosen: dict[Sequence, int] = {}
 
-    def run(self, plan: Plan, meanwhile: Callable[[], None] = lambda: None) -> list[ChunkResult]:
+    def launch(self, plan: Plan) -> Computed:
+        return Computed(self.run(plan))
+
+    def run(self, plan: Plan) -> list[ChunkResult]:
         for chunk in plan.chunks:
-            assert len(chunk.token_ids) == chunk.num_tokens
+            token_ids = [self._chosen[chunk.sequence]] if chunk.follows else chunk.token_ids
+            assert len(token_ids) == chunk.num_tokens
             slot = chunk.sequence.adapter_slot
             adapter = "" if slot is None else self._adapter_in(slot).key
-            for position, token in enumerate(chunk.token_ids, chunk.first):
+            for position, token in enumerate(token_ids, chunk.first):
                 parent = self._cache[self._slot(chunk, position - 1)] if position else b""
                 self._cache[self._slot(chunk, position)] = entry(parent, token, chunk.sequence.request.tenant, adapter)
-        return [self._result(chunk) for chunk in plan.chunks]
+        results = [self._result(chunk) for chunk in plan.chunks]
+        chunks_and_results = zip(plan.chunks, results, strict=True)
+        self._chosen = {c.sequence: result.sampled[0].token_id for c, result in chunks_and_results if result.sampled}
+        return results
 
     def _slot(self, chunk: Chunk, position: int) -> int:
         return chunk.sequence.block_table[position // self._block_size] * self._block_size + position % self._block_size

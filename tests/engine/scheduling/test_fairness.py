@@ -28,6 +28,7 @@ def spread_and_bound(seed: int) -> tuple[float, float, float]:
         max_num_seqs=chance.randint(2, 6),
         max_batched_tokens=chance.choice((32, 64, 256)),
         load_bytes=load_bytes,
+        ahead=bool(seed % 2),
     )
     tenants = {
         f"t{i}": (chance.randint(1, longest), chance.randint(1, most_output), chance.choice((2, 20)))

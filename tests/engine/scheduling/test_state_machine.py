@@ -32,6 +32,7 @@ from engine.scheduling.block_manager import BlockManager
 from engine.scheduling.limits import Limits
 from engine.scheduling.matcher_time import STEP_S
 from engine.scheduling.scheduler import Scheduler
+from engine.sequence import ChunkResult, Plan
 from tests.engine.scheduling.scheduler_model import (
     EOS,
     VOCAB,
@@ -53,7 +54,6 @@ LIMITS = Limits(
     vocab_size=VOCAB,
     eos_token_ids=frozenset({EOS}),
     token_bytes=1,
-    num_draft_tokens=3,
 )
 STEPS_PER_EXAMPLE = 50
 CI_STEPS = 10_000
@@ -110,6 +110,8 @@ prompts = st.builds(
 
 
 class SchedulerMachine(RuleBasedStateMachine):
+    num_followed = 0  # rows of steps that were launched ahead, over all examples
+
     def __init__(self) -> None:
         super().__init__()
         self.now_s = 1.0
@@ -120,20 +122,22 @@ class SchedulerMachine(RuleBasedStateMachine):
             clock=lambda: self.now_s,
             executor=LoadsAtOnce(),
         )
-        self.use_memory(num_blocks=12)
+        self.use_memory(num_blocks=12, num_drafts=3)
         self.live: dict[str, Live] = {}
         self.compiling: list[str] = []
         self.num_arrived = 0
         self.versions = [0, 0, 0]
 
-    @initialize(num_blocks=st.sampled_from((12, 40)))
-    def use_memory(self, num_blocks: int) -> None:
+    @initialize(num_blocks=st.sampled_from((12, 40)), num_drafts=st.sampled_from((0, 3)))
+    def use_memory(self, num_blocks: int, num_drafts: int) -> None:
         """Little makes preemptions and evictions, more lets prefixes be found again."""
         self.blocks = BlockManager(num_blocks, BLOCK_SIZE)
+        limits = msgspec.structs.replace(LIMITS, num_draft_tokens=num_drafts)
         self.scheduler = Scheduler(
-            self.blocks, self.slots, LIMITS, lambda: self.now_s, make_drafter=lambda _: Oracle(self.texts)
+            self.blocks, self.slots, limits, lambda: self.now_s, make_drafter=lambda _: Oracle(self.texts)
         )
         self.runner = HashingRunner(num_blocks, BLOCK_SIZE, self.slots.adapter)
+        self.flight: tuple[Plan, list[ChunkResult]] | None = None
 
     def texts(self) -> list[list[int]]:
         return [[*live.request.prompt_token_ids, *e.produced] for live in self.live.values() for e in live.expected]
@@ -209,12 +213,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         if group is not None:
             self.scheduler.set_matchers(group, CountingMatcher)
 
-    @rule(times=st.integers(1, 4))
-    def steps(self, times: int) -> None:
+    @rule(times=st.integers(1, 4), ahead=st.booleans())
+    def steps(self, times: int, ahead: bool) -> None:
         for _ in range(times):
-            self.step()
+            self.step(ahead)
 
-    def step(self) -> None:
+    def step(self, ahead: bool) -> None:
+        """Launch the next step; ahead: before the results of the last one are taken."""
+        if not ahead:
+            self.land(self.flight)
+            self.flight = None
         self.now_s += 0.1
         for arrival in self.slots.arrivals():
             if not self.scheduler.waiting_for(arrival.key):
@@ -230,7 +238,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert sum(matcher.expected_cost_s for matcher in matchers) < STEP_S + CountingMatcher.expected_cost_s
         used = [bool(chunk.sequence.request.adapter) for chunk in plan.decodes]
         assert used == sorted(used, reverse=True)
-        self._take(self.scheduler.commit(plan, self.runner.run(plan)))
+        assert ahead or not any(chunk.follows for chunk in plan.chunks)
+        before, self.flight = self.flight, None
+        if plan:
+            self.flight = plan, self.runner.run(plan)
+            self.scheduler.launched(plan)
+        type(self).num_followed += sum(chunk.follows for chunk in plan.chunks)
+        self.land(before)
+
+    def land(self, flight: tuple[Plan, list[ChunkResult]] | None) -> None:
+        if flight is not None:
+            self._take(self.scheduler.commit(*flight))
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), keep=st.none() | st.integers(0, 30), one=st.booleans())
@@ -266,7 +284,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for _ in range(2000):
             if not self.live:
                 break
-            self.step()
+            self.step(ahead=bool(self.num_arrived % 2))
             self.scheduler.check_integrity()
         assert not self.live
         assert self.scheduler.num_running == self.scheduler.num_waiting == 0
@@ -328,8 +346,9 @@ def test_whatever_happens_each_request_gets_exactly_its_own_tokens(full: bool) -
     first = int(os.environ.get("FIRST_SEED", "0"))
     for number in range(first, first + (FULL_STEPS // CI_STEPS if full else 1)):
         print(f"seed {number}", flush=True)
+        machine = type("Slice", (SchedulerMachine,), {})
         run_state_machine_as_test(
-            seed(number)(type("Slice", (SchedulerMachine,), {})),
+            seed(number)(machine),
             settings=settings(
                 max_examples=CI_STEPS // STEPS_PER_EXAMPLE,
                 stateful_step_count=STEPS_PER_EXAMPLE,
@@ -339,3 +358,4 @@ def test_whatever_happens_each_request_gets_exactly_its_own_tokens(full: bool) -
                 suppress_health_check=list(HealthCheck),
             ),
         )
+        assert machine.num_followed > 0

@@ -1,0 +1,49 @@
+"""A step's tokens on a GPU, where some are those that the step before chose, which the host does not know yet.
+
+Semantics:
+    out[n] = token_ids[n]                       where token_ids[n] >= 0
+    out[n] = max(chosen[-1 - token_ids[n]], 0)  elsewhere
+
+A chosen token is negative where its row of logits was no numbers. Its text ends there, and what is computed for it
+counts for nothing; but it has to be some token.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.gpu.launch import Arguments, Launch, blocks_of
+
+BLOCK = 256
+
+
+@triton.jit
+def _fed_tokens_kernel(out, token_ids, chosen, num_rows, BLOCK: tl.constexpr):
+    """BLOCK rows."""
+    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = n < num_rows
+    token = tl.load(token_ids + n, mask=inside, other=0)
+    fed = tl.load(chosen + (-1 - token), mask=token < 0, other=0)
+    tl.store(out + n, tl.where(token < 0, tl.maximum(fed, 0), token), mask=inside)
+
+
+def fed_tokens_launch(out: Tensor, token_ids: Tensor, chosen: Tensor) -> Launch:
+    num_rows = len(token_ids)
+    arguments: Arguments = {
+        "out": out,
+        "token_ids": token_ids,
+        "chosen": chosen,
+        "num_rows": num_rows,
+        "BLOCK": BLOCK,
+    }
+    return Launch(_fed_tokens_kernel, (blocks_of(num_rows, BLOCK),), arguments)
+
+
+def fed_tokens(token_ids: Tensor, chosen: Tensor) -> Tensor:
+    """token_ids [N], chosen [M]: int64 -> [N] int64, none negative. Those that are say -1 minus a place in chosen."""
+    out = torch.empty_like(token_ids)
+    fed_tokens_launch(out, token_ids, chosen).run()
+    return out
