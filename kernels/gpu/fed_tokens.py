@@ -4,8 +4,8 @@ Semantics:
     out[n] = token_ids[n]                       where token_ids[n] >= 0
     out[n] = max(chosen[-1 - token_ids[n]], 0)  elsewhere
 
-A chosen token is negative where its row of logits was no numbers. Its text ends there, and what is computed for it
-counts for nothing; but it has to be some token.
+Chosen tokens are as `kernels.gpu.sampling` leaves them: negative where a row of logits was no numbers. That text ends
+there, and what is computed for it counts for nothing; but it has to be some token.
 """
 
 from __future__ import annotations

@@ -69,6 +69,7 @@ class Watcher:
         self._request = request_bytes(secret or site.key.secret, msgspec.json.encode(body))
         self._port = site.gateways[gateway].port
         self._changed = asyncio.Event()
+        self._is_over = False
         self._left = asyncio.Event()
 
     async def run(self, leave_after: int | None = None) -> Seen:
@@ -81,12 +82,15 @@ class Watcher:
                     await self._read(reader, leave_after)
                 finally:
                     writer.transport.abort()
+        self._is_over = True
+        self._changed.set()
         return self.seen
 
     async def saw(self, num_tokens: int) -> None:
-        """Return once it has seen so many."""
+        """Return once it has seen so many. Raises AssertionError where its stream was over before."""
         async with asyncio.timeout(PATIENCE_S):
             while self.seen.num_tokens < num_tokens:
+                assert not self._is_over, f"of {num_tokens} tokens came {self.seen}"
                 self._changed.clear()
                 await self._changed.wait()
 
