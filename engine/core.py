@@ -1,8 +1,8 @@
 """The stepping thread: commands in, schedule, launch, commit, outputs out. It knows no gateways and no sockets.
 
 Where the runner can, one step ahead: while the device computes a step the next one is planned and launched behind it,
-and only then is the first one's result waited for. What the host does between two steps costs the device nothing. The
-next step is not planned before the device is halfway through, so that who arrives in time is part of it.
+and only then is the first one's result waited for, so that the device does not wait for what the host does in between.
+The next step is not planned before the device is halfway through: who arrives by then is part of it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from engine.statistics import Statistics
 
 log = logging.getLogger(__name__)
 
+NOTHING = Plan([], [])
 IDLE_WAIT_S = 0.5
 STATS_INTERVAL_S = 0.2
 
@@ -55,6 +56,9 @@ class Runner(Protocol):
 
     @property
     def runs_ahead(self) -> bool: ...
+
+    def launches_fast(self, plan: Plan) -> bool:
+        """The host is done with the launch long before the device is with the step."""
 
     def launch(self, plan: Plan) -> Step: ...
 
@@ -104,14 +108,19 @@ class EngineCore:
     def turn(self) -> None:
         """Obey what came in, launch a step, take the results of the one launched in the last turn; where neither did
         anything in that one, first wait for something to come in."""
-        flight = self._flight
-        if flight is not None:
-            flight.step.await_half()
+        flight = self._take_flight()
         self._attend(0.0 if self._moved else IDLE_WAIT_S)
-        self._moved = flight is not None
-        self._flight = self._launch() if flight is None or self._runner.runs_ahead else None
+        start_s = time.perf_counter()
+        plan = self._scheduler.schedule() if flight is None or self._runner.runs_ahead else NOTHING
+        self._moved = bool(plan) or flight is not None
+        if flight is not None and not (plan and self._runner.launches_fast(plan)):
+            self._land(flight)  # now, rather than when a long launch is done
+            flight, plan = None, plan.alive
+        fault = self._launch(plan, start_s) if plan else None
         if flight is not None:
             self._land(flight)
+        if fault is not None:
+            self._give_up(plan, fault)
         self._post_stats(idle=not self._moved)
 
     def close(self) -> None:
@@ -241,20 +250,26 @@ class EngineCore:
         for request in self._probes.loaded(arrival.key):
             self._add(request)
 
-    def _launch(self) -> _Flight | None:
-        """The next step; None where there is nothing to compute, or nothing yet."""
-        start_s = time.perf_counter()
-        plan = self._scheduler.schedule()
-        if not plan:
-            return None
-        self._moved = True
+    def _take_flight(self) -> _Flight | None:
+        """The step that was launched in the last turn, once the device is halfway through it."""
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            try:
+                flight.step.await_half()
+            except Exception as error:
+                self._give_up(flight.plan, error)
+                return None
+        return flight
+
+    def _launch(self, plan: Plan, start_s: float) -> Exception | None:
+        """What went wrong, if anything: then its requests have to be given up, after the step before it has landed."""
         try:
             step = self._runner.launch(plan)
         except Exception as error:
-            self._give_up(plan, error)
-            return None
+            return error
         self._scheduler.launched(plan)
-        return _Flight(plan, step, start_s)
+        self._flight = _Flight(plan, step, start_s)
+        return None
 
     def _land(self, flight: _Flight) -> None:
         try:
@@ -274,7 +289,7 @@ class EngineCore:
             raise error
         log.error("a step of %d sequences failed", len(plan.chunks), exc_info=error)
         answer = EngineError("internal", "the engine failed while it computed this request")
-        self._fail([chunk.sequence.request_id for chunk in plan.chunks], answer)
+        self._fail([chunk.sequence.request_id for chunk in plan.chunks if chunk.sequence.is_alive], answer)
 
     def _post_stats(self, idle: bool) -> None:
         now_s = time.monotonic()

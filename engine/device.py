@@ -43,6 +43,9 @@ class DevicePath(Protocol):
     def forward(self, plan: Plan, output_rows: Many[int]) -> Tensor:
         """The hidden states [W, hidden] of these rows of the plan, valid until the next call."""
 
+    def replays(self, plan: Plan, num_outputs: int) -> bool:
+        """`forward`, with so many output rows, is one launch instead of hundreds."""
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Of rows of `forward`: [W, hidden] -> [W, V] fp32, valid until the next call."""
 

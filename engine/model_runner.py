@@ -1,8 +1,8 @@
 """Runs one plan: hidden states from the device's path, then of each chunk's what its request wants: tokens, the
 prompt's log-probabilities, a part of an embedding.
 
-Everything is launched before anything is waited for; the one wait is for the tokens and what was fetched with them.
-Where the device feeds tokens from step to step, the next plan may be launched before that wait.
+Everything is launched before anything is waited for; then one wait for the tokens, and what was fetched with them, is
+enough. Where the device feeds tokens from step to step, the next plan may be launched before that wait.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ class ModelRunner:
     @property
     def runs_ahead(self) -> bool:
         return self._path.feeds
+
+    def launches_fast(self, plan: Plan) -> bool:
+        return self._path.replays(plan, sum(wanted.num_rows for wanted in rows_of(plan.chunks)))
 
     def run(self, plan: Plan) -> list[ChunkResult]:
         """Launch a plan and wait for it."""

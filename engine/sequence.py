@@ -212,6 +212,12 @@ class Plan(msgspec.Struct, frozen=True):
         return bool(self.decodes or self.prefills)
 
     @property
+    def alive(self) -> Plan:
+        """Without the sequences that have ended since it was made."""
+        decodes, prefills = ([c for c in chunks if c.sequence.is_alive] for chunks in (self.decodes, self.prefills))
+        return Plan(decodes, prefills)
+
+    @property
     def chunks(self) -> list[Chunk]:
         return self.decodes + self.prefills
 

@@ -35,11 +35,17 @@ class CpuPath:
         self._tables = tables
         self._batches = BatchBuilder(block_size, decoder.config.sliding_window)
 
-    feeds = False  # a step is done when it is launched
+    @property
+    def feeds(self) -> bool:
+        """A step is done when it is launched."""
+        return False
 
     @property
     def halfway(self) -> Event:
         return PastEvent()
+
+    def replays(self, plan: Plan, num_outputs: int) -> bool:
+        return False
 
     def feed(self, token_ids: Tensor, sequences: Many[Sequence]) -> None:
         raise NotImplementedError("tokens go over the host")

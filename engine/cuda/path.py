@@ -29,7 +29,7 @@ from kernels.gpu.query_tiles import max_tiles
 from kernels.gpu.tuning import lora_block_m
 from kernels.gpu.work_list import WorkList, max_chunks
 
-CUT = 2  # a step is halfway after so many'th of its layers
+CUT = 2  # one of so many parts of the layers comes before the point at which a step counts as halfway
 
 
 class _Used(NamedTuple):
@@ -79,7 +79,9 @@ class CudaPath:
         self._halfway = accelerator.compute.record()
         self._graphs = StepGraphs(extents if use_graphs else [], self._capture)
 
-    feeds = True
+    @property
+    def feeds(self) -> bool:
+        return True
 
     @property
     def halfway(self) -> Event:
@@ -97,6 +99,10 @@ class CudaPath:
         if graph is not None:
             return self._replay(graph, plan, output_rows, waits)
         return self._launch(plan, extent, output_rows, waits)
+
+    def replays(self, plan: Plan, num_outputs: int) -> bool:
+        with_adapters = any(chunk.sequence.adapter_slot is not None for chunk in plan.chunks)
+        return self._graphs.find(extent_of(plan, with_adapters=with_adapters), num_outputs) is not None
 
     def launch_largest(self) -> None:
         """What the largest graph holds, all of it padding, operation by operation."""

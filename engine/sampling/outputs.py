@@ -22,6 +22,11 @@ class ChunkRows(msgspec.Struct, frozen=True):
     pooled: range
 
     @property
+    def num_rows(self) -> int:
+        """A row that is wanted for two things counts twice."""
+        return len(self.sampled) + len(self.scored) + len(self.pooled)
+
+    @property
     def sampling_rows(self) -> list[Row]:
         """One for the sequence's last token, one for each draft."""
         drafts = self.chunk.drafts

@@ -68,9 +68,9 @@ class BlockManager:
             sequence.block_table.append(self._take())
         return True
 
-    def register(self, sequence: Sequence) -> None:
-        """Let others share what the sequence has computed so far, in steps that were launched: theirs come after."""
-        num_full = sequence.num_computed // self.block_size
+    def register(self, sequence: Sequence, num_tokens: int) -> None:
+        """Let others share the sequence's first num_tokens tokens, all of them computed."""
+        num_full = num_tokens // self.block_size
         if num_full == sequence.num_registered:
             return
         self._hasher.extend(sequence, num_full)

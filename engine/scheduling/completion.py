@@ -14,8 +14,10 @@ NOT_A_NUMBER = "the model's output is not a number: the adapter or the weights o
 
 
 class Progress(msgspec.Struct):
-    """How one chunk moved its sequence. num_new: completion tokens, the stopping one included."""
+    """How one chunk moved its sequence. num_computed: its tokens up to the chunk's end, as far as drafts were right.
+    num_new: completion tokens, the stopping one included."""
 
+    num_computed: int
     num_new: int = 0
     delta: Delta | None = None
     finish_reason: FinishReason | None = None
@@ -33,11 +35,14 @@ def take_launch(chunk: Chunk) -> None:
 def take_result(chunk: Chunk, result: ChunkResult, eos_token_ids: frozenset[int]) -> Progress:
     """After `take_launch`: token_ids, matcher, drafts that were right, and what the sequence gathers of its prompt."""
     sequence = chunk.sequence
+    progress = Progress(chunk.first + chunk.num_tokens - len(chunk.drafts))
     _gather_prompt(sequence, result)
     if _chooses(chunk):
         sequence.num_pending -= 1
-        return _take_tokens(chunk, result.sampled, eos_token_ids)
-    return _end_of_prompt(sequence) if chunk.samples else Progress()
+        _take_tokens(chunk, result.sampled, eos_token_ids, progress)
+    elif chunk.samples:
+        _end_prompt(sequence, progress)
+    return progress
 
 
 def _chooses(chunk: Chunk) -> bool:
@@ -50,14 +55,14 @@ def _gather_prompt(sequence: Sequence, result: ChunkResult) -> None:
         sequence.pooled = result.pooled if sequence.pooled is None else sequence.pooled + result.pooled
 
 
-def _end_of_prompt(sequence: Sequence) -> Progress:
+def _end_prompt(sequence: Sequence, progress: Progress) -> None:
     """A request for its prompt alone is complete."""
-    if sequence.request.pooling is not None:
-        return Progress(finish_reason="stop")
-    return Progress(delta=_delta(sequence, 0, [], "length"), finish_reason="length")
+    progress.finish_reason = "stop" if sequence.request.pooling is not None else "length"
+    if sequence.request.pooling is None:
+        progress.delta = _delta(sequence, 0, [], "length")
 
 
-def _take_tokens(chunk: Chunk, sampled: Many[Sampled], eos_token_ids: frozenset[int]) -> Progress:
+def _take_tokens(chunk: Chunk, sampled: Many[Sampled], eos_token_ids: frozenset[int], progress: Progress) -> None:
     """The first token, and the one after each draft for as long as the drafts are what was sampled.
 
     Every token is drawn from its own conditional distribution with its own position's random number, and a draft only
@@ -67,14 +72,13 @@ def _take_tokens(chunk: Chunk, sampled: Many[Sampled], eos_token_ids: frozenset[
     """
     sequence = chunk.sequence
     sequence.num_draft_tokens += len(chunk.drafts)
-    progress = Progress()
     shown: list[Sampled] = []
     for position, token in enumerate(sampled):
         if position and sampled[position - 1].token_id != chunk.drafts[position - 1]:
             break
         if not token.finite:
             progress.error = EngineError("internal", NOT_A_NUMBER)
-            return progress
+            return
         sequence.token_ids.append(token.token_id)
         progress.num_new += 1
         if _stops(sequence, token.token_id, eos_token_ids):
@@ -85,14 +89,14 @@ def _take_tokens(chunk: Chunk, sampled: Many[Sampled], eos_token_ids: frozenset[
             progress.finish_reason = _reason_to_end(sequence, token.token_id)
         except MatcherError as error:
             progress.error = EngineError("invalid_request", f"grammar: {error}")
-            return progress
+            return
         if progress.finish_reason is not None:
             break
     num_accepted = progress.num_new - 1
     sequence.num_accepted_drafts += num_accepted
     sequence.num_computed += num_accepted
+    progress.num_computed += num_accepted
     progress.delta = _delta(sequence, progress.num_new, shown, progress.finish_reason)
-    return progress
 
 
 def _stops(sequence: Sequence, token_id: int, eos_token_ids: frozenset[int]) -> bool:

@@ -198,11 +198,11 @@ class Scheduler:
 
     def _awaits_tokens(self) -> bool:
         """Whether a next token depends on those that are pending, or somebody would give way to one that may not be."""
-        pending = [sequence for sequence in self._running if sequence.num_pending]
-        if any(sequence.is_chosen_by_text or self._limits.num_draft_tokens for sequence in pending):
+        going_on = [sequence for sequence in self._running if not sequence.needs_no_step]
+        if any(s.num_pending and (s.is_chosen_by_text or self._limits.num_draft_tokens) for s in going_on):
             return True
-        going_on = (sequence for sequence in self._running if not sequence.needs_no_step)
-        return bool(pending) and sum(map(self._blocks.num_missing, going_on)) > self._blocks.num_free
+        is_ahead = any(sequence.num_pending for sequence in self._running)
+        return is_ahead and sum(map(self._blocks.num_missing, going_on)) > self._blocks.num_free
 
     def _continue_running(self) -> tuple[list[Sequence], list[Sequence]]:
         """Those that decode, with room for their next token, by adapter slot with the base last; and those in their
@@ -252,13 +252,16 @@ class Scheduler:
         return drafts
 
     def _admit(self, left: int, prefills: list[Chunk]) -> None:
-        while left > 0 and self._waiting and len(self._running) < self._limits.max_num_seqs:
+        """Who has its last token pending leaves its place."""
+        num_places = self._limits.max_num_seqs - sum(not sequence.needs_no_step for sequence in self._running)
+        while left > 0 and self._waiting and num_places > 0:
             sequence = self._admission.start_next()
             if sequence is None:
                 return
             if not sequence.started_s:
                 self._note_start(sequence)
             left -= self._prefill(sequence, left, prefills)
+            num_places -= 1
 
     def _note_start(self, sequence: Sequence) -> None:
         """What a request's first admission tells of it."""
@@ -288,10 +291,10 @@ class Scheduler:
         """What a chunk's progress means for everyone else: cache, counters, siblings; the request's end if it is."""
         if progress.error is not None:
             return self.fail(sequence.request_id, progress.error)
-        self._blocks.register(sequence)
+        self._blocks.register(sequence, progress.num_computed)
         group = self._requests.find(sequence.request_id)
         assert group is not None
-        if group.held and sequence.num_computed >= sequence.num_prompt_tokens:
+        if group.held and progress.num_computed >= sequence.num_prompt_tokens:
             self._requests.queue_held(group)
         if progress.delta is not None:
             sequence.first_token_s = sequence.first_token_s or self._clock()

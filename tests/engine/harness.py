@@ -48,6 +48,9 @@ class _ArrivalsByStep:
         self._on_plan = on_plan
         self._step = 0
 
+    def launches_fast(self, plan: Plan) -> bool:
+        return self._runner.launches_fast(plan)
+
     def launch(self, plan: Plan) -> Step:
         self._step += 1
         for due in [step for step in self._later if step <= self._step]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 import msgspec
@@ -87,8 +88,11 @@ class SlowCompiler:
 
 
 class CommandsByStep:
-    """The runner, and when its step k is launched the commands due then come in. faults: what step k raises instead of
-    its results, in its launch if it is none of `late`."""
+    """The runner, and when its step k is launched the commands due then come in.
+
+    faults: what step k raises when it is launched, when "half" of it or when its "results" are waited for; then what it
+    left in the cache is wrong. journal: what was done of which step, in order. slow: launches take long.
+    """
 
     def __init__(
         self,
@@ -97,27 +101,37 @@ class CommandsByStep:
         later: dict[int, list[object]],
         *,
         ahead: bool,
-        faults: Mapping[int, Exception],
-        late: Container[int],
+        slow: bool,
+        faults: Mapping[tuple[str, int], Exception],
     ) -> None:
         self.runs_ahead = ahead
+        self._slow = slow
         self._runner = HashingRunner(NUM_BLOCKS, 4, pool.adapter)
         self._mailbox = mailbox
         self._later = later
         self._faults = faults
-        self._late = late
         self._step = 0
         self.plans: list[Plan] = []
+        self.journal: list[str] = []
+
+    def launches_fast(self, plan: Plan) -> bool:
+        return not self._slow
 
     def launch(self, plan: Plan) -> Computed:
         self._step += 1
         self.plans.append(plan)
         for command in self._later.get(self._step, []):
             self._mailbox.command(command)  # type: ignore[arg-type]
-        fault = self._faults.get(self._step)
-        if fault is not None and self._step not in self._late:
-            raise fault
-        return Computed(self._runner.run(plan), fault)
+        self._tell("launch", self._step)
+        results = self._runner.run(plan)
+        if any(step == self._step for _, step in self._faults):
+            self._runner.spoil(plan)
+        return Computed(results, partial(self._tell, step=self._step))
+
+    def _tell(self, what: str, step: int) -> None:
+        self.journal.append(f"{what} {step}")
+        if (what, step) in self._faults:
+            raise self._faults[what, step]
 
 
 class Shelf:
@@ -138,18 +152,19 @@ def run_core(
     compiler: SlowCompiler | None = None,
     num_blocks: int = NUM_BLOCKS,
     ahead: bool = True,
-    faults: Mapping[int, Exception] = MappingProxyType({}),
-    late: Container[int] = (),
+    slow: bool = False,
+    faults: Mapping[tuple[str, int], Exception] = MappingProxyType({}),
+    journal: list[str] | None = None,
     **limits: int,
 ) -> tuple[list[Event], list[Plan]]:
-    """Everything the engine says to these commands, and every step it took."""
+    """Everything the engine says to these commands, and every step it took. journal: filled."""
     with contextlib.closing(Mailbox()) as mailbox:
         host = HostTier(max_bytes=8)
         pool = AdapterPool(Shelf(host), 2, wake=lambda: mailbox.command(Wake()), executor=LoadsAtOnce())
         blocks = BlockManager(num_blocks, 4)
         clock = iter(range(1, 1_000_000)).__next__
         scheduler = Scheduler(blocks, pool, msgspec.structs.replace(LIMITS, **limits), lambda: float(clock()))
-        runner = CommandsByStep(mailbox, pool, later or {}, ahead=ahead, faults=faults, late=late)
+        runner = CommandsByStep(mailbox, pool, later or {}, ahead=ahead, slow=slow, faults=faults)
         compilations = Compilations(scheduler, compiler)
         statistics = Statistics(scheduler, blocks, pool, host, compilations)
         probes = Probes(pool, VOCAB, LIMITS.max_model_len)
@@ -159,6 +174,8 @@ def run_core(
         core.run()
         assert blocks.num_free == num_blocks
         scheduler.check_integrity()
+        if journal is not None:
+            journal += runner.journal
         return mailbox.take_events(), runner.plans
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 
 import msgspec
@@ -10,15 +11,14 @@ from engine.sequence import ChunkResult
 
 
 class Computed(msgspec.Struct):
-    """Done when it was launched. fault: raised instead of the results."""
+    """Done when it was launched. tell: called with what is waited for, and may raise."""
 
     results: Many[ChunkResult] = ()
-    fault: Exception | None = None
+    tell: Callable[[str], None] = lambda awaited: None
 
     def await_half(self) -> None:
-        pass
+        self.tell("half")
 
     def wait(self) -> Many[ChunkResult]:
-        if self.fault is not None:
-            raise self.fault
+        self.tell("results")
         return self.results

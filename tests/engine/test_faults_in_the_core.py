@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from engine.protocol import Abort, StepOutputs
 from tests.engine.scheduling.scheduler_model import expected_choice
 from tests.engine.scripted_core import Answered, SlowCompiler, final, request, run_core, text
 
@@ -29,15 +30,34 @@ class BrokenOnce(SlowCompiler):
     ids=str,
 )
 @pytest.mark.parametrize("ahead", [False, True], ids=["", "ahead"])
-@pytest.mark.parametrize("late", [(), (2,)], ids=["launch", "results"])
-def test_a_step_that_fails_ends_its_requests_and_no_others(
-    fault: Exception, late: tuple[int, ...], ahead: bool
-) -> None:
-    """ahead: the step before it is on its way, or the one after it."""
-    events, _ = run_core(request(), request("next"), max_num_seqs=1, faults={2: fault}, late=late, ahead=ahead)
+@pytest.mark.parametrize("where", ["launch", "half", "results"])
+def test_a_step_that_fails_ends_its_requests_and_no_others(fault: Exception, where: str, ahead: bool) -> None:
+    """ahead: the step before it is on its way, or the one after it. The prompt takes three steps; nobody finds in the
+    cache what the second did not compute."""
+    asked = request(), request("next")
+    events, _ = run_core(*asked, max_num_seqs=1, max_batched_tokens=8, faults={(where, 2): fault}, ahead=ahead)
     error = final(events).error
     assert error is not None and error.code == "internal"
     assert text(events, "next") == expected_choice(request(), seed=5).shown
+    assert final(events, "next").usage.cached_tokens == 8
+
+
+@pytest.mark.parametrize("where", ["launch", "results"])
+def test_who_ended_in_the_step_before_one_that_fails_has_its_answer(where: str) -> None:
+    """Its third token stops it; the fourth step is launched before that is known."""
+    stop = expected_choice(request(), seed=5).shown[2]
+    events, plans = run_core(request(stop_token_ids=[stop]), faults={(where, 5): ValueError("a shape")})
+    assert len(plans) == 5  # two for the prompt
+    assert final(events).finish_reason == "stop" and final(events).usage.completion_tokens == 3
+
+
+def test_a_request_named_as_one_that_left_in_time_does_not_fail_with_its_step() -> None:
+    events, _ = run_core(
+        request(max_tokens=30), later={3: [Abort("r"), request(seed=9)]}, faults={("results", 3): ValueError("a shape")}
+    )
+    finals = [each for event in events if isinstance(event, StepOutputs) for each in event.finals]
+    assert [each.finish_reason for each in finals] == ["abort", "length"]
+    assert text(events)[-6:] == expected_choice(request(), seed=9).shown
 
 
 def test_a_fault_of_a_command_during_a_step_is_no_requests_fault() -> None:
@@ -55,8 +75,8 @@ def test_a_fault_of_a_command_during_a_step_is_no_requests_fault() -> None:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("late", [(), (2,)], ids=["launch", "results"])
-def test_a_lost_device_ends_the_loop(fault: Exception, late: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("where", ["launch", "half", "results"])
+def test_a_lost_device_ends_the_loop(fault: Exception, where: str) -> None:
     with pytest.raises(RuntimeError) as raised:
-        run_core(request(), faults={2: fault}, late=late)
+        run_core(request(), faults={(where, 2): fault})
     assert raised.value is fault

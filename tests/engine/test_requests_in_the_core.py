@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -32,13 +34,14 @@ def test_the_next_turn_of_a_conversation_is_found_in_the_cache() -> None:
     completion = expected_choice(request(), seed=5).shown
     second = request("s", prompt_token_ids=[*PROMPT, *completion, 1, 2])
     other = request("o", prompt_token_ids=[*PROMPT, *completion, 1, 2], tenant="another")
-    events, _ = run_core(request(), later={6: [second, other]})
+    longer = request("longer", prompt_token_ids=[40], max_tokens=12)
+    events, _ = run_core(request(), longer, later={8: [second, other]})
     assert final(events).usage.cached_tokens == 0
     assert final(events, "s").usage.cached_tokens == 24  # of 28: the 25 computed before, in whole blocks
     assert final(events, "o").usage.cached_tokens == 0
     assert text(events, "s") == expected_choice(second, seed=5).shown
     last = stats(events)
-    assert (last.prefix_query_tokens_total, last.prefix_hit_tokens_total) == (20 + 28 + 28, 24)
+    assert (last.prefix_query_tokens_total, last.prefix_hit_tokens_total) == (1 + 20 + 28 + 28, 24)
 
 
 def test_one_choice_can_be_aborted_and_its_kept_tokens_count() -> None:
@@ -201,3 +204,60 @@ def test_commands_that_are_obeyed_while_a_step_is_computed_change_nothing_of_it_
     assert text(events, "new") == expected_choice(request("new"), seed=9).shown
     assert final(events, "gone").finish_reason == "abort"
     assert len(text(events, "half", index=1)) < 12
+
+
+def test_the_next_step_is_launched_when_the_last_one_is_halfway_and_before_its_results_are_waited_for() -> None:
+    journal: list[str] = []
+    run_core(request(max_tokens=3), journal=journal)
+    assert journal == [
+        *("launch 1", "half 1", "launch 2", "results 1"),  # the prompt
+        *("half 2", "launch 3", "results 2"),
+        *("half 3", "launch 4", "results 3"),
+        *("half 4", "results 4"),
+    ]
+
+
+def test_results_do_not_wait_for_a_launch_that_takes_long() -> None:
+    """Who has ended by then is left out of it."""
+    stop = expected_choice(request(), seed=5).shown[1]
+    asked = [request(stop_token_ids=[stop]), request("other", prompt_token_ids=[1, 2], max_tokens=8)]
+    journal: list[str] = []
+    events, plans = run_core(*asked, slow=True, journal=journal)
+    order = [entry for entry in journal if not entry.startswith("half")]
+    assert order == [f"{what} {step}" for step in range(1, len(plans) + 1) for what in ("launch", "results")]
+    assert [len(plan.decodes) for plan in plans if plan.decodes][-5:] == [1] * 5
+    assert text(events) == expected_choice(asked[0], seed=5).shown
+    assert text(events, "other") == expected_choice(asked[1], seed=5).shown
+
+
+def test_who_ends_by_length_computes_no_row_in_vain_and_leaves_its_place_at_once() -> None:
+    asked = [request(f"r{i}", prompt_token_ids=[i], max_tokens=5 + i % 4) for i in range(12)]
+    steps = {}
+    for ahead in (False, True):
+        events, plans = run_core(*asked, max_num_seqs=3, max_waiting=40, ahead=ahead)
+        assert sum(plan.num_tokens for plan in plans) == sum(each.sampling.max_tokens for each in asked)
+        assert all(text(events, each.request_id) == expected_choice(each, seed=5).shown for each in asked)
+        steps[ahead] = len(plans)
+    assert steps[True] == steps[False]
+
+
+def test_nobody_goes_on_while_the_next_token_depends_on_one_that_is_not_known() -> None:
+    """A grammar or a penalty does; not its last token, which nothing depends on."""
+    plain, grammar = request("plain", max_tokens=20), {"kind": "regex", "source": "x"}
+    for options in ({"grammar": grammar}, {"presence_penalty": 0.5}):
+        seed = next(s for s in range(99) if len(expected_choice(request(max_tokens=3, **options), s).shown) == 3)
+        asked = request("asked", max_tokens=3, seed=seed, **options)
+        _, plans = run_core(plain, asked, compiler=SlowCompiler())
+        ahead = [any(chunk.follows for chunk in plan.decodes) for plan in plans]
+        decides = [any(chunk.sequence.request_id == "asked" for chunk in plan.decodes) for plan in plans]
+        first, last = decides.index(True), len(decides) - 1 - decides[::-1].index(True)
+        assert not any(ahead[first : last + 1]) and ahead[last + 1]
+        assert any(ahead)
+
+
+def test_steps_that_overlap_are_timed_from_one_outcome_to_the_next() -> None:
+    start_s = time.perf_counter()
+    events, plans = run_core(request(max_tokens=40))
+    elapsed_s = time.perf_counter() - start_s
+    assert sum(stats(events).step_counts) == len(plans)
+    assert 0 < stats(events).step_seconds_total <= elapsed_s

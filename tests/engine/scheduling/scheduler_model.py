@@ -121,6 +121,9 @@ class HashingRunner:
         self._cache = [b""] * (num_blocks * block_size)
         self._chosen: dict[Sequence, int] = {}
 
+    def launches_fast(self, plan: Plan) -> bool:
+        return True
+
     def launch(self, plan: Plan) -> Computed:
         return Computed(self.run(plan))
 
@@ -137,6 +140,12 @@ class HashingRunner:
         chunks_and_results = zip(plan.chunks, results, strict=True)
         self._chosen = {c.sequence: result.sampled[0].token_id for c, result in chunks_and_results if result.sampled}
         return results
+
+    def spoil(self, plan: Plan) -> None:
+        """What the plan, which just ran, wrote to the cache is wrong."""
+        for chunk in plan.chunks:
+            for position in range(chunk.first, chunk.first + chunk.num_tokens):
+                self._cache[self._slot(chunk, position)] = b"wrong"
 
     def _slot(self, chunk: Chunk, position: int) -> int:
         return chunk.sequence.block_table[position // self._block_size] * self._block_size + position % self._block_size

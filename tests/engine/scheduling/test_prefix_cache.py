@@ -22,7 +22,7 @@ def compute(blocks: BlockManager, token_ids: list[int], tenant: str = "a", adapt
     computed = sequence(token_ids, tenant, adapter)
     assert blocks.start(computed, num_spare=0, use_cache=True)
     computed.num_computed = len(token_ids)
-    blocks.register(computed)
+    blocks.register(computed, computed.num_computed)
     blocks.check_integrity([computed])
     return computed
 
@@ -45,7 +45,7 @@ def test_a_finished_sequence_leaves_its_generated_tokens_for_the_next_turn() -> 
     first.token_ids += [60, 61, 62]
     assert blocks.grow(first, len(first.token_ids))
     first.num_computed = 13  # the last token sampled is not computed yet
-    blocks.register(first)
+    blocks.register(first, first.num_computed)
     blocks.release(first)
     assert blocks.num_cached_tokens(sequence([*PROMPT, 60, 61, 62, 70])) == 12
 
@@ -80,7 +80,7 @@ def test_what_is_not_computed_is_not_found() -> None:
     started = sequence(PROMPT)
     assert blocks.start(started, num_spare=0, use_cache=True)
     started.num_computed = 7  # half of the second block
-    blocks.register(started)
+    blocks.register(started, started.num_computed)
     assert blocks.num_cached_tokens(sequence(PROMPT)) == 4
 
 
@@ -91,7 +91,7 @@ def test_who_needs_every_position_gets_blocks_of_its_own() -> None:
     assert blocks.start(second, num_spare=0, use_cache=False)
     assert second.num_computed == 0 and not set(second.block_table) & set(first.block_table)
     second.num_computed = len(PROMPT)
-    blocks.register(second)
+    blocks.register(second, second.num_computed)
     blocks.check_integrity([first, second])
 
 
@@ -124,7 +124,7 @@ def test_what_two_compute_at_the_same_time_is_kept_once() -> None:
         assert blocks.start(twin, num_spare=0, use_cache=True)
     for twin in twins:
         twin.num_computed = len(PROMPT)
-        blocks.register(twin)
+        blocks.register(twin, twin.num_computed)
     blocks.check_integrity(twins)
     for twin in twins:
         blocks.release(twin)

@@ -213,13 +213,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         if group is not None:
             self.scheduler.set_matchers(group, CountingMatcher)
 
-    @rule(times=st.integers(1, 4), ahead=st.booleans())
-    def steps(self, times: int, ahead: bool) -> None:
+    @rule(times=st.integers(1, 4), ahead=st.booleans(), slow=st.booleans())
+    def steps(self, times: int, ahead: bool, slow: bool) -> None:
         for _ in range(times):
-            self.step(ahead)
+            self.step(ahead, slow)
 
-    def step(self, ahead: bool) -> None:
-        """Launch the next step; ahead: before the results of the last one are taken."""
+    def step(self, ahead: bool, slow: bool = False) -> None:
+        """Launch the next step; ahead: planned before the results of the last one are taken, and launched before, too,
+        unless that is slow."""
         if not ahead:
             self.land(self.flight)
             self.flight = None
@@ -239,6 +240,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         used = [bool(chunk.sequence.request.adapter) for chunk in plan.decodes]
         assert used == sorted(used, reverse=True)
         assert ahead or not any(chunk.follows for chunk in plan.chunks)
+        if slow:
+            self.land(self.flight)
+            self.flight, plan = None, plan.alive
         before, self.flight = self.flight, None
         if plan:
             self.flight = plan, self.runner.run(plan)
