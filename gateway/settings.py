@@ -113,7 +113,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(gt=0, le=1, description="Of a GPU's memory, what weights, steps, caches and adapters may take.")
     ] = 0.9
     num_draft_tokens: Annotated[
-        int, Meta(ge=0, le=32, description="Tokens guessed ahead per step by speculative decoding (0: off).")
+        int,
+        Meta(
+            ge=0,
+            le=32,
+            description="Tokens guessed ahead per step by speculative decoding (0: off); a GPU then waits for the host "
+            "between steps.",
+        ),
     ] = 0
     default_max_tokens: Annotated[Positive, Meta(description="Completion tokens when a request sets no bound.")] = 1024
     max_body_bytes: Annotated[Bytes, Meta(description="Largest request body, e.g. `4MiB`.")] = 4 << 20
