@@ -25,7 +25,7 @@ from kernels.gpu.penalties import TokenPairs, penalize_launch
 from kernels.gpu.prefill_attention import prefill_launch
 from kernels.gpu.query_tiles import QueryTiles, max_tiles
 from kernels.gpu.rope_kv import HeadNorms, rope_kv_launch
-from kernels.gpu.sampling import SamplingRows, sample_launch
+from kernels.gpu.sampling import BEST, SEARCH_BLOCK, SamplingRows, sample_launch
 from kernels.gpu.tuning import lora_block_m, queries_at_once
 from kernels.gpu.work_list import WorkList, max_chunks
 
@@ -154,6 +154,7 @@ def _sampling(target: Target) -> Iterator[tuple[str, Launch]]:
     logits = empty(NUM_DECODES, target.vocab_size, dtype=torch.float32)
     numbers, counts, ids = (empty(NUM_DECODES, dtype=dtype) for dtype in (torch.float32, torch.int32, torch.int64))
     rows = SamplingRows(numbers, counts, numbers, numbers, ids, ids)
-    yield "sample", sample_launch(ids, logits, rows)
+    bests = empty(NUM_DECODES, BEST * SEARCH_BLOCK, dtype=torch.float32)
+    yield "sample", sample_launch(ids, logits, rows, bests)
     pairs = TokenPairs(counts, counts, counts, numbers)
     yield "penalties", penalize_launch(logits, pairs, numbers, numbers, numbers)

@@ -39,6 +39,7 @@ class SamplingRows(NamedTuple):
 BLOCK = 4096  # logits at a time: each costs what sums over all threads cost
 SEARCH_BLOCK = 2048  # where each is compared with
 PIVOTS = 8  # in one pass over a row
+BEST = 6  # of each of SEARCH_BLOCK lanes
 STAGES = 3  # blocks on their way from memory
 
 
@@ -55,6 +56,41 @@ def _weights(row, at, vocab_size, largest, temperature, lowest_key, min_weight):
     logit = tl.load(row + at, mask=at < vocab_size, other=-float("inf"))
     weight = tl.exp((logit - largest) / temperature)
     return tl.where((_key(logit) >= lowest_key) & (weight >= min_weight), weight, 0.0)
+
+
+@triton.jit
+def _find_best(best, row, vocab_size, BLOCK: tl.constexpr):
+    """To best [BEST, BLOCK]: the six largest logits of each lane, which sees one place of every block, -inf where it
+    sees fewer. What is above the largest sixth, which is returned, is all there."""
+    first = tl.full((BLOCK,), -float("inf"), tl.float32)
+    second = first
+    third = first
+    fourth = first
+    fifth = first
+    sixth = first
+    for begin in range(0, vocab_size, BLOCK):
+        at = begin + tl.arange(0, BLOCK)
+        logit = tl.load(row + at, mask=at < vocab_size, other=-float("inf"))
+        first, beaten = _ranked(first, logit)
+        second, beaten = _ranked(second, beaten)
+        third, beaten = _ranked(third, beaten)
+        fourth, beaten = _ranked(fourth, beaten)
+        fifth, beaten = _ranked(fifth, beaten)
+        sixth = tl.maximum(sixth, beaten)
+    lane = tl.arange(0, BLOCK)
+    tl.store(best + lane, first)
+    tl.store(best + BLOCK + lane, second)
+    tl.store(best + 2 * BLOCK + lane, third)
+    tl.store(best + 3 * BLOCK + lane, fourth)
+    tl.store(best + 4 * BLOCK + lane, fifth)
+    tl.store(best + 5 * BLOCK + lane, sixth)
+    tl.debug_barrier()  # other threads read it
+    return tl.max(sixth, 0)
+
+
+@triton.jit
+def _ranked(a, b):
+    return tl.maximum(a, b), tl.minimum(a, b)
 
 
 @triton.jit
@@ -150,6 +186,7 @@ def _draw(row, vocab_size, largest, temperature, lowest_key, min_weight, u, BLOC
 def _sample_kernel(
     token_ids,
     logits,
+    bests,
     stride,
     vocab_size,
     temperatures,
@@ -161,9 +198,10 @@ def _sample_kernel(
     BLOCK: tl.constexpr,
     SEARCH_BLOCK: tl.constexpr,
     PIVOTS: tl.constexpr,
+    BEST: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Of one row."""
+    """Of one row. Its threshold is searched among the best of its lanes, and among all where these do not decide it."""
     n = tl.program_id(0)
     row = logits + n.to(tl.int64) * stride
     most = tl.full((BLOCK,), -float("inf"), tl.float32)
@@ -190,18 +228,31 @@ def _sample_kernel(
         top_p = tl.load(top_ps + n)
         high = _key(largest).to(tl.int64)
         lowest = _key(smallest).to(tl.int64)
+        some = bests + n.to(tl.int64) * BEST * SEARCH_BLOCK
+        hidden = high
+        if (top_k > 0) | (top_p < 1.0):
+            hidden = _key(_find_best(some, row, vocab_size, SEARCH_BLOCK)).to(tl.int64)
         if top_k > 0:
             lowest = _highest_key_reaching(
-                row, vocab_size, largest, temperature, lowest, high, top_k, True, SEARCH_BLOCK, PIVOTS
+                some, BEST * SEARCH_BLOCK, largest, temperature, lowest, high, top_k, True, SEARCH_BLOCK, PIVOTS
             )
+            if lowest <= hidden:
+                lowest = _highest_key_reaching(
+                    row, vocab_size, largest, temperature, lowest, high, top_k, True, SEARCH_BLOCK, PIVOTS
+                )
         if top_p < 1.0:
             whole, num_above, num_at = _sums(row, vocab_size, largest, temperature, lowest, BLOCK, STAGES)
             if top_k > 0:  # takes some of the tokens that are as likely as the last one
                 num_at = tl.minimum(num_at, top_k - num_above)
             whole += num_at * tl.exp((_logit(lowest) - largest) / temperature)
+            target = top_p * whole
             lowest = _highest_key_reaching(
-                row, vocab_size, largest, temperature, lowest, high, top_p * whole, False, SEARCH_BLOCK, PIVOTS
+                some, BEST * SEARCH_BLOCK, largest, temperature, lowest, high, target, False, SEARCH_BLOCK, PIVOTS
             )
+            if lowest <= hidden:
+                lowest = _highest_key_reaching(
+                    row, vocab_size, largest, temperature, lowest, high, target, False, SEARCH_BLOCK, PIVOTS
+                )
         u = _uniform(tl.load(seeds + n), tl.load(positions + n))
         token = _draw(row, vocab_size, largest, temperature, lowest, tl.load(min_ps + n), u, BLOCK, STAGES)
     tl.store(token_ids + n, token)
@@ -214,11 +265,13 @@ def _logit(key):
     return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
-def sample_launch(token_ids: Tensor, logits: Tensor, rows: SamplingRows) -> Launch:
+def sample_launch(token_ids: Tensor, logits: Tensor, rows: SamplingRows, bests: Tensor) -> Launch:
+    """bests: [N, BEST * SEARCH_BLOCK] fp32, overwritten."""
     num_rows, vocab_size = logits.shape
     arguments: Arguments = {
         "token_ids": token_ids,
         "logits": logits,
+        "bests": bests,
         "stride": logits.stride(0),
         "vocab_size": vocab_size,
         "temperatures": rows.temperature,
@@ -230,6 +283,7 @@ def sample_launch(token_ids: Tensor, logits: Tensor, rows: SamplingRows) -> Laun
         "BLOCK": BLOCK,
         "SEARCH_BLOCK": SEARCH_BLOCK,
         "PIVOTS": PIVOTS,
+        "BEST": BEST,
         "STAGES": STAGES,
     }
     return Launch(_sample_kernel, (num_rows,), arguments, num_warps=16)
@@ -238,5 +292,6 @@ def sample_launch(token_ids: Tensor, logits: Tensor, rows: SamplingRows) -> Laun
 def sample(logits: Tensor, rows: SamplingRows) -> Tensor:
     """logits [N, V] fp32, elements of a row contiguous, not changed -> token ids [N] int64, -1 where there is none."""
     token_ids = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
-    sample_launch(token_ids, logits, rows).run()
+    bests = torch.empty(len(logits), BEST * SEARCH_BLOCK, dtype=torch.float32, device=logits.device)
+    sample_launch(token_ids, logits, rows, bests).run()
     return token_ids

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kernels.gpu.penalties import TokenPairs, penalize_, penalize_reference
-from kernels.gpu.sampling import SamplingRows, sample
+from kernels.gpu.sampling import BEST, SEARCH_BLOCK, SamplingRows, sample
 from kernels.sampling import kept_probabilities_reference, uniform
 from tests.kernels.gpu.compare import DEVICE, randn
 
@@ -73,6 +73,23 @@ def _is_at_the_edge(row: Tensor, parameters: Parameters, token: Tensor) -> bool:
     """Whether the token is kept once top_p and min_p are moved by what fp32 rounds away."""
     temperature, top_k, top_p, min_p = parameters
     return bool(kept_probabilities_reference(row, temperature, top_k, min(top_p + 1e-5, 1), min_p - 1e-6)[token] > 0)
+
+
+def test_the_most_likely_tokens_may_lie_wherever_they_like() -> None:
+    """Two more of them at the same place of their blocks than a search among the best looks at."""
+    count = BEST + 2
+    logits = randn(8, (count + 1) * SEARCH_BLOCK + 5)
+    limits = ((count, 1.0), (count - 1, 0.99), (count - 2, 1.0), (0, 0.98))
+    parameters: list[Parameters] = [(1.0, k, p, 0.0) for k, p in limits] * 2
+    for lane, row in enumerate(logits):
+        row[lane + SEARCH_BLOCK * torch.arange(count)] = 20 + torch.rand(count).to(DEVICE)
+    for chance in range(3):
+        seeds = [100 * chance + n for n in range(8)]
+        drawn = sample(logits, rows_of(parameters, seeds, seeds))
+        for row, of_row, seed, token in zip(logits, parameters, seeds, drawn, strict=True):
+            kept = kept_probabilities_reference(row, *of_row)
+            through, u = kept.cumsum(-1), uniform(seed, seed)
+            assert kept[token] > 0 and through[token] - kept[token] - 1e-4 <= u <= through[token] + 1e-4
 
 
 @pytest.mark.parametrize("vocab_size", [1, 199, 5000])
