@@ -120,15 +120,15 @@ def test_steps_launched_ahead_say_what_a_wait_for_every_token_says(tenants: Tena
     digest = tenants.digests["attention-r4"]
     drawn = {"temperature": 0.8, "top_p": 0.9, "seed": 3}
     first = [
-        greedy("drawn", [5, 6, 7], 12, **drawn),
-        greedy("adapted", [8, 9], 12, adapter=digest, **drawn),
-        greedy("long", [7, 3] * 15, 3),
+        greedy("drawn", [5, 6, 7], 8, **drawn),
+        greedy("adapted", [8, 9], 8, adapter=digest, **drawn),
+        greedy("long", [7, 3] * 10, 2),
     ]
     config = small(tenants)
     alone = run_engine(config, first, preload=[digest])
     stop = alone["drawn"].token_ids[4]
-    first[0] = greedy("drawn", [5, 6, 7], 12, stop_token_ids=[stop], **drawn)
-    later = {6: [greedy("penalized", [1, 2], 3, presence_penalty=0.5)]}
+    first[0] = greedy("drawn", [5, 6, 7], 8, stop_token_ids=[stop], **drawn)
+    later = {5: [greedy("penalized", [1, 2], 3, presence_penalty=0.5)]}
     plans: list[Plan] = []
     ours = collect(run_events(config, first, later, [digest], build, plans.append))
     assert ours["drawn"].token_ids == alone["drawn"].token_ids[: alone["drawn"].token_ids.index(stop)]

@@ -25,7 +25,7 @@ from kernels.gpu.penalties import TokenPairs, penalize_launch
 from kernels.gpu.prefill_attention import prefill_launch
 from kernels.gpu.query_tiles import QueryTiles
 from kernels.gpu.rope_kv import rope_kv_launch
-from kernels.gpu.sampling import SamplingRows, sample_launch
+from kernels.gpu.sampling import BEST, SEARCH_BLOCK, SamplingRows, sample_launch
 from kernels.gpu.tuning import queries_at_once
 from kernels.gpu.work_list import build_work_list
 from tests.kernels.gpu.adapters import Adapters
@@ -98,7 +98,7 @@ def test_sampling_rows_and_penalized_pairs_of_any_number() -> None:
         temperature, top_p, min_p, top_k = staged(4, num_rows, torch.float32)
         token_ids, seeds, positions = staged(3, num_rows, torch.int64)
         options = SamplingRows(temperature, top_k.int(), top_p, min_p, seeds, positions)
-        samples.append(sample_launch(token_ids, logits, options))
+        samples.append(sample_launch(token_ids, logits, options, randn(num_rows, BEST * SEARCH_BLOCK)))
         rows, tokens, counts = staged(3, num_rows, torch.int32)
         _, *factors = staged(4, num_rows, torch.float32)
         penalties.append(penalize_launch(logits, TokenPairs(rows, tokens, counts, temperature), *factors))
