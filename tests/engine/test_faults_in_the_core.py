@@ -44,7 +44,7 @@ def test_a_step_that_fails_ends_its_requests_and_no_others(fault: Exception, whe
 
 @pytest.mark.parametrize("where", ["launch", "results"])
 def test_who_ended_in_the_step_before_one_that_fails_has_its_answer(where: str) -> None:
-    """Its third token stops it; the fourth step is launched before that is known."""
+    """Its third token, of the fourth step, stops it; the fifth is launched before that is known."""
     stop = expected_choice(request(), seed=5).shown[2]
     events, plans = run_core(request(stop_token_ids=[stop]), faults={(where, 5): ValueError("a shape")})
     assert len(plans) == 5  # two for the prompt
