@@ -26,9 +26,6 @@ class Conversation(msgspec.Struct, frozen=True):
 
 Prompt = Conversation | str | list[int]
 
-MAX_PROMPTS_AT_ONCE = 16
-"""Of one request: the others wait in the gateway."""
-
 
 class FieldNames(msgspec.Struct, frozen=True):
     """What the client calls the fields that only the pipeline can find wrong."""

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from gateway.kept.keys import BadContentKey, parse_keys
+from gateway.kept.content_key import BadContentKey, parse_keys
 from gateway.lifecycle.sources import AllowedSources, WrongSource, parse_place
 
 PREFIX = "LORIKEET_"

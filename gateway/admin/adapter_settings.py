@@ -18,7 +18,7 @@ from gateway.admin.services import Caller, Services
 from gateway.api.fields import MinP, NumTokens, Penalty, RepetitionPenalty, Temperature, TopK, TopP
 from gateway.db import adapter_settings, audit
 from gateway.errors import NotFound, PermissionDenied
-from gateway.routing.defaults import Defaults
+from gateway.routing.adapter_defaults import Defaults
 from gateway.tenancy.actor import Actor
 
 MAX_SYSTEM_PROMPT_CHARS = 32_768

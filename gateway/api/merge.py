@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
-from gateway.requests import MAX_PROMPTS_AT_ONCE
+from gateway.limits.work import MAX_PROMPTS_AT_ONCE
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.protocol import Grammar, SamplingParams
 from gateway.api.common_wire import CommonFields
 from gateway.errors import InvalidRequest
-from gateway.routing.defaults import SAMPLING
+from gateway.routing.adapter_defaults import SAMPLING
 from gateway.text.options import TextStyle
 
 

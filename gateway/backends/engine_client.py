@@ -34,11 +34,12 @@ from engine.protocol import (
 )
 from gateway.backends.adapter_calls import AdapterCalls
 from gateway.backends.backlog import Backlog
-from gateway.backends.base import Capabilities, Health, Message, PreparedPrompt, UsageSink
+from gateway.backends.base import Capabilities, Health, Message, PreparedPrompt
 from gateway.backends.credits import Credits
 from gateway.backends.engine_link import EngineGone, EngineLink
 from gateway.backends.engine_stream import EngineStream
 from gateway.backends.picture import EnginePicture, State, Trend
+from gateway.backends.usage import Count, UsageSink
 from gateway.errors import (
     ENGINE_UNAVAILABLE,
     SHUTTING_DOWN,
@@ -49,7 +50,6 @@ from gateway.errors import (
     ReadTooSlowly,
     ShuttingDown,
 )
-from gateway.metering.format import Count
 from gateway.text.options import USUAL, Rendering
 from gateway.text.tokenizer import Tokenizer
 from gateway.text.tools.tool import Tool

@@ -11,8 +11,8 @@ import msgspec
 
 from engine.protocol import Delta, Final, GenerateRequest, Usage
 from gateway.backends.backlog import MAX_UNREAD_BYTES, Backlog
+from gateway.backends.usage import Count
 from gateway.errors import GatewayError
-from gateway.metering.format import Count
 
 
 class EngineStream(msgspec.Struct, eq=False):

@@ -24,6 +24,7 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from engine.protocol import GenerateRequest, SamplingParams, Usage, UsageRecord
+from gateway.backends.usage import Count
 from gateway.billing.prices import PriceCache
 from gateway.db.embedded import EmbeddedPostgres
 from gateway.db.leases import PostgresLeases
@@ -34,7 +35,6 @@ from gateway.db.prices import PriceLoader
 from gateway.limits.clock import DatabaseClock
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
-from gateway.metering.format import Count
 from gateway.metering.meter import Meter
 from gateway.metering.service import Metering
 from gateway.metering.tag import MeterTag, encode_tag

@@ -86,7 +86,7 @@ def _gateway(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from adapters.errors import StoreFailure
     from gateway.app import run_gateway
     from gateway.db.pool import UNUSABLE, in_words
-    from gateway.kept.keys import BadContentKey
+    from gateway.kept.content_key import BadContentKey
     from gateway.metering.recovery import JournalUnusable
 
     _refuse_half_restored(settings)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from adapters.ref import content_key
-from gateway.routing.defaults import Defaults
+from gateway.routing.adapter_defaults import Defaults
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection

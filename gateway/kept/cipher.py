@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gateway.errors import ContentUnreadable
-from gateway.kept.keys import ContentKey
+from gateway.kept.content_key import ContentKey
 
 log = structlog.get_logger(__name__)
 

@@ -7,50 +7,16 @@ the new one behind the old one in every gateway, then put it in front, and drop 
 from __future__ import annotations
 
 import base64
-import binascii
-import hashlib
 import secrets
 import stat
 from pathlib import Path
 
-import msgspec
 import structlog
 
+from gateway.kept.content_key import KEY_BYTES, BadContentKey, ContentKey, parse_keys
 from gateway.process import make_private
 
 log = structlog.get_logger(__name__)
-
-KEY_BYTES = 32
-
-
-class BadContentKey(ValueError):
-    """A text is no content key; the message never shows it."""
-
-
-class ContentKey(msgspec.Struct, frozen=True):
-    """256 random bits. id: tells keys apart, and nothing about them."""
-
-    secret: bytes
-
-    @property
-    def id(self) -> str:
-        return hashlib.sha256(b"lorikeet content key\0" + self.secret).hexdigest()[:16]
-
-
-def parse_keys(text: str) -> tuple[ContentKey, ...]:
-    """Keys in base64, separated by commas or white space. Raises BadContentKey; at least one is needed."""
-    keys = []
-    for part in text.replace(",", " ").split():
-        try:
-            secret = base64.b64decode(part, validate=True)
-        except binascii.Error:
-            secret = b""
-        if len(secret) != KEY_BYTES:
-            raise BadContentKey("Expected 32 bytes in base64, such as `openssl rand -base64 32` prints")
-        keys.append(ContentKey(secret))
-    if not keys:
-        raise BadContentKey("Expected a key, such as `openssl rand -base64 32` prints")
-    return tuple(keys)
 
 
 def content_keys(setting: str | None, path: Path) -> tuple[ContentKey, ...]:

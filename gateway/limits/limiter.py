@@ -19,9 +19,8 @@ from gateway.limits.refusal import Headers, refusal, standing
 from gateway.limits.rules import Applicable, Rules
 from gateway.limits.slices import Hold
 from gateway.limits.store import LeaseStore
-from gateway.limits.work import Part, Prices, Work
+from gateway.limits.work import MAX_PROMPTS_AT_ONCE, Part, Prices, Work
 from gateway.principal import Principal
-from gateway.requests import MAX_PROMPTS_AT_ONCE
 
 CONCURRENCY_WAITS_S = (0.01, 0.03, 0.06, 0.1)
 """A place that was freed on another gateway a moment ago may not be back yet."""

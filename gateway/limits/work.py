@@ -12,6 +12,9 @@ from gateway.limits.limit import Limit, Unit
 PRICE_SCALE = 10**10
 """Prices are per million tokens, and of each a tenant pays a number of basis points."""
 
+MAX_PROMPTS_AT_ONCE = 16
+"""The most prompts of one request that run at the same time; the others wait in the gateway."""
+
 
 class Price(msgspec.Struct, frozen=True):
     """The most that tokens can cost: nanos of the currency per `PRICE_SCALE` tokens. Cached ones never cost more."""

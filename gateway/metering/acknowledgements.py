@@ -6,7 +6,7 @@ from collections import deque
 
 import msgspec
 
-from gateway.backends.base import Acknowledged
+from gateway.backends.usage import Acknowledged
 
 
 class _Owed(msgspec.Struct, frozen=True):

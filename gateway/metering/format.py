@@ -11,6 +11,7 @@ import zlib
 import msgspec
 
 from engine.protocol import UsageRecord
+from gateway.backends.usage import Count
 
 VERSION = 1
 
@@ -44,15 +45,6 @@ class Opened(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     engine_id: str
     prompt_tokens: int
     max_completion_tokens: int
-
-
-class Count(msgspec.Struct, frozen=True, array_like=True):
-    """What one attempt has used so far: everything its client may have seen, and nothing that it has not paid for."""
-
-    request_id: str
-    attempt: int
-    prompt_tokens: int
-    completion_tokens: int
 
 
 class Progressed(msgspec.Struct, frozen=True, array_like=True, tag="progress"):

@@ -17,12 +17,12 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from gateway.backends.usage import Count
 from gateway.metering.folder import JournalFolder, Segment
 from gateway.metering.format import (
     Adopted,
     Begun,
     Copied,
-    Count,
     Ended,
     EndedKey,
     Opened,

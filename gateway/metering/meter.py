@@ -11,11 +11,11 @@ import msgspec
 import structlog
 
 from engine.protocol import GenerateRequest, UsageRecord
-from gateway.backends.base import Acknowledged
+from gateway.backends.usage import Acknowledged, Count
 from gateway.limits.limiter import Limiter
 from gateway.metering.acknowledgements import Acknowledgements
 from gateway.metering.copier import Copier
-from gateway.metering.format import Count, Ended, Opened
+from gateway.metering.format import Ended, Opened
 from gateway.metering.journal import Journal
 from gateway.metering.tag import decode_tag
 from gateway.observe import Metrics

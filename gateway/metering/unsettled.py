@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import msgspec
 
 from engine.protocol import Usage, UsageRecord
+from gateway.backends.usage import Count
 from gateway.metering.format import (
     Adopted,
     Begun,
     Copied,
-    Count,
     Ended,
     EndedKey,
     Opened,

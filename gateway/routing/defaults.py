@@ -1,42 +1,11 @@
-"""What an adapter's owner wants of requests that do not say otherwise. Pure; knows no field of the API by its name."""
+"""Apply the defaults of an adapter's owner to a request that leaves them open. Pure; knows no field of any API."""
 
 from __future__ import annotations
 
 import msgspec
 
 from gateway.requests import Conversation, Prompt, TextRequest
-
-
-class Defaults(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """None: what holds without an adapter. Bounds are those of `engine.protocol.SamplingParams`.
-
-    max_tokens: how many a request gets that names no number, where there is room. system_prompt: the first message of
-    a conversation without a system message.
-    """
-
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    max_tokens: int | None = None
-    system_prompt: str | None = None
-
-
-NO_DEFAULTS = Defaults()
-
-SAMPLING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-)
-"""The fields that are `SamplingParams`' as well."""
+from gateway.routing.adapter_defaults import NO_DEFAULTS, SAMPLING, Defaults
 
 
 def with_defaults(request: TextRequest, defaults: Defaults) -> TextRequest:

@@ -31,8 +31,8 @@ from gateway.db.organizations import ensure_organization
 from gateway.db.pool import Database
 from gateway.errors import GatewayError
 from gateway.kept.cipher import Cipher
+from gateway.kept.content_key import ContentKey
 from gateway.kept.contents import RequestContents
-from gateway.kept.keys import ContentKey
 from gateway.kept.writes import Writes
 from gateway.lifecycle.intake import Inspect
 from gateway.lifecycle.service import Lifecycle

@@ -9,7 +9,7 @@ from contextlib import aclosing
 import pytest
 
 from gateway.api.merge import all_of, merged
-from gateway.requests import MAX_PROMPTS_AT_ONCE
+from gateway.limits.work import MAX_PROMPTS_AT_ONCE
 
 
 class Sources:

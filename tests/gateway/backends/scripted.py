@@ -22,8 +22,7 @@ from engine.protocol import (
     decode_from_gateway,
     encode,
 )
-from gateway.backends.base import Acknowledged
-from gateway.metering.format import Count
+from gateway.backends.usage import Acknowledged, Count
 from tests.patience import PATIENCE_S
 
 T = TypeVar("T")

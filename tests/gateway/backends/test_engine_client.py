@@ -34,8 +34,8 @@ from engine.protocol import (
 )
 from gateway.backends.backlog import MAX_APART, MAX_UNREAD_BYTES
 from gateway.backends.engine_client import EngineBackend
+from gateway.backends.usage import Count
 from gateway.errors import BackendFailed, GatewayError, InvalidRequest, Overloaded, ReadTooSlowly
-from gateway.metering.format import Count
 from gateway.text.tokenizer import Tokenizer
 from tests.gateway.backends.scripted import ListSink, ScriptedEngine
 from tests.gateway.model_folder import make_model_folder

@@ -13,7 +13,7 @@ import pytest
 from gateway.db.keys import create_key
 from gateway.db.pool import Database
 from gateway.kept.cipher import Cipher
-from gateway.kept.keys import ContentKey
+from gateway.kept.content_key import ContentKey
 from gateway.tenancy.keys import new_key
 from tests.gateway.conftest import House
 from tests.gateway.limits.fleet import Key, make_key

@@ -17,7 +17,8 @@ from structlog.testing import capture_logs
 
 from gateway.errors import ContentUnreadable
 from gateway.kept.cipher import NONCE_BYTES, Cipher, Place, Sealed
-from gateway.kept.keys import BadContentKey, ContentKey, content_keys, parse_keys
+from gateway.kept.content_key import BadContentKey, ContentKey, parse_keys
+from gateway.kept.keys import content_keys
 from gateway.settings import BadSetting, load_settings
 
 OLD, NEW = ContentKey(b"o" * 32), ContentKey(b"n" * 32)

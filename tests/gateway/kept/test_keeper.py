@@ -7,8 +7,8 @@ from structlog.testing import capture_logs
 from gateway.db import idempotency, request_contents, stored_chats
 from gateway.db.pool import Database
 from gateway.kept.cipher import Cipher
+from gateway.kept.content_key import ContentKey
 from gateway.kept.keeper import COUNT_INTERVAL_S, Keeper
-from gateway.kept.keys import ContentKey
 from tests.gateway.limits.fleet import make_key
 
 OLD, NEW, OTHER = (ContentKey(letter * 32) for letter in (b"o", b"n", b"x"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from engine.protocol import FinishReason, Usage, UsageRecord
-from gateway.metering.format import Begun, Count, Ended, Opened
+from gateway.backends.usage import Count
+from gateway.metering.format import Begun, Ended, Opened
 from gateway.metering.tag import MeterTag, encode_tag
 
 BEGUN = Begun(1, "database", "journal")

@@ -14,11 +14,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from engine.protocol import FinishReason, GenerateRequest, SamplingParams, UsageRecord
+from gateway.backends.usage import Count
 from gateway.db.journals import engine_usage, lost_journals
 from gateway.db.pool import Database
 from gateway.db.usage import UsageEvent, list_usage_events
 from gateway.metering.folder import segments_in
-from gateway.metering.format import Count
 from gateway.metering.meter import Meter
 from gateway.metering.service import Metering
 from gateway.metering.tag import encode_tag

@@ -9,7 +9,8 @@ import pytest
 
 from engine.protocol import SamplingParams
 from gateway.requests import Conversation, FieldNames, TextRequest
-from gateway.routing.defaults import NO_DEFAULTS, SAMPLING, Defaults, with_defaults
+from gateway.routing.adapter_defaults import NO_DEFAULTS, SAMPLING, Defaults
+from gateway.routing.defaults import with_defaults
 
 USER = {"role": "user", "content": "hello"}
 SYSTEM = {"role": "system", "content": "mine"}
