@@ -96,7 +96,7 @@ long-conservation: $(VENV)/.installed-dev
 # token sequences streamed and whole: ten minutes.
 long-streams: $(VENV)/.installed-dev
 	$(BIN)/pytest --full -s tests/faults/test_leaving_clients.py tests/faults/test_room_after_leaving.py \
-	    tests/gateway/api/test_stream_fidelity.py
+	    tests/gateway/openai/test_stream_fidelity.py
 
 # A gateway killed at 200 moments of uploads, promotions and removals of adapters. FIRST_SEED goes on from one.
 long-adapter-kills: $(VENV)/.installed-dev
@@ -119,11 +119,11 @@ long-hostile: $(VENV)/.installed-dev
 
 # 1,000 pairs and 20 races of a hundred with one Idempotency-Key each, over two gateways: two minutes.
 long-idempotency: $(VENV)/.installed-dev
-	$(BIN)/pytest --full -s tests/gateway/kept/test_races.py
+	$(BIN)/pytest --full -s tests/gateway/content/test_races.py
 
 # 10,000 malformed requests, none of which may be a fault of the server: a minute. FIRST_SEED goes on from one.
 long-malformed: $(VENV)/.installed-dev
-	$(BIN)/pytest --full -s tests/gateway/api/test_malformed.py
+	$(BIN)/pytest --full -s tests/gateway/http/test_malformed.py
 
 # 100,000 requests to adapters that tell who they are, while their versions change: twenty minutes. FIRST_SEED is another.
 long-signatures: $(VENV)/.installed-dev

@@ -14,7 +14,7 @@ lora            adapters: tiers and slots
 sampling        from hidden states to tokens, log-probabilities, embeddings
 grammar         structured output
 config, setup   how an engine is set up, and its parts wired together; hardware: on what
-prepare         base models made ready, from model_sources
+prepare         base models made ready
 fake            an engine without a model, for the gateway's tests
 bench           how fast it is
 """

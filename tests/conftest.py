@@ -16,9 +16,9 @@ import asyncpg
 import pytest
 import structlog
 
-from gateway.db.embedded import EmbeddedPostgres
 from gateway.db.migrate import migrate
 from gateway.db.pool import Database
+from gateway.postgres.embedded import EmbeddedPostgres
 
 TEMPLATE = "lorikeet_template"
 MEMORY = Path("/dev/shm")

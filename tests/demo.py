@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from engine.prepare import prepare
+from engine.prepare.folder import prepare
 
 REPOSITORY = Path(__file__).parent.parent
 QUESTIONS = (

@@ -1,14 +1,14 @@
 // The frame around every page: the rail, the top bar, and the keys that lead from place to place.
 
 import { html, useState } from "../lib/html.js";
-import { shortcutList, useShortcut } from "../lib/keys.js";
+import { shortcutList, useShortcut } from "../lib/rules/keys.js";
 import { togglePaused, useLiveState, useLostSince } from "../lib/live.js";
 import { useProjectId } from "../lib/projects.js";
 import { decode, navigate, useLocation } from "../lib/router.js";
 import { places } from "../lib/routes.js";
 import { signOut, useSession } from "../lib/session.js";
 import { setTheme, useTheme } from "../lib/theme.js";
-import { short } from "../lib/time.js";
+import { short } from "../lib/format/time.js";
 import { Dialog } from "./dialog.js";
 import { Icon } from "./icons.js";
 import { Menu } from "./menu.js";

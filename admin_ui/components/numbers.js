@@ -1,8 +1,8 @@
 // Numbers and times in a line of text, each with its exact form on hover.
 
-import * as format from "../lib/format.js";
+import * as format from "../lib/format/format.js";
 import { html } from "../lib/html.js";
-import * as time from "../lib/time.js";
+import * as time from "../lib/format/time.js";
 
 const KINDS = {
   count: [format.count, format.exactly],

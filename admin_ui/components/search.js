@@ -2,7 +2,7 @@
 
 import { get } from "../lib/api.js";
 import { html, useEffect, useRef, useState } from "../lib/html.js";
-import { useShortcut } from "../lib/keys.js";
+import { useShortcut } from "../lib/rules/keys.js";
 import { navigate } from "../lib/router.js";
 import { Dialog } from "./dialog.js";
 import { Icon } from "./icons.js";

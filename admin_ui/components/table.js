@@ -8,7 +8,7 @@
 //   function of them, undefined where it is not known of a row; csv false: not copied; hide: leave the column out; primary: the card's title on a phone.
 
 import { copy } from "../lib/clipboard.js";
-import { csv } from "../lib/csv.js";
+import { csv } from "../lib/format/csv.js";
 import { html, useEffect, useMemo, useRef } from "../lib/html.js";
 import { useQuery } from "../lib/router.js";
 import { Button } from "./button.js";

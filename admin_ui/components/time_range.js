@@ -1,7 +1,7 @@
 // The time range of a view: named ones, or from and to; in the URL.
 
 import { html, useState } from "../lib/html.js";
-import { MAX_RANGE_DAYS, RANGES, isTooLong, setRange, useRange } from "../lib/time.js";
+import { MAX_RANGE_DAYS, RANGES, isTooLong, setRange, useRange } from "../lib/format/time.js";
 import { Button } from "./button.js";
 import { Dialog } from "./dialog.js";
 import { TextField } from "./form.js";

@@ -3,7 +3,7 @@
 import { ApiError, get, urlOf } from "./api.js";
 import { useCallback, useEffect, useState } from "./html.js";
 import { useWhileTraffic } from "./live.js";
-import { BUCKET_S } from "./time.js";
+import { BUCKET_S } from "./format/time.js";
 
 const MAX_BUCKETS = { "1m": 1440, "1h": 168, "1d": 31 };
 

@@ -6,7 +6,7 @@ import { get } from "./api.js";
 import { invalidate } from "./data.js";
 import { useEffect, useRef } from "./html.js";
 import { Store, useStore } from "./store.js";
-import { now, tick } from "./time.js";
+import { now, tick } from "./format/time.js";
 
 const URL_OF_STREAM = "/v1/organization/live";
 const EVENTS = ["engines", "changed", "traffic"];

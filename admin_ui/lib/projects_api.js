@@ -2,7 +2,7 @@
 
 import { useApi } from "./data.js";
 import { can } from "./session.js";
-import { now } from "./time.js";
+import { now } from "./format/time.js";
 
 const DAY_S = 86_400;
 

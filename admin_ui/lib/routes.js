@@ -11,13 +11,13 @@ const page = (pattern, load, { needs = null, organization = false, place = patte
 const tenants = (view, file, needs) => page(`tenants/:project${view}`, file, { needs });
 
 export const ROUTES = [
-  page("", () => import("../pages/overview.js"), { place: "overview" }),
+  page("", () => import("../pages/overview/index.js"), { place: "overview" }),
   page("tenants", () => import("../pages/tenants/list.js"), { needs: "projects.read" }),
   tenants("", () => import("../pages/tenants/tenant.js"), "projects.read"),
   tenants("/overview", () => import("../pages/tenants/tenant.js"), "projects.read"),
   tenants("/settings", () => import("../pages/tenants/settings.js"), "projects.read"),
-  tenants("/keys", () => import("../pages/tenants/keys.js"), "keys.read"),
-  tenants("/limits", () => import("../pages/tenants/limits.js"), "limits.read"),
+  tenants("/keys", () => import("../pages/tenants/keys/index.js"), "keys.read"),
+  tenants("/limits", () => import("../pages/tenants/limits/index.js"), "limits.read"),
   tenants("/members", () => import("../pages/tenants/members.js"), "members.read"),
   tenants("/adapters", () => import("../pages/tenants/adapters.js"), "adapters.read"),
   tenants("/refusals", () => import("../pages/tenants/refusals.js"), "limits.read"),
@@ -31,7 +31,7 @@ export const ROUTES = [
   page("usage/periods/:period/:project", () => import("../pages/usage/invoice.js"), { needs: "billing.read" }),
   page("usage/exports", () => import("../pages/usage/exports.js"), { needs: "billing.read" }),
   page("usage/credits", () => import("../pages/usage/credits.js"), { needs: "billing.read" }),
-  page("playground", () => import("../pages/playground.js")),
+  page("playground", () => import("../pages/playground/index.js")),
   page("requests", () => import("../pages/requests/list.js"), { needs: "billing.read" }),
   page("requests/:id", () => import("../pages/requests/request.js"), { needs: "billing.read" }),
   page("refusals", () => import("../pages/requests/refusals.js"), { needs: "limits.read", place: "requests" }),

@@ -16,14 +16,14 @@ from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 
 from gateway.admin.services import AdminServices
-from gateway.api.envelope import Call, call_of
-from gateway.api.fields import decode
-from gateway.errors import InvalidRequest, NotFound, PermissionDenied
-from gateway.principal import Permission
-from gateway.tenancy.actor import Actor
+from gateway.domain.errors import InvalidRequest, NotFound, PermissionDenied
+from gateway.domain.tenancy.actor import Actor
+from gateway.domain.tenancy.permissions import authorize, of_project_role, of_role
+from gateway.domain.tenancy.principal import Permission
+from gateway.http.envelope import Call, call_of
+from gateway.http.fields import decode
 from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.logins import Logins, csrf_matches
-from gateway.tenancy.permissions import authorize, of_project_role, of_role
 
 T = TypeVar("T")
 Guard = Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], Awaitable[None]]

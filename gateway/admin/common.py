@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import msgspec
 
 from gateway.admin.paging import wrong_value
-from gateway.db.audit import Author
-from gateway.tenancy.actor import Actor
+from gateway.db.organization.audit import Author
+from gateway.domain.tenancy.actor import Actor
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 """Goes through `check_name` as well."""

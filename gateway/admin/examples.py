@@ -7,15 +7,15 @@ from typing import Any
 
 import msgspec
 
-from gateway.admin.adapters import AddFromSource
-from gateway.admin.aliases import CreateAlias
-from gateway.admin.credits import GrantCredit
-from gateway.admin.keys import CreateKey
-from gateway.admin.limits import SetLimit
-from gateway.admin.prices import SetPrices
-from gateway.admin.projects import CreateProject
-from gateway.admin.users import CreateUser
-from gateway.admin.webhooks import CreateWebhook
+from gateway.admin.adapters.adapters import AddFromSource
+from gateway.admin.adapters.aliases import CreateAlias
+from gateway.admin.billing.credits import GrantCredit
+from gateway.admin.billing.prices import SetPrices
+from gateway.admin.limits.limits import SetLimit
+from gateway.admin.limits.webhooks import CreateWebhook
+from gateway.admin.organization.keys import CreateKey
+from gateway.admin.organization.projects import CreateProject
+from gateway.admin.organization.users import CreateUser
 
 MODEL = "smollm2-135m-instruct"
 NANOS = 10**9

@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 import msgspec
 from litestar.datastructures import MultiDict
 
-from gateway.errors import InvalidRequest
+from gateway.domain.errors import InvalidRequest
 
 
 class Item(Protocol):

@@ -9,50 +9,50 @@ from litestar.di import Provide
 from litestar.types import ControllerRouterHandler
 
 from gateway.admin.access import admin_guard, check_routes
-from gateway.admin.adapter_imports import AdapterImportController
-from gateway.admin.adapter_settings import AdapterSettingsController
-from gateway.admin.adapter_versions import AdapterVersionController
-from gateway.admin.adapters import AdapterController, list_all_adapters, verify_adapters
-from gateway.admin.adjustments import AdjustmentController
-from gateway.admin.admin_keys import AdminKeyController
-from gateway.admin.alerts import list_active_alerts
-from gateway.admin.aliases import AliasController
-from gateway.admin.audit_logs import AuditLogController
-from gateway.admin.costs import CostController
-from gateway.admin.credits import CreditController
-from gateway.admin.deliveries import DeliveryController
-from gateway.admin.engines import list_engines
-from gateway.admin.exports import ExportController, ProjectExportController
-from gateway.admin.invoices import InvoiceController
-from gateway.admin.key_states import KeyStateController
-from gateway.admin.keys import KeyController, find_key
-from gateway.admin.limits import OrganizationLimitController, ProjectLimitController
-from gateway.admin.live import watch_live
-from gateway.admin.logins import LoginController, UserLoginController, log_in
-from gateway.admin.members import MemberController
-from gateway.admin.organization import OrganizationController
-from gateway.admin.periods import PeriodController
-from gateway.admin.price_classes import PriceClassController
-from gateway.admin.prices import PriceController
-from gateway.admin.projects import ProjectController
-from gateway.admin.rate_limits import RateLimitController
-from gateway.admin.reconciliation import ReconciliationController
-from gateway.admin.refusals import ProjectRefusalController, RefusalController
-from gateway.admin.request_contents import get_request_content
-from gateway.admin.requests import ProjectRequestController, RequestController
-from gateway.admin.search import search
-from gateway.admin.service_accounts import ServiceAccountController
+from gateway.admin.adapters.adapter_imports import AdapterImportController
+from gateway.admin.adapters.adapter_settings import AdapterSettingsController
+from gateway.admin.adapters.adapter_versions import AdapterVersionController
+from gateway.admin.adapters.adapters import AdapterController, list_all_adapters, verify_adapters
+from gateway.admin.adapters.aliases import AliasController
+from gateway.admin.adapters.shares import ShareController
+from gateway.admin.billing.adjustments import AdjustmentController
+from gateway.admin.billing.costs import CostController
+from gateway.admin.billing.credits import CreditController
+from gateway.admin.billing.deliveries import DeliveryController
+from gateway.admin.billing.exports import ExportController, ProjectExportController
+from gateway.admin.billing.invoices import InvoiceController
+from gateway.admin.billing.periods import PeriodController
+from gateway.admin.billing.price_classes import PriceClassController
+from gateway.admin.billing.prices import PriceController
+from gateway.admin.billing.reconciliation import ReconciliationController
+from gateway.admin.billing.stripe_customers import StripeCustomerController
+from gateway.admin.billing.usage import UsageController
+from gateway.admin.content.request_contents import get_request_content
+from gateway.admin.limits.limits import OrganizationLimitController, ProjectLimitController
+from gateway.admin.limits.rate_limits import RateLimitController
+from gateway.admin.limits.spend_alerts import OrganizationSpendAlertController, ProjectSpendAlertController
+from gateway.admin.limits.spend_limits import OrganizationSpendLimitController, ProjectSpendLimitController
+from gateway.admin.limits.webhooks import WebhookController
+from gateway.admin.organization.admin_keys import AdminKeyController
+from gateway.admin.organization.audit_logs import AuditLogController
+from gateway.admin.organization.key_states import KeyStateController
+from gateway.admin.organization.keys import KeyController, find_key
+from gateway.admin.organization.logins import LoginController, UserLoginController, log_in
+from gateway.admin.organization.members import MemberController
+from gateway.admin.organization.organization import OrganizationController
+from gateway.admin.organization.projects import ProjectController
+from gateway.admin.organization.search import search
+from gateway.admin.organization.service_accounts import ServiceAccountController
+from gateway.admin.organization.users import UserController
 from gateway.admin.services import AdminServices
-from gateway.admin.shares import ShareController
-from gateway.admin.spend_alerts import OrganizationSpendAlertController, ProjectSpendAlertController
-from gateway.admin.spend_limits import OrganizationSpendLimitController, ProjectSpendLimitController
-from gateway.admin.status import status
-from gateway.admin.stripe_customers import StripeCustomerController
-from gateway.admin.traffic import ProjectTrafficController, TrafficController
-from gateway.admin.usage import UsageController
-from gateway.admin.users import UserController
-from gateway.admin.webhooks import WebhookController
-from gateway.tenancy.actor import Actor
+from gateway.admin.traffic.alerts import list_active_alerts
+from gateway.admin.traffic.engines import list_engines
+from gateway.admin.traffic.live import watch_live
+from gateway.admin.traffic.refusals import ProjectRefusalController, RefusalController
+from gateway.admin.traffic.requests import ProjectRequestController, RequestController
+from gateway.admin.traffic.status import status
+from gateway.admin.traffic.traffic import ProjectTrafficController, TrafficController
+from gateway.domain.tenancy.actor import Actor
 
 PATH = "/v1/organization"
 LOGIN_PATH = "/admin/v1"

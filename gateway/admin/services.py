@@ -9,17 +9,17 @@ from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
 from adapters.store import AdapterStore
-from gateway.admin.downloads import Downloads
-from gateway.admin.watchers import Watchers
+from gateway.adapters.service import Lifecycle
+from gateway.admin.billing.downloads import Downloads
+from gateway.admin.traffic.watchers import Watchers
 from gateway.backends.base import Health
-from gateway.backends.picture import EnginePicture
+from gateway.backends.engine.picture import EnginePicture
+from gateway.content.request_log import RequestContents
 from gateway.db.pool import Database
-from gateway.kept.contents import RequestContents
-from gateway.lifecycle.service import Lifecycle
-from gateway.lifecycle.sources import AllowedSources
+from gateway.domain.adapters.sources import AllowedSources
+from gateway.domain.tenancy.actor import Actor
 from gateway.metering.journal import JournalState
 from gateway.metering.reconcile import Reconciliation
-from gateway.tenancy.actor import Actor
 from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.logins import Logins
 from gateway.tenancy.passwords import Passwords

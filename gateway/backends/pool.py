@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from gateway.backends.base import Backend
-from gateway.errors import ENGINE_UNAVAILABLE, Overloaded
+from gateway.domain.errors import ENGINE_UNAVAILABLE, Overloaded
 
 RETRY_AFTER_S = 1.0
 

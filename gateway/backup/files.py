@@ -12,7 +12,7 @@ from typing import IO
 from adapters.errors import AdapterMissing
 from adapters.store import FILE_NAMES, AdapterStore
 from gateway.backup.manifest import ADAPTERS, COPY_BYTES
-from gateway.process import naming
+from gateway.support.process import naming
 
 
 def copy_adapters(store: AdapterStore, digests: Iterable[str], backup: Path) -> list[str]:

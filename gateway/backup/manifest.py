@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.db.dump import Contents
+from gateway.postgres.dump import Contents
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"

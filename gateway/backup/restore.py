@@ -19,10 +19,18 @@ from adapters.errors import AdapterRejected
 from gateway.backup.journals import add_journals, journals_owned
 from gateway.backup.manifest import ADAPTERS, DATABASE, KEYS, BackupError, BackupManifest, verify
 from gateway.backup.take import Installation
-from gateway.db.dump import Contents, DumpFailed, contents, drop_everything, is_empty, num_sessions, restore
 from gateway.db.migrate import read_migrations
-from gateway.process import write_private
+from gateway.postgres.dump import (
+    Contents,
+    DumpFailed,
+    contents,
+    drop_everything,
+    is_empty,
+    num_sessions,
+    restore,
+)
 from gateway.serve.lock import RESTORE_MARKER
+from gateway.support.process import write_private
 
 LAST_SESSIONS_S = 1.0
 

@@ -20,9 +20,9 @@ from gateway.backup.manifest import (
     BackupManifest,
     hash_file,
 )
-from gateway.db.dump import DumpFailed, Snapshot, dump, snapshot
 from gateway.db.migrate import read_migrations
-from gateway.process import write_private
+from gateway.postgres.dump import DumpFailed, Snapshot, dump, snapshot
+from gateway.support.process import write_private
 
 
 class Installation(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,16 +16,16 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from gateway.db.embedded import EmbeddedPostgres
-from gateway.db.keys import create_key
-from gateway.db.limits import set_limit
+from gateway.db.limits.limits import set_limit
 from gateway.db.migrate import migrate
-from gateway.db.organizations import ensure_organization
+from gateway.db.organization.keys import create_key
+from gateway.db.organization.organizations import ensure_organization
+from gateway.db.organization.projects import create_project
 from gateway.db.pool import Database
-from gateway.db.projects import create_project
-from gateway.limits.limit import Limit, Unit, Window
+from gateway.domain.limits.limit import Limit, Unit, Window
+from gateway.domain.tenancy.keys import new_key
+from gateway.postgres.embedded import EmbeddedPostgres
 from gateway.settings import Settings
-from gateway.tenancy.keys import new_key
 
 MODEL_NAME = "bench"
 STARTUP_S = 300.0

@@ -25,20 +25,20 @@ from prometheus_client import CollectorRegistry
 
 from engine.protocol import GenerateRequest, SamplingParams, Usage, UsageRecord
 from gateway.backends.usage import Count
-from gateway.billing.prices import PriceCache
-from gateway.db.embedded import EmbeddedPostgres
-from gateway.db.leases import PostgresLeases
-from gateway.db.limits import LimitLoader
+from gateway.billing.price_cache import PriceCache
+from gateway.db.billing.prices import PriceLoader
+from gateway.db.limits.leases import PostgresLeases
+from gateway.db.limits.limits import LimitLoader
 from gateway.db.migrate import migrate
 from gateway.db.pool import FAILURES, Database
-from gateway.db.prices import PriceLoader
-from gateway.limits.clock import DatabaseClock
+from gateway.domain.limits.clock import DatabaseClock
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
 from gateway.metering.meter import Meter
 from gateway.metering.service import Metering
 from gateway.metering.tag import MeterTag, encode_tag
-from gateway.observe import Metrics
+from gateway.observability.metrics import Metrics
+from gateway.postgres.embedded import EmbeddedPostgres
 
 PROMPT = [1] * 100
 MAX_JOURNAL_BYTES = 64 << 20

@@ -29,7 +29,7 @@ LIBRARIES = (
     "jinja2",
     "msgspec",
 )
-NO_ROOMS = ("gateway/app.py", "gateway/cli", "gateway/bench")
+NO_ROOMS = ("gateway/assembly/app.py", "gateway/cli", "gateway/bench")
 """They call the event loop, which has no frames of its own."""
 
 ELSEWHERE = "event loop and others"
@@ -64,7 +64,7 @@ def _function(code: CodeType) -> str:
 
 @cache
 def _room(code: CodeType) -> str | None:
-    """gateway/api for a file below that folder, gateway/choices.py for one beside them; a library's name."""
+    """Return the room of a function: gateway/openai for a file below that folder, or the name of a library."""
     parts = Path(code.co_filename).parts
     if "site-packages" in parts:
         package = parts[parts.index("site-packages") + 1]

@@ -26,13 +26,13 @@ import uvloop
 
 from engine.config import load_model_config, model_digest
 from engine.protocol import Final, GenerateRequest, SamplingParams, UsageRecord
-from gateway.backends.engine_client import EngineBackend
+from gateway.backends.engine.client import EngineBackend
 from gateway.backends.usage import Acknowledged, Count
 from gateway.bench.http import connect, post
 from gateway.bench.installation import MODEL_NAME, Installation, running
 from gateway.bench.load import WORDS, quantile_ms
 from gateway.bench.open_loop import Connections
-from gateway.observe import configure_logging
+from gateway.observability.metrics import configure_logging
 from gateway.text.tokenizer import Tokenizer
 
 PATH = "/v1/chat/completions"

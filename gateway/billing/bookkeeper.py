@@ -9,9 +9,9 @@ import asyncio
 
 import structlog
 
-from gateway.db.credits import lapse_due
+from gateway.db.billing.credits import lapse_due
+from gateway.db.ledger.rollups import catch_up, ensure_days
 from gateway.db.pool import FAILURES, Database
-from gateway.db.rollups import catch_up, ensure_days
 
 log = structlog.get_logger(__name__)
 

@@ -10,31 +10,30 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from gateway.cli import (
-    adapters,
-    admin_keys,
-    aliases,
-    audit,
-    backup,
-    chat,
+from gateway.cli.adapters import adapters, aliases
+from gateway.cli.billing import (
     credits,
     deliveries,
     exports,
-    keys,
-    limits,
-    members,
-    organization,
     periods,
     prices,
-    processes,
     reconcile,
+    usage,
+)
+from gateway.cli.chat import chat
+from gateway.cli.errors import EXIT_OK, EXIT_USAGE, CommandFailed, is_text, one_line
+from gateway.cli.limits import limits, webhooks
+from gateway.cli.organization import (
+    admin_keys,
+    audit,
+    keys,
+    members,
+    organization,
     service_accounts,
     tenants,
-    usage,
     users,
-    webhooks,
 )
-from gateway.cli.errors import EXIT_OK, EXIT_USAGE, CommandFailed, is_text, one_line
+from gateway.cli.server import backup, processes
 from gateway.settings import BadSetting
 
 _EPILOG = """\

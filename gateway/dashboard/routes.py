@@ -11,7 +11,7 @@ from litestar.params import FromPath
 from litestar.response.base import ASGIResponse
 
 from gateway.dashboard.files import File, Files
-from gateway.errors import NotFound
+from gateway.domain.errors import NotFound
 
 ROOT = "/admin/"
 API_FOLDER = "v1"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gateway.db.exports import LedgerRow
+from gateway.db.billing.exports import LedgerRow
 
 EVENT_TYPE = "dev.lorikeet.usage.recorded.v1"
 

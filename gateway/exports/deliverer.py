@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 import structlog
 
-from gateway.db import deliveries
-from gateway.db.deliveries import FIRST_DELAY, DeliveryRow, DueRun
+from gateway.db.billing import deliveries
+from gateway.db.billing.deliveries import FIRST_DELAY, DeliveryRow, DueRun
 from gateway.db.pool import FAILURES, Database
 from gateway.exports.destination import FolderDestination, join_secret
 from gateway.exports.failure import in_detail, in_words
@@ -22,7 +22,7 @@ from gateway.exports.object_store import ObjectStore
 from gateway.exports.place import Folder, Place, put_export
 from gateway.exports.produce import open_export
 from gateway.exports.request import make_request
-from gateway.outbound import Guard
+from gateway.support.outbound import Guard
 
 log = structlog.get_logger(__name__)
 

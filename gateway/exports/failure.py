@@ -12,7 +12,7 @@ from obstore.exceptions import BaseError, PermissionDeniedError, Unauthenticated
 from gateway.db.pool import FAILURES
 from gateway.exports.produce import ExportFailed
 from gateway.exports.request import WrongExport
-from gateway.outbound import NotPublic
+from gateway.support.outbound import NotPublic
 
 MAX_DETAIL_CHARACTERS = 500
 

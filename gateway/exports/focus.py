@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.db.charges import ChargeRow
+from gateway.db.billing.charges import ChargeRow
 from gateway.exports.csv_file import CsvFile
 from gateway.exports.focus_row import FocusRow
 from gateway.exports.table import columns_of

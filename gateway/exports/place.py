@@ -12,7 +12,7 @@ from typing import IO, Protocol
 
 from gateway.exports.manifest import Manifest
 from gateway.exports.produce import Export
-from gateway.process import naming
+from gateway.support.process import naming
 
 
 class Place(Protocol):

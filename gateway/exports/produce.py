@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from gateway.db import charges
-from gateway.db import exports as ledger
-from gateway.db.charges import CHARGE_ORDER, ChargeRow
-from gateway.db.deliveries import stripe_customers
-from gateway.db.exports import LEDGER_ORDER, LedgerRow, Scope, Setting
-from gateway.db.invoices import invoice_numbers
-from gateway.db.periods import first_and_last
+from gateway.db.billing import charges
+from gateway.db.billing import exports as ledger
+from gateway.db.billing.charges import CHARGE_ORDER, ChargeRow
+from gateway.db.billing.deliveries import stripe_customers
+from gateway.db.billing.exports import LEDGER_ORDER, LedgerRow, Scope, Setting
+from gateway.db.billing.invoices import invoice_numbers
+from gateway.db.billing.periods import first_and_last
 from gateway.db.pool import Database
 from gateway.exports.cloudevents import CloudEvents
 from gateway.exports.csv_file import CsvFile

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from gateway.db.exports import LedgerRow
+from gateway.db.billing.exports import LedgerRow
 
 MAX_IDENTIFIER_CHARACTERS = 100
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gateway.db.charges import ChargeRow
-from gateway.db.exports import LedgerRow, LedgerSums
+from gateway.db.billing.charges import ChargeRow
+from gateway.db.billing.exports import LedgerRow, LedgerSums
 
 
 class Totals(msgspec.Struct, frozen=True):

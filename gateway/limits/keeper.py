@@ -16,13 +16,13 @@ from contextlib import asynccontextmanager
 import msgspec
 import structlog
 
-from gateway.limits.clock import DatabaseClock
-from gateway.limits.exchange import Ask, Exchange, Stale, ask, fill
-from gateway.limits.holdings import Holdings, Row
-from gateway.limits.limit import Limit
-from gateway.limits.slices import Hold, Key, Shortage
-from gateway.limits.store import Beat, LeaseStore, SessionLost
-from gateway.limits.work import Work
+from gateway.domain.limits.clock import DatabaseClock
+from gateway.domain.limits.exchange import Ask, Exchange, Stale, ask, fill
+from gateway.domain.limits.holdings import Holdings, Row
+from gateway.domain.limits.limit import Limit
+from gateway.domain.limits.slices import Hold, Key, Shortage
+from gateway.domain.limits.store import Beat, LeaseStore, SessionLost
+from gateway.domain.limits.work import Work
 
 log = structlog.get_logger(__name__)
 

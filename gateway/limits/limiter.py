@@ -9,18 +9,18 @@ from contextlib import AbstractAsyncContextManager
 import msgspec
 
 from engine.protocol import Usage
-from gateway.errors import LimitReached, Overloaded
-from gateway.limits.clock import DatabaseClock
-from gateway.limits.crowd import Crowd
-from gateway.limits.exchange import Stale
-from gateway.limits.holdings import Row
+from gateway.domain.errors import LimitReached, Overloaded
+from gateway.domain.limits.clock import DatabaseClock
+from gateway.domain.limits.crowd import Crowd
+from gateway.domain.limits.exchange import Stale
+from gateway.domain.limits.holdings import Row
+from gateway.domain.limits.refusal import Headers, refusal, standing
+from gateway.domain.limits.slices import Hold
+from gateway.domain.limits.store import LeaseStore
+from gateway.domain.limits.work import MAX_PROMPTS_AT_ONCE, Part, Prices, Work
+from gateway.domain.tenancy.principal import Principal
 from gateway.limits.keeper import Keeper, Settling
-from gateway.limits.refusal import Headers, refusal, standing
 from gateway.limits.rules import Applicable, Rules
-from gateway.limits.slices import Hold
-from gateway.limits.store import LeaseStore
-from gateway.limits.work import MAX_PROMPTS_AT_ONCE, Part, Prices, Work
-from gateway.principal import Principal
 
 CONCURRENCY_WAITS_S = (0.01, 0.03, 0.06, 0.1)
 """A place that was freed on another gateway a moment ago may not be back yet."""

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from gateway.db.changes import Change
-from gateway.limits.limit import Limit
-from gateway.principal import Principal
+from gateway.domain.limits.limit import Limit
+from gateway.domain.tenancy.principal import Principal
 
 MAX_PROJECTS = 10_000
 

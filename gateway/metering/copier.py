@@ -14,7 +14,7 @@ from gateway.db.pool import UNAVAILABLE
 from gateway.metering.format import Ended
 from gateway.metering.journal import Journal
 from gateway.metering.ledger import Entry, Ledger
-from gateway.observe import Metrics
+from gateway.observability.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 

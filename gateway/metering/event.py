@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from gateway.db.usage import UsageEvent
+from gateway.db.ledger.usage import UsageEvent
 from gateway.metering.format import Ended
 from gateway.metering.tag import MeterTag
 

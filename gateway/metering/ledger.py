@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.db.journals import add_engine_usage, corrected_here, report_journal, settle_journals
-from gateway.db.leases import write_leases
+from gateway.db.ledger.journals import add_engine_usage, corrected_here, report_journal, settle_journals
+from gateway.db.ledger.usage import UsageEvent, write_usage_events
+from gateway.db.limits.leases import write_leases
 from gateway.db.pool import Database
-from gateway.db.usage import UsageEvent, write_usage_events
-from gateway.limits.holdings import Row
+from gateway.domain.limits.holdings import Row
 from gateway.limits.limiter import Limiter
 from gateway.metering.event import usage_event
 from gateway.metering.format import Ended

@@ -18,7 +18,7 @@ from gateway.metering.copier import Copier
 from gateway.metering.format import Ended, Opened
 from gateway.metering.journal import Journal
 from gateway.metering.tag import decode_tag
-from gateway.observe import Metrics
+from gateway.observability.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 

@@ -12,9 +12,9 @@ import msgspec
 import structlog
 
 from gateway.backends.pool import Pool
-from gateway.db.journals import LostJournal, engine_usage, forget_old_engines, lost_journals
+from gateway.db.ledger.journals import LostJournal, engine_usage, forget_old_engines, lost_journals
 from gateway.db.pool import FAILURES, Database
-from gateway.journal_metrics import JournalMetrics
+from gateway.observability.journal_metrics import JournalMetrics
 
 log = structlog.get_logger(__name__)
 

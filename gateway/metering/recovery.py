@@ -13,10 +13,10 @@ from typing import Protocol
 
 import structlog
 
-from gateway.journal_metrics import JournalMetrics
 from gateway.metering.folder import JournalFolder, folders_in, segments_in
 from gateway.metering.journal import Journal
 from gateway.metering.replay import Replayed, Unreadable, replay
+from gateway.observability.journal_metrics import JournalMetrics
 
 log = structlog.get_logger(__name__)
 

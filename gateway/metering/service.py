@@ -15,7 +15,7 @@ from gateway.metering.ledger import Ledger
 from gateway.metering.meter import Meter
 from gateway.metering.recovery import Recovery, claim_folder
 from gateway.metering.standing import Standing
-from gateway.observe import Metrics
+from gateway.observability.metrics import Metrics
 
 JOURNAL_FLUSH_S = 10.0
 LEDGER_FLUSH_S = 10.0

@@ -9,10 +9,10 @@ import asyncio
 
 import structlog
 
-from gateway.db.journals import forget_journals, report_journal
+from gateway.db.ledger.journals import forget_journals, report_journal
 from gateway.db.pool import FAILURES, Database
-from gateway.journal_metrics import JournalMetrics
 from gateway.metering.journal import Journal
+from gateway.observability.journal_metrics import JournalMetrics
 
 log = structlog.get_logger(__name__)
 

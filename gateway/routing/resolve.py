@@ -11,12 +11,12 @@ from collections.abc import Collection
 import msgspec
 
 from adapters.ref import AdapterRef
+from gateway.db.adapters.routes import RouteRow, find_alias_target, find_current, find_version, list_routes
 from gateway.db.changes import Change
 from gateway.db.pool import UNAVAILABLE, Database
-from gateway.db.routes import RouteRow, find_alias_target, find_current, find_version, list_routes
-from gateway.errors import ModelNotFound, Overloaded
-from gateway.routing.adapter_defaults import Defaults
-from gateway.routing.model_string import Wanted, read_model
+from gateway.domain.adapters.defaults import Defaults
+from gateway.domain.errors import ModelNotFound, Overloaded
+from gateway.domain.routing.model_string import Wanted, read_model
 
 RETRY_AFTER_S = 1.0
 

@@ -20,22 +20,22 @@ import msgspec
 from adapters.demo import DEMO
 from adapters.peft_format import read_adapter
 from adapters.stores import open_store
-from gateway.billing.book import ANY, Entry
-from gateway.billing.money import DEFAULT_CURRENCY
-from gateway.db.adapter_versions import put_adapter
-from gateway.db.audit import Author, record
-from gateway.db.contents import store_shared
-from gateway.db.keys import create_key
+from gateway.db.adapters.adapter_versions import put_adapter
+from gateway.db.adapters.contents import store_shared
+from gateway.db.billing.prices import add_version, list_versions
 from gateway.db.migrate import migrate
-from gateway.db.organizations import ensure_organization
+from gateway.db.organization.audit import Author, record
+from gateway.db.organization.keys import create_key
+from gateway.db.organization.organizations import ensure_organization
+from gateway.db.organization.projects import create_project, find_project, list_projects, was_archived
+from gateway.db.organization.users import create_user, had_users
 from gateway.db.pool import Database
-from gateway.db.prices import add_version, list_versions
-from gateway.db.projects import create_project, find_project, list_projects, was_archived
-from gateway.db.users import create_user, had_users
-from gateway.principal import Scope
-from gateway.process import write_private
+from gateway.domain.billing.book import ANY, Entry
+from gateway.domain.billing.money import DEFAULT_CURRENCY
+from gateway.domain.tenancy.keys import KeyKind, new_key, parse_key
+from gateway.domain.tenancy.principal import Scope
 from gateway.settings import Settings
-from gateway.tenancy.keys import KeyKind, new_key, parse_key
+from gateway.support.process import write_private
 from gateway.tenancy.passwords import Passwords
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.observe import SHARED_METRICS_DIR
+from gateway.observability.metrics import SHARED_METRICS_DIR
 from gateway.settings import PREFIX, Settings, variable
 
 # A child finds the model prepared and the database running; the operator's secrets are no business of theirs.

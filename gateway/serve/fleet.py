@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from gateway.db.embedded import EmbeddedPostgres
+from gateway.postgres.embedded import EmbeddedPostgres
 from gateway.serve.listener import Listener
 from gateway.serve.stop import StopRequested, StopSignals
 from gateway.serve.supervisor import Child, Exited, stop_children

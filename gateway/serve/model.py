@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from gateway.process import die_with_parent
 from gateway.settings import Settings
+from gateway.support.process import die_with_parent
 
 
 class ModelNotPrepared(RuntimeError):

@@ -10,12 +10,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from adapters.errors import AdapterRejected, StoreFailure
-from gateway.db.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from gateway.db.migrate import MigrationRefused
-from gateway.db.placement import PlacementError
 from gateway.db.pool import UNAVAILABLE, UNUSABLE, Database, in_words
-from gateway.observe import empty_shared_metrics
-from gateway.process import bound_logs, private_folder
+from gateway.observability.metrics import empty_shared_metrics
+from gateway.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError
+from gateway.postgres.placement import PlacementError
 from gateway.serve.banner import banner
 from gateway.serve.bootstrap import Access, BadOperatorKey, bootstrap
 from gateway.serve.commands import engine_command, engine_environ, gateway_command, gateway_environ
@@ -27,6 +26,7 @@ from gateway.serve.stop import StopRequested, StopSignals
 from gateway.serve.supervisor import Child
 from gateway.serve.terminal import Terminal
 from gateway.settings import Settings
+from gateway.support.process import bound_logs, private_folder
 
 PROBE_INTERVAL_S = 0.25
 PROGRESS_INTERVAL_S = 5.0

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.process import die_with_parent, last_lines, open_log
+from gateway.support.process import die_with_parent, last_lines, open_log
 
 POLL_INTERVAL_S = 0.05
 HURRIED_GRACE_S = 2.0

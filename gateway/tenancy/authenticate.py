@@ -12,15 +12,15 @@ import datetime
 import logging
 
 from gateway.db.changes import Change, ChangeFeed
-from gateway.db.keys import FoundKey, find_usable_key, touch_keys
+from gateway.db.organization.keys import FoundKey, find_usable_key, touch_keys
 from gateway.db.pool import FAILURES, Database
-from gateway.errors import InvalidApiKey, Overloaded, PermissionDenied, Suspended, TooManyAttempts
-from gateway.principal import Principal, Scope
-from gateway.tenancy.addresses import contains
+from gateway.domain.errors import InvalidApiKey, Overloaded, PermissionDenied, Suspended, TooManyAttempts
+from gateway.domain.tenancy.addresses import contains
+from gateway.domain.tenancy.keys import ParsedKey, parse_key
+from gateway.domain.tenancy.permissions import of_project_role, of_role, of_scopes
+from gateway.domain.tenancy.principal import Principal, Scope
 from gateway.tenancy.failures import FailureCap
 from gateway.tenancy.key_cache import CachedKey, KeyCache
-from gateway.tenancy.keys import ParsedKey, parse_key
-from gateway.tenancy.permissions import of_project_role, of_role, of_scopes
 
 LOOKUP_TIMEOUT_S = 5.0
 NOTE_EVERY = datetime.timedelta(minutes=1)

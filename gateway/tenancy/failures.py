@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from gateway.tenancy.addresses import client_of
+from gateway.domain.tenancy.addresses import client_of
 
 WINDOW_S = 60.0
 MAX_CLIENTS = 10_000

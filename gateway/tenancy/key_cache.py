@@ -6,8 +6,8 @@ import datetime
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from gateway.principal import Principal
-from gateway.tenancy.addresses import Network
+from gateway.domain.tenancy.addresses import Network
+from gateway.domain.tenancy.principal import Principal
 
 MAX_KNOWN = 10_000
 MAX_UNKNOWN = 10_000

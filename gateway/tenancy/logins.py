@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.db import audit, logins
+from gateway.db.organization import audit, logins
 from gateway.db.pool import Database
-from gateway.errors import InvalidCredentials, TooManyAttempts
-from gateway.tenancy import totp
+from gateway.domain.errors import InvalidCredentials, TooManyAttempts
+from gateway.domain.tenancy import totp
 from gateway.tenancy.failures import FailureCap
 from gateway.tenancy.passwords import Passwords
 

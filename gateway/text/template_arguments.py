@@ -13,7 +13,7 @@ import jinja2
 import jinja2.meta
 from transformers import PreTrainedTokenizerFast
 
-from gateway.errors import InvalidRequest
+from gateway.domain.errors import InvalidRequest
 from gateway.text.options import Argument, TemplateValue
 
 _EFFORT, _THINKS = "reasoning_effort", "enable_thinking"

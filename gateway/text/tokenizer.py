@@ -15,7 +15,7 @@ import msgspec
 from tokenizers import Tokenizer as BackendTokenizer
 from transformers import PreTrainedTokenizerFast
 
-from gateway.errors import InvalidRequest
+from gateway.domain.errors import InvalidRequest
 from gateway.text.options import USUAL, Rendering
 from gateway.text.template_arguments import chosen, known_arguments
 from gateway.text.token_text import TokenText

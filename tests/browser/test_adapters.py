@@ -159,7 +159,7 @@ async def test_an_upload_goes_on_where_it_stopped(visit: Visit, browser_house: B
     folder = good_adapter(tmp_path / "half", seed=5)
     begun = await page.evaluate(
         """async ([project, files]) => {
-            const { tar } = await import("/admin/pages/adapters/tar.js");
+            const { tar } = await import("/admin/pages/adapters/upload/tar.js");
             const { post, upload } = await import("/admin/lib/api.js");
             const blob = tar(files.map(([name, bytes]) => [name, new Blob([new Uint8Array(bytes)])]));
             const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", await blob.arrayBuffer()));

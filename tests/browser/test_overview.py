@@ -153,7 +153,7 @@ async def test_long_ranges_begin_where_what_is_ranked_can_begin(visit: Visit) ->
     at = 1_790_000_000 + 1234
     ranges = await page.page.evaluate(
         """async (at) => {
-            const { rangeOf } = await import("/admin/lib/time.js");
+            const { rangeOf } = await import("/admin/lib/format/time.js");
             return ["range=1h", "range=6h", "range=24h", "range=7d", "range=30d", "from=1789000123&to=1789500456"]
                 .map((query) => rangeOf(new URLSearchParams(query), at));
         }""",

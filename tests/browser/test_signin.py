@@ -13,7 +13,7 @@ import pytest
 import zxingcpp
 from playwright.async_api import expect
 
-from gateway.tenancy.totp import STEP_S, code_at
+from gateway.domain.tenancy.totp import STEP_S, code_at
 from tests.browser.conftest import Visit, sign_in
 from tests.browser.house import OWNER, PASSWORD, VIEWER, BrowserHouse
 from tests.browser.watched import Watched

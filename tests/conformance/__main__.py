@@ -17,8 +17,8 @@ from tests.conformance.run import installed, run_command
 from tests.conformance.site import serving
 from tests.conformance.suites import HERE, REPOSITORY, SUITES, Suite
 from tests.conformance.tree import tree_of
-from tests.gateway.api.field_matrix import FIELDS
-from tests.gateway.api.field_matrix.table import as_markdown
+from tests.gateway.openai.field_matrix import FIELDS
+from tests.gateway.openai.field_matrix.table import as_markdown
 
 BUILD = REPOSITORY / "build" / "conformance"
 PAGE, FIELDS_PAGE = HERE / "README.md", HERE / "fields.md"

@@ -8,7 +8,7 @@ from typing import get_args
 from tests.conformance.results import Outcome, Result
 from tests.conformance.suites import Suite
 from tests.conformance.tree import AS_GIT_NAMES_IT
-from tests.gateway.api.field_matrix import Field
+from tests.gateway.openai.field_matrix import Field
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 

@@ -9,7 +9,7 @@ import pytest
 from tests.conformance.page import page
 from tests.conformance.results import Case, Result, read_junit
 from tests.conformance.suites import CLIENTS, HERE, REPOSITORY, SUITES
-from tests.gateway.api.field_matrix import FIELDS
+from tests.gateway.openai.field_matrix import FIELDS
 
 PAGE = (HERE / "README.md").read_text()
 

@@ -12,7 +12,7 @@ import asyncpg
 import httpx
 import pytest
 
-from gateway.db.embedded import running_dsn
+from gateway.postgres.embedded import running_dsn
 from tests.e2e.installation import BASE, Installation
 from tests.patience import PATIENCE_S
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from engine.config import UnsupportedModel
-from engine.model_sources import PreparationFailed
-from engine.prepare import SourceNote, make_folder, prepare
+from engine.prepare.folder import SourceNote, make_folder, prepare
+from engine.prepare.sources import PreparationFailed
 
 CONFIG = {
     "model_type": "llama",

@@ -17,9 +17,9 @@ import httpx
 import msgspec
 
 from adapters.store import AdapterStore
+from gateway.adapters.collector import Collector
+from gateway.adapters.uploads import Uploads
 from gateway.db.pool import Database
-from gateway.lifecycle.collector import Collector
-from gateway.lifecycle.uploads import Uploads
 from gateway.settings import Settings
 from tests.faults.processes import Gateway
 from tests.gateway.admin.adapter_uploads import archive_of, upload

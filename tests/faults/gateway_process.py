@@ -8,7 +8,7 @@ import socket
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from gateway.app import run_gateway
+from gateway.assembly.app import run_gateway
 from gateway.settings import Settings
 
 _CONTEXT = multiprocessing.get_context("forkserver")

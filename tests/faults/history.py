@@ -6,7 +6,7 @@ import hashlib
 
 import msgspec
 
-from gateway.db.periods import close_period
+from gateway.db.billing.periods import close_period
 from gateway.db.pool import Database
 from gateway.exports.produce import open_export
 from gateway.exports.request import make_request

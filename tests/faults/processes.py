@@ -20,9 +20,9 @@ from pathlib import Path
 import asyncpg
 import httpx
 
-from gateway.db.embedded import EmbeddedPostgres
-from gateway.process import last_lines
+from gateway.postgres.embedded import EmbeddedPostgres
 from gateway.settings import Settings
+from gateway.support.process import last_lines
 from tests.faults.gateway_process import start_gateway
 from tests.patience import PATIENCE_S
 

@@ -21,30 +21,30 @@ from adapters.inspection import BaseShape, Bounds, inspect
 from adapters.store import AdapterStore
 from engine.config import ModelConfig, RopeParameters
 from engine.protocol import AdapterProbe
+from gateway.adapters.intake import Inspect
+from gateway.adapters.service import Lifecycle
 from gateway.admin import AdminServices, admin_routers
-from gateway.api.envelope import Application
-from gateway.api.errors import exception_handlers
 from gateway.backends.base import Health
-from gateway.backends.picture import EnginePicture
-from gateway.db.keys import create_key
-from gateway.db.organizations import ensure_organization
+from gateway.backends.engine.picture import EnginePicture
+from gateway.content.cipher import Cipher
+from gateway.content.request_log import RequestContents
+from gateway.content.writes import Writes
+from gateway.db.organization.keys import create_key
+from gateway.db.organization.organizations import ensure_organization
 from gateway.db.pool import Database
-from gateway.errors import GatewayError
-from gateway.kept.cipher import Cipher
-from gateway.kept.content_key import ContentKey
-from gateway.kept.contents import RequestContents
-from gateway.kept.writes import Writes
-from gateway.lifecycle.intake import Inspect
-from gateway.lifecycle.service import Lifecycle
-from gateway.lifecycle.sources import AllowedSources
+from gateway.domain.adapters.sources import AllowedSources
+from gateway.domain.content.keys import ContentKey
+from gateway.domain.errors import GatewayError
+from gateway.domain.tenancy.addresses import Network
+from gateway.domain.tenancy.keys import NewKey, new_key
+from gateway.domain.tenancy.principal import Role, Scope
+from gateway.http.envelope import Application
+from gateway.http.errors import exception_handlers
 from gateway.metering.journal import JournalState
 from gateway.metering.reconcile import Reconciler
-from gateway.observe import Metrics
-from gateway.principal import Role, Scope
-from gateway.tenancy.addresses import Network
+from gateway.observability.metrics import Metrics
 from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.failures import FailureCap
-from gateway.tenancy.keys import NewKey, new_key
 from gateway.tenancy.logins import Logins
 from gateway.tenancy.passwords import Passwords
 from tests.patience import PATIENCE_S

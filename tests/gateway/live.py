@@ -17,14 +17,14 @@ import uvicorn
 import uvloop
 from litestar import Litestar
 
-from gateway.app import make_server
-from gateway.db.adapter_versions import put_adapter
-from gateway.db.keys import create_key
-from gateway.db.organizations import ensure_organization
-from gateway.db.projects import create_project
-from gateway.services import Services, running_services
+from gateway.assembly.app import make_server
+from gateway.assembly.services import Services, running_services
+from gateway.db.adapters.adapter_versions import put_adapter
+from gateway.db.organization.keys import create_key
+from gateway.db.organization.organizations import ensure_organization
+from gateway.db.organization.projects import create_project
+from gateway.domain.tenancy.keys import new_key
 from gateway.settings import Settings
-from gateway.tenancy.keys import new_key
 from tests.patience import PATIENCE_S
 
 BASE = "tiny"

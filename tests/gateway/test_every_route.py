@@ -8,8 +8,8 @@ import asyncpg
 import msgspec
 import pytest
 
+from gateway.domain.tenancy.keys import new_key
 from gateway.settings import Settings
-from gateway.tenancy.keys import new_key
 from tests.gateway.admin.routes import Route, routes_of
 from tests.gateway.conftest import House
 from tests.gateway.hostile import FRAGMENTS, HOSTS, RawClient, Reply, hostile_texts, printable

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 
-from gateway.db.leases import PostgresLeases
-from gateway.db.limits import LimitLoader
+from gateway.db.limits.leases import PostgresLeases
+from gateway.db.limits.limits import LimitLoader
 from gateway.db.pool import Database
-from gateway.limits.clock import DatabaseClock
+from gateway.domain.limits.clock import DatabaseClock
+from gateway.domain.limits.work import Price
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
-from gateway.limits.work import Price
 
 
 class Free:

@@ -10,21 +10,21 @@ import { Tabs } from "../../components/tabs.js";
 import { toast } from "../../components/toast.js";
 import { copy } from "../../lib/clipboard.js";
 import { useApi } from "../../lib/data.js";
-import { count } from "../../lib/format.js";
+import { count } from "../../lib/format/format.js";
 import { html, useState } from "../../lib/html.js";
 import { useProjectNames } from "../../lib/projects.js";
 import { setQuery, to, useLocation, useQuery } from "../../lib/router.js";
 import { can, isMember } from "../../lib/session.js";
-import { useRange } from "../../lib/time.js";
+import { useRange } from "../../lib/format/time.js";
 import { DeleteAdapter, RollBack } from "./acts.js";
 import { Aliases } from "./aliases.js";
 import { useTraffic } from "./all.js";
-import { DropVeil } from "./drop_zone.js";
+import { DropVeil } from "./upload/drop_zone.js";
 import { pathOf, tryIt } from "./paths.js";
 import { Settings } from "./settings.js";
 import { Shares } from "./shares.js";
 import { Traffic } from "./traffic.js";
-import { Upload } from "./upload.js";
+import { Upload } from "./upload/upload.js";
 import { Versions } from "./versions.js";
 
 export default function Adapter({ params: { project: projectId, name } }) {

@@ -9,7 +9,7 @@ import { Section } from "../../components/page.js";
 import { Table } from "../../components/table.js";
 import { toast } from "../../components/toast.js";
 import { del, post } from "../../lib/api.js";
-import { given, modelName } from "../../lib/checks.js";
+import { given, modelName } from "../../lib/rules/checks.js";
 import { invalidate, useApi, useList } from "../../lib/data.js";
 import { html, useState } from "../../lib/html.js";
 import { can, useSession } from "../../lib/session.js";

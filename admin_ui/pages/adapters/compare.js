@@ -4,10 +4,10 @@ import { Dialog } from "../../components/dialog.js";
 import { ErrorBox, Skeleton } from "../../components/feedback.js";
 import { Checkbox, Select } from "../../components/form.js";
 import { useApi } from "../../lib/data.js";
-import * as format from "../../lib/format.js";
+import * as format from "../../lib/format/format.js";
 import { html, useState } from "../../lib/html.js";
 import { setQuery } from "../../lib/router.js";
-import { short } from "../../lib/time.js";
+import { short } from "../../lib/format/time.js";
 import { pathOf } from "./paths.js";
 import { byProjection } from "./report.js";
 

@@ -8,7 +8,7 @@ import { Table } from "../../components/table.js";
 import { toast } from "../../components/toast.js";
 import { del } from "../../lib/api.js";
 import { useList } from "../../lib/data.js";
-import { bytes } from "../../lib/format.js";
+import { bytes } from "../../lib/format/format.js";
 import { html, useEffect, useState } from "../../lib/html.js";
 import { to } from "../../lib/router.js";
 import { can } from "../../lib/session.js";

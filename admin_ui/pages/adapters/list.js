@@ -7,18 +7,18 @@ import { Empty } from "../../components/feedback.js";
 import { Num } from "../../components/numbers.js";
 import { Page } from "../../components/page.js";
 import { Table } from "../../components/table.js";
-import { count, plural } from "../../lib/format.js";
+import { count, plural } from "../../lib/format/format.js";
 import { html, useState } from "../../lib/html.js";
-import { useShortcut } from "../../lib/keys.js";
+import { useShortcut } from "../../lib/rules/keys.js";
 import { useProjectId, useProjectNames } from "../../lib/projects.js";
 import { setQuery, to, useQuery } from "../../lib/router.js";
 import { can, canSomewhere, isMember, useSession } from "../../lib/session.js";
-import { useRange } from "../../lib/time.js";
+import { useRange } from "../../lib/format/time.js";
 import { useAdapters, useResidency, useTraffic } from "./all.js";
-import { DropVeil } from "./drop_zone.js";
+import { DropVeil } from "./upload/drop_zone.js";
 import { Imports } from "./imports.js";
 import { tryIt } from "./paths.js";
-import { Upload } from "./upload.js";
+import { Upload } from "./upload/upload.js";
 
 export default function Adapters() {
   const projectId = useProjectId();

@@ -3,7 +3,7 @@
 import { Notice } from "../../components/feedback.js";
 import { Facts, Section } from "../../components/page.js";
 import { Table } from "../../components/table.js";
-import * as format from "../../lib/format.js";
+import * as format from "../../lib/format/format.js";
 import { html } from "../../lib/html.js";
 
 /** report, probe: of a version. */

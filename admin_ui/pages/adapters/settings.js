@@ -9,9 +9,9 @@ import { Facts, Section } from "../../components/page.js";
 import { toast } from "../../components/toast.js";
 import { post } from "../../lib/api.js";
 import { invalidate } from "../../lib/data.js";
-import { exactly } from "../../lib/format.js";
+import { exactly } from "../../lib/format/format.js";
 import { html, useState } from "../../lib/html.js";
-import { checkSampling } from "../../lib/sampling.js";
+import { checkSampling } from "../../lib/rules/sampling.js";
 import { can } from "../../lib/session.js";
 import { pathOf } from "./paths.js";
 

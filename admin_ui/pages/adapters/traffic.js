@@ -2,14 +2,14 @@
 
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";
-import { Chart } from "../../components/chart.js";
+import { Chart } from "../../components/charts/chart.js";
 import { Empty, ErrorBox, Skeleton } from "../../components/feedback.js";
 import { Section } from "../../components/page.js";
 import { Table } from "../../components/table.js";
 import { useBuckets } from "../../lib/buckets.js";
 import { colourOf } from "../../lib/colours.js";
 import { html, useMemo } from "../../lib/html.js";
-import { useRange } from "../../lib/time.js";
+import { useRange } from "../../lib/format/time.js";
 import { tryIt } from "./paths.js";
 
 export function Traffic({ adapter }) {

@@ -7,7 +7,7 @@ import { Loaded } from "../../components/feedback.js";
 import { Time } from "../../components/numbers.js";
 import { Facts } from "../../components/page.js";
 import { useApi } from "../../lib/data.js";
-import { bytes } from "../../lib/format.js";
+import { bytes } from "../../lib/format/format.js";
 import { html, useState } from "../../lib/html.js";
 import { setQuery } from "../../lib/router.js";
 import { can } from "../../lib/session.js";

@@ -5,7 +5,7 @@ import { Button } from "../../components/button.js";
 import { Section } from "../../components/page.js";
 import { Table } from "../../components/table.js";
 import { useApi, useList } from "../../lib/data.js";
-import { ms } from "../../lib/format.js";
+import { ms } from "../../lib/format/format.js";
 import { html, useEffect, useState } from "../../lib/html.js";
 import { setQuery, useQuery } from "../../lib/router.js";
 import { can } from "../../lib/session.js";

@@ -3,11 +3,11 @@
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";
 import { Empty, ErrorBox, Skeleton } from "../../components/feedback.js";
-import { Gauge } from "../../components/gauge.js";
+import { Gauge } from "../../components/charts/gauge.js";
 import { Section } from "../../components/page.js";
 import { colourOf } from "../../lib/colours.js";
 import { useApi } from "../../lib/data.js";
-import * as format from "../../lib/format.js";
+import * as format from "../../lib/format/format.js";
 import { html, useCallback, useState } from "../../lib/html.js";
 import { useLive } from "../../lib/live.js";
 

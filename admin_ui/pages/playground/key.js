@@ -4,7 +4,7 @@
 import { del, post } from "../../lib/api.js";
 import { beforeSignOut, session$ } from "../../lib/session.js";
 import { Store, useStore } from "../../lib/store.js";
-import { now } from "../../lib/time.js";
+import { now } from "../../lib/format/time.js";
 
 const LIFETIME_S = 3600;
 const SPARE_S = 60;

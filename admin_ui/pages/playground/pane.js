@@ -5,7 +5,7 @@ import { Dialog } from "../../components/dialog.js";
 import { Command, ErrorBox } from "../../components/feedback.js";
 import { Money } from "../../components/numbers.js";
 import { Choice } from "../../components/tabs.js";
-import * as format from "../../lib/format.js";
+import * as format from "../../lib/format/format.js";
 import { html, useEffect, useRef, useState } from "../../lib/html.js";
 import { to } from "../../lib/router.js";
 import { can } from "../../lib/session.js";

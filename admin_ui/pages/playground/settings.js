@@ -4,11 +4,11 @@ import { Button } from "../../components/button.js";
 import { ErrorBox } from "../../components/feedback.js";
 import { Select, TextArea, TextField } from "../../components/form.js";
 import { Time } from "../../components/numbers.js";
-import { exactly } from "../../lib/format.js";
+import { exactly } from "../../lib/format/format.js";
 import { html, useState } from "../../lib/html.js";
 import { useProjects } from "../../lib/projects.js";
 import { setQuery, useLocation } from "../../lib/router.js";
-import { checkSampling } from "../../lib/sampling.js";
+import { checkSampling } from "../../lib/rules/sampling.js";
 import { can, isMember } from "../../lib/session.js";
 import { forget, paste } from "./key.js";
 

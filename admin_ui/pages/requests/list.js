@@ -10,7 +10,7 @@ import { useApi } from "../../lib/data.js";
 import { html } from "../../lib/html.js";
 import { useProjectId, useProjectNames } from "../../lib/projects.js";
 import { setQuery, to } from "../../lib/router.js";
-import { useRange } from "../../lib/time.js";
+import { useRange } from "../../lib/format/time.js";
 import { Filters } from "./filters.js";
 import { useLiveRequests } from "./live_list.js";
 import { explained } from "./reasons.js";

@@ -4,7 +4,7 @@ import { useList } from "../../lib/data.js";
 import { useEffect, useRef, useState } from "../../lib/html.js";
 import { useLiveState } from "../../lib/live.js";
 import { useLocation } from "../../lib/router.js";
-import { useRange } from "../../lib/time.js";
+import { useRange } from "../../lib/format/time.js";
 import { FILTERS, apiQuery } from "./query.js";
 
 const EVERY_MS = 4000;

@@ -7,7 +7,7 @@ import { Money, Num, Time } from "../../components/numbers.js";
 import { Facts, Page, Section } from "../../components/page.js";
 import { Table } from "../../components/table.js";
 import { useApi } from "../../lib/data.js";
-import { exactly, ms } from "../../lib/format.js";
+import { exactly, ms } from "../../lib/format/format.js";
 import { html } from "../../lib/html.js";
 import { useProjectNames } from "../../lib/projects.js";
 import { to } from "../../lib/router.js";

@@ -1,7 +1,7 @@
 // A request's time as one bar: waiting, until the first token, until the end.
 
 import { Num } from "../../components/numbers.js";
-import { ms, percent } from "../../lib/format.js";
+import { ms, percent } from "../../lib/format/format.js";
 import { html } from "../../lib/html.js";
 
 /** [[key, title, ms], …], those that took any time. */

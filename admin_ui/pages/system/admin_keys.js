@@ -13,13 +13,13 @@ import { Table } from "../../components/table.js";
 import { Choice } from "../../components/tabs.js";
 import { toast } from "../../components/toast.js";
 import { del, post } from "../../lib/api.js";
-import { named } from "../../lib/checks.js";
+import { named } from "../../lib/rules/checks.js";
 import { invalidate, useList } from "../../lib/data.js";
-import { plural } from "../../lib/format.js";
+import { plural } from "../../lib/format/format.js";
 import { html, useState } from "../../lib/html.js";
 import { useQuery } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
-import { now } from "../../lib/time.js";
+import { now } from "../../lib/format/time.js";
 import { isInUse, ownerOf, stateOf } from "../tenants/keys/state.js";
 import { SystemTabs } from "./tabs.js";
 

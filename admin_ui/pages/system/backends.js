@@ -6,7 +6,7 @@ import { Empty, Loaded } from "../../components/feedback.js";
 import { Num, Time } from "../../components/numbers.js";
 import { Page, Section } from "../../components/page.js";
 import { Table } from "../../components/table.js";
-import { plural } from "../../lib/format.js";
+import { plural } from "../../lib/format/format.js";
 import { html } from "../../lib/html.js";
 import { Engine, useEngines } from "../overview/engines.js";
 import { SystemTabs } from "./tabs.js";

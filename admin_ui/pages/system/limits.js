@@ -4,7 +4,7 @@ import { Button } from "../../components/button.js";
 import { Empty, Loaded } from "../../components/feedback.js";
 import { Page } from "../../components/page.js";
 import { useAll } from "../../lib/data.js";
-import { percent, plural } from "../../lib/format.js";
+import { percent, plural } from "../../lib/format/format.js";
 import { html, useState } from "../../lib/html.js";
 import { useMonthlyCost } from "../../lib/projects_api.js";
 import { setQuery, useQuery } from "../../lib/router.js";

@@ -10,12 +10,12 @@ import { Page, Section } from "../../components/page.js";
 import { Table } from "../../components/table.js";
 import { toast } from "../../components/toast.js";
 import { post } from "../../lib/api.js";
-import { given } from "../../lib/checks.js";
+import { given } from "../../lib/rules/checks.js";
 import { invalidate, useApi } from "../../lib/data.js";
-import { plural } from "../../lib/format.js";
+import { plural } from "../../lib/format/format.js";
 import { html, useState } from "../../lib/html.js";
 import { can } from "../../lib/session.js";
-import { short } from "../../lib/time.js";
+import { short } from "../../lib/format/time.js";
 import { SystemTabs } from "./tabs.js";
 
 const EVERY_MS = 10_000;

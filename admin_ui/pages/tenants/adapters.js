@@ -5,7 +5,7 @@ import { Button } from "../../components/button.js";
 import { Empty } from "../../components/feedback.js";
 import { Table } from "../../components/table.js";
 import { useList } from "../../lib/data.js";
-import { plural } from "../../lib/format.js";
+import { plural } from "../../lib/format/format.js";
 import { html } from "../../lib/html.js";
 import { pathOf } from "../../lib/projects_api.js";
 import { to } from "../../lib/router.js";

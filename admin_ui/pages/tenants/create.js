@@ -5,7 +5,7 @@ import { Form, TextField, useForm } from "../../components/form.js";
 import { Notice } from "../../components/feedback.js";
 import { toast } from "../../components/toast.js";
 import { post } from "../../lib/api.js";
-import { named } from "../../lib/checks.js";
+import { named } from "../../lib/rules/checks.js";
 import { invalidate } from "../../lib/data.js";
 import { html, useState } from "../../lib/html.js";
 import { readProjects } from "../../lib/projects.js";

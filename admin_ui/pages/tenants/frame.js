@@ -11,7 +11,7 @@ import { html } from "../../lib/html.js";
 import { mayIn, pathOf } from "../../lib/projects_api.js";
 import { to } from "../../lib/router.js";
 import { isMember } from "../../lib/session.js";
-import { day } from "../../lib/time.js";
+import { day } from "../../lib/format/time.js";
 
 const VIEWS = [
   ["Overview", "", "projects.read"],

@@ -8,14 +8,14 @@ import { Page } from "../../components/page.js";
 import { Table } from "../../components/table.js";
 import { Choice } from "../../components/tabs.js";
 import { useApi, useList } from "../../lib/data.js";
-import { money, plural } from "../../lib/format.js";
+import { money, plural } from "../../lib/format/format.js";
 import { html } from "../../lib/html.js";
-import { useShortcut } from "../../lib/keys.js";
+import { useShortcut } from "../../lib/rules/keys.js";
 import { useProjectId } from "../../lib/projects.js";
 import { useMonthlyCost } from "../../lib/projects_api.js";
 import { here, setQuery, to, useQuery } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
-import { now } from "../../lib/time.js";
+import { now } from "../../lib/format/time.js";
 import { CreateTenant } from "./create.js";
 
 const STATES = [["live", "Live"], ["active", "Active"], ["suspended", "Suspended"], ["archived", "Archived"]];

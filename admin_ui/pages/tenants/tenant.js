@@ -2,19 +2,19 @@
 
 import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";
-import { Chart } from "../../components/chart.js";
+import { Chart } from "../../components/charts/chart.js";
 import { Empty, ErrorBox, Skeleton } from "../../components/feedback.js";
-import { Gauge } from "../../components/gauge.js";
+import { Gauge } from "../../components/charts/gauge.js";
 import { Money, Num, Time } from "../../components/numbers.js";
 import { Section } from "../../components/page.js";
-import { Stat, Stats } from "../../components/stat.js";
+import { Stat, Stats } from "../../components/charts/stat.js";
 import { column, summed, sumOf, useBuckets } from "../../lib/buckets.js";
 import { useApi } from "../../lib/data.js";
-import { money, plural } from "../../lib/format.js";
+import { money, plural } from "../../lib/format/format.js";
 import { html, useMemo } from "../../lib/html.js";
 import { pathOf, useMonthlyCost } from "../../lib/projects_api.js";
 import { to } from "../../lib/router.js";
-import { useRange } from "../../lib/time.js";
+import { useRange } from "../../lib/format/time.js";
 import { useCostNote } from "../usage/cost_note.js";
 import { Alerts } from "../overview/alerts.js";
 import { Tenant } from "./frame.js";

@@ -4,19 +4,19 @@ import { Badge } from "../../components/badge.js";
 import { Button } from "../../components/button.js";
 import { Confirm } from "../../components/dialog.js";
 import { Empty, ErrorBox, Loaded } from "../../components/feedback.js";
-import { Gauge } from "../../components/gauge.js";
+import { Gauge } from "../../components/charts/gauge.js";
 import { Money, Time } from "../../components/numbers.js";
 import { Facts, Section } from "../../components/page.js";
 import { Table } from "../../components/table.js";
 import { toast } from "../../components/toast.js";
 import { del, post } from "../../lib/api.js";
 import { invalidate, useApi, useList } from "../../lib/data.js";
-import { money } from "../../lib/format.js";
+import { money } from "../../lib/format/format.js";
 import { html, useState } from "../../lib/html.js";
-import { monthName } from "../../lib/month.js";
+import { monthName } from "../../lib/format/month.js";
 import { to } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
-import { now } from "../../lib/time.js";
+import { now } from "../../lib/format/time.js";
 import { Adjust, Grant, SetCustomer } from "./account_forms.js";
 
 export function Account({ projectId, name, billing }) {

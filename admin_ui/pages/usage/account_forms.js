@@ -3,11 +3,11 @@
 import { Dialog } from "../../components/dialog.js";
 import { Form, Select, TextField, useForm } from "../../components/form.js";
 import { toast } from "../../components/toast.js";
-import { toNanos } from "../../lib/amount.js";
+import { toNanos } from "../../lib/format/amount.js";
 import { post } from "../../lib/api.js";
-import { given } from "../../lib/checks.js";
+import { given } from "../../lib/rules/checks.js";
 import { invalidate } from "../../lib/data.js";
-import { money } from "../../lib/format.js";
+import { money } from "../../lib/format/format.js";
 import { html } from "../../lib/html.js";
 
 const complaints = ({ amount_nanos: text, reason, expires_at: until, corrects_period: period }) => ({

@@ -6,13 +6,13 @@ import { Select, TextField } from "../../components/form.js";
 import { Section } from "../../components/page.js";
 import { toast } from "../../components/toast.js";
 import { download, urlOf } from "../../lib/api.js";
-import { bytes, seconds } from "../../lib/format.js";
+import { bytes, seconds } from "../../lib/format/format.js";
 import { html, useEffect, useRef, useState } from "../../lib/html.js";
-import { monthOf } from "../../lib/month.js";
+import { monthOf } from "../../lib/format/month.js";
 import { useProjectId, useProjectNames } from "../../lib/projects.js";
 import { useQuery } from "../../lib/router.js";
 import { save } from "../../lib/save.js";
-import { now } from "../../lib/time.js";
+import { now } from "../../lib/format/time.js";
 import { FORMATS, KINDS, formatOf } from "./export_kinds.js";
 
 export function Download() {

@@ -1,6 +1,6 @@
 // Who used what, and what it cost: told apart by tenant, model, adapter or key; every number leads to its requests.
 
-import { Chart } from "../../components/chart.js";
+import { Chart } from "../../components/charts/chart.js";
 import { Button } from "../../components/button.js";
 import { Empty, ErrorBox, Skeleton } from "../../components/feedback.js";
 import { Money, Num } from "../../components/numbers.js";
@@ -8,12 +8,12 @@ import { Page } from "../../components/page.js";
 import { Table } from "../../components/table.js";
 import { Choice } from "../../components/tabs.js";
 import { sumOf } from "../../lib/buckets.js";
-import { plural } from "../../lib/format.js";
+import { plural } from "../../lib/format/format.js";
 import { html } from "../../lib/html.js";
 import { useProjectId } from "../../lib/projects.js";
 import { setQuery, useQuery } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
-import { useRange } from "../../lib/time.js";
+import { useRange } from "../../lib/format/time.js";
 import { requestsHref } from "../requests/query.js";
 import { GROUPS, MAX_ROWS, MEASURES, groupOf, measureOf, useExplored, useFilters, useNameOf } from "./explore_data.js";
 import { useCostNote } from "./cost_note.js";

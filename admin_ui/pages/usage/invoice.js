@@ -8,10 +8,10 @@ import { Facts, Page, Section } from "../../components/page.js";
 import { Table } from "../../components/table.js";
 import { useApi } from "../../lib/data.js";
 import { html } from "../../lib/html.js";
-import { monthName, monthSpan } from "../../lib/month.js";
+import { monthName, monthSpan } from "../../lib/format/month.js";
 import { to } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
-import { day } from "../../lib/time.js";
+import { day } from "../../lib/format/time.js";
 import { requestsHref } from "../requests/query.js";
 
 const KINDS = { input: "Input", cached_input: "Cached input", output: "Output" };

@@ -10,12 +10,12 @@ import { Table } from "../../components/table.js";
 import { toast } from "../../components/toast.js";
 import { post } from "../../lib/api.js";
 import { invalidate, useApi } from "../../lib/data.js";
-import { plural } from "../../lib/format.js";
+import { plural } from "../../lib/format/format.js";
 import { html, useState } from "../../lib/html.js";
-import { monthName } from "../../lib/month.js";
+import { monthName } from "../../lib/format/month.js";
 import { to } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
-import { now } from "../../lib/time.js";
+import { now } from "../../lib/format/time.js";
 import { TONE } from "./periods.js";
 
 export default function Period({ params: { period } }) {

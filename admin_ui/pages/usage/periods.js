@@ -6,13 +6,13 @@ import { Money } from "../../components/numbers.js";
 import { Page } from "../../components/page.js";
 import { Table } from "../../components/table.js";
 import { useList } from "../../lib/data.js";
-import { plural } from "../../lib/format.js";
+import { plural } from "../../lib/format/format.js";
 import { html } from "../../lib/html.js";
-import { monthName, monthsBetween } from "../../lib/month.js";
+import { monthName, monthsBetween } from "../../lib/format/month.js";
 import { useProjectId, useProjects } from "../../lib/projects.js";
 import { to } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
-import { now } from "../../lib/time.js";
+import { now } from "../../lib/format/time.js";
 import { UsageTabs } from "./tabs.js";
 
 export const TONE = { open: "info", closed: "warn", invoiced: "good" };

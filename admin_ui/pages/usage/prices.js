@@ -10,12 +10,12 @@ import { Table } from "../../components/table.js";
 import { toast } from "../../components/toast.js";
 import { del } from "../../lib/api.js";
 import { invalidate, useList } from "../../lib/data.js";
-import { plural } from "../../lib/format.js";
+import { plural } from "../../lib/format/format.js";
 import { html, useState } from "../../lib/html.js";
 import { useProjectNames } from "../../lib/projects.js";
 import { useQuery } from "../../lib/router.js";
 import { can } from "../../lib/session.js";
-import { now, short } from "../../lib/time.js";
+import { now, short } from "../../lib/format/time.js";
 import { SetPrices } from "./set_prices.js";
 import { UsageTabs } from "./tabs.js";
 

@@ -4,7 +4,7 @@ import { Dialog } from "../../components/dialog.js";
 import { Form, Select, TextField, useForm } from "../../components/form.js";
 import { toast } from "../../components/toast.js";
 import { post } from "../../lib/api.js";
-import { given, named, webAddress } from "../../lib/checks.js";
+import { given, named, webAddress } from "../../lib/rules/checks.js";
 import { invalidate } from "../../lib/data.js";
 import { html } from "../../lib/html.js";
 import { FORMATS, KINDS, formatOf } from "./export_kinds.js";

@@ -5,7 +5,7 @@ import { Dialog } from "../../components/dialog.js";
 import { Form, TextField, useForm } from "../../components/form.js";
 import { Icon } from "../../components/icons.js";
 import { toast } from "../../components/toast.js";
-import { fromNanos, toNanos } from "../../lib/amount.js";
+import { fromNanos, toNanos } from "../../lib/format/amount.js";
 import { post } from "../../lib/api.js";
 import { invalidate } from "../../lib/data.js";
 import { html } from "../../lib/html.js";

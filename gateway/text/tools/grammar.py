@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from engine.protocol import CallableTool, CallGrammar, Grammar
-from gateway.errors import InvalidRequest
+from gateway.domain.errors import InvalidRequest
 from gateway.text.tools.formats import TemplateTools
 from gateway.text.tools.tool import MAX_CALLS_UNTRAINED, ToolUse
 

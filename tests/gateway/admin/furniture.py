@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime
 
-from gateway.db import audit
 from gateway.db.ids import new_id
+from gateway.db.ledger.usage import UsageEvent, write_usage_events
+from gateway.db.organization import audit
 from gateway.db.pool import Database
-from gateway.db.usage import UsageEvent, write_usage_events
 from tests.gateway.billing.generator import KEYS_PER_PROJECT, MODELS_PER_PROJECT, NUM_PROJECTS
 
 NUM_CHANGES, NUM_REFUSED, NUM_USERS, NUM_RECENT = 500, 50, 100, 200

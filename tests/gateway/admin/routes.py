@@ -10,32 +10,32 @@ from litestar import Litestar
 from litestar.handlers import HTTPRouteHandler
 
 from gateway.admin.access import Access
-from gateway.admin.adapter_imports import CreateAdapterImport
-from gateway.admin.adapter_settings import SetAdapter
-from gateway.admin.adapters import AddFromSource
-from gateway.admin.adjustments import Adjust
-from gateway.admin.admin_keys import CreateAdminKey
-from gateway.admin.aliases import CreateAlias, MoveAlias
-from gateway.admin.credits import GrantCredit, SetBilling
-from gateway.admin.deliveries import SetDelivery
-from gateway.admin.key_states import RotateKey
-from gateway.admin.keys import CreateKey, ModifyKey
-from gateway.admin.limits import SetLimit
-from gateway.admin.logins import ChangePassword, Confirm, WithPassword
-from gateway.admin.members import AddMember, ModifyMember
-from gateway.admin.price_classes import SetPriceClass
-from gateway.admin.prices import SetPrices
-from gateway.admin.projects import ArchiveProject, CreateProject, LogContent, ModifyProject
-from gateway.admin.rate_limits import UpdateRateLimit
-from gateway.admin.reconciliation import WriteOff
-from gateway.admin.service_accounts import CreateServiceAccount
-from gateway.admin.shares import ShareAdapter
-from gateway.admin.spend_alerts import SetSpendAlert
-from gateway.admin.spend_limits import UpdateSpendLimit
-from gateway.admin.stripe_customers import SetStripeCustomer
-from gateway.admin.users import CreateUser, ModifyUser, ResetUser
-from gateway.admin.webhooks import CreateWebhook
-from gateway.api.shape import Shape
+from gateway.admin.adapters.adapter_imports import CreateAdapterImport
+from gateway.admin.adapters.adapter_settings import SetAdapter
+from gateway.admin.adapters.adapters import AddFromSource
+from gateway.admin.adapters.aliases import CreateAlias, MoveAlias
+from gateway.admin.adapters.shares import ShareAdapter
+from gateway.admin.billing.adjustments import Adjust
+from gateway.admin.billing.credits import GrantCredit, SetBilling
+from gateway.admin.billing.deliveries import SetDelivery
+from gateway.admin.billing.price_classes import SetPriceClass
+from gateway.admin.billing.prices import SetPrices
+from gateway.admin.billing.reconciliation import WriteOff
+from gateway.admin.billing.stripe_customers import SetStripeCustomer
+from gateway.admin.limits.limits import SetLimit
+from gateway.admin.limits.rate_limits import UpdateRateLimit
+from gateway.admin.limits.spend_alerts import SetSpendAlert
+from gateway.admin.limits.spend_limits import UpdateSpendLimit
+from gateway.admin.limits.webhooks import CreateWebhook
+from gateway.admin.organization.admin_keys import CreateAdminKey
+from gateway.admin.organization.key_states import RotateKey
+from gateway.admin.organization.keys import CreateKey, ModifyKey
+from gateway.admin.organization.logins import ChangePassword, Confirm, WithPassword
+from gateway.admin.organization.members import AddMember, ModifyMember
+from gateway.admin.organization.projects import ArchiveProject, CreateProject, LogContent, ModifyProject
+from gateway.admin.organization.service_accounts import CreateServiceAccount
+from gateway.admin.organization.users import CreateUser, ModifyUser, ResetUser
+from gateway.http.shape import Shape
 
 GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
     SetAdapter: {"defaults": {"temperature": 0.5, "system_prompt": None}, "pinned": False},

@@ -13,9 +13,9 @@ import pytest
 from litestar import Router, get
 
 from gateway.admin.access import Nothing, UndeclaredRoute, check_routes, needs
-from gateway.admin.spend_alerts import SetSpendAlert
-from gateway.principal import Permission, Role
-from gateway.tenancy.keys import new_key
+from gateway.admin.limits.spend_alerts import SetSpendAlert
+from gateway.domain.tenancy.keys import new_key
+from gateway.domain.tenancy.principal import Permission, Role
 from tests.gateway.admin.routes import GOOD_BODIES, Route, routes_of
 from tests.gateway.admin_server import AdminServer
 

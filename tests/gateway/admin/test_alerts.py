@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.backends.picture import EnginePicture
-from gateway.db import alerts as alert_rows
-from gateway.db.adapter_versions import put_adapter
-from gateway.db.journals import report_journal
+from gateway.backends.engine.picture import EnginePicture
+from gateway.db.adapters.adapter_versions import put_adapter
+from gateway.db.ledger.journals import report_journal
+from gateway.db.limits import alerts as alert_rows
 from gateway.db.pool import Database
 from gateway.metering.journal import JournalState
 from tests.gateway.admin_server import AdminServer, serve_admin

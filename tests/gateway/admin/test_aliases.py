@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.db.adapter_versions import put_adapter
+from gateway.db.adapters.adapter_versions import put_adapter
 from gateway.db.pool import Database
 
 ALIAS = {"name": "support-bot", "adapter": "pirate", "version": 1}
@@ -106,7 +106,7 @@ async def test_aliases_come_in_pages(operator: httpx.AsyncClient, aliases: str) 
 
 
 async def test_a_purged_project_has_none(operator: httpx.AsyncClient, database: Database, aliases: str) -> None:
-    from gateway.db.projects import purge_project
+    from gateway.db.organization.projects import purge_project
 
     await operator.post(aliases, json=ALIAS)
     async with database.transaction() as conn:

@@ -10,8 +10,8 @@ import asyncpg
 import httpx
 import pytest
 
-from gateway.db import audit
-from gateway.db.organizations import ensure_organization
+from gateway.db.organization import audit
+from gateway.db.organization.organizations import ensure_organization
 from gateway.db.pool import Database
 from tests.gateway.admin_server import PASSWORD, AdminServer
 

@@ -8,7 +8,7 @@ import asyncpg
 import httpx
 import pytest
 
-from gateway.db.adapter_versions import put_adapter
+from gateway.db.adapters.adapter_versions import put_adapter
 from gateway.db.pool import Database
 from tests.gateway.billing.books import THIS_MONTH, Books, month_before, within
 

@@ -16,9 +16,9 @@ import asyncpg
 import httpx
 import pytest
 
+from gateway.db.ledger.rollups import catch_up
+from gateway.db.ledger.traffic import Order
 from gateway.db.pool import Database
-from gateway.db.rollups import catch_up
-from gateway.db.traffic import Order
 from tests.gateway.admin.furniture import furnish
 from tests.gateway.admin_server import serve_admin
 from tests.gateway.billing.generator import MODELS_PER_PROJECT, NUM_PROJECTS, Generated, generate
@@ -38,7 +38,7 @@ RANGES = {
     "30d": (30 * DAY_S, "1d", 30),
     "90d": (90 * DAY_S, "1d", 31),
 }
-"""Seconds, width and limit, as admin_ui/lib/time.js and buckets.js have them; of 90 days the first page."""
+"""Seconds, width and limit, as admin_ui/lib/format/time.js and buckets.js have them; of 90 days the first page."""
 
 GROUPS = {"project_id": "project_ids", "model": "models", "adapter_id": "adapter_ids", "api_key_id": "api_key_ids"}
 NUM_SERIES, MAX_ROWS = 7, 100

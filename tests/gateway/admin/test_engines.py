@@ -11,8 +11,8 @@ import pytest
 
 from adapters.ref import content_key
 from engine.protocol import STEP_BUCKETS_S, EngineLimits, EngineStats, TenantStats
-from gateway.backends.picture import EnginePicture, EngineRates, Trend, step_ms_p50
-from gateway.db.journals import report_journal
+from gateway.backends.engine.picture import EnginePicture, EngineRates, Trend, step_ms_p50
+from gateway.db.ledger.journals import report_journal
 from gateway.db.pool import Database
 from tests.gateway.admin_server import serve_admin
 from tests.gateway.billing.books import open_books
@@ -22,7 +22,7 @@ LIMITS = EngineLimits(max_model_len=64, max_num_seqs=8, max_waiting=16, block_si
 
 
 async def add_adapter(database: Database, project_id: str, name: str) -> None:
-    from gateway.db.adapter_versions import put_adapter
+    from gateway.db.adapters.adapter_versions import put_adapter
 
     async with database.acquire() as conn:
         await put_adapter(conn, project_id, name, digest=DIGEST, rank=2, size_bytes=10)

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from engine.protocol import EngineStats, TenantStats
-from gateway.admin.live import TOPICS
-from gateway.admin.watchers import MAX_STREAMS
-from gateway.backends.picture import EnginePicture
+from gateway.admin.traffic.live import TOPICS
+from gateway.admin.traffic.watchers import MAX_STREAMS
+from gateway.backends.engine.picture import EnginePicture
 from gateway.db.pool import Database
 from tests.gateway.admin_server import AdminServer, serve_admin
 from tests.gateway.billing.books import Books, open_books

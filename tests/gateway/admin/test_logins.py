@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from gateway.db.pool import Database
+from gateway.domain.tenancy.permissions import ALL, of_project_role
+from gateway.domain.tenancy.totp import code_at
 from gateway.tenancy.logins import FREE_FAILURES
-from gateway.tenancy.permissions import ALL, of_project_role
-from gateway.tenancy.totp import code_at
 from tests.gateway.admin_server import PASSWORD, AdminServer, serve_admin
 from tests.patience import PATIENCE_S
 
@@ -96,7 +96,7 @@ async def test_the_token_is_stored_hashed(server: AdminServer, ann: str, databas
 async def test_over_https_the_cookie_is_secure_and_strangers_cannot_claim_it(
     database: Database, tmp_path: Path
 ) -> None:
-    from gateway.tenancy.addresses import parse_network
+    from gateway.domain.tenancy.addresses import parse_network
 
     headers = {"x-forwarded-proto": "https", "x-forwarded-for": "198.51.100.1"}
     body = {"email": EMAIL, "password": PASSWORD}
@@ -219,7 +219,7 @@ async def test_racing_with_one_code_opens_one_login(server: AdminServer, ann: st
 
 
 async def test_an_address_that_guesses_keys_waits_while_known_keys_go_on(database: Database, tmp_path: Path) -> None:
-    from gateway.tenancy.keys import new_key
+    from gateway.domain.tenancy.keys import new_key
 
     async with serve_admin(database, tmp_path, max_failed_keys=5) as server:
         async with server.client(server.operator_key) as operator:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.errors import InvalidApiKey
+from gateway.domain.errors import InvalidApiKey
 from tests.gateway.admin_server import AdminServer
 from tests.patience import PATIENCE_S
 

@@ -16,11 +16,11 @@ import pytest
 
 from adapters.errors import AdapterRejected
 from adapters.inspection import NICENESS, NICENESS_OF_SUSPECTS, BaseShape, Bounds, Report, inspect
-from gateway.db.adapter_imports import claim_fetch
+from gateway.adapters.cooldown import FIRST_PAUSE_S, MAX_PAUSE_S, NUM_FREE, left_s
+from gateway.db.adapters.adapter_imports import claim_fetch
+from gateway.db.adapters.refused_adapters import Refusals
 from gateway.db.pool import Database
-from gateway.db.refused_adapters import Refusals
-from gateway.errors import InvalidRequest
-from gateway.lifecycle.pauses import FIRST_PAUSE_S, MAX_PAUSE_S, NUM_FREE, left_s
+from gateway.domain.errors import InvalidRequest
 from tests.gateway.admin.adapter_uploads import archive_of, error_of, upload
 from tests.gateway.admin_server import AdminServer, GoodEngines, serve_admin, write_adapter
 from tests.patience import PATIENCE_S

@@ -5,9 +5,9 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from gateway.db.adapter_versions import put_adapter
+from gateway.db.adapters.adapter_versions import put_adapter
+from gateway.db.organization.projects import purge_project
 from gateway.db.pool import Database
-from gateway.db.projects import purge_project
 from tests.gateway.admin_server import AdminServer
 
 DIGEST = "a" * 64

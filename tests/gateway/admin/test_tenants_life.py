@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.admin.purge import Purger
-from gateway.db.usage import list_usage_events, write_usage_events
-from gateway.errors import GatewayError, InvalidApiKey, PermissionDenied, Suspended
+from gateway.content.purge import Purger
+from gateway.db.ledger.usage import list_usage_events, write_usage_events
+from gateway.domain.errors import GatewayError, InvalidApiKey, PermissionDenied, Suspended
 from tests.gateway.admin_server import AdminServer, write_adapter
 from tests.gateway.db.test_tenant_isolation import usage_event
 from tests.patience import PATIENCE_S

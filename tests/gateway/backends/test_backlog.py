@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.protocol import Delta, TokenLogprobs
-from gateway.backends.backlog import MAX_APART, Backlog, joined
+from gateway.backends.engine.backlog import MAX_APART, Backlog, joined
 
 
 def logprobs(count: int) -> list[TokenLogprobs]:

@@ -32,10 +32,10 @@ from engine.protocol import (
     UsageRecord,
     encode,
 )
-from gateway.backends.backlog import MAX_APART, MAX_UNREAD_BYTES
-from gateway.backends.engine_client import EngineBackend
+from gateway.backends.engine.backlog import MAX_APART, MAX_UNREAD_BYTES
+from gateway.backends.engine.client import EngineBackend
 from gateway.backends.usage import Count
-from gateway.errors import BackendFailed, GatewayError, InvalidRequest, Overloaded, ReadTooSlowly
+from gateway.domain.errors import BackendFailed, GatewayError, InvalidRequest, Overloaded, ReadTooSlowly
 from gateway.text.tokenizer import Tokenizer
 from tests.gateway.backends.scripted import ListSink, ScriptedEngine
 from tests.gateway.model_folder import make_model_folder

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from gateway.backends.frames import Frames
+from gateway.backends.engine.frames import Frames
 from tests.patience import PATIENCE_S
 
 

@@ -21,17 +21,18 @@ from engine.protocol import GenerateRequest, SamplingParams
 from gateway.backup.restore import marked
 from gateway.backup.take import Installation, take_backup
 from gateway.cli import main
-from gateway.db import adapter_versions, dump
-from gateway.db.keys import find_usable_key
+from gateway.db.adapters import adapter_versions
 from gateway.db.migrate import migrate
+from gateway.db.organization.keys import find_usable_key
 from gateway.db.pool import Database
+from gateway.domain.tenancy.keys import new_key
 from gateway.metering.folder import JournalFolder
 from gateway.metering.format import frame
 from gateway.metering.meter import Meter
 from gateway.metering.service import Metering
-from gateway.observe import Metrics
+from gateway.observability.metrics import Metrics
+from gateway.postgres import dump
 from gateway.serve.lock import DataFolderUnusable, refuse_half_restored
-from gateway.tenancy.keys import new_key
 from tests.conftest import with_database
 from tests.gateway.admin_server import write_adapter
 from tests.gateway.exports.ledger import BEFORE, make_books

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.db.dump import DumpFailed, dump, without_password
+from gateway.postgres.dump import DumpFailed, dump, without_password
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gateway.billing.book import Entry
-from gateway.db.organizations import ensure_organization
+from gateway.db.billing.prices import StoredVersion, add_version
+from gateway.db.ledger.rollups import roll_up
+from gateway.db.ledger.usage import UsageEvent, write_usage_events
+from gateway.db.organization.organizations import ensure_organization
+from gateway.db.organization.projects import create_project
 from gateway.db.pool import Database
-from gateway.db.prices import StoredVersion, add_version
-from gateway.db.projects import create_project
-from gateway.db.rollups import roll_up
-from gateway.db.usage import UsageEvent, write_usage_events
+from gateway.domain.billing.book import Entry
 
 MILLION = 1_000_000
 NOW = datetime.datetime.now(datetime.UTC).replace(microsecond=0)

@@ -13,7 +13,7 @@ import time
 import asyncpg
 import msgspec
 
-from gateway.db.rollups import roll_up
+from gateway.db.ledger.rollups import roll_up
 
 MONTH = datetime.date(2026, 3, 1)
 DAYS = 31

@@ -10,8 +10,8 @@ from pathlib import Path
 import asyncpg
 import msgspec
 
-from gateway.db.embedded import EmbeddedPostgres
 from gateway.db.migrate import migrate
+from gateway.postgres.embedded import EmbeddedPostgres
 from tests.gateway.billing.generator import Generated, generate
 
 NUM_EVENTS = 10_000_000

@@ -8,13 +8,20 @@ import random
 
 import pytest
 
-from gateway.billing.credits import Grant, draw, lapse
-from gateway.db.adjustments import write_adjustment
-from gateway.db.credits import current_balance, grant_credit, lapse_due, list_grants, refresh_balances, set_prepaid
-from gateway.db.invoices import draft_invoice
-from gateway.db.leases import PostgresLeases, write_leases
-from gateway.db.limits import list_limits
-from gateway.db.periods import close_period
+from gateway.db.billing.adjustments import write_adjustment
+from gateway.db.billing.credits import (
+    current_balance,
+    grant_credit,
+    lapse_due,
+    list_grants,
+    refresh_balances,
+    set_prepaid,
+)
+from gateway.db.billing.invoices import draft_invoice
+from gateway.db.billing.periods import close_period
+from gateway.db.limits.leases import PostgresLeases, write_leases
+from gateway.db.limits.limits import list_limits
+from gateway.domain.billing.credits import Grant, draw, lapse
 from tests.gateway.billing.books import NOW, THIS_MONTH, Books, month_before, open_books, within
 
 BEFORE = month_before(THIS_MONTH, 2)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
-from gateway.billing.invoice import AdjustmentLine, Invoice, Line, Party
-from gateway.billing.invoice_page import CONTENT_SECURITY_POLICY, invoice_page
+from gateway.domain.billing.invoice import AdjustmentLine, Invoice, Line, Party
+from gateway.domain.billing.invoice_page import CONTENT_SECURITY_POLICY, invoice_page
 
 HOSTILE = "<script>alert(1)</script>\"' onload=x & {{ 7*7 }}"
 

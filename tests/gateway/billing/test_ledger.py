@@ -12,8 +12,8 @@ import asyncpg
 import msgspec
 import pytest
 
+from gateway.db.ledger.usage import UsageEvent, list_usage_events
 from gateway.db.pool import Database
-from gateway.db.usage import UsageEvent, list_usage_events
 from tests.gateway.billing.books import NOW, Books, open_books
 
 # As gateways of version 0003 send it, to the letter.

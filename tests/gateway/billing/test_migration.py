@@ -8,9 +8,9 @@ from pathlib import Path
 
 import asyncpg
 
+from gateway.db.ledger.usage import list_usage_events
 from gateway.db.migrate import MIGRATIONS, migrate
 from gateway.db.pool import Database
-from gateway.db.usage import list_usage_events
 from tests.gateway.billing.books import Books
 from tests.gateway.billing.test_ledger import OLD_STATEMENT
 

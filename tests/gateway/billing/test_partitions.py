@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.db.adjustments import list_adjustments, period_of_request, write_adjustment
-from gateway.db.charges import charges
-from gateway.db.exports import Scope
-from gateway.db.invoices import draft_invoice
-from gateway.db.journals import corrected_here
-from gateway.db.periods import close_period
+from gateway.db.billing.adjustments import list_adjustments, period_of_request, write_adjustment
+from gateway.db.billing.charges import charges
+from gateway.db.billing.exports import Scope
+from gateway.db.billing.invoices import draft_invoice
+from gateway.db.billing.periods import close_period
+from gateway.db.billing.prices import add_version
+from gateway.db.ledger.journals import corrected_here
+from gateway.db.ledger.usage import write_usage_events
 from gateway.db.pool import Database, lock_table_warning
-from gateway.db.prices import add_version
-from gateway.db.usage import write_usage_events
 from tests.gateway.billing.books import THIS_MONTH, Books, month_before, within
 
 if TYPE_CHECKING:

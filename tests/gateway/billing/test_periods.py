@@ -9,11 +9,11 @@ import asyncpg
 import msgspec
 import pytest
 
-from gateway.billing.closing import Lost, objection
-from gateway.db.adjustments import write_adjustment
-from gateway.db.invoices import find_invoice, issue_invoices
-from gateway.db.periods import CannotClose, PeriodRow, close_period, list_periods
-from gateway.db.usage import write_usage_events
+from gateway.db.billing.adjustments import write_adjustment
+from gateway.db.billing.invoices import find_invoice, issue_invoices
+from gateway.db.billing.periods import CannotClose, PeriodRow, close_period, list_periods
+from gateway.db.ledger.usage import write_usage_events
+from gateway.domain.billing.closing import Lost, objection
 from tests.gateway.billing.books import THIS_MONTH, Books, month_before, within
 
 LAST = month_before(THIS_MONTH)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.billing.book import Entry, Version, in_force, most_of
-from gateway.billing.money import decimal_text
-from gateway.billing.pricing import Cost, Rates, cost
-from gateway.db.prices import Refused, list_versions
+from gateway.db.billing.prices import Refused, list_versions
+from gateway.domain.billing.book import Entry, Version, in_force, most_of
+from gateway.domain.billing.money import decimal_text
+from gateway.domain.billing.pricing import Cost, Rates, cost
 from tests.gateway.billing.books import FLAT, NOW, Books
 
 TOKENS = st.integers(0, 10**7)

@@ -13,7 +13,8 @@ import asyncpg
 import httpx
 import pytest
 
-from gateway.db import exports, request_list, request_spans, traffic, usage, usage_sums
+from gateway.db.billing import exports
+from gateway.db.ledger import request_list, request_spans, traffic, usage, usage_sums
 from gateway.db.pool import Database
 from tests.gateway.admin_server import serve_admin
 from tests.gateway.billing.generator import DAYS, Generated, generate

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from gateway.db.ledger.request_list import RequestQuery, list_requests
+from gateway.db.ledger.usage import UsageEvent
 from gateway.db.pool import Database
-from gateway.db.request_list import RequestQuery, list_requests
-from gateway.db.usage import UsageEvent
 from tests.conftest import with_database
 from tests.gateway.admin_server import AdminServer, serve_admin
 from tests.gateway.billing.books import NOW, Books, open_books

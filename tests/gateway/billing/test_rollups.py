@@ -8,15 +8,15 @@ import datetime
 import random
 
 from gateway.billing.bookkeeper import Bookkeeper
-from gateway.db.adjustments import write_adjustment
-from gateway.db.credits import current_balance
-from gateway.db.invoices import draft_invoice
-from gateway.db.limits import list_limits, set_limit
-from gateway.db.periods import list_periods
-from gateway.db.rollups import roll_up
-from gateway.db.usage import write_usage_events
-from gateway.db.usage_sums import SumQuery, cost_sums
-from gateway.limits.limit import Limit
+from gateway.db.billing.adjustments import write_adjustment
+from gateway.db.billing.credits import current_balance
+from gateway.db.billing.invoices import draft_invoice
+from gateway.db.billing.periods import list_periods
+from gateway.db.ledger.rollups import roll_up
+from gateway.db.ledger.usage import write_usage_events
+from gateway.db.ledger.usage_sums import SumQuery, cost_sums
+from gateway.db.limits.limits import list_limits, set_limit
+from gateway.domain.limits.limit import Limit
 from tests.gateway.billing.books import NOW, Books
 from tests.gateway.billing.sums import assert_sums_are_the_ledgers
 

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.db.ledger.traffic import TTFT_FLOOR_MS, TrafficQuery, percentiles, traffic_sums
 from gateway.db.pool import Database
-from gateway.db.traffic import TTFT_FLOOR_MS, TrafficQuery, percentiles, traffic_sums
 from tests.gateway.admin_server import AdminServer, serve_admin
 from tests.gateway.billing.books import Books, open_books
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from gateway.db.adjustments import write_adjustment
+from gateway.db.billing.adjustments import write_adjustment
 from gateway.db.pool import Database
 from tests.conftest import with_database
 from tests.gateway.admin_server import AdminServer, serve_admin

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.lifecycle.pauses import FIRST_PAUSE_S, NUM_FREE
+from gateway.adapters.cooldown import FIRST_PAUSE_S, NUM_FREE
 from tests.gateway.admin.adapter_uploads import WEIGHTS
 from tests.gateway.admin_server import AdminServer, write_adapter
 from tests.gateway.cli.conftest import Cli

@@ -17,9 +17,9 @@ import trustme
 
 from gateway.settings import Settings
 from tests.conftest import with_database
+from tests.gateway.adapters.web import PUBLIC, answer, serving
 from tests.gateway.admin_server import write_adapter
 from tests.gateway.cli.conftest import Cli
-from tests.gateway.lifecycle.web import PUBLIC, answer, serving
 from tests.gateway.live import BASE, FakeEngine, LiveGateway, make_operator_key
 from tests.gateway.model_folder import make_model_folder
 from tests.patience import PATIENCE_S

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.db.adapter_versions import put_adapter
+from gateway.db.adapters.adapter_versions import put_adapter
 from gateway.db.pool import Database
 from tests.gateway.cli.conftest import Cli
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.chat_session import Screen, Session
-from gateway.cli.conversation import Conversation
+from gateway.cli.chat.chat_session import Screen, Session
+from gateway.cli.chat.conversation import Conversation
+from gateway.cli.chat.inference import Access, InferenceClient, find_access
 from gateway.cli.errors import WrongUsage
-from gateway.cli.inference import Access, InferenceClient, find_access
 from gateway.serve.lock import data_folder_lock
 from tests.gateway.conftest import House
 from tests.patience import PATIENCE_S

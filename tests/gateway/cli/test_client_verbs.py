@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.client import PAGE_LIMIT
-from gateway.db.organizations import ensure_organization
-from gateway.db.projects import create_project
-from gateway.errors import InvalidApiKey
+from gateway.db.organization.organizations import ensure_organization
+from gateway.db.organization.projects import create_project
+from gateway.domain.errors import InvalidApiKey
 from gateway.serve.lock import data_folder_lock
 from tests.gateway.admin_server import AdminServer, write_adapter
 from tests.gateway.cli.conftest import Cli

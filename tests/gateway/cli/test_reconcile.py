@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.db.journals import report_journal
+from gateway.db.ledger.journals import report_journal
 from gateway.db.pool import Database
 from tests.gateway.cli.conftest import Cli
 

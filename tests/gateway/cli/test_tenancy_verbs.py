@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from gateway.errors import InvalidApiKey, Suspended
+from gateway.domain.errors import InvalidApiKey, Suspended
 from tests.gateway.admin_server import PASSWORD, AdminServer
 from tests.gateway.cli.conftest import Cli
 

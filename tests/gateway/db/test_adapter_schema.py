@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from gateway.db import adapter_versions, adapters, probes
-from gateway.db.adapter_versions import Content
-from gateway.db.organizations import ensure_organization
+from gateway.db.adapters import adapter_versions, adapters, probes
+from gateway.db.adapters.adapter_versions import Content
+from gateway.db.organization.organizations import ensure_organization
+from gateway.db.organization.projects import create_project
 from gateway.db.pool import Database
-from gateway.db.projects import create_project
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection

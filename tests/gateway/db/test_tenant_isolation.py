@@ -7,10 +7,12 @@ import datetime
 import msgspec
 import pytest
 
-from gateway.db import adapter_versions, adapters, contents, keys, organizations, projects, usage
+from gateway.db.adapters import adapter_versions, adapters, contents
+from gateway.db.ledger import usage
+from gateway.db.ledger.usage import UsageEvent
+from gateway.db.organization import keys, organizations, projects
 from gateway.db.pool import Database
-from gateway.db.usage import UsageEvent
-from gateway.tenancy.keys import new_key
+from gateway.domain.tenancy.keys import new_key
 
 DIGEST_A = "a" * 64
 DIGEST_B = "b" * 64

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.db.credits import grant_credit
-from gateway.db.organizations import ensure_organization
-from gateway.db.periods import close_period
+from gateway.db.billing.credits import grant_credit
+from gateway.db.billing.periods import close_period
+from gateway.db.organization.organizations import ensure_organization
+from gateway.db.organization.projects import create_project
 from gateway.db.pool import Database
-from gateway.db.projects import create_project
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection

@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
-from gateway.billing.invoice import Invoice
-from gateway.db.deliveries import set_stripe_customer
-from gateway.db.exports import LedgerSums
-from gateway.db.invoices import draft_invoice
+from gateway.db.billing.deliveries import set_stripe_customer
+from gateway.db.billing.exports import LedgerSums
+from gateway.db.billing.invoices import draft_invoice
+from gateway.db.organization.projects import archive_project, rename_project
 from gateway.db.pool import Database
-from gateway.db.projects import archive_project, rename_project
+from gateway.domain.billing.invoice import Invoice
 from gateway.exports.request import FORMATS_OF
 from gateway.exports.totals import Totals, difference
 from tests.gateway.admin_server import serve_admin

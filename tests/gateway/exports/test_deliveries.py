@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.db import deliveries
-from gateway.db.deliveries import DeliveryRow
+from gateway.db.billing import deliveries
+from gateway.db.billing.deliveries import DeliveryRow
 from gateway.exports.deliverer import Deliverer, places_below
 from gateway.exports.place import Place
 from tests.gateway.admin_server import AdminServer, serve_admin

@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.admin.downloads import DEADLINE_S, Downloads
+from gateway.admin.billing.downloads import DEADLINE_S, Downloads
 from gateway.db.pool import UNAVAILABLE
-from gateway.errors import Overloaded
+from gateway.domain.errors import Overloaded
 from tests.gateway.admin_server import AdminServer, serve_admin
 from tests.gateway.exports.ledger import BEFORE, MONTH, Books
 from tests.gateway.exports.reading import export

@@ -8,9 +8,9 @@ from decimal import Decimal
 
 import pytest
 
-from gateway.db.invoices import draft_invoice, issue_invoices
+from gateway.db.billing.invoices import draft_invoice, issue_invoices
+from gateway.db.ledger.rollups import roll_up_all
 from gateway.db.pool import Database
-from gateway.db.rollups import roll_up_all
 from tests.gateway.exports.focus_rules import COLUMNS, Row, violations
 from tests.gateway.exports.ledger import BEFORE, FORMULA, MONTH, Books, make_books
 from tests.gateway.exports.reading import csv_rows, export, focus_rows

@@ -15,15 +15,15 @@ import asyncpg
 import httpx
 import msgspec
 
-from gateway.billing.book import Entry
-from gateway.db.keys import create_key
-from gateway.db.limits import set_limit
-from gateway.db.organizations import ensure_organization
-from gateway.db.prices import add_version
-from gateway.db.projects import create_project
-from gateway.limits.limit import Limit, Unit, Window
+from gateway.db.billing.prices import add_version
+from gateway.db.limits.limits import set_limit
+from gateway.db.organization.keys import create_key
+from gateway.db.organization.organizations import ensure_organization
+from gateway.db.organization.projects import create_project
+from gateway.domain.billing.book import Entry
+from gateway.domain.limits.limit import Limit, Unit, Window
+from gateway.domain.tenancy.keys import new_key
 from gateway.settings import Settings
-from gateway.tenancy.keys import new_key
 from tests.gateway.live import BASE, FakeEngine
 from tests.gateway.model_folder import make_model_folder
 from tests.patience import PATIENCE_S

@@ -14,13 +14,21 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from engine.protocol import Usage
-from gateway.limits.clock import DatabaseClock
-from gateway.limits.exchange import Account, Ask, Exchange, Snapshot, Stale, ask, fill
-from gateway.limits.holdings import Holdings, Row
+from gateway.domain.limits.clock import DatabaseClock
+from gateway.domain.limits.exchange import (
+    Account,
+    Ask,
+    Exchange,
+    Snapshot,
+    Stale,
+    ask,
+    fill,
+)
+from gateway.domain.limits.holdings import Holdings, Row
+from gateway.domain.limits.limit import NS_PER_S, Limit, period
+from gateway.domain.limits.slices import Hold, Key, Shortage
+from gateway.domain.limits.work import PRICE_SCALE, Part, Price, Work, amount
 from gateway.limits.keeper import SHORT_S, SILENT_S
-from gateway.limits.limit import NS_PER_S, Limit, period
-from gateway.limits.slices import Hold, Key, Shortage
-from gateway.limits.work import PRICE_SCALE, Part, Price, Work, amount
 
 Fates = tuple[int, int, int]
 """Weights of transactions that are done, of those that are lost before the commit, and of those whose reply is."""

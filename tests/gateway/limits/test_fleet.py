@@ -15,7 +15,7 @@ import pytest
 
 from gateway.bench.http import connect, post
 from gateway.bench.open_loop import Connections
-from gateway.limits.limit import Unit, Window
+from gateway.domain.limits.limit import Unit, Window
 from tests.conftest import with_database
 from tests.gateway.conftest import _create_database
 from tests.gateway.limits.fleet import (

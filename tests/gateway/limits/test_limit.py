@@ -10,10 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import gateway.limits
-from gateway.limits.limit import NS_PER_S, RATED, UNITS, WINDOWS, Calendar, Unit, Window, complaint, period
-from gateway.limits.refusal import duration
-from gateway.limits.work import PRICE_SCALE, Part, Price, Work
+import gateway.domain
+from gateway.domain.limits.limit import (
+    NS_PER_S,
+    RATED,
+    UNITS,
+    WINDOWS,
+    Calendar,
+    Unit,
+    Window,
+    complaint,
+    period,
+)
+from gateway.domain.limits.refusal import duration
+from gateway.domain.limits.work import PRICE_SCALE, Part, Price, Work
 
 INSTANTS = st.integers(min_value=0, max_value=4 * 10**9).map(lambda seconds: seconds * NS_PER_S)
 WORKS = st.builds(
@@ -112,7 +122,7 @@ def test_durations_are_written_as_openai_writes_them(seconds: float, shown: str)
 
 def test_no_clock_of_the_machine_is_read() -> None:
     """Only PostgreSQL's, and a monotonic one that is passed in."""
-    for path in Path(gateway.limits.__file__).parent.glob("*.py"):
+    for path in Path(gateway.domain.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 assert not {alias.name for alias in node.names} & {"time"}, path

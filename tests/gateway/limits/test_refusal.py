@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gateway.errors import QuotaExceeded
-from gateway.limits.limit import Limit, Unit, Window
-from gateway.limits.refusal import refusal, standing
-from gateway.limits.slices import Entry, Shortage, Slice
+from gateway.domain.errors import QuotaExceeded
+from gateway.domain.limits.limit import Limit, Unit, Window
+from gateway.domain.limits.refusal import refusal, standing
+from gateway.domain.limits.slices import Entry, Shortage, Slice
 
 
 def limit(project_id: str | None, unit: Unit = "tokens", window: Window = "day") -> Limit:

@@ -12,12 +12,12 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from gateway.db.keys import create_key, revoke_key
+from gateway.db.ledger.refusals import KEPT_FOR, MAX_PER_PROJECT, MAX_REQUEST_IDS, drop_old_refusals, list_refusals
+from gateway.db.organization.keys import create_key, revoke_key
 from gateway.db.pool import Database
-from gateway.db.refusals import KEPT_FOR, MAX_PER_PROJECT, MAX_REQUEST_IDS, drop_old_refusals, list_refusals
-from gateway.errors import GatewayError, InvalidApiKey, InvalidRequest, Overloaded
-from gateway.refusals import MAX_KINDS, MAX_KINDS_OF_STRANGERS, Refusals, Refused
-from gateway.tenancy.keys import new_key
+from gateway.domain.errors import GatewayError, InvalidApiKey, InvalidRequest, Overloaded
+from gateway.domain.tenancy.keys import new_key
+from gateway.observability.refusals import MAX_KINDS, MAX_KINDS_OF_STRANGERS, Refusals, Refused
 from tests.gateway.admin_server import serve_admin
 from tests.gateway.billing.books import Books, open_books
 from tests.gateway.conftest import House

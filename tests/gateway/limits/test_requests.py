@@ -14,10 +14,10 @@ import asyncpg
 import httpx
 import pytest
 
-from gateway.db.adapter_versions import put_adapter
-from gateway.db.credits import grant_credit, set_prepaid
+from gateway.db.adapters.adapter_versions import put_adapter
+from gateway.db.billing.credits import grant_credit, set_prepaid
 from gateway.db.pool import Database
-from gateway.limits.limit import Limit, Unit, Window
+from gateway.domain.limits.limit import Limit, Unit, Window
 from tests.conftest import with_database
 from tests.gateway.conftest import _create_database
 from tests.gateway.limits.fleet import (

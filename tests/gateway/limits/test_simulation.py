@@ -13,10 +13,10 @@ from multiprocessing import get_context
 import pytest
 
 from engine.protocol import Usage
-from gateway.limits.exchange import Snapshot
-from gateway.limits.holdings import Holdings, Row
-from gateway.limits.limit import NS_PER_S, Limit
-from gateway.limits.work import Part, Work
+from gateway.domain.limits.exchange import Snapshot
+from gateway.domain.limits.holdings import Holdings, Row
+from gateway.domain.limits.limit import NS_PER_S, Limit
+from gateway.domain.limits.work import Part, Work
 from tests.gateway.limits.simulation import Event, Simulation, World
 
 CI_SEEDS, FULL_SEEDS = 2_000, 100_000

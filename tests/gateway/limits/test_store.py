@@ -9,19 +9,19 @@ import itertools
 import asyncpg
 import pytest
 
-from gateway.db.keys import create_key
-from gateway.db.leases import PostgresLeases, unix_ns
-from gateway.db.limits import Standing, list_limits, load_limits, remove_limit, set_limit
-from gateway.db.organizations import ensure_organization
+from gateway.db.ledger.rollups import roll_up
+from gateway.db.ledger.usage import UsageEvent, write_usage_events
+from gateway.db.limits.leases import PostgresLeases, unix_ns
+from gateway.db.limits.limits import Standing, list_limits, load_limits, remove_limit, set_limit
+from gateway.db.organization.keys import create_key
+from gateway.db.organization.organizations import ensure_organization
+from gateway.db.organization.projects import create_project
 from gateway.db.pool import Database
-from gateway.db.projects import create_project
-from gateway.db.rollups import roll_up
-from gateway.db.usage import UsageEvent, write_usage_events
-from gateway.limits.exchange import Snapshot
-from gateway.limits.limit import Limit, Unit, Window, period
-from gateway.limits.slices import Key
-from gateway.limits.store import SessionLost
-from gateway.tenancy.keys import new_key
+from gateway.domain.limits.exchange import Snapshot
+from gateway.domain.limits.limit import Limit, Unit, Window, period
+from gateway.domain.limits.slices import Key
+from gateway.domain.limits.store import SessionLost
+from gateway.domain.tenancy.keys import new_key
 from tests.patience import TRIES
 
 NOW = datetime.datetime.now(datetime.UTC)

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.journal_metrics import JournalMetrics
 from gateway.metering.folder import JournalFolder
 from gateway.metering.format import Progressed, Record, frame
 from gateway.metering.journal import Journal
 from gateway.metering.recovery import JournalUnusable, Recovery, claim_folder
 from gateway.metering.replay import Unreadable, replay
+from gateway.observability.journal_metrics import JournalMetrics
 from tests.gateway.metering.records import BEGUN, count, ended, opened
 from tests.patience import PATIENCE_S
 

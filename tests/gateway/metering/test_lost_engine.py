@@ -12,21 +12,21 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from engine.protocol import GenerateRequest, SamplingParams, Usage, UsageRecord
-from gateway.db.leases import PostgresLeases
-from gateway.db.limits import LimitLoader, list_limits, set_limit
-from gateway.db.organizations import ensure_organization
+from gateway.db.limits.leases import PostgresLeases
+from gateway.db.limits.limits import LimitLoader, list_limits, set_limit
+from gateway.db.organization.organizations import ensure_organization
+from gateway.db.organization.projects import create_project
 from gateway.db.pool import Database
-from gateway.db.projects import create_project
-from gateway.errors import LimitReached
-from gateway.limits.clock import DatabaseClock
-from gateway.limits.limit import Limit
+from gateway.domain.errors import LimitReached
+from gateway.domain.limits.clock import DatabaseClock
+from gateway.domain.limits.limit import Limit
+from gateway.domain.limits.work import Part
+from gateway.domain.tenancy.principal import Principal
 from gateway.limits.limiter import Admission, Limiter
 from gateway.limits.rules import Rules
-from gateway.limits.work import Part
 from gateway.metering.service import Metering
 from gateway.metering.tag import encode_tag
-from gateway.observe import Metrics
-from gateway.principal import Principal
+from gateway.observability.metrics import Metrics
 from tests.gateway.metering.records import TAG
 from tests.gateway.metering.test_meter import Source
 from tests.gateway.unlimited import Free

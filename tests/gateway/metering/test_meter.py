@@ -15,14 +15,14 @@ from prometheus_client import CollectorRegistry
 
 from engine.protocol import FinishReason, GenerateRequest, SamplingParams, UsageRecord
 from gateway.backends.usage import Count
-from gateway.db.journals import engine_usage, lost_journals
+from gateway.db.ledger.journals import engine_usage, lost_journals
+from gateway.db.ledger.usage import UsageEvent, list_usage_events
 from gateway.db.pool import Database
-from gateway.db.usage import UsageEvent, list_usage_events
 from gateway.metering.folder import segments_in
 from gateway.metering.meter import Meter
 from gateway.metering.service import Metering
 from gateway.metering.tag import encode_tag
-from gateway.observe import Metrics
+from gateway.observability.metrics import Metrics
 from tests.conftest import with_database
 from tests.gateway.metering.records import TAG, record
 from tests.gateway.unlimited import unlimited

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from engine.protocol import EngineStats
 from gateway.backends.base import Health
 from gateway.backends.pool import CountedBackend, Pool
-from gateway.db.journals import (
+from gateway.db.ledger.journals import (
     add_engine_usage,
     engine_usage,
     forget_journals,
@@ -21,8 +21,8 @@ from gateway.db.journals import (
     settle_journals,
 )
 from gateway.db.pool import Database
-from gateway.journal_metrics import JournalMetrics
 from gateway.metering.reconcile import Reconciler, Reconciliation
+from gateway.observability.journal_metrics import JournalMetrics
 from tests.gateway.admin_server import serve_admin
 from tests.patience import PATIENCE_S
 

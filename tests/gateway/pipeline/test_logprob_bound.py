@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from engine.protocol import GenerateRequest, SamplingParams
-from gateway.bounds import MAX_LOGPROB_VALUES, check_logprobs, num_logprob_values
-from gateway.errors import InvalidRequest
+from gateway.domain.errors import InvalidRequest
+from gateway.pipeline.bounds import MAX_LOGPROB_VALUES, check_logprobs, num_logprob_values
 
 
 def values(n: int = 1, num_prompt_tokens: int = 10, **sampling: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.backends.base import Message
-from gateway.tokenizing import THREAD_ABOVE_CHARS, is_long
+from gateway.pipeline.tokenizing import THREAD_ABOVE_CHARS, is_long
 
 LONG = "x" * (THREAD_ABOVE_CHARS + 1)
 

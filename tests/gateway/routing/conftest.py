@@ -14,7 +14,7 @@ import httpx
 import msgspec
 import pytest
 
-from gateway.db.adapter_versions import put_adapter
+from gateway.db.adapters.adapter_versions import put_adapter
 from gateway.db.pool import LISTENER_NAME
 from gateway.settings import Settings
 from tests.conftest import with_database

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.routing.model_string import Wanted, read_model
+from gateway.domain.routing.model_string import Wanted, read_model
 
 BASE = "Org/Tiny-1"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.tenancy.addresses import client_address, client_of, contains, parse_network
+from gateway.domain.tenancy.addresses import client_address, client_of, contains, parse_network
 
 PROXIES = [parse_network("10.0.0.0/8"), parse_network("::1")]
 

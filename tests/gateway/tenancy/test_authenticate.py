@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from gateway.db import keys, organizations, projects
+from gateway.db.organization import keys, organizations, projects
 from gateway.db.pool import LISTENER_NAME, Database
-from gateway.errors import InvalidApiKey, Overloaded, PermissionDenied
+from gateway.domain.errors import InvalidApiKey, Overloaded, PermissionDenied
+from gateway.domain.tenancy.keys import NewKey, new_key
 from gateway.tenancy.authenticate import Authenticator, require
-from gateway.tenancy.keys import NewKey, new_key
 from tests.patience import PATIENCE_S, least
 
 REVOKED_WITHIN_S = 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from gateway.principal import Principal
+from gateway.domain.tenancy.principal import Principal
 from gateway.tenancy.key_cache import UNKNOWN_TTL_S, CachedKey, KeyCache
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.tenancy.keys import KeyKind, new_key, parse_key
+from gateway.domain.tenancy.keys import KeyKind, new_key, parse_key
 
 
 @pytest.mark.parametrize("kind", ["project", "admin"])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.errors import NotFound, PermissionDenied
-from gateway.principal import Permission
-from gateway.tenancy.actor import Actor
-from gateway.tenancy.permissions import (
+from gateway.domain.errors import NotFound, PermissionDenied
+from gateway.domain.tenancy.actor import Actor
+from gateway.domain.tenancy.permissions import (
     ALL,
     OF_PROJECT_ROLE,
     OF_ROLE,
@@ -18,6 +17,7 @@ from gateway.tenancy.permissions import (
     of_role,
     of_scopes,
 )
+from gateway.domain.tenancy.principal import Permission
 
 
 def actor(everywhere: frozenset[Permission], **in_projects: frozenset[Permission]) -> Actor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.tenancy.totp import base32, code_at, matching_step, provisioning_uri
+from gateway.domain.tenancy.totp import base32, code_at, matching_step, provisioning_uri
 
 SECRET = b"12345678901234567890"
 # RFC 6238, appendix B, SHA-1, the last six of the eight digits.

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from engine.protocol import Delta, TokenLogprobs
-from gateway.choices import Choice, Piece, style_after
+from gateway.pipeline.choices import Choice, Piece, style_after
 from gateway.text.options import TextStyle
 from gateway.text.tokenizer import Tokenizer
 from tests.demo import demo_model_dir

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import InvalidRequest
+from gateway.domain.errors import InvalidRequest
 from gateway.text.options import Argument, Rendering
 from gateway.text.tokenizer import Tokenizer
 from tests.gateway.model_folder import CHAT_TEMPLATE, make_model_folder

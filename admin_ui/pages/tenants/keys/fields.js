@@ -2,12 +2,12 @@
 
 import { Choices } from "../../../components/choices.js";
 import { Checkbox, Select, TextArea, TextField } from "../../../components/form.js";
-import { named } from "../../../lib/checks.js";
+import { named } from "../../../lib/rules/checks.js";
 import { useApi } from "../../../lib/data.js";
 import { html } from "../../../lib/html.js";
 import { pathOf } from "../../../lib/projects_api.js";
 import { can } from "../../../lib/session.js";
-import { now, short } from "../../../lib/time.js";
+import { now, short } from "../../../lib/format/time.js";
 
 export const SCOPES = [
   ["inference", "Use models", "Chat, completions and embeddings"],

@@ -1,6 +1,6 @@
 // What a key is now, in one word.
 
-import { now } from "../../../lib/time.js";
+import { now } from "../../../lib/format/time.js";
 
 const SOON_S = 7 * 86_400;
 

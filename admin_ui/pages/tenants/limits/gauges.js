@@ -2,7 +2,7 @@
 
 import { Badge } from "../../../components/badge.js";
 import { Confirm } from "../../../components/dialog.js";
-import { Gauge } from "../../../components/gauge.js";
+import { Gauge } from "../../../components/charts/gauge.js";
 import { Icon } from "../../../components/icons.js";
 import { Menu } from "../../../components/menu.js";
 import { toast } from "../../../components/toast.js";

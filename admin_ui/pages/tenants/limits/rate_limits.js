@@ -7,9 +7,9 @@ import { Section } from "../../../components/page.js";
 import { Table } from "../../../components/table.js";
 import { toast } from "../../../components/toast.js";
 import { post } from "../../../lib/api.js";
-import { whole } from "../../../lib/checks.js";
+import { whole } from "../../../lib/rules/checks.js";
 import { invalidate, useList } from "../../../lib/data.js";
-import { exactly } from "../../../lib/format.js";
+import { exactly } from "../../../lib/format/format.js";
 import { html, useState } from "../../../lib/html.js";
 import { pathOf } from "../../../lib/projects_api.js";
 

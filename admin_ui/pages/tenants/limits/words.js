@@ -1,7 +1,7 @@
 // Limits in words: what one bounds, how full it is, when it is free again.
 
-import * as format from "../../../lib/format.js";
-import { ago } from "../../../lib/time.js";
+import * as format from "../../../lib/format/format.js";
+import { ago } from "../../../lib/format/time.js";
 
 export const UNITS = {
   tokens: "Tokens", input_tokens: "Input tokens", output_tokens: "Output tokens", requests: "Requests",

@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from engine.protocol import Grammar
-from gateway.errors import InvalidRequest
+from gateway.domain.errors import InvalidRequest
 from gateway.text.tools.formats import HERMES, LLAMA, MISTRAL, CallFormat, TemplateTools
 from gateway.text.tools.grammar import call_grammar
 from gateway.text.tools.parser import CallParser

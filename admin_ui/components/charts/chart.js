@@ -1,0 +1,116 @@
+// Charts over time, drawn by uPlot: lines, areas or stacked bars. Hovering shows all series at that instant, dragging
+// zooms by changing the URL's range, and the same data is a table under a toggle.
+
+import { resolved } from "../../lib/colours.js";
+import * as format from "../../lib/format/format.js";
+import { html, useEffect, useMemo, useRef, useState } from "../../lib/html.js";
+import { now, setRange, short, utc } from "../../lib/format/time.js";
+import uPlot from "../../vendor/uPlot.esm.js";
+import { Button } from "../button.js";
+import { options, stacked } from "./chart_options.js";
+import { Empty } from "../feedback.js";
+import { Table } from "../table.js";
+
+/**
+ * times: Unix seconds, ascending. series: [{key, label, color, values}], values by time, null where there is none.
+ * kind: "line", "area", or "bars" (stacked). kindOf: how values are shown: count, tokens, ms, percent, or money with a
+ * currency. zoom false: dragging does nothing. title and hint stand above; total: a number beside the title.
+ */
+export function Chart({ title, hint, times, series, kind = "line", unit = "count", currency, height = 200, zoom = true, href, note }) {
+  const [asTable, setAsTable] = useState(false);
+  const shown = (value) => (unit === "money" ? format.money(value, currency) : format[unit](value));
+  const isEmpty = !times?.length || series.every(({ values }) => values.every((value) => !value));
+  return html`<figure class="chart">
+    <figcaption class="chart-head">
+      <div><h3>${href ? html`<a href=${href}>${title}</a>` : title}</h3>${hint && html`<p class="hint">${hint}</p>`}</div>
+      <${Button} kind="quiet" small icon=${asTable ? "chart" : "table"} label=${asTable ? "Show as chart" : "Show as table"} onClick=${() => setAsTable(!asTable)} />
+    </figcaption>
+    ${series.length > 1 && !isEmpty &&
+    html`<ul class="legend">${series.map(({ key, label, color }) => html`<li key=${key}><i style=${{ background: color }}></i>${label}</li>`)}</ul>`}
+    ${isEmpty
+      ? html`<div class="chart-empty" style=${{ minHeight: `${height}px` }}>${note ?? "Nothing in this range"}</div>`
+      : asTable
+        ? html`<${Values} title=${title} times=${times} series=${series} unit=${unit} currency=${currency} />`
+        : html`<${Plot} title=${title} times=${times} series=${series} kind=${kind} height=${height} shown=${shown} isWhole=${unit === "count" || unit === "tokens"} zoom=${zoom} />`}
+  </figure>`;
+}
+
+function Values({ title, times, series, unit, currency }) {
+  const rows = times.map((at, place) => ({ at, currency, ...Object.fromEntries(series.map(({ key, values }) => [key, values[place]])) }));
+  const columns = [
+    { key: "at", title: "Time", format: "time" },
+    ...series.map(({ key, label }) => ({ key, title: label, format: unit, total: unit !== "ms" && unit !== "percent" })),
+  ];
+  return html`<${Table} name="values" label=${title} columns=${columns} rows=${rows.reverse()} rowKey=${(row) => row.at} filter=${false} />`;
+}
+
+function Plot({ title, times, series, kind, height, shown, isWhole, zoom }) {
+  const root = useRef(null);
+  const plot = useRef(null);
+  const [hover, setHover] = useState(null);
+  const look = useLook();
+  const isStacked = kind === "bars" || kind === "stacked";
+  // Of a stack the highest comes first, so that those below are drawn over it.
+  const data = useMemo(() => {
+    const columns = series.map(({ values }) => values);
+    return [times, ...(isStacked ? stacked(columns).reverse() : columns)];
+  }, [times, series, kind]);
+  const drawn = isStacked ? [...series].reverse() : series;
+  const colours = drawn.map(({ color }) => color).join();
+
+  useEffect(() => {
+    const width = root.current.clientWidth;
+    const made = options({
+      width, height, kind, shown, isWhole, zoom,
+      step: times.length > 1 ? times[1] - times[0] : 60,
+      colours: drawn.map(({ color }) => resolved(color, root.current)),
+      ink: { text: resolved("var(--text-3)", root.current), line: resolved("var(--border)", root.current), font: getComputedStyle(root.current).fontFamily },
+      onHover: setHover,
+      onZoom: (from, to) => setRange({ from: Math.max(0, from), to: Math.min(now() + 86400, to) }),
+    });
+    plot.current = new uPlot(made, data, root.current);
+    const observer = new ResizeObserver(([entry]) => plot.current?.setSize({ width: Math.floor(entry.contentRect.width), height }));
+    observer.observe(root.current);
+    return () => {
+      observer.disconnect();
+      plot.current.destroy();
+      plot.current = null;
+      setHover(null);
+    };
+  }, [colours, kind, height, look, series.length]);
+
+  useEffect(() => plot.current && plot.current.data !== data && plot.current.setData(data), [data]);
+
+  const last = series.map(({ label, values }) => `${label} ${shown(values.at(-1))}`).join(", ");
+  return html`<div class="plot" ref=${root} role="img" aria-label="${title}: last ${last}. The button above shows it as a table.">
+    ${hover && html`<${Tooltip} hover=${hover} times=${times} series=${series} shown=${shown} />`}
+  </div>`;
+}
+
+function Tooltip({ hover, times, series, shown }) {
+  const { index, left, width } = hover;
+  if (times[index] === undefined) return null;
+  const rows = series.map(({ key, label, color, values }) => ({ key, label, color, value: values[index] }));
+  const side = left > width / 2 ? { right: `${width - left + 12}px` } : { left: `${left + 12}px` };
+  return html`<div class="chart-tip" style=${side}>
+    <time title=${utc(times[index])}>${short(times[index])}</time>
+    ${rows.map(({ key, label, color, value }) => html`<div key=${key}><i style=${{ background: color }}></i><span>${label}</span><b>${shown(value)}</b></div>`)}
+  </div>`;
+}
+
+/** Changes when the theme does: canvases have to be drawn anew. */
+function useLook() {
+  const [round, setRound] = useState(0);
+  useEffect(() => {
+    const changed = () => setRound((round) => round + 1);
+    const system = matchMedia("(prefers-color-scheme: dark)");
+    system.addEventListener("change", changed);
+    const observer = new MutationObserver(changed);
+    observer.observe(document.documentElement, { attributeFilter: ["data-theme"] });
+    return () => {
+      system.removeEventListener("change", changed);
+      observer.disconnect();
+    };
+  }, []);
+  return round;
+}

@@ -1,0 +1,97 @@
+// What uPlot is told: axes, paths, cursor. Knows nothing of Preact.
+
+import uPlot from "../../vendor/uPlot.esm.js";
+
+const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+const date = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
+
+/** Of the widest label of the time axis, whose last one stands on the right edge. */
+const HALF_LABEL_PX = 24;
+
+/** Steps between the labels of what has no halves. */
+const WHOLE = Array.from({ length: 16 }, (_, zeros) => [1, 2, 2.5, 5].map((step) => step * 10 ** zeros)).flat().filter(Number.isInteger);
+
+/** Each series on top of those before it. */
+export function stacked(columns) {
+  const below = Array(columns[0]?.length ?? 0).fill(0);
+  return columns.map((values) => values.map((value, place) => (below[place] += value ?? 0)));
+}
+
+function timeLabels(plot, splits, _axis, _space, step) {
+  let day = null;
+  return splits.map((at) => {
+    const when = new Date(at * 1000);
+    if (step >= 86400) return date.format(when);
+    const isNewDay = day !== null && when.getDate() !== day;
+    day = when.getDate();
+    return isNewDay ? date.format(when) : clock.format(when);
+  });
+}
+
+/**
+ * step: seconds from one time to the next. colours: one per series, resolved. ink: {text, line, font}. shown(value): as
+ * text. isWhole: values are whole numbers. onHover({index, left, width} | null), onZoom(from, to).
+ */
+export function options({ width, height, kind, shown, isWhole, zoom, step, colours, ink, onHover, onZoom }) {
+  const isBars = kind === "bars";
+  const axis = { stroke: ink.text, font: `11px ${ink.font}`, ticks: { show: false } };
+  const drawn = colours.map((colour) => ({
+    stroke: colour,
+    width: isBars ? 0 : 1.75,
+    fill: isBars ? colour : kind === "area" || kind === "stacked" ? translucent(colour, kind === "area" ? 0.12 : 0.75) : undefined,
+    paths: isBars ? uPlot.paths.bars({ size: [0.72, 28], align: 0, radius: 0 }) : undefined,
+    points: { show: !isBars && isAlone, size: 7, fill: colour },
+    spanGaps: false,
+  }));
+  return {
+    width,
+    height,
+    padding: [8, HALF_LABEL_PX, 0, 0],
+    legend: { show: false },
+    cursor: {
+      y: false,
+      points: { size: 7 },
+      drag: { x: zoom, y: false, setScale: false },
+    },
+    scales: {
+      x: { time: true, range: isBars ? (_, min, max) => [min - step / 2, max + step / 2] : undefined },
+      y: { range: (_, min, max) => [0, max > 0 ? max * 1.1 : 1] },
+    },
+    axes: [
+      { ...axis, grid: { show: false }, values: timeLabels, space: 64, size: 28 },
+      { ...axis, grid: { stroke: ink.line, width: 1 }, values: (_, splits) => splits.map(shown), ...(isWhole && { incrs: WHOLE }), space: 36, size: widest },
+    ],
+    series: [{}, ...drawn],
+    drawOrder: ["axes", "series"],
+    hooks: {
+      setCursor: [
+        (plot) => {
+          const { idx, left } = plot.cursor;
+          if (idx === null || idx === undefined || left < 0) return onHover(null);
+          const offset = plot.over.offsetLeft;
+          return onHover({ index: idx, left: left + offset, width: plot.root.clientWidth });
+        },
+      ],
+      setSelect: [
+        (plot) => {
+          const { left, width: chosen } = plot.select;
+          if (chosen > 4) onZoom(plot.posToVal(left, "x"), plot.posToVal(left + chosen, "x"));
+          plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+        },
+      ],
+    },
+  };
+}
+
+/** A single value is no line. */
+const isAlone = (plot, series) => plot.data[series].filter((value) => value !== null && value !== undefined).length === 1;
+
+function widest(plot, labels, axisIndex, cycle) {
+  if (cycle > 1) return plot.axes[axisIndex]._size;
+  const longest = Math.max(0, ...(labels ?? []).map((label) => label.length));
+  return Math.max(36, longest * 6.4 + 14);
+}
+
+function translucent(colour, alpha) {
+  return colour.replace(/^rgb\((.*)\)$/, `rgba($1, ${alpha})`);
+}

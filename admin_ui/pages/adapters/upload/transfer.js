@@ -1,0 +1,118 @@
+// Sends an archive through the imports API, piece by piece. What has come is kept: a connection that breaks, or a page
+// that was closed, goes on where it stopped.
+
+import { ApiError, get, post, upload } from "../../../lib/api.js";
+
+const PIECE_BYTES = 16 << 20;
+const MAX_DIGEST_BYTES = 1 << 30;
+const MAX_TRIES = 8;
+const MAX_PAUSE_S = 30;
+const PACE_S = 6;
+const AT_WORK = ["receiving", "fetching", "uploaded"];
+
+/**
+ * The answer to an upload (version_state, uploaded_version, …). tell({step, sent, waiting, resumed}) says how far it is:
+ * step "reading", "sending" or "checking"; waiting: seconds until the next try, why: the error before it. Throws ApiError,
+ * and AbortError once the signal aborts; the import then stays and can go on later.
+ */
+export async function send({ projectId, name, archive, promote, signal, tell }) {
+  const base = `/projects/${encodeURIComponent(projectId)}/adapter_imports`;
+  tell({ step: "reading", sent: 0 });
+  const row = await begin(base, name, archive, promote);
+  const at = `${base}/${encodeURIComponent(row.id)}`;
+  tell({ step: "sending", sent: row.received_bytes, resumed: row.received_bytes > 0, importId: row.id });
+  await sendPieces(at, row.received_bytes, archive, signal, tell);
+  tell({ step: "checking", sent: archive.size });
+  return complete(at, signal);
+}
+
+/** The import of the very same bytes under the same name that stopped half way, or a new one. */
+async function begin(base, name, archive, promote) {
+  const sha256 = await digest(archive);
+  if (sha256 !== null) {
+    const known = await get(base, { limit: 100 });
+    const same = known.data.find((row) => row.state === "receiving" && row.sha256 === sha256 && row.name === name && row.promote === promote);
+    if (same) return same;
+  }
+  return post(base, { name, size_bytes: archive.size, promote, ...(sha256 && { sha256 }) });
+}
+
+/** Browsers compute it on pages with HTTPS and on localhost only; without it an upload goes on within this page alone. */
+async function digest(archive) {
+  if (!globalThis.crypto?.subtle || archive.size > MAX_DIGEST_BYTES) return null;
+  const bytes = new Uint8Array(await crypto.subtle.digest("SHA-256", await archive.arrayBuffer()));
+  return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+async function sendPieces(path, received, archive, signal, tell) {
+  let at = received;
+  let tries = 0;
+  while (at < archive.size) {
+    try {
+      if (tries > 0) at = (await get(path, {}, { signal })).received_bytes;
+      tell({ sent: at, waiting: 0 });
+      const from = at;
+      const row = await upload(path, archive.slice(at, at + PIECE_BYTES), {
+        method: "PATCH",
+        headers: { "upload-offset": String(at), "content-type": "application/octet-stream" },
+        onProgress: (sent) => tell({ sent: from + sent }),
+        signal,
+      });
+      at = row.received_bytes;
+      tries = 0;
+    } catch (error) {
+      tries += 1;
+      if (!mayPass(error) || tries > MAX_TRIES) throw error;
+      const pause = Math.min(MAX_PAUSE_S, 2 ** (tries - 1));
+      tell({ sent: at, waiting: pause, why: error });
+      await wait(pause, signal);
+    }
+  }
+}
+
+/** An answer may get lost; the import tells when it is over, and asking again gives the same answer. */
+async function complete(path, signal) {
+  for (let tries = 0; ; tries += 1) {
+    try {
+      return await post(`${path}/complete`, {}, { signal });
+    } catch (error) {
+      if (!mayPass(error) || tries >= MAX_TRIES) throw error;
+      await over(path, signal);
+    }
+  }
+}
+
+async function over(path, signal) {
+  for (let tries = 0; tries < MAX_TRIES * MAX_PAUSE_S; tries += 1) {
+    await wait(1, signal);
+    try {
+      const { state } = await get(path, {}, { signal });
+      if (!AT_WORK.includes(state) || state === "receiving") return;
+    } catch (error) {
+      if (!mayPass(error)) throw error;
+    }
+  }
+}
+
+const mayPass = (error) =>
+  error instanceof ApiError && ([0, 502, 503, 504].includes(error.status) || error.code === "wrong_offset");
+
+function wait(seconds, signal) {
+  return new Promise((resolve, reject) => {
+    const stop = () => (clearTimeout(timer), reject(new DOMException("The upload was stopped.", "AbortError")));
+    const timer = setTimeout(() => (signal?.removeEventListener("abort", stop), resolve()), 1000 * seconds);
+    signal?.addEventListener("abort", stop, { once: true });
+  });
+}
+
+/** Bytes per second of the last seconds, from how far it was when. */
+export class Pace {
+  #seen = [];
+
+  /** Returns the pace, or null while it is unknown. */
+  add(sent, atMs = performance.now()) {
+    this.#seen = [...this.#seen.filter(([at]) => atMs - at < 1000 * PACE_S), [atMs, sent]];
+    const [firstAt, first] = this.#seen[0];
+    return atMs - firstAt < 250 || sent <= first ? null : (1000 * (sent - first)) / (atMs - firstAt);
+  }
+}

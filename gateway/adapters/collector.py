@@ -1,0 +1,109 @@
+"""Takes away what nobody needs any more: content of the store that no version refers to, adapters on engines that
+belong to none, bytes of uploads that are over. So what a process that died left behind goes as well.
+
+Every gateway looks at its engines and its disk, one of all at the store. Content has to be unused for as long as
+requests that run may need it, as that gateway sees it, and then once more in a transaction in which nobody refers to
+anything new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+
+import structlog
+
+from adapters.errors import AdapterMissing
+from adapters.ref import content_key, digest_of
+from adapters.store import AdapterStore
+from gateway.adapters.uploads import Uploads
+from gateway.db.adapters.adapter_imports import expire_imports
+from gateway.db.adapters.contents import owners, store_exclusive
+from gateway.db.pool import Database
+from gateway.db.turns import COLLECTING, Turn
+from gateway.support.worker import forever
+
+MIN_INTERVAL_S, MAX_INTERVAL_S = 0.5, 20.0
+
+log = structlog.get_logger(__name__)
+
+
+class Collector:
+    """Works between `start` and `stop`.
+
+    resident: keys of the content that engines hold. unload: let them forget one; it must not raise.
+    grace_s: how long content is kept that nobody refers to.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        store: AdapterStore,
+        uploads: Uploads,
+        *,
+        resident: Callable[[], Collection[str]],
+        unload: Callable[[str], Awaitable[None]],
+        grace_s: float,
+    ) -> None:
+        self._database = database
+        self._store = store
+        self._uploads = uploads
+        self._resident = resident
+        self._unload = unload
+        self._grace_s = grace_s
+        self._turn = Turn(database, COLLECTING)
+        self._unused_since_s: dict[str, float] = {}  # by digest, or key on an engine
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        interval_s = max(MIN_INTERVAL_S, min(MAX_INTERVAL_S, self._grace_s / 4))
+        self._task = asyncio.create_task(forever(self._look, interval_s, name="collection"))
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._turn.release()
+
+    async def collect(self, *, in_store: bool = True) -> list[str]:
+        """Look once, and take away what has been unused for long enough; the digests that left the store. in_store:
+        whether to look there, too: what was seen there before is forgotten otherwise."""
+        async with self._database.acquire() as conn:
+            await expire_imports(conn)
+        await self._uploads.sweep()
+        await asyncio.to_thread(self._store.sweep)
+        stored, resident = await asyncio.to_thread(self._store.digests) if in_store else [], self._resident()
+        unused = await self._unused(stored, resident)
+        now_s = asyncio.get_running_loop().time()
+        self._unused_since_s = {what: self._unused_since_s.get(what, now_s) for what in unused}
+        due = {what for what, since_s in self._unused_since_s.items() if now_s - since_s >= self._grace_s}
+        for key in due.intersection(resident):
+            await self._unload(key)
+        return [digest for digest in stored if digest in due and await self._remove(digest)]
+
+    async def _unused(self, stored: Collection[str], resident: Collection[str]) -> set[str]:
+        """Of these digests and keys, those that no version refers to."""
+        async with self._database.acquire() as conn:
+            known = await owners(conn, {*stored, *map(digest_of, resident)})
+        needed = set(known)  # a digest alone is a key, too
+        needed.update(content_key(tenant, digest) for digest, tenants in known.items() for tenant in tenants)
+        return {*stored, *resident} - needed
+
+    async def _remove(self, digest: str) -> bool:
+        async with self._database.acquire() as conn, store_exclusive(conn):
+            if await owners(conn, [digest]):
+                return False
+            try:
+                await asyncio.to_thread(self._store.remove, digest)
+            except AdapterMissing:
+                return False  # another gateway was faster
+        log.info("adapter_content_removed", digest=digest)
+        return True
+
+    async def _look(self) -> None:
+        try:
+            is_mine = await self._turn.is_mine()
+        except Exception:
+            self._unused_since_s.clear()  # it may have been used meanwhile
+            raise
+        await self.collect(in_store=is_mine)

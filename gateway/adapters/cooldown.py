@@ -1,0 +1,66 @@
+"""Back-off: a project whose adapters are refused one after the other pauses, and the longer the more there were.
+
+An inspection costs processor time that running streams then lack, so the time that one project's refused adapters may
+take is bounded by their number. Knows nothing of HTTP, nor of what an inspection does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway.db.adapters.refused_adapters import Refusals, begin_inspection, num_inspected_beside, refusals_in_a_row
+from gateway.db.organization.projects import lock_project
+from gateway.domain.errors import Conflict, UploadsPaused
+
+if TYPE_CHECKING:
+    from gateway.db.adapters.adapter_imports import ImportRow
+    from gateway.db.pool import Connection
+
+NUM_FREE = 3
+"""Refusals in a row that cost nothing: whoever corrects a mistake need not wait."""
+
+FIRST_PAUSE_S, MAX_PAUSE_S = 10.0, 300.0
+"""After the last of these; twice as long after each further one. The longest is shorter than what a refusal is
+remembered."""
+
+
+def left_s(refusals: Refusals) -> float:
+    """Seconds until the project's next adapter may be inspected; 0.0 where it may be now."""
+    if refusals.num < NUM_FREE:
+        return 0.0
+    pause_s = min(FIRST_PAUSE_S * 2.0 ** min(refusals.num - NUM_FREE, 32), MAX_PAUSE_S)
+    return max(0.0, pause_s - refusals.last_s)
+
+
+async def check_not_paused(conn: Connection, project_id: str) -> int:
+    """How many were refused in a row; asked before anything is read or fetched. Raises UploadsPaused."""
+    refusals = await refusals_in_a_row(conn, project_id)
+    wait_s = left_s(refusals)
+    if wait_s > 0:
+        raise UploadsPaused(refusals.num, wait_s)
+    return refusals.num
+
+
+async def begin_if_due(conn: Connection, imported: ImportRow) -> int | None:
+    """Begin the inspection of an import, in a transaction; how many of the project were refused in a row before it.
+    None: others of the project are being inspected elsewhere, and would make up the number of refusals that pauses it;
+    ask again soon.
+
+    Raises UploadsPaused, and Conflict where the project is archived or the import is over.
+    """
+    project_id = imported.project_id
+    project = await lock_project(conn, imported.author.organization_id, project_id)
+    if project is None or project.archived_at is not None:
+        raise Conflict("The project is archived.", param="project_id", code="project_archived")
+    # First: one that is refused between the two questions is counted twice rather than not at all.
+    num_beside = await num_inspected_beside(conn, project_id, imported.id)
+    num_refused = await check_not_paused(conn, project_id)
+    if num_beside and num_refused + num_beside >= NUM_FREE:
+        return None
+    if not await begin_inspection(conn, project_id, imported.id):
+        raise import_over()
+    return num_refused
+
+
+def import_over() -> Conflict:
+    return Conflict("The import is over: it was canceled, or nobody seemed to work on it.", param="import_id")

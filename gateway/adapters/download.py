@@ -1,0 +1,155 @@
+"""One file from an https URL of a stranger into a file here: bounded in bytes, in silence and in redirects.
+
+Each hop is judged anew: its scheme, whether the source may send there, and the address it leads to. The total time is
+the caller's (`gateway.adapters.fetch`). Knows nothing of what the bytes are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+
+from gateway.support.outbound import Guard, NotPublic, new_client, send_to, trusted_authorities
+
+MAX_REDIRECTS = 3
+IDLE_S = 30.0
+"""How long a server may take to accept, to answer, and to send the next bytes."""
+
+MayGo = Callable[[httpx.URL], bool]
+"""Whether a source may send on to this URL."""
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+
+class FetchFailed(Exception):
+    """The content did not come; the message says why, in words for whoever asked for it."""
+
+
+class Received:
+    """What has come of one import so far, over all of its files, and the most that may. Who fetches adds, who reports
+    reads. expected_bytes: None where no server said."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.num_bytes = 0
+        self.expected_bytes: int | None = None
+        self._max_bytes = max_bytes
+
+    def add(self, num_bytes: int) -> None:
+        """Raises FetchFailed beyond the most."""
+        self.num_bytes += num_bytes
+        self._check(self.num_bytes)
+
+    def expect(self, num_bytes: int) -> None:
+        """So many more are announced. Raises FetchFailed if that is too many: not one of them has to come first."""
+        self.expected_bytes = self.num_bytes + num_bytes
+        self._check(self.expected_bytes)
+
+    def _check(self, num_bytes: int) -> None:
+        if num_bytes > self._max_bytes:
+            raise FetchFailed(f"it is larger than {self._max_bytes} bytes (LORIKEET_MAX_ADAPTER_BYTES)")
+
+
+class Downloader:
+    """tls: None for the authorities that the machine trusts. idle_s: see `IDLE_S`."""
+
+    def __init__(self, guard: Guard, *, tls: ssl.SSLContext | None = None, idle_s: float = IDLE_S) -> None:
+        self._guard = guard
+        self._tls = tls or trusted_authorities()
+        self._idle_s = idle_s
+
+    async def download(
+        self, url: str, into: Path, received: Received, *, may_go: MayGo, headers: Mapping[str, str] | None = None
+    ) -> httpx.Headers:
+        """Write the URL's content to a new file and return the headers of the first answer.
+
+        headers: for the host of the URL alone, wherever it redirects to. Raises FetchFailed, and OSError of the file.
+        """
+        try:
+            async with new_client(httpx.Timeout(self._idle_s), self._tls) as client:
+                return await self._follow(client, httpx.URL(url), into, received, may_go, headers or {})
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise FetchFailed(_in_words(error, self._idle_s)) from error
+
+    async def _follow(
+        self,
+        client: httpx.AsyncClient,
+        url: httpx.URL,
+        into: Path,
+        received: Received,
+        may_go: MayGo,
+        headers: Mapping[str, str],
+    ) -> httpx.Headers:
+        first_host, first_headers = url.netloc, None
+        for _ in range(MAX_REDIRECTS + 1):
+            own = headers if url.netloc == first_host else {}
+            async with self._ask(client, url, may_go, own) as response:
+                first_headers = first_headers or response.headers
+                if response.status_code not in _REDIRECTS:
+                    await _take(response, into, received)
+                    return first_headers
+                location = response.headers.get("location")
+                if location is None:
+                    raise FetchFailed(f"{url.host} redirects to nowhere")
+                url = url.join(location)
+        raise FetchFailed(f"it redirects more than {MAX_REDIRECTS} times")
+
+    @asynccontextmanager
+    async def _ask(
+        self, client: httpx.AsyncClient, url: httpx.URL, may_go: MayGo, headers: Mapping[str, str]
+    ) -> AsyncIterator[httpx.Response]:
+        if url.scheme != "https" or not url.host or url.userinfo:
+            raise FetchFailed("it leads to what is not an https URL without a user name")
+        if not may_go(url):
+            raise FetchFailed(f"it redirects to {url.host}, to a place that is not among the sources that are allowed")
+        try:
+            address = await self._guard.address_of(url)
+        except NotPublic as error:
+            raise FetchFailed(str(error)) from None
+        except (socket.gaierror, UnicodeError):
+            raise FetchFailed(f"{url.host} has no address") from None
+        async with send_to(client, address, "GET", url, headers=headers) as response:
+            yield response
+
+
+async def _take(response: httpx.Response, into: Path, received: Received) -> None:
+    host = response.request.headers["host"]
+    if response.status_code != 200:
+        raise FetchFailed(f"{host} answered {response.status_code}")
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise FetchFailed(f"{host} answered in an encoding that was not asked for")
+    length = response.headers.get("content-length", "")
+    if length.isascii() and length.isdigit():
+        received.expect(int(length))
+    await write_chunks(response.aiter_raw(), into, received)
+
+
+async def write_chunks(chunks: AsyncIterable[bytes], into: Path, received: Received) -> None:
+    """All of them to a new file, counted. Raises FetchFailed, OSError and what the chunks raise."""
+    with into.open("xb") as file:
+        async for chunk in chunks:
+            received.add(len(chunk))
+            await asyncio.to_thread(file.write, chunk)  # a slow disk must not hold up the event loop
+
+
+def _in_words(error: Exception, idle_s: float) -> str:
+    """What a server makes of an answer is quoted nowhere: whoever names a source chooses what is spoken to."""
+    if isinstance(error, httpx.TimeoutException):
+        return f"the server was silent for {idle_s:g} s"
+    if isinstance(error, httpx.ConnectError):
+        if _comes_from(error, ssl.SSLError):
+            return "the server did not prove to be the one it is asked for"
+        return "the server cannot be reached"
+    return "the connection was lost, or what came was not HTTP"
+
+
+def _comes_from(error: BaseException | None, kind: type[Exception]) -> bool:
+    """Whether one of this kind is behind it, however often the library dressed it anew."""
+    while error is not None and not isinstance(error, kind):
+        error = error.__context__
+    return error is not None

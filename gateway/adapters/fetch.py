@@ -1,0 +1,126 @@
+"""An adapter from one of its sources into a folder here, within a time, a size and the operator's list.
+
+Of the hub and of a bucket come PEFT's two files, of a web server one archive. What they hold is for the intake to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import msgspec
+import obstore
+from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+
+from adapters.errors import StoreFailure
+from adapters.remote_store import open_bucket
+from adapters.store import FILE_NAMES
+from gateway.adapters.download import Downloader, FetchFailed, Received, write_chunks
+from gateway.domain.adapters.sources import AllowedSources, Source, WrongSource
+
+TOTAL_S = 1800.0
+"""The most that one fetch may take, however steadily it drips."""
+
+CHUNK_BYTES = 256 << 10
+ARCHIVE_NAME = "archive"
+DEFAULT_REVISION = "main"
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+class Hub(msgspec.Struct, frozen=True):
+    """token: for repositories that are not public; it goes to the endpoint's host alone."""
+
+    endpoint: str = "https://huggingface.co"
+    token: str | None = None
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Hub:
+        """As Hugging Face's own programs read it."""
+        return cls((environ.get("HF_ENDPOINT") or cls().endpoint).rstrip("/"), environ.get("HF_TOKEN") or None)
+
+
+class Fetcher:
+    """max_bytes: of all files of one source together. total_s: see `TOTAL_S`."""
+
+    def __init__(
+        self,
+        downloader: Downloader,
+        allowed: AllowedSources,
+        *,
+        max_bytes: int,
+        hub: Hub,
+        total_s: float = TOTAL_S,
+    ) -> None:
+        self._downloader = downloader
+        self._allowed = allowed
+        self._max_bytes = max_bytes
+        self._hub = hub
+        self._total_s = total_s
+
+    def begin(self) -> Received:
+        return Received(self._max_bytes)
+
+    async def bring(self, text: str, folder: Path, received: Received) -> Path:
+        """Bring the source's content into an empty folder. Returns the path of the archive, or the folder itself where
+        it holds the two files. Raises FetchFailed, also for a source that is not allowed, and OSError of the folder."""
+        try:
+            source = self._allowed.admit(text)
+            async with asyncio.timeout(self._total_s):
+                match source.scheme:
+                    case "hf":
+                        await self._from_hub(source, folder, received)
+                    case "s3":
+                        await self._from_bucket(source, folder, received)
+                    case "https":
+                        archive = folder / ARCHIVE_NAME
+                        await self._downloader.download(source.url, archive, received, may_go=self._is_allowed)
+                        return archive
+        except WrongSource as error:
+            raise FetchFailed(str(error)) from None
+        except TimeoutError:
+            raise FetchFailed(f"it did not come within {self._total_s:g} s") from None
+        return folder
+
+    def _is_allowed(self, url: httpx.URL) -> bool:
+        return self._allowed.admits_url(str(url))
+
+    async def _from_hub(self, source: Source, folder: Path, received: Received) -> None:
+        """Both files are of one commit, whatever is pushed meanwhile: the first answer says which.
+
+        https://huggingface.co/docs/hub/models-downloading; large files are redirected to hosts of the hub's choice.
+        """
+        headers = {"authorization": f"Bearer {self._hub.token}"} if self._hub.token else {}
+        revision = source.revision or DEFAULT_REVISION
+        for name in FILE_NAMES:
+            url = f"{self._hub.endpoint}/{source.path}/resolve/{quote(revision, safe='')}/{name}"
+            answer = await self._downloader.download(
+                url, folder / name, received, may_go=lambda url: True, headers=headers
+            )
+            commit = answer.get("x-repo-commit", "")
+            if _COMMIT.fullmatch(commit):
+                revision = commit
+
+    async def _from_bucket(self, source: Source, folder: Path, received: Received) -> None:
+        """From the operator's own store, with the operator's credentials."""
+        try:
+            bucket = open_bucket(f"s3://{source.host}/{source.path}")
+            for name in FILE_NAMES:
+                found = await obstore.get_async(bucket, name)
+                received.expect(found.meta["size"])
+                await write_chunks(_chunks(found), folder / name, received)
+        except FileNotFoundError:
+            raise FetchFailed(f"{name} is not there") from None
+        except (PermissionDeniedError, UnauthenticatedError):
+            raise FetchFailed("the store refused the server's access key") from None
+        except (BaseError, StoreFailure) as error:
+            raise FetchFailed("the store could not be reached, or did not answer as S3 does") from error
+
+
+async def _chunks(found: obstore.GetResult) -> AsyncIterator[bytes]:
+    async for chunk in found.stream(min_chunk_size=CHUNK_BYTES):
+        yield bytes(chunk)

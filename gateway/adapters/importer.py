@@ -1,0 +1,157 @@
+"""Fetches what imports in the state `fetching` ask for, in the background, and hands it to the intake.
+
+Any number of gateways do; each import is claimed by one, which leaves signs of life, and claimed again where they stop
+coming. Knows nothing of how content comes (`gateway.adapters.fetch`), nor of what becomes of it (`.intake`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import structlog
+
+from adapters.store import AdapterStore
+from gateway.adapters.cooldown import check_not_paused
+from gateway.adapters.download import FetchFailed, Received
+from gateway.adapters.fetch import Fetcher
+from gateway.adapters.workspace import workspace
+from gateway.db.adapters.adapter_imports import ImportRow, claim_fetch, end_import, set_uploaded, touch_import
+from gateway.db.adapters.refused_adapters import put_off_import
+from gateway.db.pool import FAILURES, Database
+from gateway.domain.errors import GatewayError, UploadsPaused
+from gateway.support.worker import forever
+
+log = structlog.get_logger(__name__)
+
+POLL_S = 0.5
+TOUCH_S = 1.0
+"""Between two signs of life; the database misses them after 20 s."""
+
+STOP_S = 10.0
+MAX_AT_WORK = 4
+
+TakeIn = Callable[[ImportRow, Path], Awaitable[object]]
+"""`Intake.take_in`: records the import's end itself, or puts it back for a project that is paused. Raises GatewayError
+for what it refuses."""
+
+
+class Importer:
+    """One per gateway process; works between `start` and `stop`.
+
+    What has not come at `stop`, another gateway fetches anew.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        fetcher: Fetcher,
+        take_in: TakeIn,
+        store: AdapterStore,
+        *,
+        poll_s: float = POLL_S,
+    ) -> None:
+        self._database = database
+        self._fetcher = fetcher
+        self._take_in = take_in
+        self._store = store
+        self._poll_s = poll_s
+        self._at_work: set[asyncio.Task[None]] = set()
+        self._taking_in: set[str] = set()  # ids of imports whose content is here
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(forever(self._begin, self._poll_s, name="imports"))
+
+    async def stop(self) -> None:
+        """What is being taken in may come to its end, since nobody else has its content."""
+        if self._task is not None:
+            self._task.cancel()
+        taking_in = {task for task in self._at_work if task.get_name() in self._taking_in}
+        for task in self._at_work - taking_in:
+            task.cancel()
+        if taking_in:
+            await asyncio.wait(taking_in, timeout=STOP_S)
+        tasks = [*self._at_work, *([self._task] if self._task else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _begin(self) -> None:
+        """Claim as many as there is room for."""
+        while len(self._at_work) < MAX_AT_WORK:
+            async with self._database.acquire() as conn:
+                claimed = await claim_fetch(conn)
+            if claimed is None:
+                return
+            task = asyncio.create_task(self._import(claimed), name=claimed.id)
+            self._at_work.add(task)
+            task.add_done_callback(self._at_work.discard)
+
+    async def _import(self, claimed: ImportRow) -> None:
+        try:
+            if await self._is_put_off(claimed):
+                return
+            async with workspace(self._store) as folder:
+                content = await self._fetch(claimed, folder)
+                async with self._database.acquire() as conn:
+                    uploaded = await set_uploaded(conn, claimed.id)
+                if uploaded is not None:
+                    self._taking_in.add(claimed.id)
+                    await self._take_in(uploaded, content)
+        except FetchFailed as error:
+            await self._fail(claimed, str(error))
+        except GatewayError as error:
+            log.info("import_refused", id=claimed.id, source=claimed.source, error=error.message)
+        except FAILURES as error:  # of the disk, too: its signs of life stop, and it is claimed again
+            log.warning("import_interrupted", id=claimed.id, source=claimed.source, error=repr(error))
+        except Exception:
+            log.exception("import_failed", id=claimed.id, source=claimed.source)
+            await self._fail(claimed, "an unexpected failure, which the server's log tells of")
+        finally:
+            self._taking_in.discard(claimed.id)
+
+    async def _is_put_off(self, claimed: ImportRow) -> bool:
+        """Nothing is fetched for a project that is paused: it is put back until then."""
+        async with self._database.acquire() as conn:
+            try:
+                await check_not_paused(conn, claimed.project_id)
+            except UploadsPaused as paused:
+                await put_off_import(conn, claimed.project_id, claimed.id, "fetching", paused.retry_after_s or 0.0)
+                return True
+        return False
+
+    async def _fetch(self, claimed: ImportRow, folder: Path) -> Path:
+        """Raises FetchFailed, also where the import was canceled meanwhile."""
+        received = self._fetcher.begin()
+        fetching = asyncio.create_task(self._fetcher.bring(claimed.source, folder, received))
+        try:
+            while not (await asyncio.wait([fetching], timeout=TOUCH_S))[0]:
+                await self._touch(claimed, received)
+            await self._touch(claimed, received)
+            return fetching.result()
+        finally:
+            fetching.cancel()
+            await asyncio.gather(fetching, return_exceptions=True)
+
+    async def _touch(self, claimed: ImportRow, received: Received) -> None:
+        """Raises FetchFailed where the import is over. A database that is away is no reason to stop."""
+        try:
+            async with self._database.acquire() as conn:
+                is_at_work = await touch_import(
+                    conn, claimed.id, received_bytes=received.num_bytes, size_bytes=received.expected_bytes
+                )
+        except FAILURES as error:
+            log.warning("imports_unavailable", error=repr(error))
+            return
+        if not is_at_work:
+            raise FetchFailed("it was canceled")
+
+    async def _fail(self, claimed: ImportRow, reason: str) -> None:
+        log.info("import_failed", id=claimed.id, source=claimed.source, reason=reason)
+        try:
+            async with self._database.acquire() as conn:
+                await end_import(conn, claimed.id, "failed", reason)
+        except FAILURES as error:
+            log.warning("imports_unavailable", error=repr(error))

@@ -1,0 +1,255 @@
+"""The one way in: content that is here, to a version of an adapter that was seen to work. Uploads, fetched sources and
+the watched folder all end here. Knows nothing of HTTP, nor of where the content came from.
+
+Content is inspected and kept first and referred to then, in a transaction in which nothing leaves the store: whoever
+dies in between leaves content that nobody refers to, which the collector takes away. Nothing is skipped because the
+store has the content already, so the time it takes does not tell. A removal may be under way in a store at a distance
+whose collector has lost its lock: what is referred to is looked for once more, and put back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import msgspec
+import structlog
+
+from adapters.errors import AdapterRejected, StoreFailure
+from adapters.inspection import NICENESS, NICENESS_OF_SUSPECTS, BaseShape, Bounds, Report, inspect
+from adapters.sandbox.run import SandboxBroken
+from adapters.store import AdapterStore
+from gateway.adapters.cooldown import begin_if_due, import_over
+from gateway.adapters.inspection_queue import Line
+from gateway.adapters.presence import alive
+from gateway.adapters.prober import Prober
+from gateway.adapters.workspace import workspace
+from gateway.db.adapters import adapter_imports
+from gateway.db.adapters.adapter_imports import ImportRow
+from gateway.db.adapters.adapter_versions import Content, PutVersion, VersionState, find_version, put_version
+from gateway.db.adapters.contents import store_shared
+from gateway.db.adapters.refused_adapters import pass_inspection, put_off_import
+from gateway.db.limits.limits import exceeded_storage, lock_storage
+from gateway.db.organization import audit
+from gateway.db.organization.projects import lock_project
+from gateway.db.pool import Database
+from gateway.domain.errors import (
+    Conflict,
+    GatewayError,
+    InvalidRequest,
+    Overloaded,
+    QuotaExceeded,
+    UploadsPaused,
+)
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+
+class Inspect(Protocol):
+    """See `adapters.inspection.inspect`."""
+
+    async def __call__(self, path: Path, into: Path, base: BaseShape, bounds: Bounds, *, niceness: int) -> Report: ...
+
+
+"""`adapters.inspection.inspect`."""
+
+Again = Literal["receiving", "fetching"]
+
+UNAVAILABLE = "Adapters cannot be inspected or stored at the moment."
+NO_ROOM = "There is no room left on the server's disk."
+RETRY_AFTER_S = 10.0
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+ASK_AGAIN_S = 0.2
+"""While others of the project are inspected on other machines."""
+
+MAX_REFERRING = 2
+"""At once, in each gateway: the store is asked while each holds a connection, and some stores are far away."""
+
+log = structlog.get_logger(__name__)
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What became of an import: the version of an adapter that its content is. changed: whether that is new, or became
+    (or is to become) the current one. state: 'ready', or 'inspected' while no engine is there to probe it."""
+
+    adapter_id: str
+    version: int
+    state: VersionState
+    changed: bool
+
+
+class Intake:
+    """base, bounds: what content has to fit. line: whose turn it is to be inspected."""
+
+    def __init__(
+        self,
+        database: Database,
+        store: AdapterStore,
+        prober: Prober,
+        *,
+        base: BaseShape,
+        bounds: Bounds,
+        line: Line,
+        inspect: Inspect = inspect,
+    ) -> None:
+        self._database = database
+        self._store = store
+        self._prober = prober
+        self._base = base
+        self._bounds = bounds
+        self._inspect = inspect
+        self._line = line
+        self._referring = asyncio.Semaphore(MAX_REFERRING)
+
+    async def take_in(self, imported: ImportRow, content: Path, *, again: Again | None = None) -> Taken:
+        """Inspect, keep, refer to and probe what an import in the state 'uploaded' brought; its end is recorded on it,
+        whatever that is. content: a folder with PEFT's two files, or an archive; the caller deletes it. again: the
+        state to which it returns, to come once more, where the project is paused; left out, it fails.
+
+        Raises InvalidRequest (code adapter_rejected, every reason) for what is refused, QuotaExceeded, Conflict for a
+        project that is archived or an import that is over, UploadsPaused for a project of which too many were refused,
+        Overloaded while the store is away, the disk is full or the line is too long.
+        """
+        try:
+            async with alive(lambda: self._touch(imported)):
+                put = await self._keep_and_refer(imported, content)
+        except AdapterRejected as error:
+            await self._end(imported, "rejected", str(error))
+            raise _rejected(str(error)) from None
+        except (StoreFailure, SandboxBroken) as error:
+            log.error("adapter_not_taken_in", import_id=imported.id, error=str(error))
+            await self._end(imported, "failed", UNAVAILABLE)
+            raise Overloaded(UNAVAILABLE, retry_after_s=RETRY_AFTER_S) from None
+        except UploadsPaused as error:
+            await self._put_off(imported, again, error)
+            raise
+        except GatewayError as error:
+            await self._end(imported, "rejected" if isinstance(error, QuotaExceeded) else "failed", error.message)
+            raise
+        if put.state != "ready":
+            await self._prober.probe(put.adapter_id, put.version, mine=put.is_new)
+        async with self._database.acquire() as conn:
+            version = await find_version(conn, put.adapter_id, put.version)
+        if version is None:
+            raise Conflict("The adapter was removed meanwhile.", param="name")
+        if version.state == "rejected":
+            raise _rejected(version.reason or "The engine refused it.")
+        return Taken(put.adapter_id, put.version, version.state, put.changed)
+
+    async def _keep_and_refer(self, imported: ImportRow, content: Path) -> PutVersion:
+        """No connection is held while files are read. What was collected before anything referred to it is put into the
+        store again, and so is what was lost while it was referred to."""
+        put: PutVersion | None = None
+        while put is None:
+            async with self._admitted(imported) as niceness:
+                report = await self._inspect_and_keep(content, niceness)
+            async with self._referring, self._database.acquire() as conn, store_shared(conn):
+                if await self._holds(report.digest):
+                    put = await self._refer(conn, imported, report)
+        if not await self._holds(report.digest):
+            async with self._line.turn(imported.project_id):
+                await self._inspect_and_keep(content, NICENESS)
+        return put
+
+    @asynccontextmanager
+    async def _admitted(self, imported: ImportRow) -> AsyncIterator[int]:
+        """The import's turn to be inspected, and how nicely. Looks once more, now that nobody else on this machine is
+        inspected: any number of uploads may have begun before the first was refused. Raises as `begin_if_due` and
+        `Line.turn`."""
+        while True:
+            async with self._line.turn(imported.project_id):
+                async with self._database.transaction() as conn:
+                    num_refused = await begin_if_due(conn, imported)
+                if num_refused is not None:
+                    yield NICENESS_OF_SUSPECTS if num_refused else NICENESS
+                    async with self._database.acquire() as conn:
+                        await pass_inspection(conn, imported.project_id, imported.id)
+                    return
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    async def _holds(self, digest: str) -> bool:
+        return await asyncio.to_thread(self._store.holds, digest)
+
+    async def _inspect_and_keep(self, content: Path, niceness: int) -> Report:
+        """Raises Overloaded, too, where files cannot be written."""
+        try:
+            async with workspace(self._store) as folder:
+                into = folder / "adapter"
+                into.mkdir()
+                report = await self._inspect(content, into, self._base, self._bounds, niceness=niceness)
+                await asyncio.to_thread(self._store.keep, into, report.digest)
+                return report
+        except OSError as error:
+            log.error("adapter_not_written", error=str(error))
+            raise Overloaded(NO_ROOM if error.errno in _FULL else UNAVAILABLE, retry_after_s=RETRY_AFTER_S) from None
+
+    async def _refer(self, conn: Connection, imported: ImportRow, report: Report) -> PutVersion:
+        author, project_id = imported.author, imported.project_id
+        project = await lock_project(conn, author.organization_id, project_id)
+        if project is None or project.archived_at is not None:
+            raise Conflict("The project is archived.", param="project_id", code="project_archived")
+        await lock_storage(conn, author.organization_id, project_id)
+        content = Content(report.digest, report.rank, report.size_bytes, msgspec.json.encode(report).decode())
+        put = await put_version(
+            conn,
+            project_id,
+            imported.name,
+            content,
+            source=imported.source,
+            promoted=imported.promote,
+            claimed=self._prober.ready,
+        )
+        if put.is_new:
+            await _check_storage(conn, author.organization_id, project_id)
+        if not await adapter_imports.finish_import(conn, imported.id, put.adapter_id, put.version):
+            raise import_over()
+        await _record(conn, imported, put, report)
+        return put
+
+    async def _touch(self, imported: ImportRow) -> None:
+        async with self._database.acquire() as conn:
+            await adapter_imports.touch_import(conn, imported.id)
+
+    async def _put_off(self, imported: ImportRow, again: Again | None, error: UploadsPaused) -> None:
+        if again is None:
+            await self._end(imported, "failed", error.message)
+            return
+        async with self._database.acquire() as conn:
+            await put_off_import(conn, imported.project_id, imported.id, again, error.retry_after_s or 0.0)
+
+    async def _end(self, imported: ImportRow, state: Literal["rejected", "failed"], reason: str) -> None:
+        async with self._database.acquire() as conn:
+            await adapter_imports.end_import(conn, imported.id, state, reason)
+
+
+async def _check_storage(conn: Connection, organization_id: str, project_id: str) -> None:
+    """Raises QuotaExceeded, which undoes what was stored just now."""
+    exceeded = await exceeded_storage(conn, organization_id, project_id)
+    if exceeded is not None:
+        limit, stored = exceeded
+        raise QuotaExceeded(
+            f"The adapters of this {limit.scope} may have {limit.max} bytes; with this one they would have {stored}.",
+            param="file",
+        )
+
+
+async def _record(conn: Connection, imported: ImportRow, put: PutVersion, report: Report) -> None:
+    """What changes nothing records nothing."""
+    shown: dict[str, Any] = {"name": imported.name, "version": put.version, "digest": report.digest}
+    shown |= {"source": imported.source, "promote": imported.promote, "import_id": imported.id}
+    event = "adapter.promoted" if put.state == "ready" else "adapter_version.updated"
+    if put.is_new:
+        event = "adapter_version.created"
+    for name in ("adapter.created",) * put.is_new_adapter + (event,) * put.changed:
+        after = {"name": imported.name} if name == "adapter.created" else shown
+        await audit.record(conn, imported.author, name, put.adapter_id, project_id=imported.project_id, after=after)
+
+
+def _rejected(reason: str) -> InvalidRequest:
+    return InvalidRequest(reason, param="file", code="adapter_rejected")

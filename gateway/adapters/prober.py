@@ -1,0 +1,143 @@
+"""Lets an engine try every version before anybody can ask for it.
+
+A version whose upload found no engine, or whose gateway died, waits in the database and is probed by whichever gateway
+claims it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from adapters.ref import content_key
+from gateway.adapters.presence import alive
+from gateway.db.adapters import probes
+from gateway.db.adapters.probes import MAX_PROBES, ToProbe
+from gateway.db.organization import audit
+from gateway.db.pool import Database
+from gateway.domain.errors import BackendFailed, GatewayError, InvalidRequest
+from gateway.support.worker import forever
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+INTERVAL_S = 1.0
+MAX_AT_ONCE = 2
+
+log = structlog.get_logger(__name__)
+
+
+class Prober:
+    """Looks for waiting versions from `start` to `stop`.
+
+    ready: whether an engine is there. probe: let one try the content of this key; raises InvalidRequest with the reason
+    where it refuses, another GatewayError where it came to no end.
+    """
+
+    def __init__(
+        self, database: Database, ready: Callable[[], bool], probe: Callable[[str], Awaitable[msgspec.Struct]]
+    ) -> None:
+        self._database = database
+        self._ready = ready
+        self._probe = probe
+        self._slots = asyncio.Semaphore(MAX_AT_ONCE)
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether `probe` would try."""
+        return self._ready()
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(forever(self._probe_all, INTERVAL_S, name="probes"))
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def probe(self, adapter_id: str, version: int, *, mine: bool) -> None:
+        """Probe a version if it waits, nobody else does, and an engine is there: what becomes of it is in the database
+        then. mine: the caller has put it there as claimed."""
+        if not self._ready():
+            return
+        async with self._slots:
+            async with self._database.acquire() as conn:
+                claimed = await probes.claim_version(conn, adapter_id, version, mine=mine)
+            if claimed is not None:
+                await self._try(claimed)
+
+    async def probe_waiting(self) -> bool:
+        """Probe the version whose turn it is; whether there was one, and it waits no more."""
+        if not self._ready():
+            return False
+        async with self._slots:
+            async with self._database.acquire() as conn:
+                claimed = await probes.claim_oldest(conn)
+            return claimed is not None and await self._try(claimed)
+
+    async def _try(self, claimed: ToProbe) -> bool:
+        """Whether it waits no more."""
+        if claimed.num_probes > MAX_PROBES:
+            await self._reject(claimed, f"{MAX_PROBES} probes ended with the engine or the gateway that ran them")
+            return True
+
+        async def touch() -> None:
+            async with self._database.acquire() as conn:
+                await probes.touch_claim(conn, claimed.adapter_id, claimed.version)
+
+        try:
+            async with alive(touch):
+                found = await self._probe(content_key(claimed.project_id, claimed.digest))
+        except InvalidRequest as refusal:
+            await self._reject(claimed, refusal.message)
+        except GatewayError as error:
+            log.warning("adapter_not_probed", adapter=claimed.name, version=claimed.version, error=error.message)
+            await self._give_back(claimed, failed=isinstance(error, BackendFailed))
+            return False
+        else:
+            await self._accept(claimed, found)
+        return True
+
+    async def _give_back(self, claimed: ToProbe, *, failed: bool) -> None:
+        """failed: the engine did, and was not only busy. One that is still there was not ended by it."""
+        async with self._database.acquire() as conn:
+            if failed and self._ready():
+                await probes.defer_claim(conn, claimed.adapter_id, claimed.version)
+            else:
+                await probes.release_claim(conn, claimed.adapter_id, claimed.version, counts=not self._ready())
+
+    async def _accept(self, claimed: ToProbe, found: msgspec.Struct) -> None:
+        probe = msgspec.json.encode(found).decode()
+        async with self._database.transaction() as conn:
+            ready = await probes.set_ready(conn, claimed.adapter_id, claimed.version, probe)
+            if ready is None:
+                return  # removed meanwhile, or somebody else was first
+            shown = {"name": claimed.name, "version": claimed.version, "digest": claimed.digest}
+            await _record(conn, claimed, "adapter_version.ready", after=shown)
+            if ready.promoted:
+                before, after = {"version": ready.before}, {"version": claimed.version}
+                await _record(conn, claimed, "adapter.promoted", before=before, after=after)
+
+    async def _reject(self, claimed: ToProbe, reason: str) -> None:
+        async with self._database.transaction() as conn:
+            if await probes.set_rejected(conn, claimed.adapter_id, claimed.version, reason):
+                shown = {"name": claimed.name, "version": claimed.version, "digest": claimed.digest, "reason": reason}
+                await _record(conn, claimed, "adapter_version.rejected", after=shown)
+
+    async def _probe_all(self) -> None:
+        while await self.probe_waiting():
+            pass
+
+
+async def _record(conn: Connection, claimed: ToProbe, event: str, *, after: object, before: object = None) -> None:
+    author = audit.Author(
+        organization_id=claimed.organization_id, kind="system", id="prober", email=None, address="", request_id=""
+    )
+    await audit.record(
+        conn, author, event, claimed.adapter_id, project_id=claimed.project_id, before=before, after=after
+    )

@@ -1,0 +1,207 @@
+"""Resumable uploads: an archive that comes piece by piece, each where the last one ended.
+
+The bytes of an import lie in one file of the gateways' data folder. What the database says to have been received is on
+disk; what a gateway that died has written beyond that is cut off. Only one request writes at a time, through a lock on
+the file, which the kernel takes back from a process that dies. Knows nothing of what the bytes are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import structlog
+
+from gateway.db.adapters import adapter_imports
+from gateway.db.adapters.adapter_imports import ImportRow
+from gateway.db.pool import Database
+from gateway.domain.errors import Conflict, InvalidRequest, Overloaded
+
+SYNC_BYTES = 8 << 20
+SYNC_S = 5.0
+"""After so many bytes, or so long, what has come is made durable and told."""
+
+RETRY_AFTER_S = 60.0
+"""Of a full disk."""
+
+LOCK_WAIT_S = 1.0
+"""A request whose connection broke just now is still telling what came."""
+
+OFFSET_HEADER = "upload-offset"
+
+NOT_AS_ANNOUNCED = "The bytes that came are not those that were announced: their SHA-256 differs."
+
+log = structlog.get_logger(__name__)
+
+
+class Uploads:
+    """folder: made on demand; all gateways of a machine share it."""
+
+    def __init__(self, database: Database, folder: Path) -> None:
+        self._database = database
+        self._folder = folder
+
+    def whole(self, imported: ImportRow) -> Path:
+        """The file of an import whose bytes have all come. Raises Conflict where it is not here."""
+        path = self._path(imported)
+        if not path.is_file() or path.stat().st_size != imported.size_bytes:
+            raise _elsewhere()
+        return path
+
+    async def as_announced(self, imported: ImportRow) -> Path:
+        """The whole file, once it is found to have the announced SHA-256, if any was. Raises what `whole` raises, and
+        InvalidRequest for other bytes: the import is rejected then."""
+        path = self.whole(imported)
+        if imported.sha256 is not None and await asyncio.to_thread(_sha256, path) != imported.sha256:
+            async with self._database.acquire() as conn:
+                await adapter_imports.end_import(conn, imported.id, "rejected", NOT_AS_ANNOUNCED)
+            raise InvalidRequest(NOT_AS_ANNOUNCED, param="file", code="adapter_rejected")
+        return path
+
+    def discard(self, imported: ImportRow) -> None:
+        self._path(imported).unlink(missing_ok=True)
+
+    async def append(self, imported: ImportRow, offset: int, chunks: AsyncIterator[bytes]) -> None:
+        """Add what comes at offset. What came before the chunks end in an error is kept.
+
+        Raises Conflict where another offset is next, where somebody else is writing, or where the import is over or
+        comes in one piece, InvalidRequest beyond the announced size, and Overloaded where the disk takes no more.
+        """
+        if imported.state != "receiving" or imported.size_bytes is None:
+            raise _over()
+        async with self._locked(imported) as file:
+            known = await self._known(imported)
+            if known is None or known.state != "receiving":
+                raise _over()
+            if offset != known.received_bytes:
+                raise Conflict(
+                    f"The next byte is number {known.received_bytes}, not {offset}.",
+                    param=OFFSET_HEADER,
+                    code="wrong_offset",
+                )
+            assert known.size_bytes is not None, "it never changes"
+            _cut(file, offset)
+            await self._write(imported, file, offset, known.size_bytes, chunks)
+
+    async def sweep(self) -> None:
+        """Delete the bytes of imports that are over."""
+        if not self._folder.is_dir():
+            return
+        found = [path.name for path in self._folder.iterdir()]
+        async with self._database.acquire() as conn:
+            needed = await adapter_imports.still_receiving(conn, found)
+        for name in set(found) - needed:
+            (self._folder / name).unlink(missing_ok=True)
+
+    async def _known(self, imported: ImportRow) -> ImportRow | None:
+        async with self._database.acquire() as conn:
+            return await adapter_imports.find_import(conn, imported.project_id, imported.id)
+
+    async def _write(
+        self, imported: ImportRow, file: BinaryIO, offset: int, size_bytes: int, chunks: AsyncIterator[bytes]
+    ) -> None:
+        told, told_s = offset, time.monotonic()
+        try:
+            async for chunk in chunks:
+                if offset + len(chunk) > size_bytes:
+                    raise InvalidRequest(
+                        f"There are more than the {size_bytes} bytes that were announced.", code="too_many_bytes"
+                    )
+                await _on_disk(_write_all, file, chunk)
+                offset += len(chunk)
+                if offset - told >= SYNC_BYTES or time.monotonic() - told_s >= SYNC_S:
+                    # First: what could not be made durable once is not told of later.
+                    told, told_s = offset, time.monotonic()
+                    await self._tell(imported, file, offset)
+        finally:
+            if offset > told:
+                await self._tell(imported, file, offset)
+
+    async def _tell(self, imported: ImportRow, file: BinaryIO, received_bytes: int) -> None:
+        await _on_disk(os.fsync, file.fileno())
+        async with self._database.acquire() as conn:
+            if not await adapter_imports.touch_import(conn, imported.id, received_bytes=received_bytes):
+                raise _over()
+
+    def _path(self, imported: ImportRow) -> Path:
+        return self._folder / imported.id
+
+    @asynccontextmanager
+    async def _locked(self, imported: ImportRow) -> AsyncIterator[BinaryIO]:
+        """The file, which the first request of an import makes."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CLOEXEC | (0 if imported.received_bytes else os.O_CREAT)
+        try:
+            descriptor = os.open(self._path(imported), flags, 0o600)
+        except FileNotFoundError:
+            raise _elsewhere() from None
+        with os.fdopen(descriptor, "r+b", buffering=0) as file:
+            await _lock(file)
+            yield file
+
+
+async def _on_disk(work: Callable[..., object], *arguments: object) -> None:
+    """Without holding up the event loop, which a slow disk would. Raises Overloaded."""
+    try:
+        await asyncio.to_thread(work, *arguments)
+    except OSError as error:
+        log.error("upload_not_written", error=str(error))
+        raise Overloaded(
+            "The upload cannot be written at the moment: what came before is kept.", retry_after_s=RETRY_AFTER_S
+        ) from None
+
+
+def _write_all(file: BinaryIO, chunk: bytes) -> None:
+    """An unbuffered file takes as much as there is room for, and refuses only the next write. Raises OSError."""
+    rest = memoryview(chunk)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+async def _lock(file: BinaryIO) -> None:
+    """The kernel has no way to wait for it with a bound. Raises Conflict."""
+    deadline_s = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline_s:
+                raise Conflict(
+                    "Another request is sending bytes of this import.", param="import_id", code="import_busy"
+                ) from None
+            await asyncio.sleep(LOCK_WAIT_S / 20)
+        else:
+            return
+
+
+def _cut(file: BinaryIO, offset: int) -> None:
+    """Leave what was told. Raises Conflict where that is not here."""
+    if os.fstat(file.fileno()).st_size < offset:
+        raise _elsewhere()
+    file.truncate(offset)
+    file.seek(offset)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _over() -> Conflict:
+    return Conflict("The import takes no more bytes: it is over, or comes in one piece.", param="import_id")
+
+
+def _elsewhere() -> Conflict:
+    return Conflict(
+        "This gateway does not have what was received: it lies on another machine, or was deleted. Send to a gateway "
+        "of that machine, or begin anew.",
+        param="import_id",
+        code="import_elsewhere",
+    )

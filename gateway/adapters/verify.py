@@ -1,0 +1,108 @@
+"""Whether the store holds what the tables refer to, byte for byte, and how much it holds beyond that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal, TypeVar
+
+import msgspec
+
+from adapters.errors import AdapterMissing, AdapterRejected, StoreFailure
+from adapters.store import AdapterStore
+from gateway.db.adapters.contents import Reference, owners, references
+from gateway.db.pool import Database
+from gateway.domain.errors import Conflict, Overloaded
+
+RETRY_AFTER_S = 10.0
+
+T = TypeVar("T")
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """A version without its content. detail: what is wrong with the content."""
+
+    project_id: str
+    name: str
+    version: int
+    digest: str
+    detail: str
+
+
+class Verification(msgspec.Struct, frozen=True):
+    """num_verified: contents that are there and were read in full. missing, damaged: versions whose content is not, or
+    is not what it was. num_unreferenced: contents in the store that nobody of any organization refers to; they are
+    collected after a while."""
+
+    num_verified: int
+    missing: list[Fault]
+    damaged: list[Fault]
+    num_unreferenced: int
+    object: Literal["organization.adapters.verification"] = "organization.adapters.verification"
+
+
+class Verifier:
+    """One per gateway, which verifies for one caller at a time: it reads as fast as the store can."""
+
+    def __init__(self, database: Database, store: AdapterStore) -> None:
+        self._database = database
+        self._store = store
+        self._is_at_work = False
+
+    async def verify(self, organization_id: str) -> Verification:
+        """Read everything that the organization's versions refer to; takes as long as that does.
+
+        Raises Conflict while another verification runs, Overloaded while the store is away.
+        """
+        if self._is_at_work:
+            raise Conflict("Adapters are being verified already: try again later.", code="verification_running")
+        self._is_at_work = True
+        # A thread of its own: long reads are not to hold up what others wait for.
+        executor = ThreadPoolExecutor(1, thread_name_prefix="verify")
+        try:
+            return await self._verify(executor, organization_id)
+        except StoreFailure as error:
+            raise Overloaded(f"The adapter store does not answer: {error}.", retry_after_s=RETRY_AFTER_S) from None
+        finally:
+            executor.shutdown(wait=False, cancel_futures=True)
+            self._is_at_work = False
+
+    async def _verify(self, executor: ThreadPoolExecutor, organization_id: str) -> Verification:
+        # Before the tables: what is referred to since then is no orphan.
+        stored = await _in(executor, self._store.digests)
+        async with self._database.acquire() as conn:
+            known = await owners(conn, stored)
+            needed = await references(conn, organization_id)
+        found: dict[str, str | None] = {}
+        for digest in {reference.digest for reference in needed}:
+            found[digest] = await _in(executor, _check, self._store, digest)
+        faults = [(reference, detail) for reference in needed if (detail := found[reference.digest]) is not None]
+        return Verification(
+            num_verified=sum(detail is None for detail in found.values()),
+            missing=[_fault(reference, detail) for reference, detail in faults if detail == _MISSING],
+            damaged=[_fault(reference, detail) for reference, detail in faults if detail != _MISSING],
+            num_unreferenced=sum(digest not in known for digest in stored),
+        )
+
+
+async def _in(executor: ThreadPoolExecutor, work: Callable[..., T], *arguments: object) -> T:
+    return await asyncio.get_running_loop().run_in_executor(executor, work, *arguments)
+
+
+_MISSING = "the store does not hold it"
+
+
+def _check(store: AdapterStore, digest: str) -> str | None:
+    """What is wrong with it."""
+    try:
+        store.verify(digest)
+    except AdapterMissing:
+        return _MISSING
+    except AdapterRejected as error:
+        return str(error)
+    return None
+
+
+def _fault(reference: Reference, detail: str) -> Fault:
+    return Fault(reference.project_id, reference.name, reference.version, reference.digest, detail)

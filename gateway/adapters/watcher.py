@@ -1,0 +1,219 @@
+"""The watched folder: what appears in <folder>/<tenant>/<adapter>/ becomes that tenant's adapter, a change of it a new
+version, all through the one intake.
+
+One gateway of all watches; another takes over when its database session ends. A tenant is meant by its id or, alone of
+all, its name; whose folder it was first it stays. An adapter is taken in when both files are there and have not changed
+between two looks, and once: also after a restart nothing happens to what is as it was taken in, or as it was refused
+for what it is. Folders that go away remove nothing. Knows nothing of how files are read safely
+(`gateway.adapters.watched_files`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import structlog
+
+from adapters.ref import check_adapter_name
+from adapters.store import AdapterStore
+from gateway.adapters.cooldown import check_not_paused
+from gateway.adapters.watched_files import Look, look, read
+from gateway.adapters.workspace import workspace
+from gateway.db.adapters.adapter_imports import ImportRow, create_import, end_import
+from gateway.db.adapters.watched import Tenant, bind_folder, note_taken, taken_fingerprint
+from gateway.db.organization.audit import Author
+from gateway.db.pool import Database
+from gateway.db.turns import WATCHING, Turn
+from gateway.domain.errors import GatewayError, InvalidRequest, UploadsPaused
+from gateway.support.worker import forever
+
+log = structlog.get_logger(__name__)
+
+POLL_S = 2.0
+RETRY_S = 30.0
+"""Before an adapter is tried again that could not be taken in, though nothing is wrong with it; twice as long after
+each failed import, for each one leaves a row."""
+MAX_RETRY_S = 3600.0
+
+SOURCE = "folder"
+MAX_TOLD = 1000
+
+TakeIn = Callable[[ImportRow, Path], Awaitable[object]]
+"""`Intake.take_in`: records the import's end itself. Raises InvalidRequest for files that are refused, other
+GatewayErrors for what has other reasons, such as a full quota: the same files may be taken in later."""
+
+Outcome = Literal["settled", "waits", "failed"]
+"""settled: taken in or refused, now or before. waits: not begun. failed: an import of it ended; the next may not."""
+
+
+class _Rest(msgspec.Struct, frozen=True):
+    """Nothing is to be done about this look before until_s, by the event loop's time."""
+
+    look: Look
+    until_s: float
+    num_failed: int
+
+
+class Watcher:
+    """One per gateway process; works between `start` and `stop`. max_bytes: of an adapter's files."""
+
+    def __init__(
+        self,
+        database: Database,
+        folder: Path,
+        take_in: TakeIn,
+        store: AdapterStore,
+        *,
+        max_bytes: int,
+        poll_s: float = POLL_S,
+        retry_s: float = RETRY_S,
+    ) -> None:
+        self._database = database
+        self._folder = folder
+        self._take_in = take_in
+        self._store = store
+        self._max_bytes = max_bytes
+        self._poll_s = poll_s
+        self._retry_s = retry_s
+        self._last: dict[tuple[str, str], Look] = {}
+        self._rests: dict[tuple[str, str], _Rest] = {}
+        self._turn = Turn(database, WATCHING)
+        self._told: set[str] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(forever(self._watch, self._poll_s, name="watched folder"))
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._turn.release()
+
+    async def _watch(self) -> None:
+        """If this gateway is the one that watches."""
+        if not await self._turn.is_mine():
+            return
+        try:
+            await self._look()
+        except OSError as error:
+            self._tell("watched_folder_unavailable", folder=str(self._folder), error=str(error))
+
+    async def _look(self) -> None:
+        found = {
+            (each.tenant, each.name): each for each in await asyncio.to_thread(look, self._folder, self._max_bytes)
+        }
+        last, self._last = self._last, found
+        now_s = asyncio.get_running_loop().time()
+        self._rests = {key: rest for key, rest in self._rests.items() if found.get(key) == rest.look}
+        for key, each in found.items():
+            rest = self._rests.get(key)
+            if last.get(key) == each and (rest is None or rest.until_s <= now_s):
+                num_failed = rest.num_failed if rest else 0
+                self._rests[key] = self._rest(each, now_s, num_failed, await self._consider(each))
+
+    def _rest(self, look: Look, now_s: float, num_failed: int, outcome: Outcome) -> _Rest:
+        if outcome == "settled":
+            return _Rest(look, math.inf, 0)
+        if outcome == "waits":
+            return _Rest(look, now_s + self._retry_s, num_failed)
+        pause_s = min(self._retry_s * 2.0 ** min(num_failed, 32), MAX_RETRY_S)
+        return _Rest(look, now_s + pause_s, num_failed + 1)
+
+    async def _consider(self, seen: Look) -> Outcome:
+        """Bring in files that are complete and at rest, unless that was done."""
+        where = f"{seen.tenant}/{seen.name}"
+        try:
+            check_adapter_name(seen.name)
+            async with self._database.acquire() as conn:
+                tenant = await bind_folder(conn, seen.tenant)
+            if tenant is not None:
+                return await self._bring_in(tenant, seen)
+            self._tell("watched_folder_has_no_tenant", folder=where)
+        except ValueError as error:
+            self._tell("watched_folder_refused", folder=where, error=str(error))
+        except Exception as error:  # whatever it is, the other adapters go on
+            log.warning("watched_folder_failed", folder=where, error=repr(error))
+            return "failed"
+        return "waits"
+
+    async def _bring_in(self, tenant: Tenant, seen: Look) -> Outcome:
+        fingerprint = seen.unread_fingerprint if seen.problem else await self._read(seen, None)
+        if fingerprint is None:
+            return "waits"
+        async with self._database.acquire() as conn:
+            if fingerprint == await taken_fingerprint(conn, tenant.project_id, seen.name):
+                return "settled"
+            if not seen.problem:
+                try:
+                    await check_not_paused(conn, tenant.project_id)
+                except UploadsPaused:
+                    return "waits"
+        if seen.problem:
+            await self._refuse(tenant, seen, seen.problem)
+        else:
+            async with workspace(self._store) as folder:
+                # These bytes are what counts: the files may have changed since.
+                fingerprint = await self._read(seen, folder)
+                if fingerprint is None:
+                    return "waits"
+                if not await self._import(tenant, seen, folder):
+                    return "failed"
+        async with self._database.acquire() as conn:
+            await note_taken(conn, tenant.project_id, seen.name, fingerprint)
+        return "settled"
+
+    async def _read(self, seen: Look, into: Path | None) -> str | None:
+        return await asyncio.to_thread(read, self._folder, seen, into)
+
+    async def _import(self, tenant: Tenant, seen: Look, folder: Path) -> bool:
+        """False: it ended for reasons other than the files."""
+        imported = await self._create(tenant, seen)
+        where = f"{seen.tenant}/{seen.name}"
+        try:
+            await self._take_in(imported, folder)
+        except InvalidRequest as error:
+            log.warning("watched_folder_refused", folder=where, error=error.message)
+        except GatewayError as error:
+            log.warning("watched_folder_taken_in_later", folder=where, error=error.message)
+            return False
+        else:
+            log.info("watched_folder_taken_in", folder=where, id=imported.id)
+        return True
+
+    async def _refuse(self, tenant: Tenant, seen: Look, reason: str) -> None:
+        imported = await self._create(tenant, seen)
+        async with self._database.acquire() as conn:
+            await end_import(conn, imported.id, "rejected", reason)
+        log.warning("watched_folder_refused", folder=f"{seen.tenant}/{seen.name}", error=reason)
+
+    async def _create(self, tenant: Tenant, seen: Look) -> ImportRow:
+        author = Author(
+            organization_id=tenant.organization_id, kind="system", id=SOURCE, email=None, address="", request_id=""
+        )
+        size_bytes = sum(stamp.size_bytes for stamp in seen.stamps)
+        async with self._database.acquire() as conn:
+            return await create_import(
+                conn,
+                tenant.project_id,
+                name=seen.name,
+                source=SOURCE,
+                state="uploaded",
+                promote=True,
+                author=author,
+                size_bytes=size_bytes,
+            )
+
+    def _tell(self, event: str, **fields: Any) -> None:
+        """Once, however often it is looked at."""
+        told = f"{event} {fields}"
+        if len(self._told) >= MAX_TOLD:
+            self._told.clear()
+        if told not in self._told:
+            self._told.add(told)
+            log.warning(event, **fields)

@@ -1,0 +1,172 @@
+"""The versions of an adapter over HTTP: what each is, and which of them is current."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from litestar import Controller, Request, delete, get, post
+from litestar.params import FromPath
+
+from gateway.admin.access import LIST_QUERY, Nothing, needs, read_body
+from gateway.admin.adapters.adapter_wire import (
+    Adapter,
+    AdapterVersion,
+    AdapterVersionDetail,
+    DeletedAdapterVersion,
+    version_fields,
+)
+from gateway.admin.adapters.adapters import locked_adapter, make_current, no_such_adapter
+from gateway.admin.common import author
+from gateway.admin.organization.projects import active_project, existing_project
+from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
+from gateway.admin.services import Caller, Services
+from gateway.db.adapters import adapter_versions, adapters
+from gateway.db.adapters.adapter_versions import VersionRow
+from gateway.db.organization import audit
+from gateway.domain.errors import Conflict, NotFound
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+MAX_VERSION_DIGITS = 9
+
+
+class AdapterVersionController(Controller):
+    path = "/projects/{project_id:str}/adapters/{name:str}/versions"
+
+    @get(opt=needs("adapters.read", query=LIST_QUERY))
+    async def list_adapter_versions(
+        self,
+        project_id: FromPath[str],
+        name: FromPath[str],
+        request: Request[Any, Any, Any],
+        services: Services,
+        caller: Caller,
+    ) -> Page[AdapterVersion]:
+        """Newest first, those that were rejected or retired included."""
+        query = read_list_query(request.query_params)
+        before = _cursor(name, query.after) if query.after else None
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            adapter = await adapters.find_adapter(conn, project_id, name)
+            if adapter is None:
+                raise no_such_adapter(name)
+            rows = await adapter_versions.list_versions(conn, adapter.id, before=before, limit=query.limit + 1)
+        return page([AdapterVersion(**version_fields(row, services.model_name)) for row in rows], query.limit)
+
+    @get("/{version:str}", opt=needs("adapters.read"))
+    async def get_adapter_version(
+        self,
+        project_id: FromPath[str],
+        name: FromPath[str],
+        version: FromPath[str],
+        services: Services,
+        caller: Caller,
+    ) -> AdapterVersionDetail:
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            adapter = await adapters.find_adapter(conn, project_id, name)
+            if adapter is None:
+                raise no_such_adapter(name)
+            row = await _existing(conn, adapter, version)
+        return AdapterVersionDetail(**version_fields(row, services.model_name), report=row.report, probe=row.probe)
+
+    @post("/{version:str}/promote", status_code=200, opt=needs("adapters.write", body=Nothing))
+    async def promote_adapter_version(
+        self,
+        project_id: FromPath[str],
+        name: FromPath[str],
+        version: FromPath[str],
+        request: Request[Any, Any, Any],
+        services: Services,
+        caller: Caller,
+    ) -> Adapter:
+        """Make a ready version the current one, on every gateway within a second."""
+        await read_body(request, Nothing)
+        async with services.database.transaction() as conn:
+            await active_project(conn, caller.organization_id, project_id)
+            adapter = await locked_adapter(conn, project_id, name)
+            row = await _existing(conn, adapter, version)
+            return await make_current(conn, services, caller, adapter, row.version, "adapter.promoted")
+
+    @post("/{version:str}/retire", status_code=200, opt=needs("adapters.write", body=Nothing))
+    async def retire_adapter_version(
+        self,
+        project_id: FromPath[str],
+        name: FromPath[str],
+        version: FromPath[str],
+        request: Request[Any, Any, Any],
+        services: Services,
+        caller: Caller,
+    ) -> AdapterVersion:
+        """Take a version out of use for good; its content stays until it is deleted."""
+        await read_body(request, Nothing)
+        async with services.database.transaction() as conn:
+            await active_project(conn, caller.organization_id, project_id)
+            adapter = await locked_adapter(conn, project_id, name)
+            before = await _existing(conn, adapter, version)
+            shown = AdapterVersion(**version_fields(before, services.model_name))
+            if before.state == "retired":
+                return shown
+            if before.current:
+                raise Conflict(f"Version {before.version} of '{name}' is current: promote another one first.")
+            if aliases := await adapters.aliases_of(conn, adapter.id, before.version):
+                raise _aliased(before, aliases)
+            if not await adapter_versions.move_version(conn, adapter.id, before.version, "ready", "retired"):
+                raise Conflict(f"Version {before.version} of '{name}' is {before.state}, not ready.")
+            after = AdapterVersion(**version_fields(await _existing(conn, adapter, version), services.model_name))
+            event = "adapter_version.retired"
+            await audit.record(
+                conn, author(caller), event, adapter.id, project_id=project_id, before=shown, after=after
+            )
+        return after
+
+    @delete("/{version:str}", status_code=200, opt=needs("adapters.write"))
+    async def delete_adapter_version(
+        self,
+        project_id: FromPath[str],
+        name: FromPath[str],
+        version: FromPath[str],
+        services: Services,
+        caller: Caller,
+    ) -> DeletedAdapterVersion:
+        """Delete a version that was retired or rejected. Its number is never used again."""
+        async with services.database.transaction() as conn:
+            await active_project(conn, caller.organization_id, project_id)
+            adapter = await locked_adapter(conn, project_id, name)
+            before = await _existing(conn, adapter, version)
+            if before.state not in ("retired", "rejected"):
+                raise Conflict(f"Version {before.version} of '{name}' is {before.state}: retire it first.")
+            await adapter_versions.move_version(conn, adapter.id, before.version, before.state, "deleted")
+            shown = AdapterVersion(**version_fields(before, services.model_name))
+            event = "adapter_version.deleted"
+            await audit.record(conn, author(caller), event, adapter.id, project_id=project_id, before=shown)
+        return DeletedAdapterVersion(shown.id)
+
+
+async def _existing(conn: Connection, adapter: adapters.AdapterRow, version: str) -> VersionRow:
+    """Raises NotFound."""
+    number = _number(version)
+    row = await adapter_versions.find_version(conn, adapter.id, number) if number is not None else None
+    if row is None:
+        raise NotFound(f"The adapter '{adapter.name}' has no version '{version}'.", param="version")
+    return row
+
+
+def _aliased(row: VersionRow, names: list[str]) -> Conflict:
+    shown = ", ".join(f"'{name}'" for name in names[:10])
+    return Conflict(f"Aliases point at version {row.version} of '{row.name}' ({shown}): move or remove them first.")
+
+
+def _number(text: str) -> int | None:
+    good = text.isascii() and text.isdecimal() and len(text) <= MAX_VERSION_DIGITS
+    return int(text) if good else None
+
+
+def _cursor(name: str, after: str) -> int:
+    """The number in a version's id. Raises InvalidRequest."""
+    owner, _, text = after.rpartition("@")
+    number = _number(text)
+    if owner != name or number is None:
+        raise unknown_cursor(after)
+    return number

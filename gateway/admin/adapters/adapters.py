@@ -1,0 +1,342 @@
+"""A project's adapters over HTTP: what comes in becomes a version, and one of the versions is current."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from litestar import Controller, Request, Response, delete, get, post
+from litestar.params import FromPath
+from msgspec import Meta
+
+from adapters.ref import check_adapter_name
+from gateway.adapters.cooldown import check_not_paused, import_over
+from gateway.adapters.intake import Taken
+from gateway.adapters.presence import alive
+from gateway.adapters.verify import Verification
+from gateway.adapters.workspace import workspace
+from gateway.admin.access import LIST_QUERY, Nothing, needs, read_body
+from gateway.admin.adapters.adapter_wire import (
+    Adapter,
+    AdapterImport,
+    DeletedAdapter,
+    PutAdapter,
+    TenantsAdapter,
+    adapter_fields,
+    import_wire,
+)
+from gateway.admin.adapters.upload import FORM, read_json, receive_adapter
+from gateway.admin.common import author
+from gateway.admin.organization.projects import active_project, existing_project
+from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
+from gateway.admin.services import AdminServices, Caller, Services
+from gateway.db.adapters import adapter_imports, adapters, aliases
+from gateway.db.adapters.adapter_imports import ImportRow
+from gateway.db.adapters.adapter_versions import find_version, wish
+from gateway.db.limits.limits import most_storage
+from gateway.db.organization import audit
+from gateway.domain.adapters.sources import WrongSource
+from gateway.domain.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded
+from gateway.domain.tenancy.permissions import projects_with
+from gateway.http.shape import shape
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+MAX_AT_WORK = 16
+"""Imports of one project that are not over: each takes room on a gateway's disk."""
+
+MAX_WRAPPING_BYTES = 16 << 10
+"""How much larger a form or a tar archive may be than the two files in it."""
+
+
+class AddFromSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """source: an address that the operator allows. promote: whether the version becomes current once it is ready."""
+
+    name: str
+    source: Annotated[str, Meta(max_length=2048)]
+    promote: bool = True
+
+
+class AdapterController(Controller):
+    path = "/projects/{project_id:str}/adapters"
+
+    @get(opt=needs("adapters.read", query=LIST_QUERY))
+    async def list_adapters(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Page[Adapter]:
+        query = read_list_query(request.query_params)
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            if query.after and not await adapters.adapter_existed(conn, project_id, query.after):
+                raise unknown_cursor(query.after)
+            rows = await adapters.list_adapters(conn, project_id, after=query.after, limit=query.limit + 1)
+        return page([Adapter(**adapter_fields(row, services.model_name)) for row in rows], query.limit)
+
+    # The handler counts the bytes itself: an adapter is larger than any other body may be.
+    @post(
+        status_code=200,
+        request_max_body_size=None,
+        opt=needs("adapters.write", form=FORM, body=AddFromSource) | shape(reply=PutAdapter, accepted=AdapterImport),
+    )
+    async def put_adapter(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Response[Any]:
+        """Upload an adapter, or with a JSON body let it be fetched from a source.
+
+        The content becomes a new version, and the current one once an engine has tried it, unless `promote` is false.
+        What is fetched is answered with status 202 and an import, which tells what became of it.
+        """
+        if request.headers.get("content-type", "").partition(";")[0].strip() == "application/json":
+            imported = await _fetch_later(request, services, caller, project_id)
+            return Response(imported, status_code=202)
+        begun = await _begin_upload(request, services, caller, project_id)
+        async with workspace(services.store) as folder:
+            row, content = await _receive(request, services, begun, folder)
+            taken = await services.lifecycle.intake.take_in(row, content)
+        return Response(await put_answer(services, project_id, row.name, taken))
+
+    @get("/{name:str}", opt=needs("adapters.read"))
+    async def get_adapter(
+        self, project_id: FromPath[str], name: FromPath[str], services: Services, caller: Caller
+    ) -> Adapter:
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            row = await adapters.find_adapter(conn, project_id, name)
+        if row is None:
+            raise no_such_adapter(name)
+        return Adapter(**adapter_fields(row, services.model_name))
+
+    @post("/{name:str}/rollback", status_code=200, opt=needs("adapters.write", body=Nothing))
+    async def roll_back_adapter(
+        self,
+        project_id: FromPath[str],
+        name: FromPath[str],
+        request: Request[Any, Any, Any],
+        services: Services,
+        caller: Caller,
+    ) -> Adapter:
+        """Make the version current that was so before; doing so twice leads back."""
+        await read_body(request, Nothing)
+        async with services.database.transaction() as conn:
+            await active_project(conn, caller.organization_id, project_id)
+            before = await locked_adapter(conn, project_id, name)
+            if before.previous_version is None:
+                raise Conflict(f"No other version of '{name}' was current before.", param="name")
+            return await make_current(conn, services, caller, before, before.previous_version, "adapter.rolled_back")
+
+    @delete("/{name:str}", status_code=200, opt=needs("adapters.write"))
+    async def remove_adapter(
+        self, project_id: FromPath[str], name: FromPath[str], services: Services, caller: Caller
+    ) -> DeletedAdapter:
+        """Remove an adapter with all its versions, and the aliases that point at them.
+
+        Content that no other adapter uses leaves the store soon."""
+        async with services.database.transaction() as conn:
+            await existing_project(conn, caller.organization_id, project_id, lock=True)
+            before = await locked_adapter(conn, project_id, name)
+            gone = [alias.name for alias in await aliases.list_aliases(conn, project_id) if alias.adapter == name]
+            await adapters.remove_adapter(conn, project_id, name)
+            shown = audited(before)
+            await audit.record(conn, author(caller), "adapter.deleted", before.id, project_id=project_id, before=shown)
+        return DeletedAdapter(name, gone)
+
+
+@get("/adapters", opt=needs("adapters.read", query=LIST_QUERY, in_any_project=True))
+async def list_all_adapters(
+    request: Request[Any, Any, Any], services: Services, caller: Caller
+) -> Page[TenantsAdapter]:
+    """Of every project whose adapters the caller may read, oldest first."""
+    query, project_ids = read_list_query(request.query_params), projects_with(caller, "adapters.read")
+    organization_id = caller.organization_id
+    async with services.database.acquire() as conn:
+        if query.after and not await adapters.adapter_existed_in(conn, organization_id, project_ids, query.after):
+            raise unknown_cursor(query.after)
+        rows = await adapters.list_all_adapters(
+            conn, organization_id, project_ids, after=query.after, limit=query.limit + 1
+        )
+    shown = [
+        TenantsAdapter(
+            **adapter_fields(row.adapter, services.model_name),
+            project_id=row.adapter.project_id,
+            project_name=row.project_name,
+        )
+        for row in rows
+    ]
+    return page(shown, query.limit)
+
+
+@post("/adapters/verify", status_code=200, opt=needs("adapters.write", body=Nothing))
+async def verify_adapters(request: Request[Any, Any, Any], services: Services, caller: Caller) -> Verification:
+    """Read the content of every version again, and compare the store with what is known of it."""
+    await read_body(request, Nothing)
+    return await services.lifecycle.verifier.verify(caller.organization_id)
+
+
+async def _begin_upload(
+    request: Request[Any, Any, Any], services: AdminServices, caller: Caller, project_id: str
+) -> ImportRow:
+    """Before a byte is read: what is under way is counted and bounded."""
+    announced = request.headers.get("content-length", "")
+    async with services.database.transaction() as conn:
+        await active_project(conn, caller.organization_id, project_id)
+        await check_room(conn, project_id)
+        await check_not_paused(conn, project_id)
+        if announced.isascii() and announced.isdecimal():
+            await check_storage(conn, caller.organization_id, project_id, int(announced), "file")
+        return await adapter_imports.create_import(
+            conn, project_id, name="", source="upload", state="receiving", promote=True, author=author(caller)
+        )
+
+
+async def _receive(
+    request: Request[Any, Any, Any], services: AdminServices, begun: ImportRow, folder: Path
+) -> tuple[ImportRow, Path]:
+    """The import, whose turn in the intake it is, and what came. Raises as `receive_adapter`, and Conflict where the
+    import was canceled meanwhile; nothing is left of an import whose body is no adapter's."""
+
+    async def touch() -> None:
+        async with services.database.acquire() as conn:
+            await adapter_imports.touch_import(conn, begun.id)
+
+    try:
+        async with alive(touch):
+            uploaded = await receive_adapter(request, folder, services.max_adapter_bytes)
+            checked_name(uploaded.name)
+        async with services.database.acquire() as conn:
+            row = await adapter_imports.set_uploaded(conn, begun.id, name=uploaded.name, promote=uploaded.promote)
+            size_bytes = _size_bytes(uploaded.content)
+            await adapter_imports.touch_import(conn, begun.id, received_bytes=size_bytes, size_bytes=size_bytes)
+    except BaseException:
+        async with services.database.acquire() as conn:
+            await adapter_imports.drop_import(conn, begun.id)
+        raise
+    if row is None:
+        raise import_over()
+    return row, uploaded.content
+
+
+def _size_bytes(content: Path) -> int:
+    """Of an archive, or of the files in a folder."""
+    files = content.iterdir() if content.is_dir() else (content,)
+    return sum(file.stat().st_size for file in files)
+
+
+async def _fetch_later(
+    request: Request[Any, Any, Any], services: AdminServices, caller: Caller, project_id: str
+) -> AdapterImport:
+    wanted = await read_json(request, AddFromSource, services.max_body_bytes)
+    checked_name(wanted.name)
+    try:
+        services.sources.admit(wanted.source)
+    except WrongSource as error:
+        raise InvalidRequest(
+            f"Invalid value for 'source': {error}.", param="source", code="source_not_allowed"
+        ) from None
+    async with services.database.transaction() as conn:
+        await active_project(conn, caller.organization_id, project_id)
+        await check_room(conn, project_id)
+        await check_not_paused(conn, project_id)
+        row = await adapter_imports.create_import(
+            conn,
+            project_id,
+            name=wanted.name,
+            source=wanted.source,
+            state="fetching",
+            promote=wanted.promote,
+            author=author(caller),
+        )
+        shown = import_wire(row)
+        await audit.record(conn, author(caller), "adapter_import.created", row.id, project_id=project_id, after=shown)
+    return shown
+
+
+async def check_room(conn: Connection, project_id: str) -> None:
+    """Raises Conflict where as many imports are under way as may be."""
+    if await adapter_imports.num_at_work(conn, project_id) >= MAX_AT_WORK:
+        raise Conflict(
+            f"{MAX_AT_WORK} imports of the project are under way: complete or cancel one first.",
+            code="too_many_imports",
+        )
+
+
+async def check_storage(
+    conn: Connection, organization_id: str, project_id: str, announced_bytes: int, param: str
+) -> None:
+    """Raises QuotaExceeded for what is larger than all that may be stored. What is stored by now does not count here:
+    the same content counts once, which only its inspection tells."""
+    most = await most_storage(conn, organization_id, project_id)
+    if most is not None and announced_bytes > most + MAX_WRAPPING_BYTES:
+        raise QuotaExceeded(f"All adapters may have {most} bytes; this one has {announced_bytes}.", param=param)
+
+
+async def put_answer(services: AdminServices, project_id: str, name: str, taken: Taken) -> PutAdapter:
+    """What an upload is answered with. Raises NotFound for an adapter that was removed meanwhile."""
+    async with services.database.acquire() as conn:
+        row = await adapters.find_adapter(conn, project_id, name)
+    if row is None:
+        raise no_such_adapter(name)
+    return PutAdapter(
+        **adapter_fields(row, services.model_name),
+        uploaded_version=taken.version,
+        version_state=taken.state,
+        changed=taken.changed,
+    )
+
+
+async def make_current(
+    conn: Connection, services: AdminServices, caller: Caller, before: adapters.AdapterRow, version: int, event: str
+) -> Adapter:
+    """Of a locked adapter, at the caller's wish. Raises Conflict for a version that is not ready."""
+    found = await find_version(conn, before.id, version)
+    if found is None or found.state != "ready":
+        state = found.state if found else "deleted"
+        raise Conflict(f"Version {version} of '{before.name}' is {state}: only a ready one can be current.")
+    if found.current:
+        await adapters.confirm_current(conn, before.id)
+        return Adapter(**adapter_fields(before, services.model_name))
+    promotion = await adapters.next_promotion(conn, before.id)
+    await wish(conn, before.id, version, promotion)
+    await adapters.promote(conn, before.id, version, promotion)
+    after = await locked_adapter(conn, before.project_id, before.name)
+    await audit.record(
+        conn,
+        author(caller),
+        event,
+        before.id,
+        project_id=before.project_id,
+        before=audited(before),
+        after=audited(after),
+    )
+    return Adapter(**adapter_fields(after, services.model_name))
+
+
+def audited(row: adapters.AdapterRow) -> dict[str, Any]:
+    """For the audit log: which version is current, and not what is set, which may hold a system prompt."""
+    return {
+        "name": row.name,
+        "version": row.version,
+        "previous_version": row.previous_version,
+        "digest": row.digest,
+    }
+
+
+async def locked_adapter(conn: Connection, project_id: str, name: str) -> adapters.AdapterRow:
+    """Nobody else changes it until the transaction ends. Raises NotFound."""
+    row = await adapters.lock_adapter(conn, project_id, name)
+    if row is None:
+        raise no_such_adapter(name)
+    return row
+
+
+def checked_name(name: str) -> None:
+    """Raises InvalidRequest."""
+    try:
+        check_adapter_name(name)
+    except ValueError as error:
+        raise InvalidRequest(f"{error}.", param="name", code="invalid_value") from None
+
+
+def no_such_adapter(name: str) -> NotFound:
+    return NotFound(f"The project has no adapter named '{name}'.", param="name")

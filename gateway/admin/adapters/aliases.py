@@ -1,0 +1,164 @@
+"""A project's aliases over HTTP: its own names of models, which it moves from version to version."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from litestar import Controller, Request, delete, get, post
+from litestar.params import FromPath
+from msgspec import Meta
+
+from adapters.ref import check_adapter_name
+from gateway.admin.access import LIST_QUERY, needs, read_body
+from gateway.admin.common import author, seconds
+from gateway.admin.organization.projects import active_project, existing_project
+from gateway.admin.paging import Page, page_of_all, read_list_query, wrong_value
+from gateway.admin.services import Caller, Services
+from gateway.db.adapters import aliases
+from gateway.db.organization import audit
+from gateway.domain.errors import Conflict, InvalidRequest, NotFound
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+MAX_ALIASES = 1000
+
+Version = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+
+
+class MoveAlias(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    adapter: str
+    version: Version
+
+
+class CreateAlias(MoveAlias, frozen=True, forbid_unknown_fields=True):
+    """name: the model id, as an adapter may be called; not that of the base model."""
+
+    name: str
+
+
+class Alias(msgspec.Struct, frozen=True):
+    """Times in Unix seconds. moved_at: when it last came to point where it points."""
+
+    id: str
+    name: str
+    target_kind: Literal["version"]
+    adapter: str
+    version: int
+    created_at: int
+    moved_at: int
+    object: Literal["organization.project.alias"] = "organization.project.alias"
+
+
+class DeletedAlias(msgspec.Struct, frozen=True):
+    name: str
+    deleted: Literal[True] = True
+    object: Literal["organization.project.alias.deleted"] = "organization.project.alias.deleted"
+
+
+class AliasController(Controller):
+    path = "/projects/{project_id:str}/aliases"
+
+    @get(opt=needs("adapters.read", query=LIST_QUERY))
+    async def list_aliases(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Page[Alias]:
+        query = read_list_query(request.query_params)
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            rows = await aliases.list_aliases(conn, project_id)
+        return page_of_all([_wire(row) for row in rows], query)
+
+    @post(status_code=200, opt=needs("adapters.write", body=CreateAlias))
+    async def create_alias(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Alias:
+        wanted = await read_body(request, CreateAlias)
+        _check_name("name", wanted.name, "alias")
+        _check_name("adapter", wanted.adapter)
+        if wanted.name == services.model_name:
+            raise wrong_value("name", "it is the base model's")
+        async with services.database.transaction() as conn:
+            await active_project(conn, caller.organization_id, project_id)
+            adapter_id = await _target(conn, project_id, wanted)
+            if len(await aliases.list_aliases(conn, project_id)) >= MAX_ALIASES:
+                raise InvalidRequest(f"The project has {MAX_ALIASES} aliases already, the most there can be.")
+            if not await aliases.create_alias(conn, project_id, wanted.name, adapter_id, wanted.version):
+                raise Conflict(f"The project has an alias named '{wanted.name}' already.", param="name")
+            made = await _existing(conn, project_id, wanted.name)
+            await audit.record(conn, author(caller), "alias.created", made.id, project_id=project_id, after=made)
+        return made
+
+    @post("/{name:str}", status_code=200, opt=needs("adapters.write", body=MoveAlias))
+    async def move_alias(
+        self,
+        project_id: FromPath[str],
+        name: FromPath[str],
+        request: Request[Any, Any, Any],
+        services: Services,
+        caller: Caller,
+    ) -> Alias:
+        """Point it at another version. Requests that come within a second may still get the one before it."""
+        wanted = await read_body(request, MoveAlias)
+        _check_name("adapter", wanted.adapter)
+        async with services.database.transaction() as conn:
+            await active_project(conn, caller.organization_id, project_id)
+            before = await _existing(conn, project_id, name)
+            adapter_id = await _target(conn, project_id, wanted)
+            if (before.adapter, before.version) == (wanted.adapter, wanted.version):
+                return before
+            await aliases.move_alias(conn, project_id, name, adapter_id, wanted.version)
+            after = await _existing(conn, project_id, name)
+            await audit.record(
+                conn, author(caller), "alias.moved", after.id, project_id=project_id, before=before, after=after
+            )
+        return after
+
+    @delete("/{name:str}", status_code=200, opt=needs("adapters.write"))
+    async def remove_alias(
+        self, project_id: FromPath[str], name: FromPath[str], services: Services, caller: Caller
+    ) -> DeletedAlias:
+        async with services.database.transaction() as conn:
+            await existing_project(conn, caller.organization_id, project_id, lock=True)
+            before = await _existing(conn, project_id, name)
+            await aliases.remove_alias(conn, project_id, name)
+            await audit.record(conn, author(caller), "alias.deleted", before.id, project_id=project_id, before=before)
+        return DeletedAlias(name)
+
+
+def _check_name(field: str, name: str, what: str = "adapter name") -> None:
+    """An alias is called as an adapter may be. Raises InvalidRequest."""
+    try:
+        check_adapter_name(name, what)
+    except ValueError as error:
+        raise InvalidRequest(f"{error}.", param=field, code="invalid_value") from None
+
+
+async def _existing(conn: Connection, project_id: str, name: str) -> Alias:
+    row = await aliases.find_alias(conn, project_id, name)
+    if row is None:
+        raise NotFound(f"The project has no alias named '{name}'.", param="name")
+    return _wire(row)
+
+
+async def _target(conn: Connection, project_id: str, wanted: MoveAlias) -> str:
+    """The adapter's id. Raises InvalidRequest, the same for another project's adapter as for none."""
+    if not await aliases.has_adapter(conn, project_id, wanted.adapter):
+        raise wrong_value("adapter", "the project has no such adapter")
+    adapter_id = await aliases.find_target(conn, project_id, wanted.adapter, wanted.version)
+    if adapter_id is None:
+        raise wrong_value("version", f"'{wanted.adapter}' has no such version that is ready")
+    return adapter_id
+
+
+def _wire(row: aliases.AliasRow) -> Alias:
+    return Alias(
+        id=row.id,
+        name=row.name,
+        target_kind=row.target_kind,
+        adapter=row.adapter,
+        version=row.version,
+        created_at=seconds(row.created_at),
+        moved_at=seconds(row.moved_at),
+    )

@@ -1,0 +1,158 @@
+"""An adapter's files from a multipart body to a folder, in bounded memory and of bounded size.
+
+The form has the field `name`, perhaps `promote`, and either the files `adapter_config.json` and
+`adapter_model.safetensors`, under these very names, or one file `archive`; file names that a client sends along are
+never used. Knows nothing about what the files contain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import msgspec
+from litestar import Request
+from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header  # type: ignore[import-untyped]
+
+from adapters.store import FILE_NAMES
+from gateway.admin.access import Form
+from gateway.domain.errors import BodyTooLarge, InvalidRequest
+from gateway.http.fields import decode
+
+T = TypeVar("T")
+
+IDLE_S = 30.0
+"""Without a byte: a client that is gone may not have said so, and what came of its upload takes room."""
+
+MAX_FIELD_BYTES = 1024
+FIELDS = ("name", "promote")
+ARCHIVE = "archive"
+FORM = Form(required=("name",), optional=("promote", ARCHIVE, *FILE_NAMES))
+
+
+class Uploaded(msgspec.Struct, frozen=True):
+    """name: unchecked. content: the archive, or the folder with the two files."""
+
+    name: str
+    promote: bool
+    content: Path
+
+
+async def receive_adapter(request: Request[Any, Any, Any], folder: Path, max_bytes: int) -> Uploaded:
+    """Write what comes into folder, which is empty.
+
+    Raises InvalidRequest naming the part that is missing, unknown or there twice, or where nothing comes for
+    `IDLE_S`, and BodyTooLarge beyond max_bytes.
+    """
+    content_type, options = parse_options_header(request.headers.get("content-type", ""))
+    if content_type != "multipart/form-data" or not options.get("boundary"):
+        raise InvalidRequest("The body must be multipart/form-data.", code="invalid_content_type")
+    receiver = _Receiver(folder)
+    try:
+        with PushMultipartParser(options["boundary"], max_segment_count=len(FORM.names) + 1) as parser:
+            async for chunk in limited(request, max_bytes):
+                for event in parser.parse(chunk):
+                    await receiver.take(event)
+    except MultipartError as error:
+        raise InvalidRequest(f"The body is not valid multipart/form-data: {error}.", code="invalid_form") from None
+    finally:
+        receiver.close()
+    return receiver.result()
+
+
+async def read_json(request: Request[Any, Any, Any], kind: type[T], max_bytes: int) -> T:
+    """The body of a route that takes uploads too, whose bodies the framework does not bound. Raises as `read_body`."""
+    body = b"".join([chunk async for chunk in limited(request, max_bytes)])
+    return decode(msgspec.json.Decoder(kind), body or b"{}")
+
+
+async def limited(request: Request[Any, Any, Any], max_bytes: int) -> AsyncIterator[bytes]:
+    """The body as it comes. Raises BodyTooLarge, and InvalidRequest where it stalls."""
+    num_bytes = 0
+    async for chunk in while_they_come(request.stream(), IDLE_S):
+        num_bytes += len(chunk)
+        if num_bytes > max_bytes:
+            raise BodyTooLarge(f"The upload is larger than {max_bytes} bytes.")
+        if chunk:
+            yield chunk
+
+
+async def while_they_come(chunks: AsyncIterator[bytes], idle_s: float) -> AsyncIterator[bytes]:
+    """Raises InvalidRequest where none comes for idle_s."""
+    while True:
+        try:
+            async with asyncio.timeout(idle_s):
+                chunk = await anext(chunks, None)
+        except TimeoutError:
+            raise InvalidRequest(f"No byte came for {idle_s:g} seconds.", code="upload_stalled") from None
+        if chunk is None:
+            return
+        yield chunk
+
+
+class _Receiver:
+    """Takes the parser's events: a segment, its chunks, None at its end."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: IO[bytes] | None = None
+        self._fields: dict[str, bytearray] = {}
+        self._field = ""
+        self._files: set[str] = set()
+
+    async def take(self, event: MultipartSegment | bytes | bytearray | None) -> None:
+        if isinstance(event, MultipartSegment):
+            self._begin(event.name)
+        elif event is None:
+            self.close()
+        elif self._file is not None:
+            # A slow disk must not hold up the event loop.
+            await asyncio.to_thread(self._file.write, event)
+        else:
+            value = self._fields[self._field]
+            value += event
+            if len(value) > MAX_FIELD_BYTES:
+                raise InvalidRequest(f"'{self._field}' is too long.", param=self._field, code="invalid_value")
+
+    def result(self) -> Uploaded:
+        if "name" not in self._fields:
+            raise _missing("name")
+        promote = self._fields.get("promote", b"true").decode(errors="replace")
+        if promote not in ("true", "false"):
+            raise InvalidRequest(
+                "Invalid value for 'promote': expected true or false.", param="promote", code="invalid_value"
+            )
+        if ARCHIVE in self._files and len(self._files) > 1:
+            raise InvalidRequest(f"Send '{ARCHIVE}' or the two files, not both.", param=ARCHIVE, code="invalid_value")
+        if ARCHIVE not in self._files:
+            for part in FILE_NAMES:
+                if part not in self._files:
+                    raise _missing(part)
+        name = self._fields["name"].decode(errors="replace")
+        content = self._folder / ARCHIVE if ARCHIVE in self._files else self._folder
+        return Uploaded(name, promote == "true", content)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _begin(self, part: str) -> None:
+        if part in self._fields or part in self._files:
+            raise InvalidRequest(f"'{part}' is there twice.", param=part, code="invalid_value")
+        if part in FIELDS:
+            self._field = part
+            self._fields[part] = bytearray()
+        elif part in FORM.names:
+            self._files.add(part)
+            self._file = (self._folder / part).open("xb")
+        else:
+            raise InvalidRequest(
+                f"Unrecognized request argument supplied: {part}", param=part, code="unknown_parameter"
+            )
+
+
+def _missing(part: str) -> InvalidRequest:
+    return InvalidRequest(f"Missing required parameter: '{part}'.", param=part, code="missing_required_parameter")

@@ -1,0 +1,118 @@
+"""An operator's adjustments over HTTP: a charge or a refund of a tenant, with its reason and what it corrects."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from litestar import Controller, Request, get, post
+from litestar.params import FromPath
+from msgspec import Meta
+
+from gateway.admin.access import LIST_QUERY, needs, read_body
+from gateway.admin.billing.credits import Reason
+from gateway.admin.common import author, check_name, seconds
+from gateway.admin.organization.projects import active_project, existing_project
+from gateway.admin.paging import Page, page_of_all, read_list_query, wrong_value
+from gateway.admin.services import Caller, Services
+from gateway.db.billing import adjustments
+from gateway.db.organization import audit
+from gateway.domain.billing.money import MAX_NANOS
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+Period = Annotated[str, Meta(pattern=r"^20[0-9]{2}-(0[1-9]|1[0-2])$")]
+
+
+class Adjust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """direction: "charge" adds to what the tenant pays, "refund" takes from it. corrects_period: a closed month that it
+    is about, "2026-10"; of corrects_request_id it is known."""
+
+    direction: Literal["charge", "refund"]
+    amount_nanos: Annotated[int, Meta(ge=1, le=MAX_NANOS)]
+    reason: Reason
+    corrects_period: Period | None = None
+    corrects_request_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+
+
+class AdjustmentOut(msgspec.Struct, frozen=True):
+    """cost_nanos: negative for a refund. period: the month that bills it, the first that was open."""
+
+    id: str
+    cost_nanos: int
+    reason: str
+    created_at: int
+    period: str
+    corrects_period: str | None
+    corrects_request_id: str | None
+    object: Literal["organization.project.adjustment"] = "organization.project.adjustment"
+
+
+class AdjustmentController(Controller):
+    path = "/projects/{project_id:str}/adjustments"
+
+    @get(opt=needs("billing.read", query=LIST_QUERY))
+    async def list_adjustments(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Page[AdjustmentOut]:
+        """Oldest first."""
+        query = read_list_query(request.query_params)
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            rows = await adjustments.list_adjustments(conn, caller.organization_id, project_id)
+        shown = [_wire(row) for row in rows]
+        return page_of_all(shown, query)
+
+    @post(status_code=200, opt=needs("billing.write", body=Adjust))
+    async def adjust(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> AdjustmentOut:
+        wanted = await read_body(request, Adjust)
+        check_name(wanted.reason, "reason")
+        async with services.database.transaction() as conn:
+            await active_project(conn, caller.organization_id, project_id)
+            row = await adjustments.write_adjustment(
+                conn,
+                caller.organization_id,
+                project_id,
+                wanted.amount_nanos if wanted.direction == "charge" else -wanted.amount_nanos,
+                reason=wanted.reason,
+                corrects_period=await _corrected(conn, caller.organization_id, project_id, wanted),
+                corrects_request_id=wanted.corrects_request_id,
+            )
+            after = _wire(row)
+            await audit.record(conn, author(caller), "adjustment.created", row.id, project_id=project_id, after=after)
+        return after
+
+
+async def _corrected(conn: Connection, organization_id: str, project_id: str, wanted: Adjust) -> datetime.date | None:
+    """The closed month that it is about, None for the one that is open. Raises InvalidRequest naming the field."""
+    period = None
+    if wanted.corrects_period is not None:
+        period = datetime.date.fromisoformat(f"{wanted.corrects_period}-01")
+        if not await adjustments.is_closed(conn, organization_id, period):
+            raise wrong_value("corrects_period", "it is not closed")
+    if wanted.corrects_request_id is None:
+        return period
+    billed = None
+    if "\0" not in wanted.corrects_request_id:
+        billed = await adjustments.period_of_request(conn, organization_id, project_id, wanted.corrects_request_id)
+    if billed is None:
+        raise wrong_value("corrects_request_id", "the project's ledger has no such request")
+    if period not in (None, billed):
+        raise wrong_value("corrects_period", f"the request was billed in {billed:%Y-%m}")
+    return billed if await adjustments.is_closed(conn, organization_id, billed) else None
+
+
+def _wire(row: adjustments.Adjustment) -> AdjustmentOut:
+    return AdjustmentOut(
+        row.id,
+        row.cost_nanos,
+        row.reason,
+        seconds(row.created_at),
+        f"{row.period:%Y-%m}",
+        f"{row.corrects_period:%Y-%m}" if row.corrects_period else None,
+        row.corrects_request_id,
+    )

@@ -1,0 +1,152 @@
+"""A project's credits over HTTP, and whether it pays in advance: then its balance is a limit like any other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from litestar import Controller, Request, get, post
+from litestar.params import FromPath
+from msgspec import Meta
+
+from gateway.admin.access import LIST_QUERY, needs, read_body
+from gateway.admin.common import UnixTime, author, check_name, expiry, seconds, seconds_or_none
+from gateway.admin.organization.projects import active_project, existing_project
+from gateway.admin.paging import Page, page_of_all, read_list_query
+from gateway.admin.services import Caller, Services
+from gateway.db.billing import credits
+from gateway.db.billing.prices import currency_of
+from gateway.db.organization import audit
+from gateway.domain.billing.credits import Grant
+from gateway.domain.billing.money import MAX_NANOS
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+Mode = Literal["prepaid", "postpaid"]
+Reason = Annotated[str, Meta(min_length=1, max_length=500)]
+"""Goes through `check_name` as well."""
+
+
+class GrantCredit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """expires_at: Unix seconds; null never expires."""
+
+    amount_nanos: Annotated[int, Meta(ge=1, le=MAX_NANOS)]
+    reason: Reason
+    expires_at: UnixTime | None = None
+
+
+class SetBilling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    mode: Mode
+
+
+class Credit(msgspec.Struct, frozen=True):
+    """drawn_nanos: by closed periods; lapsed_nanos: what was left when it expired. Times in Unix seconds."""
+
+    id: str
+    amount_nanos: int
+    drawn_nanos: int
+    lapsed_nanos: int | None
+    reason: str
+    created_at: int
+    expires_at: int | None
+    object: Literal["organization.project.credit"] = "organization.project.credit"
+
+
+class Billing(msgspec.Struct, frozen=True):
+    """balance_nanos: credits, less what closed periods drew, what lapsed, and the cost of open periods so far. A
+    prepaid project is refused when it is used up; limit_id: of the limit that does so."""
+
+    project_id: str
+    mode: Mode
+    currency: str
+    balance_nanos: int
+    limit_id: str | None
+    object: Literal["organization.project.billing"] = "organization.project.billing"
+
+
+class CreditController(Controller):
+    path = "/projects/{project_id:str}"
+
+    @get("/credits", opt=needs("billing.read", query=LIST_QUERY))
+    async def list_credits(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Page[Credit]:
+        """Oldest first, as they are drawn."""
+        query = read_list_query(request.query_params)
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            shown = [_wire(grant) for grant in await credits.list_grants(conn, caller.organization_id, project_id)]
+        return page_of_all(shown, query)
+
+    @post("/credits", status_code=200, opt=needs("billing.write", body=GrantCredit))
+    async def grant_credit(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Credit:
+        wanted = await read_body(request, GrantCredit)
+        check_name(wanted.reason, "reason")
+        expires_at = expiry(wanted.expires_at)
+        async with services.database.transaction() as conn:
+            await active_project(conn, caller.organization_id, project_id)
+            grant = await credits.grant_credit(
+                conn,
+                caller.organization_id,
+                project_id,
+                wanted.amount_nanos,
+                reason=wanted.reason,
+                expires_at=expires_at,
+            )
+            after = _wire(grant)
+            await audit.record(conn, author(caller), "credit.granted", grant.id, project_id=project_id, after=after)
+        return after
+
+    @get("/billing", opt=needs("billing.read"))
+    async def get_billing(self, project_id: FromPath[str], services: Services, caller: Caller) -> Billing:
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            return await _billing(conn, caller.organization_id, project_id)
+
+    @post("/billing", status_code=200, opt=needs("billing.write", body=SetBilling))
+    async def set_billing(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Billing:
+        wanted = await read_body(request, SetBilling)
+        async with services.database.transaction() as conn:
+            await active_project(conn, caller.organization_id, project_id)
+            before = await _billing(conn, caller.organization_id, project_id)
+            changed = await credits.set_prepaid(conn, caller.organization_id, project_id, wanted.mode == "prepaid")
+            after = await _billing(conn, caller.organization_id, project_id)
+            if changed:
+                await audit.record(
+                    conn,
+                    author(caller),
+                    "billing.updated",
+                    project_id,
+                    project_id=project_id,
+                    before=before,
+                    after=after,
+                )
+        return after
+
+
+async def _billing(conn: Connection, organization_id: str, project_id: str) -> Billing:
+    limit_id = await credits.find_balance_limit(conn, organization_id, project_id)
+    return Billing(
+        project_id,
+        "postpaid" if limit_id is None else "prepaid",
+        await currency_of(conn, organization_id),
+        await credits.current_balance(conn, organization_id, project_id),
+        limit_id,
+    )
+
+
+def _wire(grant: Grant) -> Credit:
+    return Credit(
+        grant.id,
+        grant.amount,
+        grant.drawn,
+        grant.lapsed,
+        grant.reason,
+        seconds(grant.created_at),
+        seconds_or_none(grant.expires_at),
+    )

@@ -1,0 +1,44 @@
+"""Bounds how many exports one gateway makes at once: each takes a connection and a share of its processor.
+
+One at a time for each project or organization, so that a reader who is slow holds up nobody but itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from gateway.domain.errors import Overloaded
+
+MAX_RUNNING = 4
+DEADLINE_S = 600.0
+"""Of one download, however slowly it is read: its snapshot keeps the database from tidying up."""
+
+
+class Downloads:
+    """clock: monotonic seconds."""
+
+    def __init__(self, max_running: int = MAX_RUNNING, clock: Callable[[], float] = time.monotonic) -> None:
+        self._max_running = max_running
+        self._clock = clock
+        self._ends_at: dict[str, float] = {}  # by owner
+
+    @contextmanager
+    def one(self, owner: str) -> Iterator[None]:
+        """A place until the end of the block, or until DEADLINE_S: the database's connection is closed by then, whether
+        the client reads or not. owner: id of a project or an organization. Raises Overloaded."""
+        now = self._clock()
+        self._ends_at = {each: ends_at for each, ends_at in self._ends_at.items() if ends_at > now}
+        if owner in self._ends_at:
+            raise Overloaded(
+                "This gateway already makes an export for you; try again when it is done.", retry_after_s=10
+            )
+        if len(self._ends_at) >= self._max_running:
+            raise Overloaded("This gateway makes as many exports as it may; try again soon.", retry_after_s=10)
+        ends_at = self._ends_at[owner] = now + DEADLINE_S
+        try:
+            yield
+        finally:
+            if self._ends_at.get(owner) == ends_at:
+                del self._ends_at[owner]

@@ -1,0 +1,169 @@
+"""Billing periods over HTTP: months are closed in their order, then invoiced, and never change after that."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from litestar import Controller, Request, get, post
+from litestar.params import FromPath
+from litestar.response import Response
+
+from gateway.admin.access import LIST_QUERY, Nothing, needs, read_body
+from gateway.admin.common import author, seconds_or_none
+from gateway.admin.paging import Page, page_of_all, read_list_query
+from gateway.admin.services import Caller, Services
+from gateway.db.billing import invoices, periods
+from gateway.db.billing.deliveries import projects_without_customer
+from gateway.db.billing.prices import currency_of
+from gateway.db.ledger.rollups import catch_up
+from gateway.db.organization import audit
+from gateway.db.organization.organizations import lock_organization
+from gateway.domain.billing.closing import next_month
+from gateway.domain.billing.invoice import Invoice, Party
+from gateway.domain.errors import Conflict, NotFound
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+
+class Period(msgspec.Struct, frozen=True):
+    """id: the month, "2026-10". cost_nanos: what it bills, corrections and adjustments included. Times in Unix
+    seconds."""
+
+    id: str
+    state: periods.State
+    start_time: int
+    end_time: int
+    closed_at: int | None
+    invoiced_at: int | None
+    num_requests: int
+    cost_nanos: int
+    currency: str
+    object: Literal["organization.billing_period"] = "organization.billing_period"
+
+
+class ClosedPeriod(Period, frozen=True, kw_only=True):
+    """projects_without_customer: whose usage in the month Stripe's meter events bill to nobody, for good; none where no
+    project has a customer."""
+
+    projects_without_customer: list[Party]
+
+
+class IssuedInvoices(msgspec.Struct, frozen=True):
+    data: list[Invoice]
+    object: Literal["list"] = "list"
+
+
+class PeriodController(Controller):
+    path = "/periods"
+
+    @get(opt=needs("billing.read", query=LIST_QUERY))
+    async def list_periods(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[Period]:
+        """Newest first."""
+        query = read_list_query(request.query_params)
+        async with services.database.acquire() as conn:
+            rows = await periods.list_periods(conn, caller.organization_id)
+            currency = await currency_of(conn, caller.organization_id)
+        shown = [Period(*_wire(row, currency)) for row in rows]
+        return page_of_all(shown, query)
+
+    @post("/{period:str}/close", status_code=200, opt=needs("billing.write", body=Nothing))
+    async def close_period(
+        self, period: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> ClosedPeriod:
+        """Draw its credits and let none of its rows change any more; a closed one is left as it is."""
+        await read_body(request, Nothing)
+        start = month_of(period)
+        await catch_up(services.database)
+        async with services.database.transaction() as conn:
+            await lock_organization(conn, caller.organization_id)
+            known = await periods.get_period(conn, caller.organization_id, start)
+            if known is not None and known.closed_at is not None:
+                return await _closed(conn, caller.organization_id, known)
+            try:
+                row = await periods.close_period(conn, caller.organization_id, start)
+            except periods.CannotClose as error:
+                raise Conflict(
+                    f"{period} cannot be closed: {error}.", param="period", code="period_not_closable"
+                ) from None
+            closed = await _closed(conn, caller.organization_id, row)
+            await audit.record(conn, author(caller), "period.closed", period, after=closed)
+            return closed
+
+    @post("/{period:str}/invoices", status_code=200, opt=needs("billing.write", body=Nothing))
+    async def issue_invoices(
+        self, period: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Response[IssuedInvoices]:
+        """Give every project's invoice its number; those that were issued before are answered as they are."""
+        await read_body(request, Nothing)
+        start = month_of(period)
+        async with services.database.transaction() as conn:
+            await lock_organization(conn, caller.organization_id)
+            known = await periods.get_period(conn, caller.organization_id, start)
+            if known is None or known.closed_at is None:
+                raise Conflict(f"{period} is open: close it first.", param="period", code="period_open")
+            if known.invoiced_at is None:
+                issued = await invoices.issue_invoices(conn, caller.organization_id, start)
+                numbers = {"invoices": [invoice.number for invoice in issued]}
+                await audit.record(conn, author(caller), "period.invoiced", period, after=numbers)
+            return _listed(await invoices.list_documents(conn, caller.organization_id, start))
+
+    @get("/{period:str}/invoices", opt=needs("billing.read"))
+    async def list_invoices(
+        self, period: FromPath[str], services: Services, caller: Caller
+    ) -> Response[IssuedInvoices]:
+        """Of every project, as issued; before that, drafts."""
+        start = month_of(period)
+        async with services.database.acquire() as conn:
+            await existing_period(conn, caller.organization_id, start)
+            return _listed(await invoices.list_documents(conn, caller.organization_id, start))
+
+
+def month_of(period: str) -> datetime.date:
+    """The first day of a month such as "2026-10". Raises NotFound."""
+    if re.fullmatch(r"20[0-9]{2}-(0[1-9]|1[0-2])", period, re.ASCII) is None:
+        raise NotFound(f"'{period}' is no billing period; they are months such as 2026-10.", param="period")
+    return datetime.date.fromisoformat(f"{period}-01")
+
+
+async def existing_period(conn: Connection, organization_id: str, start: datetime.date) -> None:
+    """Raises NotFound for a month before the first one or after the present one."""
+    first, last = await periods.first_and_last(conn, organization_id)
+    if not first <= start <= last:
+        raise NotFound(
+            f"There is no billing period {start:%Y-%m}: they are {first:%Y-%m} to {last:%Y-%m}.", param="period"
+        )
+
+
+async def _closed(conn: Connection, organization_id: str, row: periods.PeriodRow) -> ClosedPeriod:
+    without = await projects_without_customer(conn, organization_id, row.start)
+    shown = _wire(row, await currency_of(conn, organization_id))
+    return ClosedPeriod(*shown, projects_without_customer=[Party(*each) for each in without])
+
+
+def _listed(documents: list[bytes]) -> Response[Any]:
+    """`IssuedInvoices` of documents as they are."""
+    content = {"data": [msgspec.Raw(document) for document in documents], "object": "list"}
+    return Response(msgspec.json.encode(content), media_type="application/json")
+
+
+def _wire(row: periods.PeriodRow, currency: str) -> tuple[Any, ...]:
+    """The fields of a Period."""
+    return (
+        f"{row.start:%Y-%m}",
+        row.state,
+        _start_of(row.start),
+        _start_of(next_month(row.start)),
+        seconds_or_none(row.closed_at),
+        seconds_or_none(row.invoiced_at),
+        row.num_requests,
+        row.cost_nanos,
+        currency,
+    )
+
+
+def _start_of(day: datetime.date) -> int:
+    return int(datetime.datetime.combine(day, datetime.time(), datetime.UTC).timestamp())

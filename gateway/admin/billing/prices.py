@@ -1,0 +1,213 @@
+"""The price book over HTTP: versions, each complete; a new one takes effect from its time on and is never changed."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from litestar import Controller, Request, delete, get, post
+from litestar.params import FromPath
+from msgspec import Meta
+
+from gateway.admin.access import LIST_QUERY, needs, read_body
+from gateway.admin.common import UnixTime, author, seconds
+from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
+from gateway.admin.services import Caller, Services
+from gateway.db.billing import prices
+from gateway.db.organization import audit, projects
+from gateway.db.organization.organizations import lock_organization
+from gateway.domain.billing.book import ANY, TIERS, Entry
+from gateway.domain.billing.pricing import WHOLE_BASIS_POINTS
+from gateway.domain.errors import Conflict, NotFound
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+MAX_ENTRIES = 1000
+MAX_DISCOUNTS = 1000
+
+Nanos = Annotated[int, Meta(ge=0, le=10**15)]
+Label = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^(\*|[A-Za-z0-9._-]+)$")]
+
+
+class PriceIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Nanos of the currency per million tokens. cached_input: no dearer than other input; as dear, if it is left out.
+
+    model: a model's id, or its base's. adapter_class: "none" is the base itself, "default" what an adapter is unless it
+    was given another one. "*" is any. Of the entries that match, that one counts that names the most, its model first.
+    """
+
+    input_nanos_per_million: Nanos
+    output_nanos_per_million: Nanos
+    cached_input_nanos_per_million: Nanos | None = None
+    model: Annotated[str, Meta(min_length=1, max_length=512)] = ANY
+    adapter_class: Label = ANY
+    service_tier: Label = ANY
+
+
+class Discount(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A hundredth of a percent is a basis point."""
+
+    project_id: Annotated[str, Meta(min_length=1, max_length=64)]
+    basis_points: Annotated[int, Meta(ge=1, le=WHOLE_BASIS_POINTS)]
+
+
+class SetPrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """effective_at: Unix seconds; as soon as it can be, if it is left out. currency: cannot change any more."""
+
+    currency: Annotated[str, Meta(pattern="^[a-z]{3}$")]
+    entries: Annotated[tuple[PriceIn, ...], Meta(max_length=MAX_ENTRIES)]
+    discounts: Annotated[tuple[Discount, ...], Meta(max_length=MAX_DISCOUNTS)] = ()
+    effective_at: UnixTime | None = None
+
+
+class PriceOut(msgspec.Struct, frozen=True):
+    model: str
+    adapter_class: str
+    service_tier: str
+    input_nanos_per_million: int
+    cached_input_nanos_per_million: int
+    output_nanos_per_million: int
+
+
+class PriceVersion(msgspec.Struct, frozen=True):
+    """effective_at: Unix seconds. Without a fraction, unless there was no usage yet when it was set."""
+
+    id: str
+    version: int
+    currency: str
+    effective_at: int
+    created_at: int
+    entries: list[PriceOut]
+    discounts: list[Discount]
+    object: Literal["organization.price_version"] = "organization.price_version"
+
+
+class WithdrawnPrices(msgspec.Struct, frozen=True):
+    id: str
+    deleted: Literal[True] = True
+    object: Literal["organization.price_version.deleted"] = "organization.price_version.deleted"
+
+
+class PriceController(Controller):
+    path = "/prices"
+
+    @get(opt=needs("billing.read", query=LIST_QUERY))
+    async def list_prices(
+        self, request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Page[PriceVersion]:
+        """Newest first."""
+        query = read_list_query(request.query_params)
+        async with services.database.acquire() as conn:
+            if query.after and not await prices.version_exists(conn, caller.organization_id, query.after):
+                raise unknown_cursor(query.after)
+            rows = await prices.list_versions(conn, caller.organization_id, after=query.after, limit=query.limit + 1)
+        return page([_wire(row) for row in rows], query.limit)
+
+    @post(status_code=200, opt=needs("billing.write", body=SetPrices))
+    async def set_prices(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> PriceVersion:
+        wanted = await read_body(request, SetPrices)
+        entries = _entries(wanted)
+        async with services.database.transaction() as conn:
+            await lock_organization(conn, caller.organization_id)
+            discounts = await _discounts(conn, caller.organization_id, wanted)
+            before = await prices.list_versions(conn, caller.organization_id, limit=1)
+            try:
+                stored = await prices.add_version(
+                    conn,
+                    caller.organization_id,
+                    currency=wanted.currency,
+                    entries=entries,
+                    discounts=discounts,
+                    effective_at=_instant(wanted.effective_at),
+                )
+            except prices.Refused as error:
+                raise wrong_value(error.field, str(error)) from None
+            after = _wire(stored)
+            await audit.record(
+                conn,
+                author(caller),
+                "prices.set",
+                stored.id,
+                before=_wire(before[0]) if before else None,
+                after=after,
+            )
+        return after
+
+    @delete("/{version_id:str}", status_code=200, opt=needs("billing.write"))
+    async def withdraw_prices(self, version_id: FromPath[str], services: Services, caller: Caller) -> WithdrawnPrices:
+        """Take back a version that is not in force yet, until shortly before it is."""
+        async with services.database.transaction() as conn:
+            await lock_organization(conn, caller.organization_id)
+            try:
+                gone = await prices.withdraw_version(conn, caller.organization_id, version_id)
+            except prices.InForce:
+                raise Conflict(
+                    "The version is in force, was, or will be within "
+                    f"{prices.LEAD.seconds} seconds: set the next one instead.",
+                    param="version_id",
+                    code="prices_in_force",
+                ) from None
+            if gone is None:
+                raise NotFound(f"There are no prices with the id '{version_id}'.", param="version_id")
+            await audit.record(conn, author(caller), "prices.withdrawn", version_id, before=_wire(gone))
+        return WithdrawnPrices(version_id)
+
+
+def _entries(wanted: SetPrices) -> list[Entry]:
+    """Raises InvalidRequest naming the entry's field."""
+    entries: dict[tuple[str, str, str], Entry] = {}
+    for place, each in enumerate(wanted.entries):
+        cached = each.cached_input_nanos_per_million
+        if cached is None:
+            cached = each.input_nanos_per_million
+        if cached > each.input_nanos_per_million:
+            param = f"entries[{place}].cached_input_nanos_per_million"
+            raise wrong_value(param, "cached input must not be dearer than other input")
+        if each.service_tier not in (*TIERS, ANY):
+            raise wrong_value(f"entries[{place}].service_tier", f"expected {', '.join(TIERS)} or {ANY}")
+        if "\0" in each.model:
+            raise wrong_value(f"entries[{place}].model", "it must not hold a NUL")
+        entry = Entry(
+            each.model,
+            each.adapter_class,
+            each.service_tier,
+            each.input_nanos_per_million,
+            cached,
+            each.output_nanos_per_million,
+        )
+        if entry.identity in entries:
+            raise wrong_value(f"entries[{place}]", "an entry before it is about the same")
+        entries[entry.identity] = entry
+    return list(entries.values())
+
+
+async def _discounts(conn: Connection, organization_id: str, wanted: SetPrices) -> dict[str, int]:
+    """Raises InvalidRequest for a project twice, and alike for another organization's and for none."""
+    discounts: dict[str, int] = {}
+    for place, each in enumerate(wanted.discounts):
+        param = f"discounts[{place}].project_id"
+        if each.project_id in discounts:
+            raise wrong_value(param, "the project has a discount already")
+        if "\0" in each.project_id or await projects.get_project(conn, organization_id, each.project_id) is None:
+            raise wrong_value(param, f"no project has the id '{each.project_id}'")
+        discounts[each.project_id] = each.basis_points
+    return discounts
+
+
+def _instant(unix_s: int | None) -> datetime.datetime | None:
+    return None if unix_s is None else datetime.datetime.fromtimestamp(unix_s, datetime.UTC)
+
+
+def _wire(stored: prices.StoredVersion) -> PriceVersion:
+    version = stored.version
+    return PriceVersion(
+        stored.id,
+        version.version,
+        version.currency,
+        version.effective_ns // 10**9,
+        seconds(stored.created_at),
+        [PriceOut(*msgspec.structs.astuple(entry)) for entry in version.entries],
+        [Discount(project_id, basis_points) for project_id, basis_points in version.discounts.items()],
+    )

@@ -1,0 +1,78 @@
+"""Whether the ledger has all that engines counted, and what was lost with gateways that are gone, until an operator
+writes it off."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from litestar import Controller, Request, get, post
+from litestar.params import FromPath
+
+from gateway.admin.access import needs, read_body
+from gateway.admin.billing.credits import Reason
+from gateway.admin.common import author, check_name
+from gateway.admin.services import Caller, Services
+from gateway.db.ledger.journals import LostJournal, write_off_journal
+from gateway.db.organization import audit
+from gateway.domain.errors import NotFound
+from gateway.metering.reconcile import EngineBalance
+
+
+class LostJournalOut(msgspec.Struct, frozen=True):
+    """open_requests: without a row in the ledger. heard_at: Unix time, seconds."""
+
+    id: str
+    open_requests: int
+    heard_at: int
+
+
+class ReconciliationOut(msgspec.Struct, frozen=True):
+    """engines: those that this gateway is connected to."""
+
+    engines: list[EngineBalance]
+    lost_journals: list[LostJournalOut]
+    object: Literal["organization.reconciliation"] = "organization.reconciliation"
+
+
+class WriteOff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    reason: Reason
+
+
+class WrittenOff(msgspec.Struct, frozen=True):
+    """open_requests: that stay unbilled, unless the journal turns up after all."""
+
+    id: str
+    open_requests: int
+    heard_at: int
+    reason: str
+    object: Literal["organization.reconciliation.written_off"] = "organization.reconciliation.written_off"
+
+
+class ReconciliationController(Controller):
+    path = "/reconciliation"
+
+    @get(opt=needs("organization.read"))
+    async def reconciliation(self, services: Services) -> ReconciliationOut:
+        found = await services.reconcile()
+        return ReconciliationOut(found.engines, [_wire(each) for each in found.lost_journals])
+
+    @post("/lost_journals/{journal_id:str}/write_off", status_code=200, opt=needs("billing.write", body=WriteOff))
+    async def write_off(
+        self, journal_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> WrittenOff:
+        """Its requests count as unbilled no longer, nor does it hold up the closing of a period."""
+        wanted = await read_body(request, WriteOff)
+        check_name(wanted.reason, "reason")
+        async with services.database.transaction() as conn:
+            lost = await write_off_journal(conn, journal_id)
+            if lost is None:
+                raise NotFound(f"No journal with the id '{journal_id}' is lost.", param="journal_id")
+            shown = _wire(lost)
+            after = WrittenOff(shown.id, shown.open_requests, shown.heard_at, wanted.reason)
+            await audit.record(conn, author(caller), "journal.written_off", lost.id, before=shown, after=after)
+        return after
+
+
+def _wire(lost: LostJournal) -> LostJournalOut:
+    return LostJournalOut(lost.id, lost.open_requests, int(lost.heard_at.timestamp()))

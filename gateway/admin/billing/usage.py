@@ -1,0 +1,112 @@
+"""Usage over HTTP, in OpenAI's shapes: tokens and requests in buckets of time.
+
+It comes from roll-ups and follows the ledger by a second or two. Tenants see their own.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any, Literal
+
+import msgspec
+from litestar import Controller, Request, get
+
+from gateway.admin.access import needs
+from gateway.admin.billing.buckets import (
+    COMMON,
+    PERMISSION,
+    WIDTHS,
+    BucketPage,
+    bucket_page,
+    bucket_shape,
+    list_params,
+    read_buckets,
+    sum_query,
+)
+from gateway.admin.services import Caller, Services
+from gateway.db.ledger.usage_sums import UsageSum, usage_sums
+
+EMBEDDING_GROUPS = ("project_id", "user_id", "api_key_id", "model")
+COMPLETION_GROUPS = (*EMBEDDING_GROUPS, "batch", "service_tier")
+LISTS = list_params("project_ids", "user_ids", "api_key_ids", "models", "group_by")
+
+
+class CompletionsResult(msgspec.Struct, frozen=True, gc=False):
+    """Fields after num_model_requests are None unless group_by names them."""
+
+    input_tokens: int
+    input_cached_tokens: int
+    input_uncached_tokens: int
+    output_tokens: int
+    num_model_requests: int
+    project_id: str | None
+    user_id: str | None
+    api_key_id: str | None
+    model: str | None
+    batch: bool | None
+    service_tier: str | None
+    object: Literal["organization.usage.completions.result"] = "organization.usage.completions.result"
+
+
+class EmbeddingsResult(msgspec.Struct, frozen=True, gc=False):
+    input_tokens: int
+    num_model_requests: int
+    project_id: str | None
+    user_id: str | None
+    api_key_id: str | None
+    model: str | None
+    object: Literal["organization.usage.embeddings.result"] = "organization.usage.embeddings.result"
+
+
+class UsageController(Controller):
+    path = "/usage"
+
+    @get(
+        "/completions",
+        opt=needs(PERMISSION, query=(*COMMON, *LISTS, "batch"), in_any_project=True)
+        | bucket_shape(WIDTHS, COMPLETION_GROUPS),
+    )
+    async def completions_usage(
+        self, request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> BucketPage[CompletionsResult]:
+        """Of everything that makes text."""
+        buckets = read_buckets(request.query_params, WIDTHS, datetime.datetime.now(datetime.UTC))
+        query = sum_query(request.query_params, buckets, caller, COMPLETION_GROUPS)
+        async with services.database.acquire() as conn:
+            sums = await usage_sums(conn, query, embeddings=False)
+        return bucket_page(buckets, sums, _completions)
+
+    @get(
+        "/embeddings",
+        opt=needs(PERMISSION, query=(*COMMON, *LISTS), in_any_project=True) | bucket_shape(WIDTHS, EMBEDDING_GROUPS),
+    )
+    async def embeddings_usage(
+        self, request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> BucketPage[EmbeddingsResult]:
+        buckets = read_buckets(request.query_params, WIDTHS, datetime.datetime.now(datetime.UTC))
+        query = sum_query(request.query_params, buckets, caller, EMBEDDING_GROUPS)
+        async with services.database.acquire() as conn:
+            sums = await usage_sums(conn, query, embeddings=True)
+        return bucket_page(buckets, sums, _embeddings)
+
+
+def _completions(each: UsageSum) -> CompletionsResult:
+    return CompletionsResult(
+        each.prompt_tokens,
+        each.cached_tokens,
+        each.prompt_tokens - each.cached_tokens,
+        each.completion_tokens,
+        each.num_requests,
+        each.project_id,
+        each.user_id,
+        each.api_key_id,
+        each.model,
+        each.batch,
+        each.service_tier,
+    )
+
+
+def _embeddings(each: UsageSum) -> EmbeddingsResult:
+    return EmbeddingsResult(
+        each.prompt_tokens, each.num_requests, each.project_id, each.user_id, each.api_key_id, each.model
+    )

@@ -1,0 +1,127 @@
+"""Webhooks over HTTP: where an organization hears that a limit is about to be reached."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated, Any, Literal
+
+import httpx
+import msgspec
+from litestar import Controller, Request, delete, get, post
+from litestar.params import FromPath
+from msgspec import Meta
+
+from gateway.admin.access import LIST_QUERY, needs, read_body
+from gateway.admin.common import author, check_address, seconds, seconds_or_none
+from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
+from gateway.admin.services import Caller, Services
+from gateway.db.limits import webhooks
+from gateway.db.organization import audit
+from gateway.db.organization.organizations import lock_organization
+from gateway.domain.errors import InvalidRequest, NotFound
+from gateway.support.outbound import names_private_address
+from gateway.webhooks.sender import shown_secret
+
+SECRET_BYTES = 32
+MAX_WEBHOOKS = 20
+
+
+class CreateWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    url: Annotated[str, Meta(min_length=1, max_length=2048)]
+
+
+class Webhook(msgspec.Struct, frozen=True):
+    """Times in Unix seconds. last_error: of the attempt at last_failed_at; a delivery may have followed it."""
+
+    id: str
+    url: str
+    created_at: int
+    last_delivered_at: int | None = None
+    last_failed_at: int | None = None
+    last_error: str | None = None
+    object: Literal["organization.webhook"] = "organization.webhook"
+
+
+class CreatedWebhook(Webhook, frozen=True, kw_only=True):
+    """secret: what messages are signed with, shown this once."""
+
+    secret: str
+
+
+class DeletedWebhook(msgspec.Struct, frozen=True):
+    id: str
+    deleted: Literal[True] = True
+    object: Literal["organization.webhook.deleted"] = "organization.webhook.deleted"
+
+
+class WebhookController(Controller):
+    path = "/webhooks"
+
+    @get(opt=needs("limits.read", query=LIST_QUERY))
+    async def list_webhooks(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[Webhook]:
+        query = read_list_query(request.query_params)
+        async with services.database.acquire() as conn:
+            known = {row.id for row in await webhooks.list_webhooks(conn, caller.organization_id)}
+            if query.after and query.after not in known:
+                raise unknown_cursor(query.after)
+            rows = await webhooks.list_webhooks(conn, caller.organization_id, after=query.after, limit=query.limit + 1)
+        return page([Webhook(**_fields(row)) for row in rows], query.limit)
+
+    @post(status_code=200, opt=needs("limits.write", body=CreateWebhook))
+    async def create_webhook(
+        self, request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> CreatedWebhook:
+        wanted = await read_body(request, CreateWebhook)
+        check_address(wanted.url, "url")
+        _check_url(wanted.url, allow_private=services.private_webhooks)
+        secret = secrets.token_bytes(SECRET_BYTES)
+        async with services.database.transaction() as conn:
+            await lock_organization(conn, caller.organization_id)
+            if len(await webhooks.list_webhooks(conn, caller.organization_id)) >= MAX_WEBHOOKS:
+                raise InvalidRequest(f"There are {MAX_WEBHOOKS} webhooks already, the most there can be.")
+            row = await webhooks.create_webhook(conn, caller.organization_id, wanted.url, secret)
+            await audit.record(conn, author(caller), "webhook.created", row.id, after=Webhook(**_fields(row)))
+        return CreatedWebhook(**_fields(row), secret=shown_secret(secret))
+
+    @delete("/{webhook_id:str}", status_code=200, opt=needs("limits.write"))
+    async def remove_webhook(self, webhook_id: FromPath[str], services: Services, caller: Caller) -> DeletedWebhook:
+        async with services.database.transaction() as conn:
+            row = await webhooks.remove_webhook(conn, caller.organization_id, webhook_id)
+            if row is None:
+                raise NotFound(f"There is no webhook with the id '{webhook_id}'.", param="webhook_id")
+            await audit.record(conn, author(caller), "webhook.deleted", row.id, before=Webhook(**_fields(row)))
+        return DeletedWebhook(webhook_id)
+
+
+def _check_url(text: str, *, allow_private: bool) -> None:
+    """The form, and an address written in it: what a name stands for is looked at each time a message is sent."""
+    try:
+        url = httpx.URL(text)
+        is_good = url.scheme in ("http", "https") and bool(url.host) and not url.userinfo
+        is_good = is_good and (url.port is None or 0 < url.port < 2**16)
+        is_private = is_good and names_private_address(url)
+    except (httpx.InvalidURL, ValueError):  # the latter for a host that is no internationalized name
+        is_good = is_private = False
+    if not is_good:
+        raise InvalidRequest(
+            "Invalid value for 'url': expected one of http or https, without a user name.",
+            param="url",
+            code="invalid_value",
+        )
+    if is_private and not allow_private:
+        raise InvalidRequest(
+            "Invalid value for 'url': webhooks at private addresses need LORIKEET_PRIVATE_WEBHOOKS.",
+            param="url",
+            code="invalid_value",
+        )
+
+
+def _fields(row: webhooks.WebhookRow) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "url": row.url,
+        "created_at": seconds(row.created_at),
+        "last_delivered_at": seconds_or_none(row.last_delivered_at),
+        "last_failed_at": seconds_or_none(row.last_failed_at),
+        "last_error": row.last_error,
+    }

@@ -1,0 +1,124 @@
+"""The audit log over HTTP, in OpenAI's shape, newest first; and whether its chain of hashes holds."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from litestar import Controller, Request, get
+from litestar.datastructures import MultiDict
+
+from gateway.admin.access import LIST_QUERY, needs
+from gateway.admin.common import seconds
+from gateway.admin.paging import Page, read_list_query, unknown_cursor, wrong_value
+from gateway.admin.services import Caller, Services
+from gateway.db.organization import audit
+
+LISTS = {
+    "project_ids[]": "project_ids",
+    "event_types[]": "events",
+    "actor_ids[]": "actor_ids",
+    "actor_emails[]": "actor_emails",
+    "resource_ids[]": "object_ids",
+}
+"""Query parameters, as OpenAI names them, and the fields of `AuditFilter` that they fill."""
+
+TIMES = ("effective_at[gte]", "effective_at[lt]")
+MAX_VALUES = 100
+
+
+class BrokenLink(msgspec.Struct, frozen=True):
+    """The first place where the chain does not hold. id: null where the row is missing."""
+
+    sequence: int
+    id: str | None
+    reason: str
+
+
+class Verification(msgspec.Struct, frozen=True):
+    """head_hash: of the last good row, in hexadecimal, to be noted elsewhere."""
+
+    intact: bool
+    num_rows: int
+    head_hash: str
+    first_broken: BrokenLink | None
+    object: Literal["organization.audit_log.verification"] = "organization.audit_log.verification"
+
+
+class AuditLogController(Controller):
+    path = "/audit_logs"
+
+    @get(opt=needs("audit.read", query=(*LIST_QUERY, *LISTS, *TIMES)))
+    async def list_audit_logs(
+        self, request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Page[dict[str, Any]]:
+        params = request.query_params
+        query, wanted = read_list_query(params), _filter(params)
+        async with services.database.acquire() as conn:
+            if query.after and not await audit.audit_row_exists(conn, caller.organization_id, query.after):
+                raise unknown_cursor(query.after)
+            rows = await audit.list_audit(
+                conn, caller.organization_id, wanted, after=query.after, limit=query.limit + 1
+            )
+        shown = rows[: query.limit]
+        return Page(
+            data=[_wire(row) for row in shown],
+            first_id=shown[0].id if shown else None,
+            last_id=shown[-1].id if shown else None,
+            has_more=len(rows) > query.limit,
+        )
+
+    @get("/verify", opt=needs("audit.read"))
+    async def verify_audit_logs(self, services: Services, caller: Caller) -> Verification:
+        async with services.database.acquire() as conn:
+            verdict = await audit.verify(conn, caller.organization_id)
+        broken = verdict.broken
+        return Verification(
+            intact=broken is None,
+            num_rows=verdict.head.sequence,
+            head_hash=verdict.head.hash.hex(),
+            first_broken=BrokenLink(broken.sequence, broken.id, broken.reason) if broken else None,
+        )
+
+
+def _filter(params: MultiDict[Any]) -> audit.AuditFilter:
+    lists = {field: params.getall(param, []) for param, field in LISTS.items()}
+    for param, field in LISTS.items():
+        if len(lists[field]) > MAX_VALUES:
+            raise wrong_value(param, f"expected at most {MAX_VALUES} values")
+    since, until = (_time(params, name) for name in TIMES)
+    return audit.AuditFilter(**lists, since=since, until=until)
+
+
+def _time(params: MultiDict[Any], name: str) -> float | None:
+    value = params.get(name)
+    if value is None:
+        return None
+    if not (value.isascii() and value.isdecimal() and len(value) <= 10):
+        raise wrong_value(name, "expected Unix seconds")
+    return float(value)
+
+
+def _wire(row: audit.AuditRow) -> dict[str, Any]:
+    """The event's name is a key of its own, as in OpenAI's; before and after go through as they were recorded."""
+    who: dict[str, Any] = {"id": row.actor_id, "email": row.actor_email}
+    if row.actor_kind == "user":
+        actor: dict[str, Any] = {"type": "session", "session": {"user": who, "ip_address": row.address}}
+    else:
+        actor = {"type": row.actor_kind, row.actor_kind: {"id": row.actor_id, "ip_address": row.address}}
+    return {
+        "id": row.id,
+        "object": "organization.audit_log",
+        "type": row.event,
+        "effective_at": seconds(row.effective_at),
+        "actor": actor,
+        "project": None if row.project_id is None else {"id": row.project_id},
+        row.event: {"id": row.object_id, "before": _raw(row.before), "after": _raw(row.after)},
+        "request_id": row.request_id,
+        "sequence": row.sequence,
+        "hash": row.hash.hex(),
+    }
+
+
+def _raw(text: str | None) -> msgspec.Raw | None:
+    return None if text is None else msgspec.Raw(text.encode())

@@ -1,0 +1,167 @@
+"""API keys as the admin API shows them, a project's and an operator's. The key itself is shown once, when made."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from gateway.admin.common import seconds, seconds_or_none
+from gateway.db.organization.keys import KeyRow
+
+
+class OwningUser(msgspec.Struct, frozen=True):
+    id: str
+    name: str
+    email: str
+    object: Literal["organization.user"] = "organization.user"
+
+
+class OwningServiceAccount(msgspec.Struct, frozen=True):
+    id: str
+    name: str
+    object: Literal["organization.project.service_account"] = "organization.project.service_account"
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """One of the two is not None."""
+
+    type: Literal["user", "service_account"]
+    user: OwningUser | None = None
+    service_account: OwningServiceAccount | None = None
+
+
+class ApiKey(msgspec.Struct, frozen=True):
+    """A key without its secret. Times in Unix seconds; models, ip_allowlist: null allows all.
+
+    previous_secret_expires_at: until when the secret before the last rotation is good.
+    """
+
+    id: str
+    project_id: str
+    name: str
+    redacted_value: str
+    scopes: list[str]
+    models: list[str] | None
+    ip_allowlist: list[str] | None
+    owner: Owner | None
+    created_at: int
+    expires_at: int | None
+    revoked_at: int | None
+    suspended_at: int | None
+    last_used_at: int | None
+    previous_secret_expires_at: int | None
+    object: Literal["organization.project.api_key"] = "organization.project.api_key"
+
+
+class CreatedKey(ApiKey, frozen=True, kw_only=True):
+    """value: the key, shown this once."""
+
+    value: str
+
+
+class AdminApiKey(msgspec.Struct, frozen=True):
+    """An operator's key without its secret. Times in Unix seconds; ip_allowlist: null allows all."""
+
+    id: str
+    name: str
+    redacted_value: str
+    scopes: list[str]
+    ip_allowlist: list[str] | None
+    owner: Owner | None
+    created_at: int
+    expires_at: int | None
+    revoked_at: int | None
+    last_used_at: int | None
+    object: Literal["organization.admin_api_key"] = "organization.admin_api_key"
+
+
+class CreatedAdminKey(AdminApiKey, frozen=True, kw_only=True):
+    """value: the key, shown this once."""
+
+    value: str
+
+
+class OwnedKey(msgspec.Struct, frozen=True):
+    """A person's key without its secret, a project's or an operator's: project_id is null for an operator's.
+
+    Times in Unix seconds.
+    """
+
+    id: str
+    project_id: str | None
+    name: str
+    redacted_value: str
+    created_at: int
+    expires_at: int | None
+    revoked_at: int | None
+    suspended_at: int | None
+    last_used_at: int | None
+    object: Literal["organization.user.api_key"] = "organization.user.api_key"
+
+
+def api_key(row: KeyRow) -> ApiKey:
+    return ApiKey(**_project_fields(row))
+
+
+def created_key(row: KeyRow, value: str) -> CreatedKey:
+    return CreatedKey(**_project_fields(row), value=value)
+
+
+def admin_api_key(row: KeyRow) -> AdminApiKey:
+    return AdminApiKey(**_fields(row))
+
+
+def created_admin_key(row: KeyRow, value: str) -> CreatedAdminKey:
+    return CreatedAdminKey(**_fields(row), value=value)
+
+
+def owned_key(row: KeyRow) -> OwnedKey:
+    return OwnedKey(
+        id=row.id,
+        project_id=row.project_id,
+        name=row.name,
+        redacted_value=_redacted(row),
+        created_at=seconds(row.created_at),
+        expires_at=seconds_or_none(row.expires_at),
+        revoked_at=seconds_or_none(row.revoked_at),
+        suspended_at=seconds_or_none(row.suspended_at),
+        last_used_at=seconds_or_none(row.last_used_at),
+    )
+
+
+def _fields(row: KeyRow) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "name": row.name,
+        "redacted_value": _redacted(row),
+        "scopes": row.scopes,
+        "ip_allowlist": None if row.ip_allow is None else [str(network) for network in row.ip_allow],
+        "owner": _owner(row),
+        "created_at": seconds(row.created_at),
+        "expires_at": seconds_or_none(row.expires_at),
+        "revoked_at": seconds_or_none(row.revoked_at),
+        "last_used_at": seconds_or_none(row.last_used_at),
+    }
+
+
+def _project_fields(row: KeyRow) -> dict[str, Any]:
+    return _fields(row) | {
+        "project_id": row.project_id,
+        "models": row.models,
+        "suspended_at": seconds_or_none(row.suspended_at),
+        "previous_secret_expires_at": seconds_or_none(row.previous_expires_at),
+    }
+
+
+def _redacted(row: KeyRow) -> str:
+    return f"{row.public}***"
+
+
+def _owner(row: KeyRow) -> Owner | None:
+    name = row.owner_name or ""
+    if row.owner_user_id is not None:
+        return Owner("user", user=OwningUser(row.owner_user_id, name, row.owner_email or ""))
+    if row.owner_service_account_id is not None:
+        return Owner("service_account", service_account=OwningServiceAccount(row.owner_service_account_id, name))
+    return None

@@ -1,0 +1,220 @@
+"""A project's API keys over HTTP: made, listed, changed, revoked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from litestar import Controller, Request, delete, get, post
+from litestar.params import FromPath
+from msgspec import UNSET, UnsetType
+
+from gateway.admin.access import LIST_QUERY, needs, read_body
+from gateway.admin.common import Name, UnixTime, author, check_name, expiry
+from gateway.admin.organization.key_wire import ApiKey, CreatedKey, api_key, created_key
+from gateway.admin.organization.projects import active_project, existing_project
+from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
+from gateway.admin.services import Caller, Services
+from gateway.db.organization import audit, keys
+from gateway.db.organization.service_accounts import get_service_account
+from gateway.domain.errors import NotFound
+from gateway.domain.tenancy.actor import Actor
+from gateway.domain.tenancy.addresses import Network, parse_network
+from gateway.domain.tenancy.keys import new_key
+from gateway.domain.tenancy.permissions import check_grant, of_scopes
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+ProjectScope = Literal["inference", "adapters", "usage"]
+Scopes = Annotated[tuple[ProjectScope, ...], msgspec.Meta(min_length=1, max_length=3)]
+Models = Annotated[list[Annotated[str, msgspec.Meta(min_length=1, max_length=256)]], msgspec.Meta(max_length=64)]
+Networks = Annotated[list[Annotated[str, msgspec.Meta(max_length=64)]], msgspec.Meta(min_length=1, max_length=64)]
+
+
+class CreateKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """expires_at: Unix seconds; null never expires. models: ids the key may call, ip_allowlist: networks it may be used
+    from; null allows all. service_account_id: who owns it; else the person who makes it."""
+
+    name: Name = "default"
+    scopes: Scopes = ("inference",)
+    expires_at: UnixTime | None = None
+    models: Models | None = None
+    ip_allowlist: Networks | None = None
+    service_account_id: str | None = None
+
+
+class ModifyKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is left out stays as it is."""
+
+    name: Name | UnsetType = UNSET
+    scopes: Scopes | UnsetType = UNSET
+    expires_at: UnixTime | UnsetType | None = UNSET
+    models: Models | UnsetType | None = UNSET
+    ip_allowlist: Networks | UnsetType | None = UNSET
+
+
+class DeletedKey(msgspec.Struct, frozen=True):
+    id: str
+    deleted: Literal[True] = True
+    object: Literal["organization.project.api_key.deleted"] = "organization.project.api_key.deleted"
+
+
+class KeyController(Controller):
+    path = "/projects/{project_id:str}/api_keys"
+
+    @get(opt=needs("keys.read", query=LIST_QUERY))
+    async def list_keys(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Page[ApiKey]:
+        query = read_list_query(request.query_params)
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            if query.after and await keys.get_key(conn, project_id, query.after) is None:
+                raise unknown_cursor(query.after)
+            rows = await keys.list_keys(conn, project_id, after=query.after, limit=query.limit + 1)
+        return page([api_key(row) for row in rows], query.limit)
+
+    @post(status_code=200, opt=needs("keys.write", body=CreateKey))
+    async def create_key(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> CreatedKey:
+        wanted = await read_body(request, CreateKey)
+        check_name(wanted.name)
+        check_grant(caller, of_scopes(wanted.scopes), project_id)
+        _check_models(wanted.models)
+        async with services.database.transaction() as conn:
+            await active_project(conn, caller.organization_id, project_id)
+            owner = await _service_account(conn, project_id, wanted.service_account_id)
+            made = new_key("project")
+            row = await keys.create_key(
+                conn,
+                organization_id=caller.organization_id,
+                project_id=project_id,
+                name=wanted.name,
+                public=made.public,
+                sha256=made.sha256,
+                scopes=set(wanted.scopes),
+                expires_at=expiry(wanted.expires_at),
+                models=wanted.models,
+                ip_allow=networks(wanted.ip_allowlist),
+                owner_user_id=None if owner else await owning_user(conn, caller),
+                owner_service_account_id=owner,
+            )
+            assert row is not None, "two keys of 238 random bits are never the same"
+            await record_key(conn, caller, "api_key.created", None, row)
+        return created_key(row, made.secret)
+
+    @get("/{key_id:str}", opt=needs("keys.read"))
+    async def get_key(
+        self, project_id: FromPath[str], key_id: FromPath[str], services: Services, caller: Caller
+    ) -> ApiKey:
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            return api_key(await existing_key(conn, project_id, key_id))
+
+    @post("/{key_id:str}", status_code=200, opt=needs("keys.write", body=ModifyKey))
+    async def modify_key(
+        self,
+        project_id: FromPath[str],
+        key_id: FromPath[str],
+        request: Request[Any, Any, Any],
+        services: Services,
+        caller: Caller,
+    ) -> ApiKey:
+        wanted = await read_body(request, ModifyKey)
+        if wanted.name is not UNSET:
+            check_name(wanted.name)
+        if wanted.models is not UNSET:
+            _check_models(wanted.models)
+        async with services.database.transaction() as conn:
+            await active_project(conn, caller.organization_id, project_id)
+            before = await existing_key(conn, project_id, key_id)
+            scopes = before.scopes if wanted.scopes is UNSET else list(wanted.scopes)
+            check_grant(caller, of_scopes(scopes), project_id)
+            after = msgspec.structs.replace(
+                before,
+                name=before.name if wanted.name is UNSET else wanted.name,
+                scopes=sorted(set(scopes)),
+                expires_at=before.expires_at if wanted.expires_at is UNSET else expiry(wanted.expires_at),
+                models=before.models if wanted.models is UNSET else wanted.models,
+                ip_allow=before.ip_allow if wanted.ip_allowlist is UNSET else networks(wanted.ip_allowlist),
+            )
+            if after != before:
+                await keys.modify_key(conn, after)
+                await record_key(conn, caller, "api_key.updated", before, after)
+        return api_key(after)
+
+    @delete("/{key_id:str}", status_code=200, opt=needs("keys.write"))
+    async def revoke_key(
+        self, project_id: FromPath[str], key_id: FromPath[str], services: Services, caller: Caller
+    ) -> DeletedKey:
+        async with services.database.transaction() as conn:
+            await existing_project(conn, caller.organization_id, project_id, lock=True)
+            before = await existing_key(conn, project_id, key_id)
+            if before.revoked_at is None:
+                await keys.revoke_key(conn, project_id, key_id)
+                await record_key(conn, caller, "api_key.deleted", before, await existing_key(conn, project_id, key_id))
+        return DeletedKey(key_id)
+
+
+@get("/api_keys/{key_id:str}", opt=needs("keys.read"))
+async def find_key(key_id: FromPath[str], services: Services, caller: Caller) -> ApiKey:
+    """A key of any project, by its id alone."""
+    async with services.database.acquire() as conn:
+        row = await keys.find_project_key(conn, caller.organization_id, key_id)
+    if row is None:
+        raise NotFound(f"No API key has the id '{key_id}'.", param="key_id")
+    return api_key(row)
+
+
+async def owning_user(conn: Connection, caller: Actor) -> str | None:
+    """Who owns what the caller makes: the person, or the person who owns the caller's own key."""
+    if caller.kind == "user":
+        return caller.id
+    made_with = await keys.get_admin_key(conn, caller.organization_id, caller.id)
+    return made_with.owner_user_id if made_with else None
+
+
+async def existing_key(conn: Connection, project_id: str, key_id: str) -> keys.KeyRow:
+    row = await keys.get_key(conn, project_id, key_id)
+    if row is None:
+        raise NotFound(f"The project has no API key with the id '{key_id}'.", param="key_id")
+    return row
+
+
+async def record_key(
+    conn: Connection, caller: Actor, event: str, before: keys.KeyRow | None, after: keys.KeyRow
+) -> None:
+    """What the key was, if it was there, and is now."""
+    shown = api_key(before) if before else None
+    await audit.record(
+        conn, author(caller), event, after.id, project_id=after.project_id, before=shown, after=api_key(after)
+    )
+
+
+async def _service_account(conn: Connection, project_id: str, account_id: str | None) -> str | None:
+    if account_id is None:
+        return None
+    if "\0" in account_id or await get_service_account(conn, project_id, account_id) is None:
+        raise wrong_value("service_account_id", "the project has no such service account")
+    return account_id
+
+
+def _check_models(models: Sequence[str] | None) -> None:
+    for index, model in enumerate(models or ()):
+        check_name(model, f"models[{index}]")
+
+
+def networks(texts: Sequence[str] | None) -> list[Network] | None:
+    """Raises InvalidRequest naming the place in `ip_allowlist`."""
+    if texts is None:
+        return None
+    parsed = []
+    for index, text in enumerate(texts):
+        try:
+            parsed.append(parse_network(text))
+        except ValueError as error:
+            raise wrong_value(f"ip_allowlist[{index}]", str(error)) from None
+    return parsed

@@ -1,0 +1,332 @@
+"""Logging in and out over HTTP, and what people manage about their own login. The token travels in a cookie only.
+
+The cookie is out of reach of scripts (HttpOnly), stays away from requests that other sites cause (SameSite=Strict), and
+from plain HTTP wherever the login itself came over HTTPS (Secure).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import Controller, Request, Response, delete, get, post
+from litestar.datastructures import Cookie
+from litestar.params import FromPath
+
+from gateway.admin.access import COOKIE, Nothing, needs, read_body
+from gateway.admin.common import author, seconds
+from gateway.admin.organization.users import NewPassword, check_email, existing_user
+from gateway.admin.paging import Page
+from gateway.admin.services import AdminServices, Caller, Services
+from gateway.db.organization import audit
+from gateway.db.organization import logins as rows
+from gateway.db.organization.organizations import get_organization
+from gateway.db.organization.projects import ProjectRow, list_projects
+from gateway.domain.errors import Conflict, InvalidCredentials, NotFound, PermissionDenied
+from gateway.domain.tenancy import totp
+from gateway.domain.tenancy.actor import Actor
+from gateway.domain.tenancy.permissions import check_grant, of_project_role, of_role
+from gateway.domain.tenancy.principal import Permission, Role
+from gateway.http.envelope import call_of
+from gateway.http.fields import decode
+from gateway.http.shape import shape
+from gateway.tenancy.logins import LIFETIME, Client, csrf_token, unlock
+from gateway.tenancy.passwords import MAX_CHARS
+
+Password = Annotated[str, msgspec.Meta(max_length=MAX_CHARS)]
+Code = Annotated[str, msgspec.Meta(min_length=totp.DIGITS, max_length=totp.DIGITS)]
+
+
+class LogIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """code: of the authenticator, for who has one."""
+
+    email: Annotated[str, msgspec.Meta(max_length=254)]
+    password: Password
+    code: Code | None = None
+
+
+class ChangePassword(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    password: Password
+    new_password: NewPassword
+
+
+class Confirm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    code: Code
+
+
+class WithPassword(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    password: Password
+
+
+class CurrentLogin(msgspec.Struct, frozen=True):
+    """csrf_token: the value of X-CSRF-Token for every request that changes something. expires_at in Unix seconds."""
+
+    id: str
+    user_id: str
+    email: str
+    role: Role | None
+    csrf_token: str
+    expires_at: int
+    object: Literal["admin.login"] = "admin.login"
+
+
+class MemberProject(msgspec.Struct, frozen=True):
+    """A project in which the caller has a role, and what it lets them do there."""
+
+    id: str
+    name: str
+    role: Role
+    permissions: list[Permission]
+
+
+class LoginOrganization(msgspec.Struct, frozen=True):
+    id: str
+    name: str
+
+
+class Session(CurrentLogin, frozen=True, kw_only=True):
+    """permissions: in the whole organization; projects: those that the caller is a member of, by name. model: the base
+    model's id. imports_from_sources: whether adapters may be fetched from anywhere."""
+
+    organization: LoginOrganization
+    permissions: list[Permission]
+    projects: list[MemberProject]
+    has_totp: bool
+    model: str
+    imports_from_sources: bool
+
+
+class Login(msgspec.Struct, frozen=True):
+    """Times in Unix seconds. current: it is the login that asks."""
+
+    id: str
+    address: str
+    user_agent: str
+    created_at: int
+    last_used_at: int
+    expires_at: int
+    current: bool
+    object: Literal["admin.login"] = "admin.login"
+
+
+class EndedLogins(msgspec.Struct, frozen=True):
+    ids: list[str]
+    deleted: Literal[True] = True
+    object: Literal["admin.login.deleted"] = "admin.login.deleted"
+
+
+class TotpSecret(msgspec.Struct, frozen=True):
+    """It counts once a code of it is confirmed. uri: what a QR code holds."""
+
+    secret: str
+    uri: str
+    object: Literal["admin.totp"] = "admin.totp"
+
+
+_log_in_decoder = msgspec.json.Decoder(LogIn)
+
+
+@post("/login", status_code=200, opt=shape(body=LogIn))
+async def log_in(request: Request[Any, Any, Any], services: Services) -> Response[CurrentLogin]:
+    if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin") or _is_form(request):
+        raise PermissionDenied("Another site's page cannot log anybody in here.", code="csrf")
+    wanted = decode(_log_in_decoder, await request.body() or b"{}")
+    check_email(wanted.email)
+    new = await services.logins.log_in(wanted.email, wanted.password, wanted.code, _client(request))
+    body = CurrentLogin(
+        id=new.login.id,
+        user_id=new.user.id,
+        email=new.user.email,
+        role=new.user.role,
+        csrf_token=csrf_token(new.token),
+        expires_at=seconds(new.login.expires_at),
+    )
+    return Response(body, cookies=[_cookie(request, new.token, int(LIFETIME.total_seconds()))])
+
+
+class LoginController(Controller):
+    @get("/session", opt=needs(None))
+    async def get_login(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Session:
+        """Who is logged in, and what they may do; a page that was loaded anew gets its CSRF token here."""
+        token = request.cookies[COOKIE]
+        found = await services.logins.find(token, caller.address, asyncio.get_running_loop().time())
+        async with services.database.acquire() as conn:
+            user = await rows.get_credentials(conn, caller.id)
+            organization = await get_organization(conn, caller.organization_id)
+            member_of = list(found.memberships)
+            projects = await list_projects(conn, caller.organization_id, limit=len(member_of), only=member_of)
+        return Session(
+            id=found.login_id,
+            user_id=found.user_id,
+            email=found.email,
+            role=found.role,
+            csrf_token=csrf_token(token),
+            expires_at=seconds(found.expires_at),
+            organization=LoginOrganization(organization.id, organization.name),
+            permissions=sorted(caller.permissions),
+            projects=[_member_project(row, found.memberships[row.id]) for row in sorted(projects, key=_by_name)],
+            has_totp=user is not None and user.totp_confirmed,
+            model=services.model_name,
+            imports_from_sources=not services.sources.is_empty,
+        )
+
+    @post("/logout", status_code=200, opt=needs(None, body=Nothing))
+    async def log_out(
+        self, request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Response[EndedLogins]:
+        await read_body(request, Nothing)
+        ended = await _end(services, caller, caller.id, login_id=caller.login_id)
+        return Response(ended, cookies=[_cookie(request, "", 0)])
+
+    @get("/logins", opt=needs(None))
+    async def list_logins(self, services: Services, caller: Caller) -> Page[Login]:
+        """One's own that hold, all of them."""
+        return await _list(services, caller, caller.id)
+
+    @delete("/logins/{login_id:str}", status_code=200, opt=needs(None))
+    async def end_login(self, login_id: FromPath[str], services: Services, caller: Caller) -> EndedLogins:
+        ended = await _end(services, caller, caller.id, login_id=login_id)
+        if not ended.ids:
+            raise NotFound(f"You have no login with the id '{login_id}'.", param="login_id")
+        return ended
+
+    @post("/password", status_code=200, opt=needs(None, body=ChangePassword))
+    async def change_password(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> EndedLogins:
+        """All other logins end."""
+        wanted = await read_body(request, ChangePassword)
+        await _check_password(request, services, caller, wanted.password)
+        password_hash = await services.passwords.hash(wanted.new_password)
+        async with services.database.transaction() as conn:
+            await rows.set_password_hash(conn, caller.id, password_hash)
+            await unlock(conn, caller.email or "")
+            ended = await rows.revoke_logins(conn, caller.id, except_id=caller.login_id)
+            await audit.record(conn, author(caller), "user.password_changed", caller.id)
+        return EndedLogins(ended)
+
+    @post("/totp", status_code=200, opt=needs(None, body=WithPassword))
+    async def begin_totp(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> TotpSecret:
+        wanted = await read_body(request, WithPassword)
+        user = await _check_password(request, services, caller, wanted.password)
+        if user.totp_confirmed:
+            raise Conflict("You have an authenticator. Remove it first.", code="totp_exists")
+        secret = totp.new_secret()
+        async with services.database.transaction() as conn:
+            await rows.set_totp_secret(conn, caller.id, secret)
+            await unlock(conn, user.email)
+            await audit.record(conn, author(caller), "user.totp_begun", caller.id)
+        return TotpSecret(totp.base32(secret), totp.provisioning_uri(secret, user.email))
+
+    @post("/totp/confirm", status_code=200, opt=needs(None, body=Confirm))
+    async def confirm_totp(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> EndedLogins:
+        """From now on a login takes a code as well. All other logins end."""
+        wanted = await read_body(request, Confirm)
+        async with services.database.acquire() as conn:
+            user = await rows.get_credentials(conn, caller.id)
+        if user is None or user.totp_secret is None:
+            raise Conflict("There is no authenticator to confirm.", code="totp_missing")
+        if not await services.logins.use_code(user, wanted.code):
+            raise InvalidCredentials("The code is wrong, or was used before.", param="code")
+        async with services.database.transaction() as conn:
+            await rows.confirm_totp(conn, caller.id)
+            ended = await rows.revoke_logins(conn, caller.id, except_id=caller.login_id)
+            await audit.record(conn, author(caller), "user.totp_confirmed", caller.id)
+        return EndedLogins(ended)
+
+    @post("/totp/remove", status_code=200, opt=needs(None, body=WithPassword))
+    async def remove_totp(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> EndedLogins:
+        """A password is enough again. All other logins end."""
+        wanted = await read_body(request, WithPassword)
+        user = await _check_password(request, services, caller, wanted.password)
+        async with services.database.transaction() as conn:
+            await rows.set_totp_secret(conn, caller.id, None)
+            await unlock(conn, user.email)
+            ended = await rows.revoke_logins(conn, caller.id, except_id=caller.login_id)
+            await audit.record(conn, author(caller), "user.totp_removed", caller.id)
+        return EndedLogins(ended)
+
+
+class UserLoginController(Controller):
+    """Other people's logins, for who manages users."""
+
+    path = "/users/{user_id:str}/logins"
+
+    @get(opt=needs("users.read"))
+    async def list_user_logins(self, user_id: FromPath[str], services: Services, caller: Caller) -> Page[Login]:
+        async with services.database.acquire() as conn:
+            await existing_user(conn, caller.organization_id, user_id)
+        return await _list(services, caller, user_id)
+
+    @delete(status_code=200, opt=needs("users.write"))
+    async def end_user_logins(self, user_id: FromPath[str], services: Services, caller: Caller) -> EndedLogins:
+        """All of them."""
+        async with services.database.acquire() as conn:
+            user = await existing_user(conn, caller.organization_id, user_id)
+        check_grant(caller, of_role(user.role))
+        return await _end(services, caller, user_id)
+
+
+def _by_name(project: ProjectRow) -> str:
+    return project.name
+
+
+def _member_project(project: ProjectRow, role: Role) -> MemberProject:
+    return MemberProject(project.id, project.name, role, sorted(of_project_role(role)))
+
+
+async def _list(services: AdminServices, caller: Actor, user_id: str) -> Page[Login]:
+    async with services.database.acquire() as conn:
+        found = await rows.list_logins(conn, user_id)
+    shown = [
+        Login(
+            id=row.id,
+            address=row.address,
+            user_agent=row.user_agent,
+            created_at=seconds(row.created_at),
+            last_used_at=seconds(row.last_used_at),
+            expires_at=seconds(row.expires_at),
+            current=row.id == caller.login_id,
+        )
+        for row in found
+    ]
+    ids = [row.id for row in found]
+    return Page(shown, first_id=ids[0] if ids else None, last_id=ids[-1] if ids else None, has_more=False)
+
+
+async def _end(services: AdminServices, caller: Actor, user_id: str, login_id: str | None = None) -> EndedLogins:
+    async with services.database.transaction() as conn:
+        ended = await rows.revoke_logins(conn, user_id, login_id=login_id)
+        if ended:
+            await audit.record(conn, author(caller), "logout.succeeded", user_id, before={"login_ids": ended})
+    return EndedLogins(ended)
+
+
+async def _check_password(
+    request: Request[Any, Any, Any], services: AdminServices, caller: Actor, password: str
+) -> rows.Credentials:
+    """Who holds a login proves again that they know the password. Guesses count as failed logins do."""
+    return await services.logins.verify(caller.email or "", password, _client(request))
+
+
+def _is_form(request: Request[Any, Any, Any]) -> bool:
+    """What a page may have a browser send anywhere, unasked (Fetch, "CORS-safelisted request-header")."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
+
+
+def _client(request: Request[Any, Any, Any]) -> Client:
+    call = call_of(request.scope)
+    agent = request.headers.get("user-agent", "")
+    return Client(call.address, agent, call.request_id, asyncio.get_running_loop().time())
+
+
+def _cookie(request: Request[Any, Any, Any], token: str, max_age_s: int) -> Cookie:
+    return Cookie(
+        key=COOKIE,
+        value=token,
+        max_age=max_age_s,
+        path="/",
+        secure=call_of(request.scope).is_https,
+        httponly=True,
+        samesite="strict",
+    )

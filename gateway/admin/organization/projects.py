@@ -1,0 +1,253 @@
+"""Projects over HTTP. A tenant is a project."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from litestar import Controller, Request, get, post
+from litestar.params import FromPath
+
+from gateway.admin.access import LIST_QUERY, Nothing, needs, read_body
+from gateway.admin.common import Name, author, check_name, seconds, seconds_or_none, with_revoked_keys
+from gateway.admin.paging import Page, page, read_flag, read_list_query, unknown_cursor
+from gateway.admin.services import AdminServices, Caller, Services
+from gateway.db.organization import audit, projects
+from gateway.domain.errors import Conflict
+from gateway.domain.tenancy.actor import Actor
+from gateway.domain.tenancy.permissions import no_such_project, projects_with
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+RETENTION_DAYS = 30
+MAX_RETENTION_DAYS = 3650
+MAX_STORE_DAYS = 365
+MAX_LOG_CONTENT_DAYS = 365
+
+
+class CreateProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name
+
+
+class ModifyProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is left out stays as it is. keep_replies: whether replies may be kept for a day, encrypted, for requests
+    with an Idempotency-Key. store_days: for how long completions are stored whose request says `store`; 0: none are.
+    log_content_days: for how long what all requests say and get is kept, redacted and encrypted, for those who may read
+    it; 0: it is not."""
+
+    name: Name | msgspec.UnsetType = msgspec.UNSET
+    keep_replies: bool | msgspec.UnsetType = msgspec.UNSET
+    store_days: Annotated[int, msgspec.Meta(ge=0, le=MAX_STORE_DAYS)] | msgspec.UnsetType = msgspec.UNSET
+    log_content_days: Annotated[int, msgspec.Meta(ge=0, le=MAX_LOG_CONTENT_DAYS)] | msgspec.UnsetType = msgspec.UNSET
+
+
+class LogContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """log_content_days: as in ModifyProject."""
+
+    log_content_days: Annotated[int, msgspec.Meta(ge=0, le=MAX_LOG_CONTENT_DAYS)]
+
+
+class ArchiveProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """retention_days: how long the project's content is kept before it is purged."""
+
+    retention_days: Annotated[int, msgspec.Meta(ge=0, le=MAX_RETENTION_DAYS)] = RETENTION_DAYS
+
+
+class Project(msgspec.Struct, frozen=True):
+    """Times in Unix seconds. purge_after: when an archived project's content goes."""
+
+    id: str
+    name: str
+    created_at: int
+    archived_at: int | None
+    suspended_at: int | None
+    purge_after: int | None
+    keep_replies: bool
+    store_days: int
+    log_content_days: int
+    status: Literal["active", "suspended", "archived"]
+    object: Literal["organization.project"] = "organization.project"
+
+
+class ProjectController(Controller):
+    path = "/projects"
+
+    @get(opt=needs("projects.read", query=(*LIST_QUERY, "name", "include_archived"), in_any_project=True))
+    async def list_projects(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[Project]:
+        """Those that the caller may see."""
+        query = read_list_query(request.query_params)
+        archived = read_flag(request.query_params, "include_archived")
+        name, only = request.query_params.get("name"), projects_with(caller, "projects.read")
+        async with services.database.acquire() as conn:
+            if name is not None:
+                found = await projects.find_project(conn, caller.organization_id, name)
+                shown = found and (only is None or found.id in only)
+                return page([_wire(found)] if found and shown else [], query.limit)
+            if query.after and not await _is_visible(conn, caller.organization_id, query.after, only):
+                raise unknown_cursor(query.after)
+            rows = await projects.list_projects(
+                conn, caller.organization_id, after=query.after, limit=query.limit + 1, archived=archived, only=only
+            )
+        return page([_wire(row) for row in rows], query.limit)
+
+    @post(status_code=200, opt=needs("projects.write", body=CreateProject))
+    async def create_project(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Project:
+        wanted = await read_body(request, CreateProject)
+        check_name(wanted.name)
+        async with services.database.transaction() as conn:
+            row = await projects.create_project(conn, caller.organization_id, wanted.name)
+            if row is None:
+                raise _name_taken(wanted.name)
+            await audit.record(conn, author(caller), "project.created", row.id, project_id=row.id, after=_wire(row))
+        return _wire(row)
+
+    @get("/{project_id:str}", opt=needs("projects.read"))
+    async def get_project(self, project_id: FromPath[str], services: Services, caller: Caller) -> Project:
+        async with services.database.acquire() as conn:
+            return _wire(await existing_project(conn, caller.organization_id, project_id))
+
+    @post("/{project_id:str}", status_code=200, opt=needs("projects.write", body=ModifyProject))
+    async def modify_project(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Project:
+        """Its name, and what may be kept of its content."""
+        wanted = await read_body(request, ModifyProject)
+        if isinstance(wanted.name, str):
+            check_name(wanted.name)
+        return await _modify(services, caller, project_id, wanted)
+
+    @post("/{project_id:str}/content_logging", status_code=200, opt=needs("content.write", body=LogContent))
+    async def log_project_content(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Project:
+        """For how long what its requests say and get is kept, for the tenant's own people to decide."""
+        wanted = await read_body(request, LogContent)
+        return await _modify(services, caller, project_id, ModifyProject(log_content_days=wanted.log_content_days))
+
+    @post("/{project_id:str}/suspend", status_code=200, opt=needs("projects.write", body=Nothing))
+    async def suspend_project(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Project:
+        """Refuse its keys, in every gateway within a second, until it is resumed."""
+        await read_body(request, Nothing)
+        return await _set_suspended(services, caller, project_id, True)
+
+    @post("/{project_id:str}/resume", status_code=200, opt=needs("projects.write", body=Nothing))
+    async def resume_project(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Project:
+        await read_body(request, Nothing)
+        return await _set_suspended(services, caller, project_id, False)
+
+    @post("/{project_id:str}/archive", status_code=200, opt=needs("projects.write", body=ArchiveProject))
+    async def archive_project(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Project:
+        """End it for good: its keys are dead at once, its name is free, its content is purged after the retention."""
+        wanted = await read_body(request, ArchiveProject)
+        async with services.database.transaction() as conn:
+            before = await existing_project(conn, caller.organization_id, project_id, lock=True)
+            if before.archived_at is not None:
+                return _wire(before)
+            retention = datetime.timedelta(days=wanted.retention_days)
+            revoked = await projects.archive_project(conn, caller.organization_id, project_id, retention)
+            return await _changed(conn, caller, "project.archived", before, with_revoked_keys(_wire(before), revoked))
+
+
+async def existing_project(
+    conn: Connection, organization_id: str, project_id: str, *, lock: bool = False
+) -> projects.ProjectRow:
+    """Raises NotFound, alike for another organization's project and for none.
+
+    lock: nobody else changes it, or what belongs to it, until the transaction ends.
+    """
+    find = projects.lock_project if lock else projects.get_project
+    row = await find(conn, organization_id, project_id)
+    if row is None:
+        raise no_such_project(project_id)
+    return row
+
+
+async def active_project(conn: Connection, organization_id: str, project_id: str) -> projects.ProjectRow:
+    """As `existing_project` with a lock, for changes: raises Conflict for an archived one."""
+    row = await existing_project(conn, organization_id, project_id, lock=True)
+    if row.archived_at is not None:
+        raise Conflict("The project is archived.", param="project_id", code="project_archived")
+    return row
+
+
+async def _modify(services: AdminServices, caller: Actor, project_id: str, wanted: ModifyProject) -> Project:
+    async with services.database.transaction() as conn:
+        before = await active_project(conn, caller.organization_id, project_id)
+        after = _merged(before, wanted)
+        if after == before:
+            return _wire(before)
+        if after.name != before.name and not await projects.rename_project(
+            conn, caller.organization_id, project_id, after.name
+        ):
+            raise _name_taken(after.name)
+        if _retention(after) != _retention(before):
+            await projects.set_retention(
+                conn,
+                caller.organization_id,
+                project_id,
+                keep_replies=after.keep_replies,
+                store_days=after.store_days,
+                log_content_days=after.log_content_days,
+            )
+        return await _changed(conn, caller, "project.updated", before)
+
+
+async def _set_suspended(services: AdminServices, caller: Actor, project_id: str, suspended: bool) -> Project:
+    async with services.database.transaction() as conn:
+        before = await active_project(conn, caller.organization_id, project_id)
+        if (before.suspended_at is not None) == suspended:
+            return _wire(before)
+        await projects.set_project_suspended(conn, caller.organization_id, project_id, suspended)
+        return await _changed(conn, caller, "project.suspended" if suspended else "project.resumed", before)
+
+
+async def _changed(
+    conn: Connection, caller: Actor, event: str, before: projects.ProjectRow, shown: object = None
+) -> Project:
+    """Record what the project was, or `shown` in its place, and is now."""
+    after = _wire(await existing_project(conn, caller.organization_id, before.id))
+    was = _wire(before) if shown is None else shown
+    await audit.record(conn, author(caller), event, before.id, project_id=before.id, before=was, after=after)
+    return after
+
+
+def _retention(row: projects.ProjectRow) -> tuple[bool, int, int]:
+    return row.keep_replies, row.store_days, row.log_content_days
+
+
+def _merged(row: projects.ProjectRow, wanted: ModifyProject) -> projects.ProjectRow:
+    given = {name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not msgspec.UNSET}
+    return msgspec.structs.replace(row, **given)
+
+
+async def _is_visible(conn: Connection, organization_id: str, project_id: str, only: list[str] | None) -> bool:
+    if only is not None and project_id not in only:
+        return False
+    return await projects.get_project(conn, organization_id, project_id) is not None
+
+
+def _name_taken(name: str) -> Conflict:
+    return Conflict(f"A project named '{name}' exists already.", param="name")
+
+
+def _wire(row: projects.ProjectRow) -> Project:
+    return Project(
+        id=row.id,
+        name=row.archived_name or row.name,
+        created_at=seconds(row.created_at),
+        archived_at=seconds_or_none(row.archived_at),
+        suspended_at=seconds_or_none(row.suspended_at),
+        purge_after=seconds_or_none(row.purge_after),
+        keep_replies=row.keep_replies,
+        store_days=row.store_days,
+        log_content_days=row.log_content_days,
+        status="archived" if row.archived_at else "suspended" if row.suspended_at else "active",
+    )

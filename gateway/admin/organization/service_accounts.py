@@ -1,0 +1,135 @@
+"""A project's service accounts over HTTP, as OpenAI has them: each is made together with a key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from litestar import Controller, Request, delete, get, post
+from litestar.params import FromPath
+
+from gateway.admin.access import LIST_QUERY, needs, read_body
+from gateway.admin.common import Name, author, check_name, seconds, with_revoked_keys
+from gateway.admin.organization.key_wire import api_key
+from gateway.admin.organization.projects import active_project, existing_project
+from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
+from gateway.admin.services import Caller, Services
+from gateway.db.organization import audit, keys
+from gateway.db.organization import service_accounts as accounts
+from gateway.domain.errors import NotFound
+from gateway.domain.tenancy.keys import new_key
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+
+class CreateServiceAccount(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name
+
+
+class ServiceAccount(msgspec.Struct, frozen=True):
+    """created_at in Unix seconds. role: as OpenAI has it; what a key may do is in its scopes."""
+
+    id: str
+    name: str
+    created_at: int
+    role: Literal["member"] = "member"
+    object: Literal["organization.project.service_account"] = "organization.project.service_account"
+
+
+class FirstKey(msgspec.Struct, frozen=True):
+    """value: the key, shown this once."""
+
+    id: str
+    name: str
+    value: str
+    created_at: int
+    object: Literal["organization.project.service_account.api_key"] = "organization.project.service_account.api_key"
+
+
+class CreatedServiceAccount(ServiceAccount, frozen=True, kw_only=True):
+    api_key: FirstKey
+
+
+class DeletedServiceAccount(msgspec.Struct, frozen=True):
+    id: str
+    deleted: Literal[True] = True
+    object: Literal["organization.project.service_account.deleted"] = "organization.project.service_account.deleted"
+
+
+class ServiceAccountController(Controller):
+    path = "/projects/{project_id:str}/service_accounts"
+
+    @get(opt=needs("keys.read", query=LIST_QUERY))
+    async def list_service_accounts(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Page[ServiceAccount]:
+        query = read_list_query(request.query_params)
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            if query.after and await accounts.get_service_account(conn, project_id, query.after) is None:
+                raise unknown_cursor(query.after)
+            rows = await accounts.list_service_accounts(conn, project_id, after=query.after, limit=query.limit + 1)
+        return page([_wire(row) for row in rows], query.limit)
+
+    @post(status_code=200, opt=needs("keys.write", body=CreateServiceAccount))
+    async def create_service_account(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> CreatedServiceAccount:
+        wanted = await read_body(request, CreateServiceAccount)
+        check_name(wanted.name)
+        made = new_key("project")
+        async with services.database.transaction() as conn:
+            await active_project(conn, caller.organization_id, project_id)
+            row = await accounts.create_service_account(conn, project_id, wanted.name)
+            key = await keys.create_key(
+                conn,
+                organization_id=caller.organization_id,
+                project_id=project_id,
+                name=wanted.name,
+                public=made.public,
+                sha256=made.sha256,
+                scopes={"inference"},
+                owner_service_account_id=row.id,
+            )
+            assert key is not None, "two keys of 238 random bits are never the same"
+            after = {"service_account": _wire(row), "api_key": api_key(key)}
+            await audit.record(
+                conn, author(caller), "service_account.created", row.id, project_id=project_id, after=after
+            )
+        first = FirstKey(key.id, key.name, made.secret, seconds(key.created_at))
+        return CreatedServiceAccount(row.id, row.name, seconds(row.created_at), api_key=first)
+
+    @get("/{account_id:str}", opt=needs("keys.read"))
+    async def get_service_account(
+        self, project_id: FromPath[str], account_id: FromPath[str], services: Services, caller: Caller
+    ) -> ServiceAccount:
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+            return _wire(await _existing(conn, project_id, account_id))
+
+    @delete("/{account_id:str}", status_code=200, opt=needs("keys.write"))
+    async def delete_service_account(
+        self, project_id: FromPath[str], account_id: FromPath[str], services: Services, caller: Caller
+    ) -> DeletedServiceAccount:
+        """Its keys are revoked with it."""
+        async with services.database.transaction() as conn:
+            await existing_project(conn, caller.organization_id, project_id, lock=True)
+            before = _wire(await _existing(conn, project_id, account_id))
+            revoked = await accounts.remove_service_account(conn, project_id, account_id)
+            shown = with_revoked_keys(before, revoked)
+            await audit.record(
+                conn, author(caller), "service_account.deleted", account_id, project_id=project_id, before=shown
+            )
+        return DeletedServiceAccount(account_id)
+
+
+async def _existing(conn: Connection, project_id: str, account_id: str) -> accounts.ServiceAccountRow:
+    row = await accounts.get_service_account(conn, project_id, account_id)
+    if row is None:
+        raise NotFound(f"The project has no service account with the id '{account_id}'.", param="account_id")
+    return row
+
+
+def _wire(row: accounts.ServiceAccountRow) -> ServiceAccount:
+    return ServiceAccount(row.id, row.name, seconds(row.created_at))

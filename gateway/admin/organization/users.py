@@ -1,0 +1,231 @@
+"""The people of an organization over HTTP, with their role in all of it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from litestar import Controller, Request, delete, get, post
+from litestar.params import FromPath
+from msgspec import UNSET, UnsetType
+
+from gateway.admin.access import LIST_QUERY, needs, read_body
+from gateway.admin.common import author, check_address, check_name, seconds, with_revoked_keys
+from gateway.admin.organization.key_wire import OwnedKey, owned_key
+from gateway.admin.paging import Page, page, read_list_query, unknown_cursor, wrong_value
+from gateway.admin.services import Caller, Services
+from gateway.db.organization import audit, keys, logins, users
+from gateway.domain.errors import Conflict, NotFound
+from gateway.domain.tenancy.permissions import authorize, check_grant, of_role
+from gateway.domain.tenancy.principal import Role
+from gateway.tenancy.logins import unlock
+from gateway.tenancy.passwords import MAX_CHARS, MIN_CHARS
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+Email = Annotated[str, msgspec.Meta(min_length=3, max_length=254)]
+"""Goes through `check_email` and `check_address` as well."""
+
+NewPassword = Annotated[str, msgspec.Meta(min_length=MIN_CHARS, max_length=MAX_CHARS)]
+PersonName = Annotated[str, msgspec.Meta(max_length=128)]
+
+_EMAIL = re.compile(r"[!-?A-~]+@[!-?A-~]+")
+"""One @ among printable ASCII characters without spaces; only a message sent to it could show more."""
+
+
+class CreateUser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """role: in the organization; null for a member of single projects. Without a password nobody can log in yet."""
+
+    email: Email
+    name: PersonName = ""
+    role: Role | None = None
+    password: NewPassword | None = None
+
+
+class ModifyUser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is left out stays as it is."""
+
+    name: PersonName | UnsetType = UNSET
+    role: Role | UnsetType | None = UNSET
+
+
+class ResetUser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    password: NewPassword
+
+
+class User(msgspec.Struct, frozen=True):
+    """added_at in Unix seconds."""
+
+    id: str
+    name: str
+    email: str
+    role: Role | None
+    added_at: int
+    has_password: bool
+    has_totp: bool
+    object: Literal["organization.user"] = "organization.user"
+
+
+class DeletedUser(msgspec.Struct, frozen=True):
+    id: str
+    deleted: Literal[True] = True
+    object: Literal["organization.user.deleted"] = "organization.user.deleted"
+
+
+class UserController(Controller):
+    path = "/users"
+
+    @get(opt=needs("users.read", query=(*LIST_QUERY, "email")))
+    async def list_users(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[User]:
+        query = read_list_query(request.query_params)
+        email = request.query_params.get("email")
+        if email is not None:
+            check_email(email)
+        async with services.database.acquire() as conn:
+            if query.after and await users.get_user(conn, caller.organization_id, query.after) is None:
+                raise unknown_cursor(query.after)
+            rows = await users.list_users(
+                conn,
+                caller.organization_id,
+                after=query.after,
+                limit=query.limit + 1,
+                email=None if email is None else email.lower(),
+            )
+        return page([user_wire(row) for row in rows], query.limit)
+
+    @post(status_code=200, opt=needs("users.write", body=CreateUser))
+    async def create_user(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> User:
+        wanted = await read_body(request, CreateUser)
+        check_email(wanted.email)
+        check_address(wanted.email, "email")
+        check_name(wanted.name)
+        check_grant(caller, of_role(wanted.role))
+        password_hash = None if wanted.password is None else await services.passwords.hash(wanted.password)
+        async with services.database.transaction() as conn:
+            row = await users.create_user(
+                conn,
+                caller.organization_id,
+                email=wanted.email.lower(),
+                name=wanted.name,
+                role=wanted.role,
+                password_hash=password_hash,
+            )
+            if row is None:
+                raise Conflict(f"A user with the address '{wanted.email}' exists already.", param="email")
+            await audit.record(conn, author(caller), "user.added", row.id, after=user_wire(row))
+        return user_wire(row)
+
+    @get("/{user_id:str}", opt=needs("users.read"))
+    async def get_user(self, user_id: FromPath[str], services: Services, caller: Caller) -> User:
+        async with services.database.acquire() as conn:
+            return user_wire(await existing_user(conn, caller.organization_id, user_id))
+
+    @post("/{user_id:str}", status_code=200, opt=needs("users.write", body=ModifyUser))
+    async def modify_user(
+        self, user_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> User:
+        wanted = await read_body(request, ModifyUser)
+        if wanted.name is not UNSET:
+            check_name(wanted.name)
+        async with services.database.transaction() as conn:
+            owners = await users.lock_owners(conn, caller.organization_id)
+            before = await existing_user(conn, caller.organization_id, user_id, lock=True)
+            name = before.name if wanted.name is UNSET else wanted.name
+            role = before.role if wanted.role is UNSET else wanted.role
+            check_grant(caller, of_role(before.role) | of_role(role))
+            if role != "owner":
+                _check_another_owner(owners, user_id)
+            if (name, role) == (before.name, before.role):
+                return user_wire(before)
+            await users.modify_user(conn, caller.organization_id, user_id, name, role)
+            after = await existing_user(conn, caller.organization_id, user_id)
+            await audit.record(
+                conn, author(caller), "user.updated", user_id, before=user_wire(before), after=user_wire(after)
+            )
+        return user_wire(after)
+
+    @post("/{user_id:str}/reset", status_code=200, opt=needs("users.write", body=ResetUser))
+    async def reset_user(
+        self, user_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> User:
+        """For who lost a password or an authenticator: a new password, no second factor, no logins, no lockout."""
+        wanted = await read_body(request, ResetUser)
+        password_hash = await services.passwords.hash(wanted.password)
+        async with services.database.transaction() as conn:
+            before = await existing_user(conn, caller.organization_id, user_id, lock=True)
+            check_grant(caller, of_role(before.role))
+            await logins.set_password_hash(conn, user_id, password_hash)
+            await logins.set_totp_secret(conn, user_id, None)
+            await logins.revoke_logins(conn, user_id)
+            await unlock(conn, before.email)
+            after = await existing_user(conn, caller.organization_id, user_id)
+            await audit.record(
+                conn, author(caller), "user.reset", user_id, before=user_wire(before), after=user_wire(after)
+            )
+        return user_wire(after)
+
+    @get("/{user_id:str}/api_keys", opt=needs("users.read", query=LIST_QUERY))
+    async def list_user_keys(
+        self, user_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Page[OwnedKey]:
+        """Keys that the user owns, which end with them; operators' keys for those who may read these."""
+        authorize(caller, "keys.read", None)
+        with_admin = "admin_keys.read" in caller.permissions
+        query = read_list_query(request.query_params)
+        owner = (caller.organization_id, user_id)
+        async with services.database.acquire() as conn:
+            await existing_user(conn, *owner)
+            if query.after and not await keys.get_owned_key(conn, *owner, query.after, with_admin=with_admin):
+                raise unknown_cursor(query.after)
+            rows = await keys.list_owned_keys(
+                conn, *owner, with_admin=with_admin, after=query.after, limit=query.limit + 1
+            )
+        return page([owned_key(row) for row in rows], query.limit)
+
+    @delete("/{user_id:str}", status_code=200, opt=needs("users.write"))
+    async def remove_user(self, user_id: FromPath[str], services: Services, caller: Caller) -> DeletedUser:
+        """Their logins, memberships and keys end with it."""
+        async with services.database.transaction() as conn:
+            owners = await users.lock_owners(conn, caller.organization_id)
+            before = await existing_user(conn, caller.organization_id, user_id, lock=True)
+            check_grant(caller, of_role(before.role))
+            _check_another_owner(owners, user_id)
+            revoked = await users.remove_user(conn, caller.organization_id, user_id)
+            shown = with_revoked_keys(user_wire(before), revoked)
+            await audit.record(conn, author(caller), "user.deleted", user_id, before=shown)
+        return DeletedUser(user_id)
+
+
+async def existing_user(conn: Connection, organization_id: str, user_id: str, *, lock: bool = False) -> users.UserRow:
+    """Raises NotFound, alike for another organization's user and for none.
+
+    lock: nobody else changes the user until the transaction ends.
+    """
+    row = await (users.lock_user if lock else users.get_user)(conn, organization_id, user_id)
+    if row is None:
+        raise NotFound(f"No user has the id '{user_id}'.", param="user_id")
+    return row
+
+
+def check_email(email: str) -> None:
+    if _EMAIL.fullmatch(email) is None:
+        raise wrong_value("email", "it is no e-mail address")
+
+
+def user_wire(row: users.UserRow) -> User:
+    return User(
+        id=row.id,
+        name=row.name,
+        email=row.email,
+        role=row.role,
+        added_at=seconds(row.created_at),
+        has_password=row.has_password,
+        has_totp=row.has_totp,
+    )
+
+
+def _check_another_owner(owners: list[str], user_id: str) -> None:
+    if owners == [user_id]:
+        raise Conflict("This is the organization's last owner.", param="user_id", code="last_owner")

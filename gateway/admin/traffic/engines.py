@@ -1,0 +1,174 @@
+"""What runs: the engines that this gateway talks to, with what is in them, and the gateways of the installation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from litestar import get
+
+from adapters.ref import content_key
+from gateway.admin.access import needs
+from gateway.admin.common import seconds, seconds_or_none
+from gateway.admin.services import AdminServices, Caller, Services
+from gateway.backends.engine.picture import EnginePicture, State
+from gateway.db.ledger.journals import living_gateways
+from gateway.db.organization.names import NamedContent, named_contents, project_names
+from gateway.domain.tenancy.permissions import projects_with
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+
+class ResidentAdapter(msgspec.Struct, frozen=True):
+    """On the device now. version: the latest of the adapter with this content."""
+
+    digest: str
+    adapter_id: str
+    name: str
+    project_id: str
+    project_name: str
+    version: int
+
+
+class EngineTenant(msgspec.Struct, frozen=True):
+    """Choices of one tenant."""
+
+    project_id: str
+    name: str
+    num_running: int
+    num_waiting: int
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True):
+    """As of its last heartbeat. id: of its process, "" before one was ever there. since: Unix seconds at which the
+    state began. num_running, num_waiting: choices. *_per_s, step_ms_p50: over the last ten seconds. device, dtype: ""
+    while none was there that says so. resident_adapters: those that the caller may read of. tenants: the busiest ones.
+    """
+
+    id: str
+    model: str
+    state: State
+    detail: str
+    since: int
+    num_running: int
+    num_waiting: int
+    max_running: int
+    max_waiting: int
+    max_model_len: int
+    kv_blocks_used: int
+    kv_blocks_total: int
+    adapter_slots_used: int
+    adapter_slots_total: int
+    adapter_bytes_used: int
+    adapter_bytes_total: int
+    adapters_waiting: int
+    preemptions_total: int
+    prefix_query_tokens_total: int
+    prefix_hit_tokens_total: int
+    steps_per_s: float
+    tokens_per_s: float
+    step_ms_p50: float | None
+    device: str
+    dtype: str
+    fingerprint: str
+    resident_adapters: list[ResidentAdapter]
+    tenants: list[EngineTenant]
+    object: Literal["organization.engine"] = "organization.engine"
+
+
+class RunningGateway(msgspec.Struct, frozen=True):
+    """requests_running: sent to an engine, and not in the ledger yet. version, started_at: None of older gateways."""
+
+    id: str
+    version: str | None
+    started_at: int | None
+    last_seen_at: int
+    requests_running: int
+
+
+class EngineList(msgspec.Struct, frozen=True):
+    """data: as far as the gateway that answers knows."""
+
+    data: list[Engine]
+    gateways: list[RunningGateway]
+    object: Literal["list"] = "list"
+
+
+@get("/engines", opt=needs("organization.read"))
+async def list_engines(services: Services, caller: Caller) -> EngineList:
+    """The engines, what is in them, and the gateways that were heard of in the last half minute."""
+    async with services.database.acquire() as conn:
+        engines = await named_engines(conn, services, caller.organization_id)
+        gateways = await living_gateways(conn)
+    adapters_of = projects_with(caller, "adapters.read")
+    running = [
+        RunningGateway(
+            each.id, each.version, seconds_or_none(each.started_at), seconds(each.heard_at), each.open_requests
+        )
+        for each in gateways
+    ]
+    return EngineList([only_adapters_of(each, adapters_of) for each in engines], running)
+
+
+async def named_engines(conn: Connection, services: AdminServices, organization_id: str) -> list[Engine]:
+    """With the names of this organization's adapters and projects; another one's are left out."""
+    pictures = services.engines()
+    keys = {key for each in pictures if each.stats for key in each.stats.resident_adapters}
+    tenants = {id for each in pictures if each.stats for id in each.stats.tenants}
+    contents = await named_contents(conn, organization_id, {key.partition(".")[0] for key in keys}) if keys else []
+    names = await project_names(conn, organization_id, tenants) if tenants else {}
+    return [engine_wire(each, contents, names) for each in pictures]
+
+
+def only_adapters_of(engine: Engine, project_ids: Collection[str] | None) -> Engine:
+    """As it is, but for the adapters of other projects. None: of all."""
+    if project_ids is None:
+        return engine
+    shown = [each for each in engine.resident_adapters if each.project_id in project_ids]
+    return msgspec.structs.replace(engine, resident_adapters=shown)
+
+
+def engine_wire(picture: EnginePicture, contents: Sequence[NamedContent], names: dict[str, str]) -> Engine:
+    """contents: what its adapters may be; names: of the projects that are shown, by id."""
+    stats, limits, rates = picture.stats, picture.limits, picture.rates
+    resident = set(stats.resident_adapters) if stats else set()
+    return Engine(
+        id=picture.id,
+        model=picture.model,
+        state=picture.state,
+        detail=picture.detail,
+        since=picture.since,
+        num_running=stats.num_running if stats else 0,
+        num_waiting=stats.num_waiting if stats else 0,
+        max_running=limits.max_num_seqs if limits else 0,
+        max_waiting=limits.max_waiting if limits else 0,
+        max_model_len=limits.max_model_len if limits else 0,
+        kv_blocks_used=stats.kv_blocks_used if stats else 0,
+        kv_blocks_total=stats.kv_blocks_total if stats else 0,
+        adapter_slots_used=stats.adapter_slots_used if stats else 0,
+        adapter_slots_total=stats.adapter_slots_total if stats else 0,
+        adapter_bytes_used=stats.adapter_bytes_used if stats else 0,
+        adapter_bytes_total=stats.adapter_bytes_total if stats else 0,
+        adapters_waiting=stats.adapters_waiting if stats else 0,
+        preemptions_total=stats.preemptions_total if stats else 0,
+        prefix_query_tokens_total=stats.prefix_query_tokens_total if stats else 0,
+        prefix_hit_tokens_total=stats.prefix_hit_tokens_total if stats else 0,
+        steps_per_s=rates.steps_per_s,
+        tokens_per_s=rates.tokens_per_s,
+        step_ms_p50=rates.step_ms_p50,
+        device=picture.device,
+        dtype=picture.dtype,
+        fingerprint=picture.fingerprint,
+        resident_adapters=[
+            ResidentAdapter(each.digest, each.adapter_id, each.name, each.project_id, each.project_name, each.version)
+            for each in contents
+            if content_key(each.project_id, each.digest) in resident
+        ],
+        tenants=[
+            EngineTenant(id, names[id], tenant.num_running, tenant.num_waiting)
+            for id, tenant in (stats.tenants.items() if stats else ())
+            if id in names
+        ],
+    )

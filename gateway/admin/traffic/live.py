@@ -1,0 +1,224 @@
+"""What goes on now, as server-sent events: engines each second, traffic every two, and what has changed as it does.
+
+Looked up once for all who watch, as far as they see the same. A stream ends with its login, or when what its caller may
+do changes: who opens it anew gets what counts then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+import msgspec
+from litestar import Request, get
+from litestar.response.base import ASGIResponse
+
+from gateway.admin.access import COOKIE, needs
+from gateway.admin.services import AdminServices, Caller, Services
+from gateway.admin.traffic.engines import Engine, EngineTenant, ResidentAdapter, named_engines, only_adapters_of
+from gateway.backends.engine.picture import State
+from gateway.db.changes import Change
+from gateway.db.ledger.traffic import TrafficQuery, traffic_sums
+from gateway.domain.errors import GatewayError
+from gateway.domain.tenancy.actor import Actor
+from gateway.domain.tenancy.permissions import projects_with
+from gateway.http.shape import shape
+from gateway.http.sse import open_stream
+
+ENGINES_EVERY_S, TRAFFIC_EVERY_S, CHECK_EVERY_S, HEARTBEAT_EVERY_S = 1.0, 2.0, 5.0, 15.0
+TICK_S = 1.0
+
+TOPICS = {
+    "adapters": "adapters",
+    "adapter_versions": "adapters",
+    "adapter_shares": "adapters",
+    "model_aliases": "adapters",
+    "api_keys": "keys",
+    "limits": "limits",
+    "organizations": "projects",
+    "price_versions": "prices",
+    "projects": "projects",
+    "users": "users",
+}
+"""By the table that a change is in."""
+
+
+class OwnEngine(msgspec.Struct, frozen=True):
+    """What a project's people see of an engine: their own tenants' choices and adapters."""
+
+    id: str
+    model: str
+    state: State
+    since: int
+    tenants: list[EngineTenant]
+    resident_adapters: list[ResidentAdapter]
+
+
+class EnginesNow(msgspec.Struct, frozen=True):
+    """`event: engines`."""
+
+    data: list[Engine] | list[OwnEngine]
+
+
+class TrafficNow(msgspec.Struct, frozen=True):
+    """`event: traffic`: of the last `seconds`, one or two minutes, what the ledger has; *_per_s: divided by them."""
+
+    seconds: float
+    num_requests: int
+    num_errors: int
+    input_tokens: int
+    output_tokens: int
+    requests_per_s: float
+    errors_per_s: float
+    tokens_per_s: float
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """`event: changed`: what to ask for anew."""
+
+    topics: list[str]
+
+
+class _Watcher:
+    """One stream. check: whether it may go on."""
+
+    def __init__(self, services: AdminServices, caller: Actor, check: Callable[[], Awaitable[bool]]) -> None:
+        self.caller = caller
+        self.who = caller.login_id or caller.id
+        self.wake = (woken := asyncio.Event()).set
+        self._woken = woken
+        self._all = services.watchers
+        self._services = services
+        self._check = check
+        self._topics: set[str] = set()
+
+    def changed(self, change: Change | None) -> None:
+        """None: anything may have."""
+        if change is None:
+            self._topics.update(TOPICS.values())
+        elif "organization.read" in self.caller.permissions or change.project_id in self.caller.project_permissions:
+            self._topics.add(TOPICS.get(change.table, change.table))
+        if self._topics:
+            self.wake()
+
+    async def events(self) -> AsyncGenerator[bytes]:
+        """Until it may not go on. Everything at first, then each thing in its time."""
+        self._all.join(self)
+        due = dict.fromkeys(("engines", "traffic", "check", "heartbeat"), 0.0)
+        due["check"] = time.monotonic() + CHECK_EVERY_S
+        try:
+            while not self._all.is_closing:
+                now_s = time.monotonic()
+                if due["check"] <= now_s:
+                    due["check"] = now_s + CHECK_EVERY_S
+                    if not await self._check():
+                        return
+                if due["heartbeat"] <= now_s:
+                    due["heartbeat"] = now_s + HEARTBEAT_EVERY_S
+                    yield b": here\n\n"
+                if self._topics:
+                    topics, self._topics = sorted(self._topics), set()
+                    yield _event("changed", Changed(topics))
+                if due["engines"] <= now_s:
+                    due["engines"] = now_s + ENGINES_EVERY_S
+                    yield _event("engines", await self._engines())
+                if due["traffic"] <= now_s and (projects := projects_with(self.caller, "billing.read")) != []:
+                    due["traffic"] = now_s + TRAFFIC_EVERY_S
+                    yield _event("traffic", await self._traffic(projects))
+                await self._pause()
+        finally:
+            self._all.leave(self)
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(TICK_S):
+                await self._woken.wait()
+        except TimeoutError:
+            pass
+        else:
+            await asyncio.sleep(0.05)  # several changes of one moment are told together
+        self._woken.clear()
+
+    async def _engines(self) -> EnginesNow:
+        organization_id = self.caller.organization_id
+
+        async def look() -> list[Engine]:
+            async with self._services.database.acquire() as conn:
+                return await named_engines(conn, self._services, organization_id)
+
+        adapters_of = projects_with(self.caller, "adapters.read")
+        all_engines = await self._all.once(("engines", organization_id), ENGINES_EVERY_S, look)
+        engines = [only_adapters_of(each, adapters_of) for each in all_engines]
+        if "organization.read" in self.caller.permissions:
+            return EnginesNow(engines)
+        mine = self.caller.project_permissions
+        return EnginesNow(
+            [
+                OwnEngine(
+                    each.id,
+                    each.model,
+                    each.state,
+                    each.since,
+                    [tenant for tenant in each.tenants if tenant.project_id in mine],
+                    each.resident_adapters,
+                )
+                for each in engines
+            ]
+        )
+
+    async def _traffic(self, projects: list[str] | None) -> TrafficNow:
+        organization_id = self.caller.organization_id
+
+        async def look() -> TrafficNow:
+            now = datetime.datetime.now(datetime.UTC)
+            start = now.replace(second=0, microsecond=0) - datetime.timedelta(minutes=1)
+            query = TrafficQuery(
+                organization_id=organization_id,
+                width="minute",
+                start=start,
+                end=now + datetime.timedelta(minutes=1),
+                project_ids=projects,
+                whole=True,
+            )
+            async with self._services.database.acquire() as conn:
+                sums = await traffic_sums(conn, query)
+            seconds = (now - start).total_seconds()
+            requests = sum(each.num_requests for each in sums)
+            errors = sum(each.num_errors or 0 for each in sums)
+            input_tokens = sum(each.prompt_tokens for each in sums)
+            output_tokens = sum(each.completion_tokens for each in sums)
+            rates = (each / seconds for each in (requests, errors, input_tokens + output_tokens))
+            return TrafficNow(seconds, requests, errors, input_tokens, output_tokens, *rates)
+
+        key = ("traffic", organization_id, None if projects is None else tuple(sorted(projects)))
+        return await self._all.once(key, TRAFFIC_EVERY_S, look)
+
+
+def _event(name: str, data: msgspec.Struct) -> bytes:
+    return f"event: {name}\ndata: ".encode() + msgspec.json.encode(data) + b"\n\n"
+
+
+@get("/live", opt=needs("projects.read", in_any_project=True) | shape(media=("text/event-stream",)))
+async def watch_live(request: Request[Any, Any, Any], services: Services, caller: Caller) -> ASGIResponse:
+    """Server-sent events: `engines` each second, `traffic` every two, `changed` when something has. At most eight at a
+    time for a login or a key; members of projects see their own."""
+    token, header = request.cookies.get(COOKIE), request.headers.get("authorization")
+
+    async def rights() -> object:
+        """What the caller may do, as it is now. Raises as the guard does for who may do nothing any more."""
+        if caller.kind == "api_key":
+            return (await services.authenticator.authenticate(header, caller.address)).permissions
+        found = await services.logins.find(token or "", caller.address, asyncio.get_running_loop().time())
+        return found.role, found.memberships
+
+    async def may_go_on() -> bool:
+        try:
+            return await rights() == at_first
+        except GatewayError:
+            return False
+
+    at_first = await rights()
+    return await open_stream(request, _Watcher(services, caller, may_go_on).events())

@@ -1,0 +1,197 @@
+"""Refused requests over HTTP: which limit, rule or fault it was, and what to do about it."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any, Literal
+
+import msgspec
+from litestar import Controller, Request, get
+from litestar.datastructures import MultiDict
+from litestar.params import FromPath
+
+from gateway.admin.access import LIST_QUERY, needs
+from gateway.admin.billing.buckets import MAX_VALUES, list_params, read_projects
+from gateway.admin.common import seconds
+from gateway.admin.organization.projects import existing_project
+from gateway.admin.paging import Page, page, read_list_query, unknown_cursor
+from gateway.admin.services import AdminServices, Caller, Services
+from gateway.db.ledger import refusals as rows
+from gateway.domain.errors import NotFound
+from gateway.domain.limits.limit import Scope, Unit, Window
+from gateway.domain.tenancy.actor import Actor
+from gateway.domain.tenancy.permissions import has_permission
+from gateway.domain.tenancy.principal import Permission
+from gateway.http.shape import shape
+
+PERMISSION: Permission = "limits.read"
+PROJECTS = list_params("project_ids")
+NEWEST = 2**63 - 1
+
+
+class RefusingLimit(msgspec.Struct, frozen=True):
+    """As it stood. used, reserved: null of a limit of the whole organization. asked: the least that the request could
+    do with. frees_at: Unix seconds at which its window ends, null where running requests free it, or credit does."""
+
+    id: str
+    scope: Scope
+    model: str | None
+    unit: Unit
+    window: Window
+    max: int
+    used: int | None
+    reserved: int | None
+    asked: int
+    frees_at: int | None
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """num: how many alike there were in the same minute; request_id, created_at: of the first of them. message: in
+    words, without anything that the client wrote."""
+
+    id: str
+    request_id: str
+    project_id: str
+    api_key_id: str | None
+    endpoint: str
+    model: str | None
+    status: int
+    code: str | None
+    type: str
+    param: str | None
+    message: str
+    limit: RefusingLimit | None
+    num: int
+    created_at: int
+    object: Literal["organization.refusal"] = "organization.refusal"
+
+
+class ExplainedRefusal(Refusal, frozen=True, kw_only=True):
+    """left: of the limit when it refused, null where none did or where that is not told. free_at: Unix seconds from
+    which on there is room again; null where time alone makes none. advice: what to do, in a sentence."""
+
+    left: int | None
+    free_at: int | None
+    advice: str
+
+
+LIST_SHAPE = shape(
+    query={name: {"type": "array", "items": {"type": "string"}, "maxItems": MAX_VALUES} for name in PROJECTS}
+)
+
+
+class RefusalController(Controller):
+    path = "/refusals"
+
+    @get(opt=needs(PERMISSION, query=(*LIST_QUERY, *PROJECTS), in_any_project=True) | LIST_SHAPE)
+    async def list_refusals(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[Refusal]:
+        """Newest first, of the last seven days, at most 1,000 of each project; tenants see their own."""
+        project_ids = read_projects(request.query_params, caller, PERMISSION)
+        return await _list(services, caller, request.query_params, project_ids)
+
+    @get("/{request_id:str}", opt=needs(PERMISSION, in_any_project=True))
+    async def explain_refusal(self, request_id: FromPath[str], services: Services, caller: Caller) -> ExplainedRefusal:
+        """Why the request with this x-request-id was refused, and what helps. Of alike ones in a minute, the first 50
+        are found."""
+        async with services.database.acquire() as conn:
+            row = await rows.find_refusal(conn, caller.organization_id, request_id)
+        if row is None or not has_permission(caller, PERMISSION, row.project_id):
+            raise NotFound(f"No refused request has the id '{request_id}'.", param="request_id")
+        shown = msgspec.structs.replace(_wire(row), request_id=request_id)
+        limit = shown.limit
+        left = None
+        if limit is not None and limit.used is not None and limit.reserved is not None:
+            left = max(0, limit.max - limit.used - limit.reserved)
+        return ExplainedRefusal(
+            **msgspec.structs.asdict(shown), left=left, free_at=limit.frees_at if limit else None, advice=advice(shown)
+        )
+
+
+class ProjectRefusalController(Controller):
+    path = "/projects/{project_id:str}/refusals"
+
+    @get(opt=needs(PERMISSION, query=LIST_QUERY))
+    async def list_project_refusals(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> Page[Refusal]:
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+        return await _list(services, caller, request.query_params, [project_id])
+
+
+async def _list(
+    services: AdminServices, caller: Actor, params: MultiDict[Any], project_ids: list[str] | None
+) -> Page[Refusal]:
+    query = read_list_query(params)
+    organization_id, before = caller.organization_id, NEWEST
+    async with services.database.acquire() as conn:
+        if query.after is not None:
+            place = await rows.place_of(conn, organization_id, project_ids=project_ids, refusal_id=query.after)
+            if place is None:
+                raise unknown_cursor(query.after)
+            before = place
+        found = await rows.list_refusals(
+            conn, organization_id, project_ids=project_ids, before=before, limit=query.limit + 1
+        )
+    return page([_wire(row) for row in found], query.limit)
+
+
+def _wire(row: rows.RefusalRow) -> Refusal:
+    limit = None
+    if row.limited_by is not None:
+        asked = row.limited_by["needed"]
+        limit = msgspec.convert(row.limited_by | {"asked": asked}, RefusingLimit)
+    return Refusal(
+        id=row.id,
+        request_id=row.request_ids[0],
+        project_id=row.project_id,
+        api_key_id=row.api_key_id or None,
+        endpoint=row.endpoint,
+        model=row.model or None,
+        status=row.status,
+        code=row.code or None,
+        type=row.type,
+        param=row.param or None,
+        message=row.message,
+        limit=limit,
+        num=row.num,
+        created_at=seconds(row.created_at),
+    )
+
+
+_ADVICE = {
+    "invalid_api_key": "The key was revoked or has expired: make a new one and put it where the old one is.",
+    "suspended": "The key, its project or the organization is suspended: whoever suspended it can resume it.",
+    "ip_not_allowed": "Add the client's address to the key's list of networks, or send from one that is in it.",
+    "insufficient_permissions": "Give the key the scope that it lacks, or use another key.",
+    "model_not_found": "Ask for a model that GET /v1/models lists with this key; an adapter may not be live.",
+    "request_too_large": "Send a smaller body, or raise LORIKEET_MAX_BODY_BYTES.",
+    "server_is_overloaded": "Send it again in a moment; if it goes on, look at the engines' queues and add room.",
+    "rate_limit_exceeded": "Send requests more slowly.",
+    "conflict": "Another request with the same Idempotency-Key runs or differs: wait for it, or use a new key.",
+}
+
+
+def advice(refusal: Refusal) -> str:
+    """What helps, in one plain sentence."""
+    if refusal.limit is not None:
+        return _limit_advice(refusal.limit)
+    if (known := _ADVICE.get(refusal.code or "")) is not None:
+        return known
+    field = f" the field '{refusal.param}' of" if refusal.param else ""
+    return f"Correct{field} the request as the reply's message says; sending it again unchanged will not help."
+
+
+def _limit_advice(limit: RefusingLimit) -> str:
+    what = f"the {limit.scope}'s limit of {limit.max} {limit.unit}"
+    per = "" if limit.window == "none" else f" per {limit.window}"
+    if limit.asked > limit.max:
+        return f"One such request needs more than {what}{per} allows at any time: ask for less, or raise the limit."
+    if limit.unit == "concurrency":
+        return f"Wait until one of the running requests ends, send fewer at a time, or raise {what}."
+    if limit.frees_at is not None:
+        at = datetime.datetime.fromtimestamp(limit.frees_at, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return f"Wait until {at}, when the {limit.window} ends, or raise {what}{per}."
+    if limit.unit == "cost_nanos":
+        return "Add credit to the project, or raise what it may spend."
+    return f"Raise {what}{per}, or remove what fills it."

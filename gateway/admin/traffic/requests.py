@@ -1,0 +1,306 @@
+"""Recent requests over HTTP: what they used, how long they took and what they cost. Nothing of what they said."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from litestar import Controller, Request, get
+from litestar.datastructures import MultiDict
+from litestar.params import FromPath
+
+from gateway.admin.access import needs
+from gateway.admin.billing.buckets import MAX_VALUES, list_params, read_projects, read_time, read_values
+from gateway.admin.common import instant
+from gateway.admin.organization.projects import existing_project
+from gateway.admin.paging import read_list_query, wrong_value
+from gateway.admin.services import AdminServices, Caller, Services
+from gateway.db.billing.prices import currency_of
+from gateway.db.ledger import request_list, requests
+from gateway.domain.errors import NotFound
+from gateway.domain.tenancy.actor import Actor
+from gateway.domain.tenancy.permissions import has_permission
+from gateway.http.shape import Shape, shape
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+WINDOW_S = 31 * 86_400
+MAX_WINDOW_S = 92 * 86_400
+FILTERS = list_params("models", "api_key_ids", "adapter_ids", "finish_reasons")
+QUERY = ("start_time", "end_time", "request_id", "after", "limit", *FILTERS)
+
+Status = Literal["completed", "cancelled", "error"]
+
+
+class RequestOut(msgspec.Struct, frozen=True):
+    """id: what the reply's x-request-id said. Tokens and cost: of all its prompts and attempts; times in ms, those of
+    the first prompt, as the gateway saw them; tpot_ms: per output token of that prompt. created_at, finished_at: Unix
+    seconds, with a fraction."""
+
+    id: str
+    project_id: str
+    api_key_id: str
+    endpoint: str
+    model: str
+    adapter_id: str | None
+    adapter_version: int | None
+    stream: bool
+    status: Status
+    finish_reason: str
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    discarded_tokens: int
+    queue_ms: float
+    ttft_ms: float | None
+    latency_ms: float | None
+    tpot_ms: float | None
+    cost_nanos: int
+    currency: str
+    service_tier: str
+    created_at: float
+    finished_at: float
+    object: Literal["organization.request"] = "organization.request"
+
+
+class RequestList(msgspec.Struct, frozen=True):
+    """Newest first. last_id: what `after` takes for the next page. With filters a page may hold fewer than the limit,
+    or none, though has_more: so many requests were looked at for it, and the next page looks further back."""
+
+    data: list[RequestOut]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    object: Literal["list"] = "list"
+
+
+class PriceLine(msgspec.Struct, frozen=True):
+    """tokens at nanos_per_million, less the project's discount, rounded within the request."""
+
+    item: Literal["input", "cached input", "output"]
+    tokens: int
+    nanos_per_million: int | None
+    cost_nanos: int
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """request_id: with a number behind a dot for prompts after the first. revision above 0: what a better count that
+    came late has beyond the record before."""
+
+    request_id: str
+    attempt: int
+    revision: int
+    finish_reason: str
+    queue_ms: float
+    prefill_ms: float
+    decode_ms: float
+    ttft_ms: float | None
+    latency_ms: float | None
+    adapter_digest: str | None
+    adapter_load_bytes: int
+    price_class: str
+    price_version: int | None
+    discount_percent: float
+    discarded_tokens: int
+    price_lines: list[PriceLine]
+    cost_nanos: int
+    finished_at: float
+
+
+class RequestDetails(RequestOut, frozen=True, kw_only=True):
+    attempts: list[Attempt]
+
+
+def request_query_shape(extra: tuple[str, ...] = ()) -> dict[str, Shape]:
+    """The `opt` of a route handler with these parameters."""
+    unix = {"type": "integer", "minimum": 0, "maximum": 9_999_999_999, "description": "Unix seconds."}
+    values = {"type": "array", "items": {"type": "string"}, "maxItems": MAX_VALUES}
+    count = {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}
+    return shape(
+        query={"start_time": unix, "end_time": unix, "limit": count} | dict.fromkeys((*FILTERS, *extra), values)
+    )
+
+
+PROJECTS = list_params("project_ids")
+
+
+class RequestController(Controller):
+    path = "/requests"
+
+    @get(opt=needs("billing.read", query=(*QUERY, *PROJECTS), in_any_project=True) | request_query_shape(PROJECTS))
+    async def list_requests(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> RequestList:
+        """Of the last 31 days, or of a window of at most 92; tenants see their own."""
+        return await _list(services, caller, request.query_params, read_projects(request.query_params, caller))
+
+    @get("/{request_id:str}", opt=needs("billing.read", in_any_project=True))
+    async def get_request(self, request_id: FromPath[str], services: Services, caller: Caller) -> RequestDetails:
+        """One of the last 92 days, with every attempt and what its price is made of."""
+        async with services.database.acquire() as conn:
+            row = await requests.find_request(conn, caller.organization_id, request_id)
+            if row is None or not has_permission(caller, "billing.read", row.project_id):
+                raise NotFound(f"No request has the id '{request_id}'.", param="request_id")
+            attempts = await requests.list_attempts(conn, caller.organization_id, row)
+            currency = await currency_of(conn, caller.organization_id)
+        shown = msgspec.structs.asdict(request_wire(row, currency))
+        return RequestDetails(**shown, attempts=[_attempt(each) for each in attempts])
+
+
+class ProjectRequestController(Controller):
+    path = "/projects/{project_id:str}/requests"
+
+    @get(opt=needs("billing.read", query=QUERY) | request_query_shape())
+    async def list_project_requests(
+        self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> RequestList:
+        async with services.database.acquire() as conn:
+            await existing_project(conn, caller.organization_id, project_id)
+        return await _list(services, caller, request.query_params, [project_id])
+
+
+async def _list(
+    services: AdminServices, caller: Actor, params: MultiDict[Any], project_ids: list[str] | None
+) -> RequestList:
+    start, end = read_window(params)
+    page = read_list_query(params)
+    query = request_list.RequestQuery(
+        organization_id=caller.organization_id,
+        start=start,
+        end=end,
+        after=None if page.after is None else read_cursor(page.after),
+        limit=page.limit,
+        project_ids=project_ids,
+        models=read_values(params, "models"),
+        api_key_ids=read_values(params, "api_key_ids"),
+        adapter_ids=read_values(params, "adapter_ids"),
+        finish_reasons=read_values(params, "finish_reasons"),
+    )
+    async with services.database.acquire() as conn:
+        if (request_id := params.get("request_id")) is not None:
+            found = await _only(conn, query, request_id)
+        else:
+            found = await request_list.list_requests(conn, query)
+        currency = await currency_of(conn, caller.organization_id)
+    data = [request_wire(row, currency) for row in found.rows]
+    return RequestList(
+        data,
+        first_id=cursor(request_list.RequestKey(found.rows[0].created_at, found.rows[0].request_id)) if data else None,
+        last_id=None if found.next_key is None else cursor(found.next_key),
+        has_more=found.next_key is not None,
+    )
+
+
+async def _only(conn: Connection, query: request_list.RequestQuery, request_id: str) -> request_list.RequestsFound:
+    """The one of this id, where it is among those of the query's projects and time."""
+    row = await requests.find_request(conn, query.organization_id, request_id)
+    fits = (
+        row is not None
+        and query.start <= row.created_at < query.end
+        and (query.project_ids is None or row.project_id in query.project_ids)
+    )
+    return request_list.RequestsFound([row] if row is not None and fits else [], None)
+
+
+def read_window(params: MultiDict[Any]) -> tuple[datetime.datetime, datetime.datetime]:
+    """From start_time up to end_time. Raises InvalidRequest naming the parameter."""
+    now_s = int(datetime.datetime.now(datetime.UTC).timestamp())
+    end_s = min(read_time(params, "end_time"), now_s + 60) if "end_time" in params else now_s + 60
+    start_s = read_time(params, "start_time") if "start_time" in params else max(0, end_s - WINDOW_S)
+    if start_s >= end_s:
+        raise wrong_value("start_time", "it must be before end_time, and in the past")
+    if end_s - start_s > MAX_WINDOW_S:
+        raise wrong_value("start_time", f"it must be at most {MAX_WINDOW_S // 86_400} days before end_time")
+    return instant(start_s), instant(end_s)
+
+
+def cursor(key: request_list.RequestKey) -> str:
+    microseconds = round(key.created_at.timestamp() * 1e6)
+    return base64.urlsafe_b64encode(f"{microseconds}/{key.request_id}".encode()).decode().rstrip("=")
+
+
+def read_cursor(text: str) -> request_list.RequestKey:
+    """Raises InvalidRequest for what no page gave."""
+    try:
+        decoded = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+        microseconds, slash, request_id = decoded.partition("/")
+        if not (slash and "\0" not in request_id and microseconds.isascii() and microseconds.isdecimal()):
+            raise ValueError
+        at = instant(0) + datetime.timedelta(microseconds=int(microseconds))
+    except (binascii.Error, ValueError, OverflowError):
+        raise wrong_value("after", "it is not the last_id of a page of this list") from None
+    return request_list.RequestKey(at, request_id)
+
+
+def request_wire(row: requests.RequestRow, currency: str) -> RequestOut:
+    return RequestOut(
+        id=row.request_id,
+        project_id=row.project_id,
+        api_key_id=row.api_key_id,
+        endpoint=row.endpoint,
+        model=row.model,
+        adapter_id=row.adapter_id,
+        adapter_version=row.adapter_version,
+        stream=row.stream,
+        status=status_of(row.finish_reason),
+        finish_reason=row.finish_reason,
+        input_tokens=row.prompt_tokens,
+        cached_tokens=row.cached_tokens,
+        output_tokens=row.completion_tokens,
+        discarded_tokens=row.discarded_tokens,
+        queue_ms=row.queue_ms,
+        ttft_ms=row.ttft_ms,
+        latency_ms=row.latency_ms,
+        tpot_ms=_tpot_ms(row),
+        cost_nanos=row.cost_nanos,
+        currency=currency,
+        service_tier=row.service_tier,
+        created_at=row.created_at.timestamp(),
+        finished_at=row.finished_at.timestamp(),
+    )
+
+
+def status_of(finish_reason: str) -> Status:
+    match finish_reason:
+        case "error":
+            return "error"
+        case "abort":
+            return "cancelled"
+    return "completed"
+
+
+def _tpot_ms(row: requests.RequestRow) -> float | None:
+    """Time per output token after the first, of the attempt whose times are shown."""
+    if row.ttft_ms is None or row.latency_ms is None or row.timed_tokens < 2:
+        return None
+    return max(0.0, row.latency_ms - row.ttft_ms) / (row.timed_tokens - 1)
+
+
+def _attempt(row: requests.AttemptRow) -> Attempt:
+    uncached = row.prompt_tokens - row.cached_tokens
+    return Attempt(
+        request_id=row.request_id,
+        attempt=row.attempt,
+        revision=row.revision,
+        finish_reason=row.finish_reason,
+        queue_ms=row.queue_ms,
+        prefill_ms=row.prefill_ms,
+        decode_ms=row.decode_ms,
+        ttft_ms=row.ttft_ms,
+        latency_ms=row.latency_ms,
+        adapter_digest=row.adapter_digest,
+        adapter_load_bytes=row.adapter_load_bytes,
+        price_class=row.adapter_class,
+        price_version=row.price_version,
+        discount_percent=row.basis_points / 100,
+        discarded_tokens=row.discarded_tokens,
+        price_lines=[
+            PriceLine("input", uncached, row.input_nanos, row.input_cost_nanos),
+            PriceLine("cached input", row.cached_tokens, row.cached_input_nanos, row.cached_cost_nanos),
+            PriceLine("output", row.completion_tokens, row.output_nanos, row.output_cost_nanos),
+        ],
+        cost_nanos=row.cost_nanos,
+        finished_at=row.finished_at.timestamp(),
+    )

@@ -1,0 +1,77 @@
+"""Who watches what goes on now, in one gateway process: how many streams each may have, and what is looked up once for
+all of them. Knows nothing of what they show."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+from gateway.db.changes import Change
+from gateway.domain.errors import LimitReached
+
+T = TypeVar("T")
+
+MAX_STREAMS = 8
+"""Of one login, or of one key."""
+
+
+class Watcher(Protocol):
+    """One stream. who: the login or key that it counts for."""
+
+    @property
+    def who(self) -> str: ...
+
+    def changed(self, change: Change | None) -> None: ...
+
+    def wake(self) -> None: ...
+
+
+class Watchers:
+    """The change feed has to call `changed`."""
+
+    def __init__(self) -> None:
+        self.is_closing = False
+        self._num_streams: Counter[str] = Counter()
+        self._watchers: list[Watcher] = []
+        self._kept: dict[object, tuple[float, asyncio.Task[Any]]] = {}
+
+    def changed(self, change: Change | None) -> None:
+        for watcher in self._watchers:
+            watcher.changed(change)
+
+    def close(self) -> None:
+        """End every stream: they would hold up who stops."""
+        self.is_closing = True
+        for watcher in self._watchers:
+            watcher.wake()
+
+    def join(self, watcher: Watcher) -> None:
+        """It counts until `leave`. Raises LimitReached."""
+        if self._num_streams[watcher.who] >= MAX_STREAMS:
+            raise LimitReached(f"At most {MAX_STREAMS} live streams may be open at a time.", retry_after_s=5.0)
+        self._num_streams[watcher.who] += 1
+        self._watchers.append(watcher)
+
+    def leave(self, watcher: Watcher) -> None:
+        self._watchers.remove(watcher)
+        self._num_streams[watcher.who] -= 1
+        if not self._num_streams[watcher.who]:
+            del self._num_streams[watcher.who]
+        if not self._watchers:
+            self._kept.clear()
+
+    async def once(self, key: object, seconds: float, work: Callable[[], Awaitable[T]]) -> T:
+        """What work gives, hardly older than that, for everybody who asks for the same."""
+        now_s = time.monotonic()
+        kept = self._kept.get(key)
+        if kept is None or now_s - kept[0] >= 0.9 * seconds:
+            self._kept[key] = kept = (now_s, asyncio.ensure_future(_begun(work)))
+        found: T = await asyncio.shield(kept[1])  # whoever leaves meanwhile, others wait for it
+        return found
+
+
+async def _begun(work: Callable[[], Awaitable[T]]) -> T:
+    return await work()

@@ -1,0 +1,161 @@
+"""The gateway's HTTP application, and the process that serves it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import math
+import signal
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+import uvicorn
+import uvloop
+from litestar import Litestar, Router
+from litestar.config.cors import CORSConfig
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gateway.admin.router import admin_routers
+from gateway.assembly.services import Services, running_services
+from gateway.dashboard import dashboard
+from gateway.http.connections import ConnectionCap, capped_protocol
+from gateway.http.envelope import Application
+from gateway.http.errors import exception_handlers
+from gateway.http.heads import bounded_heads
+from gateway.http.old_clients import for_old_clients
+from gateway.http.server import ENDING_S, Server
+from gateway.http.slow_bodies import timely_bodies
+from gateway.http.unread import reading_protocol
+from gateway.http.unwanted import dropping_protocol
+from gateway.observability.metrics import configure_logging
+from gateway.openai.chat.handler import chat_completions
+from gateway.openai.completions.handler import completions
+from gateway.openai.embeddings.handler import embeddings
+from gateway.openai.health import health
+from gateway.openai.models import models
+from gateway.openai.shared.caller import provide_caller
+from gateway.openai.stored.handler import stored_chats
+from gateway.openai.tokens.handler import tokens
+from gateway.reference.page.routes import documentation
+from gateway.settings import Settings
+from gateway.support.pace import Pace
+
+log = structlog.get_logger(__name__)
+
+KEEP_ALIVE_S = 75
+TOKENIZING_PER_S, TOKENIZING_BURST = 50.0, 100.0
+
+
+def build_app(services: Services) -> Application:
+    """Every route: OpenAI's under /v1, the admin API, their document and page, the dashboard, health and metrics."""
+    pools, settings = services.pools, services.settings
+    caller = provide_caller(services.authenticator)
+    pace = Pace(TOKENIZING_PER_S, TOKENIZING_BURST, what="tokens of texts")
+    openai = Router(
+        "/v1",
+        route_handlers=[
+            chat_completions(services.pipeline, services.idempotency, services.chats, services.contents),
+            completions(services.pipeline, services.idempotency, services.contents),
+            embeddings(services.pipeline, services.idempotency, services.contents),
+            *stored_chats(services.chats),
+            *models(services.resolver, pools),
+            *tokens(services.pipeline, pace, operations=("tokenize", "detokenize")),
+        ],
+        dependencies={"caller": caller},
+    )
+    return Application(
+        metrics=services.metrics,
+        trusted_proxies=settings.trusted_networks,
+        refusals=services.refusals,
+        route_handlers=[
+            openai,
+            Router(
+                "/",
+                route_handlers=tokens(
+                    services.pipeline, pace, operations=("tokenize_unversioned", "detokenize_unversioned")
+                ),
+                dependencies={"caller": caller},
+            ),
+            *admin_routers(services.admin),
+            *documentation(),
+            *dashboard(),
+            *health(services.database, list(pools.values()), services.metrics),
+        ],
+        exception_handlers=exception_handlers(),
+        request_max_body_size=settings.max_body_bytes,
+        # Cookies stay with our own pages: another origin's has to bring a key.
+        cors_config=CORSConfig(allow_origins=settings.allowed_origins) if settings.cors_origins else None,
+        openapi_config=None,  # ours is made of what the routes declare
+        logging_config=None,
+    )
+
+
+def server_config(settings: Settings, app: Litestar) -> uvicorn.Config:
+    """How the application is served."""
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        http=_protocol(settings),
+        proxy_headers=False,  # uvicorn would believe every process of this machine
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=math.ceil(settings.drain_seconds + ENDING_S),  # the server comes before that
+    )
+
+
+def _protocol(settings: Settings) -> type[HttpToolsProtocol]:
+    cap = ConnectionCap(settings.max_connections_per_address, settings.trusted_networks)
+    served = dropping_protocol(for_old_clients(reading_protocol(settings.unread_seconds)))
+    return timely_bodies(bounded_heads(capped_protocol(served, cap)), settings.body_seconds)
+
+
+def make_server(services: Services) -> Server:
+    """Of the whole application, not serving yet."""
+    settings, app = services.settings, build_app(services)
+
+    def end_generation() -> None:
+        for pool in services.pools.values():
+            for backend in pool.backends:
+                backend.cut_off()
+
+    return Server(server_config(settings, app), app, settings.drain_seconds, end_generation)
+
+
+def run_gateway(
+    settings: Settings, *, model_dir: Path, dsn: str, sockets: Sequence[socket.socket] | None = None
+) -> None:
+    """Serve until SIGTERM or SIGINT, then let running requests finish within `drain_seconds`.
+
+    model_dir: the prepared base model. sockets: listening ones to serve on; without any, settings' host and port.
+    """
+    configure_logging(settings.log_level)
+    with contextlib.suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, model_dir, dsn, list(sockets) if sockets else None))
+
+
+async def _serve(settings: Settings, model_dir: Path, dsn: str, sockets: list[socket.socket] | None) -> None:
+    loop, main = asyncio.get_running_loop(), asyncio.current_task()
+    assert main is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, main.cancel)  # as long as there is nothing to drain
+    async with running_services(settings, model_dir=model_dir, dsn=dsn) as services:
+        server = make_server(services)
+        # What lives as long as the process need not be walked through again and again.
+        gc.collect()
+        gc.freeze()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, _stop, services, server, number)
+        await server.serve(sockets)
+    log.info("gateway_stopped")
+
+
+def _stop(services: Services, server: Server, number: signal.Signals) -> None:
+    services.admin.watchers.close()
+    server.handle_exit(number, None)

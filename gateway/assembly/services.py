@@ -1,0 +1,338 @@
+"""Everything a gateway process is made of, put together from its settings and started and stopped in order."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import msgspec
+import structlog
+from prometheus_client import CollectorRegistry
+
+from adapters.inspection import BaseShape, Bounds
+from adapters.stores import open_store
+from engine.config import ModelConfig, load_model_config, model_digest
+from gateway.adapters.download import Downloader
+from gateway.adapters.fetch import Fetcher, Hub
+from gateway.adapters.importer import Importer
+from gateway.adapters.residency import Residency
+from gateway.adapters.service import Lifecycle, PoolEngines
+from gateway.adapters.watcher import Watcher
+from gateway.admin.services import AdminServices
+from gateway.backends.engine.client import EngineBackend
+from gateway.backends.pool import Pool
+from gateway.billing.bookkeeper import Bookkeeper
+from gateway.billing.price_cache import PriceCache
+from gateway.content.cipher import Cipher
+from gateway.content.idempotency import Idempotency
+from gateway.content.keeper import Keeper
+from gateway.content.keys import content_keys
+from gateway.content.purge import Purger
+from gateway.content.request_log import MAX_WAITING_BYTES, RequestContents
+from gateway.content.stored_chats import StoredChats
+from gateway.content.writes import Writes
+from gateway.db.billing.prices import PriceLoader
+from gateway.db.changes import Change
+from gateway.db.limits.leases import PostgresLeases
+from gateway.db.limits.limits import LimitLoader
+from gateway.db.organization.organizations import installation_id
+from gateway.db.pool import FAILURES, UNAVAILABLE, UNUSABLE, Database, lock_table_warning
+from gateway.domain.limits.clock import DatabaseClock
+from gateway.exports.deliverer import Deliverer, places_below
+from gateway.limits.limiter import Limiter
+from gateway.limits.rules import Rules
+from gateway.metering.reconcile import Reconciler
+from gateway.metering.service import Metering
+from gateway.observability.metrics import SHARED_METRICS_DIR, Metrics
+from gateway.observability.refusals import Refusals
+from gateway.pipeline.pipeline import Pipeline
+from gateway.routing.resolve import Resolver
+from gateway.settings import Settings
+from gateway.support.outbound import Guard
+from gateway.tenancy.authenticate import Authenticator
+from gateway.tenancy.failures import FailureCap
+from gateway.tenancy.logins import Logins
+from gateway.tenancy.passwords import Passwords
+from gateway.text.tokenizer import Tokenizer
+from gateway.webhooks.sender import WebhookSender
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+DATABASE_RETRY_S = 0.5
+ABORTED_FINALS_S = 5.0
+
+
+class Services(msgspec.Struct, frozen=True, kw_only=True):
+    """What the application's handlers work with. pools: by the public id of their base model."""
+
+    settings: Settings
+    database: Database
+    authenticator: Authenticator
+    resolver: Resolver
+    pools: dict[str, Pool]
+    pipeline: Pipeline
+    metrics: Metrics
+    admin: AdminServices
+    idempotency: Idempotency
+    chats: StoredChats
+    contents: RequestContents
+    refusals: Refusals
+
+
+@asynccontextmanager
+async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> AsyncIterator[Services]:
+    """Services that are started on entry and, on leaving, stopped: requests first, then the ledger, then the database.
+
+    Waits for the database; the engine may come later, and go and come again. Raises one of `UNUSABLE`, JournalUnusable,
+    StoreFailure and BadContentKey.
+    """
+    cipher = Cipher(content_keys(settings.content_key, settings.content_key_path))
+    config = load_model_config(model_dir)
+    tokenizer = Tokenizer.from_folder(model_dir)
+    shared = os.environ.get(SHARED_METRICS_DIR)
+    metrics = Metrics(CollectorRegistry(), Path(shared) if shared else None)
+    async with AsyncExitStack() as stack:
+        database = await stack.enter_async_context(await connect_database(dsn))
+        await once_available(lambda: _warn_about_locks(database))
+        failures = FailureCap(settings.max_failed_keys)
+        authenticator = Authenticator(database, failures)
+        resolver = Resolver(database, settings.model_name)
+        authenticator.changes.subscribe(resolver.changed)
+        prices = PriceCache(PriceLoader(database), FAILURES)
+        authenticator.changes.subscribe(prices.changed)
+        await once_available(prices.start)
+        stack.push_async_callback(prices.stop)
+        limiter = _limiter(database, authenticator, prices)
+        database_id = await once_available(lambda: _database_id(database))
+        metering = Metering(
+            settings.journal_dir,
+            database,
+            limiter,
+            metrics,
+            database_id=database_id,
+            max_journal_bytes=settings.journal_bytes,
+            version=_version(),
+        )
+        backend = EngineBackend(
+            settings.engine_endpoint,
+            database_id=database_id,
+            model_digest=model_digest(model_dir),
+            config=config,
+            tokenizer=tokenizer,
+            sink=metering.meter,
+        )
+        pools = {settings.model_name: Pool(settings.model_name, [backend], created=int(time.time()))}
+        reconciler = Reconciler(database, pools, metrics.journal)
+        lifecycle = _lifecycle(settings, config, database, pools[settings.model_name])
+        content_writes = Writes(metrics.content_lost, max_bytes=MAX_WAITING_BYTES)
+        contents = RequestContents(database, cipher, content_writes)
+        admin = _admin_services(
+            settings, database, authenticator, failures, backend, reconciler, lifecycle, metering, contents
+        )
+        authenticator.changes.subscribe(admin.watchers.changed)
+        await _start(stack, authenticator, limiter, metering, backend, Purger(database))
+        writes = Writes(metrics.content_lost)
+        idempotency = Idempotency(database, cipher, writes)
+        refusals = Refusals(database, metrics.refusals_lost)
+        residency = Residency(database, [backend])
+        authenticator.changes.subscribe(residency.changed)
+        _run(
+            stack,
+            writes,
+            content_writes,
+            idempotency,
+            Keeper(database, cipher),
+            lifecycle,
+            *_ways_in(settings, database, lifecycle),
+            residency,
+            refusals,
+            WebhookSender(database, allow_private=settings.private_webhooks),
+            Deliverer(database, places_below(settings.export_dir, allow_private=settings.private_webhooks)),
+            Bookkeeper(database),
+            reconciler,
+        )
+        metrics.watch(list(pools.values()))
+        yield Services(
+            settings=settings,
+            database=database,
+            authenticator=authenticator,
+            resolver=resolver,
+            pools=pools,
+            pipeline=Pipeline(
+                resolver,
+                pools,
+                {settings.model_name: tokenizer},
+                metering.meter,
+                limiter,
+                default_max_tokens=settings.default_max_tokens,
+            ),
+            metrics=metrics,
+            admin=admin,
+            idempotency=idempotency,
+            chats=StoredChats(database, cipher, writes),
+            contents=contents,
+            refusals=refusals,
+        )
+
+
+def _limiter(database: Database, authenticator: Authenticator, prices: PriceCache) -> Limiter:
+    rules = Rules(LimitLoader(database))
+    limiter = Limiter(PostgresLeases(database), rules, DatabaseClock(time.monotonic), prices)
+
+    def changed(change: Change | None) -> None:
+        rules.changed(change)
+        if change is None or change.table == "limits":
+            limiter.limit_changed(change.id if change else None)
+
+    authenticator.changes.subscribe(changed)
+    return limiter
+
+
+async def _start(
+    stack: AsyncExitStack,
+    authenticator: Authenticator,
+    limiter: Limiter,
+    metering: Metering,
+    backend: EngineBackend,
+    purger: Purger,
+) -> None:
+    """Start each, and leave to the stack to stop them in the opposite order: streams end, then the journal is on disk
+    and engines know it, then it goes to the ledger."""
+    await authenticator.start()
+    stack.push_async_callback(authenticator.stop)
+    await once_available(limiter.start)
+    stack.push_async_callback(limiter.stop)
+    metering.start()
+    stack.push_async_callback(metering.stop)
+    backend.start()
+    stack.push_async_callback(backend.stop)
+    purger.start()
+    stack.push_async_callback(purger.stop)
+    stack.push_async_callback(metering.flush)
+    stack.push_async_callback(_drain, backend)
+
+
+class Worker(Protocol):
+    """What works in the background from `start` to `stop`."""
+
+    def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+def _run(stack: AsyncExitStack, *workers: Worker) -> None:
+    """Start each; the stack stops them in the opposite order."""
+    for worker in workers:
+        worker.start()
+        stack.push_async_callback(worker.stop)
+
+
+def _lifecycle(settings: Settings, config: ModelConfig, database: Database, pool: Pool) -> Lifecycle:
+    return Lifecycle(
+        database,
+        open_store(settings.adapter_store, settings.adapter_cache_dir, settings.adapter_cache_bytes),
+        PoolEngines(pool),
+        base=BaseShape(config.adapter_targets(), config.num_layers),
+        bounds=Bounds(settings.max_adapter_rank, settings.max_adapter_bytes),
+        upload_dir=settings.data_dir / "uploads",
+        inspection_lock=settings.data_dir / "inspection.lock",
+        grace_s=settings.adapter_grace_seconds,
+    )
+
+
+def _ways_in(settings: Settings, database: Database, lifecycle: Lifecycle) -> list[Worker]:
+    """What brings adapters in without a request: sources and the watched folder."""
+    take_in, store, max_bytes = lifecycle.intake.take_in, lifecycle.store, settings.max_adapter_bytes
+    downloader = Downloader(Guard.of(allow_private=settings.private_webhooks))
+    fetcher = Fetcher(downloader, settings.allowed_sources, max_bytes=max_bytes, hub=Hub.of(os.environ))
+    workers: list[Worker] = [Importer(database, fetcher, partial(take_in, again="fetching"), store)]
+    if settings.adapter_folder is not None:
+        workers.append(Watcher(database, settings.adapter_folder, take_in, store, max_bytes=max_bytes))
+    return workers
+
+
+def _admin_services(
+    settings: Settings,
+    database: Database,
+    authenticator: Authenticator,
+    failures: FailureCap,
+    backend: EngineBackend,
+    reconciler: Reconciler,
+    lifecycle: Lifecycle,
+    metering: Metering,
+    contents: RequestContents,
+) -> AdminServices:
+    passwords = Passwords()
+    return AdminServices(
+        database=database,
+        logins=Logins(database, passwords, failures),
+        passwords=passwords,
+        store=lifecycle.store,
+        lifecycle=lifecycle,
+        sources=settings.allowed_sources,
+        authenticator=authenticator,
+        model_name=settings.model_name,
+        version=_version(),
+        max_adapter_bytes=settings.max_adapter_bytes,
+        max_body_bytes=settings.max_body_bytes,
+        private_webhooks=settings.private_webhooks,
+        health=backend.health,
+        engines=lambda: [backend.picture(settings.model_name)],
+        journal=lambda: metering.journal_state,
+        reconcile=reconciler.reconcile,
+        contents=contents,
+    )
+
+
+async def _database_id(database: Database) -> str:
+    async with database.acquire() as conn:
+        return await installation_id(conn)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("lorikeet")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"  # run from a source tree that is not installed
+
+
+async def connect_database(dsn: str) -> Database:
+    """Raises as `once_available` does."""
+    return await once_available(lambda: Database.connect(dsn))
+
+
+async def once_available(work: Callable[[], Awaitable[T]]) -> T:
+    """Try until the database is there, which may go again between two steps of a start. work: may be begun anew. Raises
+    one of `UNUSABLE`, which trying again would not change."""
+    while True:
+        try:
+            return await work()
+        except UNUSABLE:
+            raise
+        except UNAVAILABLE as error:
+            log.warning("database_unavailable", error=f"{type(error).__name__}: {error}")
+            await asyncio.sleep(DATABASE_RETRY_S)
+
+
+async def _warn_about_locks(database: Database) -> None:
+    async with database.acquire() as conn:
+        if (warning := await lock_table_warning(conn)) is not None:
+            log.warning("database_has_few_locks", error=warning)
+
+
+async def _drain(backend: EngineBackend) -> None:
+    """No stream is left; requests that were aborted just now still send their usage."""
+    try:
+        async with asyncio.timeout(ABORTED_FINALS_S):
+            await backend.drain()
+    except TimeoutError:
+        log.warning("requests_still_running", num_in_flight=backend.num_in_flight)

@@ -1,0 +1,226 @@
+"""The conversation with one engine: hello, heartbeats both ways, a new socket whenever the old one's engine is gone.
+
+Moves the protocol's structs and tells a listener when the engine comes and goes. Knows nothing of requests or usage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from typing import Protocol
+
+import msgspec
+import structlog
+import zmq
+
+from engine.protocol import (
+    HEARTBEAT_INTERVAL_S,
+    HEARTBEATS_MISSED,
+    MAX_MESSAGE_BYTES,
+    PROTOCOL_VERSION,
+    EngineMessage,
+    GatewayMessage,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Refused,
+    Welcome,
+    decode_from_engine,
+    encode,
+)
+from gateway.backends.engine.frames import Frames
+
+log = structlog.get_logger(__name__)
+
+DEAD_AFTER_S = HEARTBEAT_INTERVAL_S * HEARTBEATS_MISSED
+RECONNECT_S = 0.2
+REFUSED_RETRY_S = 2.0
+SEND_HIGH_WATER_MARK = 10_000
+GOODBYE_LINGER_MS = 500
+
+
+class EngineGone(Exception):
+    """The engine is not there, refuses us or does not answer; the message says which."""
+
+
+class EngineListener(Protocol):
+    """What a link tells its owner. None of these may wait."""
+
+    def connected(self, welcome: Welcome) -> None: ...
+
+    def received(self, message: EngineMessage) -> None:
+        """Anything but Welcome, Refused and Heartbeat without stats."""
+
+    def disconnected(self, reason: str) -> None:
+        """Comes once after each `connected`; whatever was under way on the engine is lost."""
+
+
+class EngineLink:
+    """Keeps one gateway connected to one engine from `start` to `stop`.
+
+    detail: the state of it in words, which clients may see: never with the endpoint in it.
+    """
+
+    def __init__(self, endpoint: str, *, database_id: str, model_digest: str, listener: EngineListener) -> None:
+        self.detail = "not started"
+        self.endpoint = endpoint
+        self._database_id = database_id
+        self._model_digest = model_digest
+        self._listener = listener
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._frames: Frames | None = None
+        self._engine_id: str | None = None
+        self._heard_at_s = 0.0
+        self._linger_ms = 0
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._context = zmq.Context()
+        self._task = asyncio.create_task(self._keep_connected())
+
+    async def stop(self) -> None:
+        """Say goodbye and close; the listener hears `disconnected` if it was connected."""
+        if self._task is None or self._context is None:
+            return
+        with contextlib.suppress(EngineGone):
+            self.send(Goodbye())
+            self._linger_ms = GOODBYE_LINGER_MS
+        self._stopping = True
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        self.detail = "stopped"
+        await asyncio.to_thread(self._context.term)  # waits for the goodbye to leave
+
+    def send(self, message: GatewayMessage) -> None:
+        """Hand a message to the socket without waiting. Raises EngineGone when no engine is there to read it."""
+        if self._engine_id is None or self._frames is None:
+            raise EngineGone(self.detail)
+        _put(self._frames, message)
+
+    async def _keep_connected(self) -> None:
+        # A flag too: a task group that is cancelled just as one of its tasks fails raises the failure alone.
+        while not self._stopping:
+            pause_s = RECONNECT_S
+            try:
+                await self._session()
+            except* _RefusedHello:
+                pause_s = REFUSED_RETRY_S
+            except* EngineGone:
+                pass
+            except* zmq.ZMQError as unusable:
+                self.detail = "the engine's endpoint cannot be used"
+                log.error("engine_endpoint_unusable", endpoint=self.endpoint, error=str(unusable.exceptions[0]))
+            except* Exception as failures:
+                self.detail = "the conversation with the engine failed in this gateway"
+                log.error("engine_link_failed", endpoint=self.endpoint, exc_info=failures)
+            if not self._stopping:
+                await asyncio.sleep(pause_s)
+
+    async def _session(self) -> None:
+        """One socket's life. A new one has a new identity, so nothing of the old conversation can reach the new."""
+        assert self._context is not None
+        socket = self._context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.IDENTITY, uuid.uuid4().hex.encode())
+        socket.setsockopt(zmq.SNDHWM, SEND_HIGH_WATER_MARK)
+        socket.setsockopt(zmq.RCVHWM, 0)  # what the engine may owe us is bounded by our credits
+        socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._frames, events = Frames(socket), Frames(monitor)
+        try:
+            socket.connect(self.endpoint)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(_watch(events))
+                await self._greet(self._frames)
+                tasks.create_task(self._beat(self._frames))
+                tasks.create_task(self._receive(self._frames))
+        except* EngineGone as gone:
+            self.detail = str(gone.exceptions[0])
+            raise
+        finally:
+            self._frames.stop()
+            events.stop()
+            self._frames = None
+            socket.disable_monitor()
+            monitor.close(linger=0)
+            socket.close(linger=self._linger_ms)
+            if self._engine_id is not None:
+                self._engine_id = None
+                log.warning("engine_disconnected", endpoint=self.endpoint)
+                self._listener.disconnected(self.detail)
+
+    async def _greet(self, frames: Frames) -> None:
+        self.detail = "waiting for an engine"
+        _put(frames, Hello(PROTOCOL_VERSION, uuid.uuid4().hex, self._database_id))
+        try:
+            async with asyncio.timeout(DEAD_AFTER_S):
+                answer, *more = map(_decode, await frames.take())
+        except TimeoutError:
+            raise EngineGone("no engine answers") from None
+        if isinstance(answer, Refused):
+            raise _RefusedHello(f"the engine refuses this gateway: {answer.reason}")
+        if not isinstance(answer, Welcome):
+            raise EngineGone(f"the engine answered hello with {type(answer).__name__}")
+        if answer.model_digest != self._model_digest:
+            raise _RefusedHello("the engine serves another base model than this gateway")
+        self._engine_id = answer.engine_id
+        self._heard_at_s = asyncio.get_running_loop().time()
+        self.detail = "ready"
+        log.info("engine_connected", endpoint=self.endpoint, engine_id=answer.engine_id, credits=answer.credits)
+        self._listener.connected(answer)
+        for message in more:
+            self._hear(message)
+
+    async def _receive(self, frames: Frames) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            came = await frames.take()
+            self._heard_at_s = loop.time()
+            for frame in came:
+                self._hear(_decode(frame))
+
+    def _hear(self, message: EngineMessage) -> None:
+        if isinstance(message, Refused):
+            raise EngineGone(f"the engine ended the session: {message.reason}")
+        if isinstance(message, Welcome):
+            raise EngineGone("the engine greeted twice")
+        if not isinstance(message, Heartbeat) or message.stats is not None:
+            self._listener.received(message)
+
+    async def _beat(self, frames: Frames) -> None:
+        loop = asyncio.get_running_loop()
+        sequence = 0
+        while True:
+            _put(frames, Heartbeat(sequence))
+            sequence += 1
+            await asyncio.sleep(HEARTBEAT_INTERVAL_S)
+            if loop.time() - self._heard_at_s > DEAD_AFTER_S:
+                raise EngineGone(f"the engine missed {HEARTBEATS_MISSED} heartbeats")
+
+
+class _RefusedHello(EngineGone):
+    """No use to try again soon."""
+
+
+async def _watch(events: Frames) -> None:
+    """A closed connection is known at once, long before heartbeats are missed."""
+    await events.take()
+    raise EngineGone("the engine closed the connection")
+
+
+def _put(frames: Frames, message: GatewayMessage) -> None:
+    try:
+        frames.send(encode(message))
+    except zmq.Again:
+        raise EngineGone("the engine does not read its messages") from None
+    except zmq.ZMQError as error:
+        raise EngineGone(str(error)) from None
+
+
+def _decode(frame: bytes) -> EngineMessage:
+    try:
+        message: EngineMessage = decode_from_engine(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise EngineGone(f"the engine sent a message that does not decode: {error}") from None
+    return message

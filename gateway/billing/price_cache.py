@@ -1,0 +1,90 @@
+"""The price books as a gateway remembers them, so that limits can ask without I/O. Knows no SQL.
+
+A new version takes effect some time after it was set, and the change feed brings it within a second: every gateway
+knows it before it counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import structlog
+
+from gateway.db.changes import Change
+from gateway.domain.billing.book import Book, Version, in_force, most_of
+from gateway.domain.billing.money import DEFAULT_CURRENCY
+from gateway.domain.limits.work import Price
+
+log = structlog.get_logger(__name__)
+
+BEHIND_NS = 1_000_000_000
+AHEAD_NS = 10_000_000_000
+"""A request may be admitted up to so long before and after its price is looked up: it waits for limits, and clocks are
+estimates. Around a change of prices the dearer ones are reserved."""
+
+MAX_KNOWN = 10_000
+FIRST_BACKOFF_S = 0.1
+MAX_BACKOFF_S = 2.0
+
+
+class PriceCache:
+    """The `Prices` of limits. Works between `start` and `stop`; subscribe `changed` to the change feed."""
+
+    def __init__(
+        self, load: Callable[[], Awaitable[Mapping[str, Book]]], failures: tuple[type[Exception], ...]
+    ) -> None:
+        """load: every organization's book; raises one of `failures` where the database is away."""
+        self._load = load
+        self._failures = failures
+        self._books: Mapping[str, Book] = {}
+        self._known: dict[tuple[str, str, str, str, tuple[int, ...]], Price] = {}
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Raises what loading raises: without prices no cost can be bounded."""
+        self._books = await self._load()
+        self._task = asyncio.create_task(self._follow())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def changed(self, change: Change | None) -> None:
+        if change is None or change.table == "price_versions":
+            self._changed.set()
+
+    def currency(self, organization_id: str) -> str:
+        book = self._books.get(organization_id, ())
+        return book[-1].currency if book else DEFAULT_CURRENCY
+
+    def most(self, organization_id: str, project_id: str, model: str, service_tier: str, instant_ns: int) -> Price:
+        versions = self._in_force(organization_id, instant_ns)
+        key = (organization_id, project_id, model, service_tier, tuple(each.version for each in versions))
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            known = self._known[key] = most_of(versions, project_id, model, service_tier)
+        return known
+
+    def _in_force(self, organization_id: str, instant_ns: int) -> list[Version]:
+        book = self._books.get(organization_id, ())
+        return list(in_force(book, instant_ns - BEHIND_NS, instant_ns + AHEAD_NS))
+
+    async def _follow(self) -> None:
+        backoff_s = FIRST_BACKOFF_S
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                self._books = await self._load()
+                self._known.clear()  # the number of a version that was withdrawn is the next one's
+                backoff_s = FIRST_BACKOFF_S
+            except self._failures as error:
+                log.warning("prices_unavailable", error=repr(error))
+                self._changed.set()
+                await asyncio.sleep(backoff_s)
+                backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)

@@ -1,0 +1,169 @@
+"""`lorikeet adapter add`: a folder, an archive or a source becomes a version of an adapter."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli.adapters.adapter_path import add_tenant
+from gateway.cli.errors import EXIT_OPEN, CommandFailed
+from gateway.cli.output import add_json_flag, print_result
+from gateway.cli.parts import name_part
+from gateway.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
+    from gateway.cli.output import Verbs
+
+POLL_S = 0.25
+UNTRIED = ("inspected", "probed")
+"""States of a version that no engine has judged."""
+
+OUTCOME_S = 60
+"""How long to wait, unless told otherwise, for an engine to have tried what came."""
+
+_DESCRIPTION = """\
+Add an adapter, or a new version of it.
+
+WHAT is one of
+  PATH                          a folder that peft's save_pretrained wrote, or a .tar, .tar.gz or .zip of it
+  hf://ORGANIZATION/REPO[@REV]  a repository of the Hugging Face hub; REV is a branch, a tag or a commit
+  s3://BUCKET/PREFIX            a folder with PEFT's two files, read with the server's credentials
+  https://HOST/PATH             an archive
+
+The server fetches the last three itself, from where LORIKEET_ADAPTER_SOURCES allows it. Adding the content that is
+current changes nothing. Content over 16 MiB is sent in pieces; if that is cut off, --resume goes on.
+
+Where a tenant's last adapters were refused, the next have to wait, and so does this command: up to ten minutes.
+
+Exit code 4 says that the content is in and no engine has tried it yet: `lorikeet adapter versions` will tell.
+"""
+_EPILOG = """\
+examples:
+  lorikeet adapter add ./adapter --tenant initech --name support
+  lorikeet adapter add hf://initech/support-lora@v2 --tenant initech --name support --no-promote
+  lorikeet adapter add ./adapter.tar.gz --tenant initech --name support --resume imp_...
+"""
+
+
+def register(actions: Verbs) -> None:
+    add = actions.add_parser(
+        "add",
+        help="add an adapter, or a new version of it",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_tenant(add)
+    add.add_argument("--name", required=True, metavar="NAME", help="the adapter's part of the model id <base>:<name>")
+    add.add_argument("what", metavar="WHAT", help="a path or a source, see above")
+    add.add_argument("--no-promote", action="store_true", help="do not make it the current version once it is ready")
+    add.add_argument("--resume", metavar="IMPORT_ID", help="go on with an upload that was cut off")
+    add.add_argument(
+        "--wait",
+        type=int,
+        default=OUTCOME_S,
+        metavar="SECONDS",
+        help="for an engine to have tried it (default: %(default)s); then exit with 4",
+    )
+    add_json_flag(add)
+    add.set_defaults(run=_add)
+
+
+def _add(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    name_part(arguments.name)
+    with AdminClient.of(environ) as client:
+        project = client.tenant_path(arguments.tenant)
+        if "://" not in arguments.what:
+            return _upload(client, project, arguments)
+        if arguments.resume:
+            raise CommandFailed("--resume goes on with an upload; what the server fetches goes on by itself")
+        return _fetch(client, project, arguments)
+
+
+def _upload(client: AdminClient, project: str, arguments: argparse.Namespace) -> int:
+    from gateway.cli.adapters.adapter_upload import Upload
+
+    progress = Progress("sending", quiet=arguments.json)
+    upload = Upload(
+        client,
+        progress,
+        tenant=arguments.tenant,
+        project=project,
+        name=arguments.name,
+        promote=not arguments.no_promote,
+    )
+    try:
+        put = upload.send(Path(arguments.what), arguments.resume)
+    finally:
+        progress.done()
+    model, version = put["model"], put["uploaded_version"]
+    if put["version_state"] in UNTRIED:
+        adapter = f"{project}/adapters/{arguments.name}"
+        state = _outcome(client, f"{adapter}/versions/{version}", arguments.wait)["state"]
+        put |= client.get(adapter) | {"object": put["object"], "version_state": state}
+    if put["version_state"] in UNTRIED:
+        return _left_open(arguments, put, f"version {version} of {model}")
+    if put["version"] != version:
+        text = f"version {version} of {model} is ready; `lorikeet adapter promote` makes it the current one"
+    else:
+        text = f"{model} {'is now' if put['changed'] else 'is already'} version {version} ({put['digest'][:12]})"
+    return print_result(arguments, put, text)
+
+
+def _fetch(client: AdminClient, project: str, arguments: argparse.Namespace) -> int:
+    """Let the server fetch, and watch it until the version is ready or refused."""
+    from gateway.cli.adapters.adapter_upload import unless_paused
+
+    wanted = {"name": arguments.name, "source": arguments.what, "promote": not arguments.no_promote}
+    progress = Progress("fetching", quiet=arguments.json)
+    imported = unless_paused(lambda: client.post(f"{project}/adapters", json=wanted), progress)
+    try:
+        imported = _wait(client, f"{project}/adapter_imports/{imported['id']}", progress)
+    except KeyboardInterrupt:
+        raise CommandFailed(f"the server goes on with {imported['id']}: see `lorikeet adapter imports`") from None
+    finally:
+        progress.done()
+    if imported["state"] != "done":
+        raise CommandFailed(f"{arguments.what}: {imported['reason']}")
+    path = f"{project}/adapters/{arguments.name}/versions/{imported['version']}"
+    version = _outcome(client, path, arguments.wait)
+    shown = imported | {"version_state": version["state"], "current": version["current"]}
+    if version["state"] in UNTRIED:
+        return _left_open(arguments, shown, version["model"])
+    text = f"{version['model']} is {'now current' if version['current'] else 'ready'} ({version['digest'][:12]})"
+    return print_result(arguments, shown, text)
+
+
+def _wait(client: AdminClient, path: str, progress: Progress) -> dict[str, Any]:
+    """The import once it is over."""
+    while True:
+        imported = client.get(path)
+        if imported["state"] not in ("fetching", "uploaded"):
+            return imported
+        progress.show(imported["received_bytes"], imported["size_bytes"])
+        time.sleep(POLL_S)
+
+
+def _outcome(client: AdminClient, path: str, wait_s: int) -> dict[str, Any]:
+    """The version at this path once an engine has tried it, or as it is after `wait_s`. Raises CommandFailed where the
+    engine refused it."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        version = client.get(path)
+        if version["state"] == "rejected":
+            raise CommandFailed(f"{version['model']} was refused: {version['reason']}")
+        if version["state"] not in UNTRIED or time.monotonic() > deadline:
+            return version
+        time.sleep(POLL_S)
+
+
+def _left_open(arguments: argparse.Namespace, shown: dict[str, Any], what: str) -> int:
+    text = f"{what} waits for an engine to try it; `lorikeet adapter versions` will tell how that ends"
+    print_result(arguments, shown, text)
+    return EXIT_OPEN

@@ -1,0 +1,90 @@
+"""`lorikeet adapter set`: what requests get that do not say otherwise, and whether an adapter stays on engines."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli.adapters.adapter_path import adapter_path, add_adapter
+from gateway.cli.errors import CommandFailed
+from gateway.cli.output import add_json_flag, print_result
+
+if TYPE_CHECKING:
+    from gateway.cli.output import Verbs
+
+
+def _finite(text: str) -> float:
+    """JSON has no other numbers. Raises ArgumentTypeError."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"expected a number, not {text!r}")
+    return number
+
+
+DEFAULTS: tuple[tuple[str, Callable[[str], Any]], ...] = (
+    ("temperature", _finite),
+    ("top_p", _finite),
+    ("top_k", int),
+    ("min_p", _finite),
+    ("presence_penalty", _finite),
+    ("frequency_penalty", _finite),
+    ("repetition_penalty", _finite),
+    ("max_tokens", int),
+    ("system_prompt", str),
+)
+
+
+def register(actions: Verbs) -> None:
+    setting = actions.add_parser(
+        "set",
+        help="set an adapter's defaults, pin it",
+        description="Set what requests of this adapter get that do not say otherwise. What is not named stays; "
+        "versions to come keep the settings.",
+    )
+    add_adapter(setting)
+    for name, kind in DEFAULTS:
+        metavar = "TEXT" if kind is str else "N"
+        setting.add_argument(f"--{name.replace('_', '-')}", dest=name, type=kind, metavar=metavar, help=_help(name))
+    names = [name for name, _ in DEFAULTS]
+    setting.add_argument("--clear", nargs="+", default=[], choices=names, metavar="DEFAULT", help="unset these again")
+    pinning = setting.add_mutually_exclusive_group()
+    pinning.add_argument("--pin", action="store_true", help="keep it on every engine, ready at once")
+    pinning.add_argument("--unpin", action="store_true", help="let it go when others need the room")
+    add_json_flag(setting)
+    setting.set_defaults(run=_set)
+
+
+def _help(name: str) -> str:
+    if name == "system_prompt":
+        return "for chats without a system message"
+    return f"where a request has no {name}"
+
+
+def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    wanted = _wanted(arguments)
+    with AdminClient.of(environ) as client:
+        settings = client.post(adapter_path(client, arguments.tenant, arguments.name), json=wanted)
+    shown = [f"{name} {value}" for name, value in settings["defaults"].items() if value is not None]
+    shown += ["pinned"] if settings["pinned"] else []
+    return print_result(arguments, settings, f"{settings['name']}: {', '.join(shown) or 'no settings'}")
+
+
+def _wanted(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Raises CommandFailed where nothing is wanted, or two things of one default."""
+    given = {name: getattr(arguments, name) for name, _ in DEFAULTS if getattr(arguments, name) is not None}
+    if twice := given.keys() & set(arguments.clear):
+        raise CommandFailed(f"{min(twice)} is both set and cleared")
+    defaults = given | dict.fromkeys(arguments.clear)
+    wanted: dict[str, Any] = {"defaults": defaults} if defaults else {}
+    if arguments.pin or arguments.unpin:
+        wanted["pinned"] = arguments.pin
+    if not wanted:
+        raise CommandFailed("there is nothing to set; `lorikeet adapter set --help` shows what can be")
+    return wanted

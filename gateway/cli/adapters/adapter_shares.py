@@ -1,0 +1,51 @@
+"""`lorikeet adapter share | unshare`: which other tenants may call an adapter."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from gateway.cli.adapters.adapter_path import adapter_path, add_adapter
+from gateway.cli.output import add_json_flag, print_result
+
+if TYPE_CHECKING:
+    from gateway.cli.output import Verbs
+
+
+def register(actions: Verbs) -> None:
+    share = actions.add_parser(
+        "share",
+        help="let another tenant call an adapter",
+        description="Let another tenant call an adapter under its name. What that tenant runs is its own: its limits, "
+        "its bill. Its own adapter of the same name wins. `lorikeet adapter show` lists with whom it is shared.",
+    )
+    share.set_defaults(run=_share)
+    unshare = actions.add_parser(
+        "unshare", help="end that", description="End the sharing with a tenant; requests that run finish."
+    )
+    unshare.set_defaults(run=_unshare)
+    for parser in (share, unshare):
+        add_adapter(parser)
+        parser.add_argument("--with", dest="other", required=True, metavar="TENANT", help="the other tenant")
+        add_json_flag(parser)
+
+
+def _share(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        path = adapter_path(client, arguments.tenant, arguments.name)
+        share = client.post(f"{path}/shares", json={"project_id": client.tenant_id(arguments.other)})
+    return print_result(arguments, share, f"{arguments.other} may call {arguments.name} of {arguments.tenant}")
+
+
+def _unshare(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        path = adapter_path(client, arguments.tenant, arguments.name)
+        ended = client.delete(f"{path}/shares/{client.tenant_id(arguments.other)}")
+    return print_result(
+        arguments, ended, f"{arguments.other} may not call {arguments.name} of {arguments.tenant} any more"
+    )

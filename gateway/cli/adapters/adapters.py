@@ -1,0 +1,172 @@
+"""`lorikeet adapter`: the adapters of a tenant of the running server; here the verbs that are about a whole adapter."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli.adapters import adapter_add, adapter_imports, adapter_settings, adapter_shares, adapter_versions
+from gateway.cli.adapters.adapter_path import adapter_path, add_adapter, add_tenant, split_version
+from gateway.cli.errors import EXIT_FAILED, EXIT_OK
+from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.cli.server import merge
+
+if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
+    from gateway.cli.output import Verbs
+
+_DESCRIPTION = """\
+LoRA adapters of a tenant, as PEFT saves them.
+
+What is added becomes a version of the adapter: inspected, tried by an engine, and then the current one, which
+<base>:<name> answers with. Versions never change; promote and rollback move what is current.
+"""
+_EPILOG = """\
+examples:
+  lorikeet adapter add ./adapter --tenant initech --name support
+  lorikeet adapter versions support --tenant initech
+  lorikeet adapter rollback support --tenant initech
+"""
+
+
+def register(verbs: Verbs) -> None:
+    adapter = verbs.add_parser(
+        "adapter",
+        help="add adapters, and move between their versions",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = adapter.add_subparsers(metavar="ACTION", required=True)
+    adapter_add.register(actions)
+    listing = actions.add_parser("list", help="list adapters", description="List a tenant's adapters, oldest first.")
+    add_tenant(listing)
+    listing.set_defaults(run=_list)
+    show = actions.add_parser(
+        "show",
+        help="show an adapter, or one version of it",
+        description="Show an adapter and its settings; or, with @VERSION, what inspection and probe found of that one.",
+    )
+    add_adapter(show, "NAME[@VERSION]")
+    show.set_defaults(run=_show)
+    remove = actions.add_parser(
+        "remove",
+        help="remove an adapter",
+        description="Remove an adapter with all its versions, and the aliases that point at them.",
+    )
+    add_adapter(remove)
+    remove.set_defaults(run=_remove)
+    verify = actions.add_parser(
+        "verify",
+        help="hold the store against the database",
+        description="Read every adapter of all tenants again. Exits 1 where a version's content is missing or damaged.",
+    )
+    verify.set_defaults(run=_verify)
+    for parser in (listing, show, remove, verify):
+        add_json_flag(parser)
+    for room in (adapter_versions, adapter_settings, adapter_shares, adapter_imports, merge):
+        room.register(actions)
+
+
+def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        adapters = client.get_all(f"{client.tenant_path(arguments.tenant)}/adapters")
+    if arguments.json:
+        print_json(adapters)
+        return EXIT_OK
+    print_table(
+        ("NAME", "MODEL", "VERSION", "RANK", "BYTES", "DIGEST", "CREATED"),
+        [
+            (
+                a["name"],
+                a["model"],
+                a["version"],
+                a["rank"],
+                a["size_bytes"],
+                (a["digest"] or "")[:12],
+                utc(a["created_at"]),
+            )
+            for a in adapters
+        ],
+    )
+    return EXIT_OK
+
+
+def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    name, version = split_version(arguments.name)
+    with AdminClient.of(environ) as client:
+        path = adapter_path(client, arguments.tenant, name)
+        if version is not None:
+            shown = client.get(f"{path}/versions/{version}")
+        else:
+            shown = client.get(path) | {"shared_with": _shared_with(client, path)}
+    if arguments.json:
+        print_json(shown)
+    else:
+        _print_fields(shown)
+    return EXIT_OK
+
+
+def _shared_with(client: AdminClient, path: str) -> list[str]:
+    """Names of tenants."""
+    shares = client.get_all(f"{path}/shares")
+    return [client.get(f"/projects/{share['project_id']}")["name"] for share in shares]
+
+
+def _print_fields(shown: dict[str, Any], indent: str = "") -> None:
+    """One line per field, what is within a field below it."""
+    for name, value in shown.items():
+        if name == "object":
+            continue
+        if isinstance(value, dict) and value:
+            print(f"{indent}{name}:")
+            _print_fields(value, indent + "  ")
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            print(f"{indent}{name}: {len(value)} (--json shows them)")
+        elif isinstance(value, list):
+            print(f"{indent}{name}: {', '.join(_ranges(value)) or '-'}")
+        else:
+            at = utc(value) if name.endswith("_at") else value
+            print(f"{indent}{name}: {'-' if at in (None, '', {}) else at}")
+
+
+def _ranges(values: list[Any]) -> list[str]:
+    """As text, whole numbers that follow each other as one range."""
+    if not all(type(value) is int for value in values):
+        return list(map(str, values))
+    runs: list[list[int]] = []
+    for number in values:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+
+
+def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        aliases = client.delete(adapter_path(client, arguments.tenant, arguments.name))["aliases"]
+    shown = {"name": arguments.name, "removed": True, "aliases": aliases}
+    text = f"adapter {arguments.name} of {arguments.tenant} is removed"
+    if aliases:
+        text += f", and with it the aliases that pointed at it: {', '.join(aliases)}"
+    return print_result(arguments, shown, text)
+
+
+def _verify(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        found = client.post("/adapters/verify", json={})
+    faults = [*found["missing"], *found["damaged"]]
+    lines = [f"{found['num_verified']} contents are whole, {found['num_unreferenced']} await collection"]
+    lines += [f"{fault['project_id']} {fault['name']}@{fault['version']}: {fault['detail']}" for fault in faults]
+    print_result(arguments, found, "\n".join(lines))
+    return EXIT_FAILED if faults else EXIT_OK

@@ -1,0 +1,157 @@
+"""`lorikeet credit` and `lorikeet adjustment`: what a tenant has in advance, and what an operator corrects by hand."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from gateway.cli.billing.money import amount, instant
+from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.domain.billing.money import decimal_text
+
+if TYPE_CHECKING:
+    from gateway.cli.output import Verbs
+
+
+def register(verbs: Verbs) -> None:
+    credit = verbs.add_parser("credit", help="grant and list credits", description="Credits of a tenant.")
+    actions = credit.add_subparsers(metavar="ACTION", required=True)
+    grant = actions.add_parser(
+        "grant",
+        help="grant credit",
+        description="Grant a tenant credit, which its usage draws on, oldest first. It cannot be revoked: an adjustment"
+        " that charges as much takes it back.",
+    )
+    grant.add_argument("--tenant", required=True, metavar="NAME", help="who gets it")
+    grant.add_argument("--amount", required=True, type=amount, metavar="AMOUNT", help="of the currency")
+    grant.add_argument("--reason", required=True, metavar="TEXT", help="what it is for")
+    grant.add_argument("--expires", type=instant, metavar="TIME", help="when what is left lapses (default: never)")
+    grant.set_defaults(run=_grant)
+    listing = actions.add_parser("list", help="list credits", description="List a tenant's credits and its balance.")
+    listing.add_argument("--tenant", required=True, metavar="NAME", help="whose credits to list")
+    listing.set_defaults(run=_list)
+    mode = actions.add_parser(
+        "mode",
+        help="make a tenant pay in advance, or not",
+        description="A prepaid tenant is refused when its balance is used up; a postpaid one gets an invoice.",
+    )
+    mode.add_argument("--tenant", required=True, metavar="NAME", help="the tenant")
+    mode.add_argument("mode", choices=("prepaid", "postpaid"))
+    mode.set_defaults(run=_mode)
+    for parser in (grant, listing, mode):
+        add_json_flag(parser)
+    _register_adjustments(verbs)
+
+
+def _register_adjustments(verbs: Verbs) -> None:
+    adjustment = verbs.add_parser(
+        "adjustment", help="charge or refund a tenant", description="Rows of the ledger that an operator writes."
+    )
+    actions = adjustment.add_subparsers(metavar="ACTION", required=True)
+    add = actions.add_parser(
+        "add",
+        help="charge or refund",
+        description="Charge or refund a tenant, in the period that is open. It cannot be taken back: one in the "
+        "other direction undoes it.",
+    )
+    add.add_argument("--tenant", required=True, metavar="NAME", help="the tenant")
+    how_much = add.add_mutually_exclusive_group(required=True)
+    how_much.add_argument("--charge", type=amount, metavar="AMOUNT", help="what the tenant pays more")
+    how_much.add_argument("--refund", type=amount, metavar="AMOUNT", help="what the tenant pays less")
+    add.add_argument("--reason", required=True, metavar="TEXT", help="why")
+    add.add_argument("--corrects-period", metavar="MONTH", help="the closed month that it is about, e.g. 2026-10")
+    add.add_argument("--corrects-request", metavar="ID", help="the request that it is about")
+    listing = actions.add_parser("list", help="list adjustments", description="List a tenant's adjustments.")
+    listing.add_argument("--tenant", required=True, metavar="NAME", help="the tenant")
+    for parser, run in ((add, _adjust), (listing, _list_adjustments)):
+        add_json_flag(parser)
+        parser.set_defaults(run=run)
+
+
+def _grant(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        body = {"amount_nanos": arguments.amount, "reason": arguments.reason, "expires_at": arguments.expires}
+        granted = client.post(f"{client.tenant_path(arguments.tenant)}/credits", json=body)
+    text = f"credit {granted['id']}: {decimal_text(granted['amount_nanos'])} for {arguments.tenant}"
+    return print_result(arguments, granted, text)
+
+
+def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        path = client.tenant_path(arguments.tenant)
+        credits, billing = client.get_all(f"{path}/credits"), client.get(f"{path}/billing")
+    if arguments.json:
+        print_json({"credits": credits, "billing": billing})
+        return 0
+    print_table(
+        ("ID", "AMOUNT", "DRAWN", "LAPSED", "EXPIRES", "REASON"),
+        [
+            (
+                each["id"],
+                decimal_text(each["amount_nanos"]),
+                decimal_text(each["drawn_nanos"]),
+                "" if each["lapsed_nanos"] is None else decimal_text(each["lapsed_nanos"]),
+                utc(each["expires_at"]),
+                each["reason"],
+            )
+            for each in credits
+        ],
+    )
+    print(f"{billing['mode']}, balance {decimal_text(billing['balance_nanos'])} {billing['currency']}")
+    return 0
+
+
+def _mode(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        billing = client.post(f"{client.tenant_path(arguments.tenant)}/billing", json={"mode": arguments.mode})
+    balance = f"{decimal_text(billing['balance_nanos'])} {billing['currency']}"
+    return print_result(arguments, billing, f"tenant {arguments.tenant} is {billing['mode']}, balance {balance}")
+
+
+def _adjust(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    direction = "charge" if arguments.refund is None else "refund"
+    body = {
+        "direction": direction,
+        "amount_nanos": arguments.charge if arguments.refund is None else arguments.refund,
+        "reason": arguments.reason,
+        "corrects_period": arguments.corrects_period,
+        "corrects_request_id": arguments.corrects_request,
+    }
+    with AdminClient.of(environ) as client:
+        made = client.post(f"{client.tenant_path(arguments.tenant)}/adjustments", json=body)
+    text = f"adjustment {made['id']}: {decimal_text(made['cost_nanos'])}, billed in {made['period']}"
+    return print_result(arguments, made, text)
+
+
+def _list_adjustments(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        rows = client.get_all(f"{client.tenant_path(arguments.tenant)}/adjustments")
+    if arguments.json:
+        print_json(rows)
+        return 0
+    print_table(
+        ("ID", "AMOUNT", "BILLED IN", "CORRECTS", "MADE", "REASON"),
+        [
+            (
+                each["id"],
+                decimal_text(each["cost_nanos"]),
+                each["period"],
+                each["corrects_request_id"] or each["corrects_period"],
+                utc(each["created_at"]),
+                each["reason"],
+            )
+            for each in rows
+        ],
+    )
+    return 0

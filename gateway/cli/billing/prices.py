@@ -1,0 +1,234 @@
+"""`lorikeet price`: what tokens cost. A change of prices is a new version of the whole book."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli.billing.money import instant, nanos, price
+from gateway.cli.errors import CommandFailed, WrongUsage
+from gateway.cli.output import add_json_flag, print_json, print_result, print_table, utc
+from gateway.cli.parts import name_part
+from gateway.domain.billing.book import ANY, TIERS
+from gateway.domain.billing.money import decimal_text
+
+if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
+    from gateway.cli.output import Verbs
+
+IDENTITY = ("model", "adapter_class", "service_tier")
+FLAGS = ("--model", "--adapter-class", "--tier")
+PERCENT = (0, 100 * 10**9)
+NANOS_PER_BASIS_POINT = 10**7
+
+
+def register(verbs: Verbs) -> None:
+    prices = verbs.add_parser("price", help="set, list and withdraw prices", description="What tokens cost.")
+    actions = prices.add_subparsers(metavar="ACTION", required=True)
+    setting = actions.add_parser(
+        "set",
+        help="set prices",
+        description="Make the next version of the price book: the newest one with these changes. Amounts are of the "
+        "currency per million tokens.",
+    )
+    setting.add_argument("--model", metavar="ID", help="a model or its base (default: any)")
+    setting.add_argument(
+        "--adapter-class",
+        type=_price_class,
+        metavar="CLASS",
+        help="none: the base itself; default; your own (default: any)",
+    )
+    setting.add_argument("--tier", metavar="TIER", help=f"{', '.join(TIERS)} (default: any)")
+    setting.add_argument("--input", type=price, metavar="AMOUNT", help="of prompt tokens")
+    setting.add_argument("--cached-input", type=price, metavar="AMOUNT", help="of cached ones (default: as --input)")
+    setting.add_argument("--output", type=price, metavar="AMOUNT", help="of completion tokens")
+    setting.add_argument("--remove", action="store_true", help="take this entry out of the book instead; '*' names any")
+    setting.add_argument(
+        "--discount", action="append", default=[], metavar="TENANT=PERCENT", help="e.g. acme=12.5; 0 ends it; repeats"
+    )
+    setting.add_argument("--currency", metavar="CODE", help="of the first version, e.g. eur (default: usd)")
+    setting.add_argument("--effective", type=instant, metavar="TIME", help="from when on, in UTC (default: now)")
+    add_json_flag(setting)
+    setting.set_defaults(run=_set)
+    classing = actions.add_parser(
+        "class", help="class an adapter", description="Say what entries of the price book call an adapter."
+    )
+    classing.add_argument("--tenant", required=True, metavar="NAME", help="whose adapter it is")
+    classing.add_argument("--adapter", required=True, metavar="NAME", help="the adapter")
+    classing.add_argument("price_class", type=_price_class, metavar="CLASS", help="default, or one of your own")
+    add_json_flag(classing)
+    classing.set_defaults(run=_class)
+    withdraw = actions.add_parser(
+        "withdraw",
+        help="take back a version",
+        description="Take back a version that is not in force yet, until shortly before it is.",
+    )
+    withdraw.add_argument("version", type=int, metavar="VERSION", help="its number, as `lorikeet price list` shows it")
+    add_json_flag(withdraw)
+    withdraw.set_defaults(run=_withdraw)
+    listing = actions.add_parser("list", help="list prices", description="List every version, newest first.")
+    add_json_flag(listing)
+    listing.set_defaults(run=_list)
+
+
+def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    identity = _identity(arguments)
+    percents = [_discount(text) for text in arguments.discount]
+    with AdminClient.of(environ) as client:
+        newest = client.get("/prices", limit=1)["data"]
+        book: dict[str, Any] = newest[0] if newest else {"currency": "usd", "entries": [], "discounts": []}
+        entries, removed = _entries(arguments, identity, book["entries"])
+        body = {
+            "currency": arguments.currency or book["currency"],
+            "entries": entries,
+            "discounts": _discounts(percents, client, book["discounts"]),
+            "effective_at": arguments.effective,
+        }
+        version = client.post("/prices", json=body)
+        if not arguments.remove:
+            _warn_of_unknown(identity["model"], client)
+    is_ahead = version["effective_at"] > time.time()
+    text = f"prices are version {version['version']}, {'which will be ' if is_ahead else ''}in force from "
+    return print_result(arguments, version, f"{removed}{text}{utc(version['effective_at'])}")
+
+
+def _identity(arguments: argparse.Namespace) -> dict[str, str]:
+    """Of the entry that is meant. Raises WrongUsage for what can be none, and where nothing is to be set."""
+    given = (arguments.model, arguments.adapter_class, arguments.tier)
+    amounts = (arguments.input, arguments.cached_input, arguments.output)
+    if arguments.remove:
+        if amounts != (None, None, None):
+            raise WrongUsage("--remove takes an entry out: it has no amounts")
+        if given == (None, None, None):
+            raise WrongUsage(
+                f"--remove: say which entry with {', '.join(FLAGS)}; --model '*' is the one for everything"
+            )
+    elif amounts == (None, None, None):
+        if not arguments.discount:
+            raise WrongUsage("give --input and --output, --remove or --discount")
+        if given != (None, None, None):
+            raise WrongUsage("--discount is of all that a tenant uses: give --input and --output for an entry")
+    elif arguments.input is None or arguments.output is None:
+        raise WrongUsage("--input and --output go together; one of them may be 0")
+    elif arguments.tier not in (*TIERS, ANY, None):
+        raise WrongUsage(f"--tier: expected {', '.join(TIERS)} or '*', not {arguments.tier!r}")
+    elif (arguments.cached_input or 0) > arguments.input:
+        raise WrongUsage("--cached-input: cached input must not be dearer than --input")
+    return dict(zip(IDENTITY, (ANY if each is None else each for each in given), strict=True))
+
+
+def _warn_of_unknown(model: str, client: AdminClient) -> None:
+    """An entry for a model that is not there bills nobody: it may come yet, or be a slip of the pen."""
+    if model != ANY and model.partition(":")[0] != (served := client.get("/status")["model"]):
+        print(f"lorikeet: no model '{model}' is served here, only '{served}'", file=sys.stderr)
+
+
+def _entries(
+    arguments: argparse.Namespace, identity: Mapping[str, str], known: list[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], str]:
+    """(those of the next version, what to say of one that was removed). Raises CommandFailed."""
+    if arguments.input is None and not arguments.remove:
+        return known, ""
+    gone = [entry for entry in known if all(entry[field] == identity[field] for field in IDENTITY)]
+    others = [entry for entry in known if entry not in gone]
+    if arguments.remove:
+        if not gone:
+            raise CommandFailed("there is no such entry; `lorikeet price list` shows those there are")
+        prices = f"input {decimal_text(gone[0]['input_nanos_per_million'])}, "
+        prices += f"output {decimal_text(gone[0]['output_nanos_per_million'])}"
+        words = (f"{flag} {gone[0][field]}" for flag, field in zip(FLAGS, IDENTITY, strict=True))
+        return others, f"removed {' '.join(words)} ({prices}); "
+    amounts = {
+        "input_nanos_per_million": arguments.input,
+        "cached_input_nanos_per_million": arguments.cached_input,
+        "output_nanos_per_million": arguments.output,
+    }
+    return [*others, {**identity, **amounts}], ""
+
+
+def _discount(text: str) -> tuple[str, int]:
+    """(tenant, basis points). Raises WrongUsage."""
+    tenant, _, percent = text.rpartition("=")
+    try:
+        basis_points, rest = divmod(nanos(percent, PERCENT), NANOS_PER_BASIS_POINT)
+    except argparse.ArgumentTypeError:
+        basis_points, rest = 0, 1
+    if not tenant or rest:
+        raise WrongUsage(
+            "--discount: expected TENANT=PERCENT such as acme=12.5, with a percentage from 0 to 100 of at most two "
+            f"decimals, not {text!r}"
+        )
+    return tenant, basis_points
+
+
+def _discounts(wanted: list[tuple[str, int]], client: AdminClient, known: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    discounts = {each["project_id"]: each["basis_points"] for each in known}
+    for tenant, basis_points in wanted:
+        discounts[client.tenant_path(tenant).removeprefix("/projects/")] = basis_points
+    return [{"project_id": project, "basis_points": points} for project, points in discounts.items() if points]
+
+
+def _price_class(text: str) -> str:
+    if not re.fullmatch(r"\*|[A-Za-z0-9._-]{1,64}", text):
+        raise argparse.ArgumentTypeError(
+            f"must be up to 64 letters, digits, dots, hyphens and underscores, not {text!r}"
+        )
+    return text
+
+
+def _withdraw(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        found = [each["id"] for each in client.get_all("/prices") if each["version"] == arguments.version]
+        if not found:
+            raise CommandFailed(f"there is no version {arguments.version}; `lorikeet price list` shows those there are")
+        gone = client.delete(f"/prices/{found[0]}")
+    return print_result(arguments, gone, f"version {arguments.version} is withdrawn")
+
+
+def _class(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        path = f"{client.tenant_path(arguments.tenant)}/adapters/{name_part(arguments.adapter)}/price_class"
+        made = client.post(path, json={"price_class": arguments.price_class})
+    return print_result(arguments, made, f"adapter {made['adapter']} is of the class {made['price_class']}")
+
+
+def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        versions = client.get_all("/prices")
+        names = {project["id"]: project["name"] for project in client.get_all("/projects", include_archived="true")}
+    if arguments.json:
+        print_json(versions)
+        return 0
+    header = ("VERSION", "FROM", "MODEL", "CLASS", "TIER", "INPUT", "CACHED", "OUTPUT")
+    rows: list[tuple[object, ...]] = []
+    for version in versions:
+        head = (version["version"], utc(version["effective_at"]))
+        rows += [
+            (
+                *head,
+                *(entry[field] for field in IDENTITY),
+                decimal_text(entry["input_nanos_per_million"]),
+                decimal_text(entry["cached_input_nanos_per_million"]),
+                f"{decimal_text(entry['output_nanos_per_million'])} {version['currency']}",
+            )
+            for entry in version["entries"]
+        ]
+        rows += [
+            (*head, f"{names.get(each['project_id'], each['project_id'])}: less {each['basis_points'] / 100:g}%")
+            + ("",) * 5
+            for each in version["discounts"]
+        ]
+    print_table(header, rows)
+    return 0

@@ -1,0 +1,134 @@
+"""`lorikeet usage` and `lorikeet costs`: what was used and what it cost, by day or hour."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli.billing.money import instant
+from gateway.cli.errors import WrongUsage
+from gateway.cli.output import add_json_flag, print_json, print_table, utc
+from gateway.domain.billing.money import decimal_text
+
+if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
+    from gateway.cli.output import Verbs
+
+DEFAULT_DAYS = 30
+
+
+def register(verbs: Verbs) -> None:
+    usage = verbs.add_parser(
+        "usage",
+        help="show what was used",
+        description="Tokens and requests, by tenant and model unless told otherwise.",
+    )
+    usage.add_argument("--width", choices=("1m", "1h", "1d"), default="1d", help="of a bucket (default: 1d)")
+    usage.add_argument("--embeddings", action="store_true", help="of embeddings instead of text")
+    usage.add_argument("--model", action="append", metavar="ID", help="of this model alone; repeats")
+    usage.set_defaults(run=_usage, groups=("project_id", "model"))
+    costs = verbs.add_parser("costs", help="show what it cost", description="Costs by day, tenant and line item.")
+    costs.set_defaults(run=_costs, groups=("project_id", "line_item"))
+    for parser, groups in (
+        (usage, ("project_id", "user_id", "api_key_id", "model", "service_tier")),
+        (costs, ("project_id", "api_key_id", "line_item")),
+    ):
+        parser.add_argument("--tenant", metavar="NAME", help="of this tenant alone")
+        parser.add_argument("--since", type=instant, metavar="TIME", help=f"default: {DEFAULT_DAYS} days ago")
+        parser.add_argument("--until", type=instant, metavar="TIME", help="default: now")
+        parser.add_argument("--by", action="append", choices=groups, help="how to group; repeats")
+        add_json_flag(parser)
+
+
+def _usage(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    kind = "embeddings" if arguments.embeddings else "completions"
+    with AdminClient.of(environ) as client:
+        params: dict[str, Any] = {"bucket_width": arguments.width}
+        if arguments.model:
+            params["models[]"] = arguments.model
+        buckets = _all_buckets(client, f"/usage/{kind}", arguments, params)
+        names = _names(client)
+    if arguments.json:
+        print_json(buckets)
+        return 0
+    groups = tuple(arguments.by or arguments.groups)
+    print_table(
+        ("FROM", *_headings(groups), "REQUESTS", "INPUT", "CACHED", "OUTPUT"),
+        [
+            (
+                utc(bucket["start_time"]),
+                *_grouped(result, groups, names),
+                result["num_model_requests"],
+                result["input_tokens"],
+                result.get("input_cached_tokens", 0),
+                result.get("output_tokens", 0),
+            )
+            for bucket in buckets
+            for result in bucket["results"]
+        ],
+    )
+    return 0
+
+
+def _costs(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        buckets = _all_buckets(client, "/costs", arguments, {})
+        names = _names(client)
+    if arguments.json:
+        print_json(buckets)
+        return 0
+    groups = tuple(arguments.by or arguments.groups)
+    print_table(
+        ("FROM", *_headings(groups), "AMOUNT"),
+        [
+            (
+                utc(bucket["start_time"]),
+                *_grouped(result, groups, names),
+                f"{decimal_text(result['amount']['value_nanos'])} {result['amount']['currency']}",
+            )
+            for bucket in buckets
+            for result in bucket["results"]
+        ],
+    )
+    return 0
+
+
+def _all_buckets(
+    client: AdminClient, path: str, arguments: argparse.Namespace, params: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Over all pages; those without usage are left out."""
+    month_ago = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=DEFAULT_DAYS)
+    params["start_time"] = int(month_ago.timestamp()) if arguments.since is None else arguments.since
+    if params["start_time"] >= (time.time() if arguments.until is None else arguments.until):
+        raise WrongUsage(f"--since: it must be before {'now' if arguments.until is None else '--until'}")
+    if arguments.until is not None:
+        params["end_time"] = arguments.until
+    if arguments.tenant is not None:
+        params["project_ids[]"] = client.tenant_path(arguments.tenant).removeprefix("/projects/")
+    params["group_by[]"] = list(arguments.by or arguments.groups)
+    buckets: list[dict[str, Any]] = []
+    while True:
+        page = client.get(path, **params)
+        buckets += [bucket for bucket in page["data"] if bucket["results"]]
+        if not page["has_more"]:
+            return buckets
+        params["page"] = page["next_page"]
+
+
+def _names(client: AdminClient) -> dict[str, str]:
+    return {project["id"]: project["name"] for project in client.get_all("/projects", include_archived="true")}
+
+
+def _headings(groups: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple("TENANT" if group == "project_id" else group.removesuffix("_id").upper() for group in groups)
+
+
+def _grouped(result: dict[str, Any], groups: tuple[str, ...], names: Mapping[str, str]) -> list[str]:
+    return [names.get(result[group], result[group]) for group in groups]

@@ -1,0 +1,100 @@
+"""`lorikeet chat`: talk to a model of a running server, in a session or with one question."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from gateway.cli.errors import EXIT_OK, WrongUsage
+from gateway.cli.output import add_json_flag, print_json
+
+if TYPE_CHECKING:
+    from gateway.cli.chat.chat_session import Screen
+    from gateway.cli.chat.conversation import Conversation
+    from gateway.cli.chat.inference import InferenceClient, Model
+    from gateway.cli.output import Verbs
+
+
+def register(verbs: Verbs) -> None:
+    chat = verbs.add_parser(
+        "chat",
+        help="talk to a model",
+        description="Talk to a model of a running server: in a session, or with one question, which may come from a "
+        "pipe. The server and the key are those of the flags, of LORIKEET_URL and LORIKEET_API_KEY, or of the data "
+        "folder's demo. /help lists what a session knows.",
+    )
+    chat.add_argument("question", nargs="?", metavar="QUESTION", help="ask this, print the answer, and end")
+    chat.add_argument("--model", metavar="ID", help="the model, such as base or base:adapter (default: the base model)")
+    chat.add_argument("--system", metavar="TEXT", help="what the model is told before everything else")
+    chat.add_argument("--temperature", type=float, metavar="T", help="0 to 2 (default: the model's)")
+    chat.add_argument("--max-tokens", type=int, metavar="N", help="the longest answer (default: the server's)")
+    chat.add_argument("--url", metavar="URL", help="the server (default: LORIKEET_URL, or the data folder's)")
+    chat.add_argument("--key", metavar="KEY", help="an API key (default: LORIKEET_API_KEY, or the demo's)")
+    add_json_flag(chat)
+    chat.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.chat.chat_session import Screen, Session
+    from gateway.cli.chat.conversation import Conversation
+    from gateway.cli.chat.inference import InferenceClient, find_access
+
+    with contextlib.suppress(ImportError):  # where Python was built without it, lines have no history
+        import readline  # noqa: F401
+
+    question = _question(arguments.question)
+    if arguments.json and question is None:
+        raise WrongUsage("--json goes with a question")
+    with InferenceClient(find_access(arguments.url, arguments.key, environ)) as client:
+        model = client.model(arguments.model) if arguments.model else _base(client)
+        options = {"temperature": arguments.temperature, "max_completion_tokens": arguments.max_tokens}
+        conversation = Conversation(
+            model.id,
+            base=model.root,
+            system=arguments.system,
+            options={name: value for name, value in options.items() if value is not None},
+        )
+        screen = Screen(sys.stdout, styled=sys.stdout.isatty() and not environ.get("NO_COLOR"))
+        if question is None:
+            return Session(client, conversation, screen, input).run()
+        return _ask_once(client, conversation, screen, question, as_json=arguments.json)
+
+
+def _ask_once(
+    client: InferenceClient, conversation: Conversation, screen: Screen, question: str, *, as_json: bool
+) -> int:
+    body = conversation.asking(question)
+    if as_json:
+        print_json(client.chat(body))
+        return EXIT_OK
+    try:
+        for chunk in client.stream_chat(body):
+            screen.text(chunk.text)
+    finally:
+        screen.end_line()
+    return EXIT_OK
+
+
+def _base(client: InferenceClient) -> Model:
+    """The base model, or the first of what a key may call that is held to some."""
+    models = client.models()
+    if not models:
+        raise WrongUsage("the key may call no model")
+    return next((model for model in models if model.parent is None), models[0])
+
+
+def _question(given: str | None) -> str | None:
+    """Of the command line and a pipe, together; None for a session. Raises WrongUsage."""
+    if sys.stdin is None or sys.stdin.isatty():
+        return given
+    try:
+        piped = sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError:
+        raise WrongUsage("what comes through the pipe is not UTF-8 text") from None
+    question = "\n\n".join(part for part in (given, piped.strip()) if part)
+    if not question:
+        raise WrongUsage("nothing is asked: give a question, or run it in a terminal")
+    return question

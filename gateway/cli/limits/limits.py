@@ -1,0 +1,205 @@
+"""`lorikeet limit`: what a tenant of the running server may use, or all tenants together."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli.errors import WrongUsage
+from gateway.cli.output import add_json_flag, print_json, print_table, utc
+from gateway.cli.parts import id_part
+from gateway.domain.billing.money import NANOS, decimal_text, to_number
+
+if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
+    from gateway.cli.output import Verbs
+
+UNITS = {
+    "requests": "requests",
+    "tokens": "tokens",
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cost": "cost_nanos",
+    "concurrency": "concurrency",
+    "storage": "storage_bytes",
+}
+"""As the command line calls them, and as the API does."""
+
+AMOUNTS = ("max", "used", "reserved", "free")
+MAX_NUMBER = 2**62
+"""What the server takes."""
+
+
+def register(verbs: Verbs) -> None:
+    limit = verbs.add_parser(
+        "limit", help="set, list and remove limits", description="Limits of a tenant or the organization."
+    )
+    actions = limit.add_subparsers(metavar="ACTION", required=True)
+    setting = actions.add_parser(
+        "set", help="set a limit", description="Set a limit; one of the same kind gets the new maximum."
+    )
+    _add_identity(setting)
+    setting.add_argument("--max", required=True, type=_number, metavar="N", help="the most; of cost in the currency")
+    setting.add_argument(
+        "--alert",
+        type=int,
+        nargs="*",
+        metavar="PERCENT",
+        help="shares of the maximum at which webhooks are called (default: 80 100 where there is a window)",
+    )
+    add_json_flag(setting)
+    setting.set_defaults(run=_set)
+    listing = actions.add_parser(
+        "list", help="list limits", description="List limits with what is used, reserved and free."
+    )
+    _add_owner(listing)
+    add_json_flag(listing)
+    listing.set_defaults(run=_list)
+    remove = actions.add_parser(
+        "remove", help="remove a limit", description="Remove a limit; one that is not there is left so."
+    )
+    _add_identity(remove)
+    add_json_flag(remove)
+    remove.set_defaults(run=_remove)
+
+
+def _add_owner(parser: argparse.ArgumentParser) -> None:
+    owner = parser.add_mutually_exclusive_group(required=True)
+    owner.add_argument("--tenant", metavar="NAME", help="the tenant whose limits are meant")
+    owner.add_argument("--organization", action="store_true", help="limits of all tenants together are meant")
+
+
+def _add_identity(parser: argparse.ArgumentParser) -> None:
+    _add_owner(parser)
+    parser.add_argument("--unit", required=True, choices=UNITS, help="what is limited")
+    parser.add_argument(
+        "--window",
+        choices=("minute", "day", "month", "none"),
+        default="none",
+        help="how long it is counted; none for concurrency, storage, and the size of one request (default: none)",
+    )
+    parser.add_argument("--model", metavar="MODEL", help="only requests to this model")
+    parser.add_argument("--key", metavar="KEY_ID", help="only requests with this API key")
+    parser.add_argument("--soft", action="store_true", help="alert only, refuse nothing")
+
+
+def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    wanted, most = _identity(arguments), _most(arguments)
+    with AdminClient.of(environ) as client:
+        body = {**wanted, "max": most}
+        if arguments.alert is not None:
+            body["alert_percents"] = arguments.alert
+        limit = client.post(_path(client, arguments), json=body)
+    if arguments.json:
+        print_json(_shown(limit))
+    else:
+        print(f"limit {limit['id']}: {_in_words(limit)}")
+    return 0
+
+
+def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        limits = client.get_all(_path(client, arguments))
+    if arguments.json:
+        print_json([_shown(each) for each in limits])
+        return 0
+    columns = ("unit", "window", "model", "api_key_id", "max", "used", "reserved", "free")
+    print_table(
+        ("ID", "UNIT", "WINDOW", "MODEL", "KEY", "MAX", "USED", "RESERVED", "FREE", "KIND", "WINDOW ENDS"),
+        [
+            (
+                each["id"],
+                *(_cell(each, column) for column in columns),
+                "hard" if each["hard"] else "soft",
+                utc(each["window_end"]),
+            )
+            for each in limits
+        ],
+    )
+    return 0
+
+
+def _most(arguments: argparse.Namespace) -> int:
+    """As the API counts. Raises WrongUsage."""
+    scale, number = NANOS if arguments.unit == "cost" else 1, arguments.max
+    if not 0 <= number * scale <= MAX_NUMBER:
+        raise WrongUsage(f"--max: expected a number from 0 to {MAX_NUMBER // scale} of {arguments.unit}")
+    if number * scale != int(number * scale):
+        kind = "at most nine decimals" if scale > 1 else "a whole number"
+        raise WrongUsage(f"--max: expected {kind} of {arguments.unit}")
+    return int(number * scale)
+
+
+def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    wanted = _identity(arguments)
+    with AdminClient.of(environ) as client:
+        path = _path(client, arguments)
+        found = [
+            limit["id"]
+            for limit in client.get_all(path)
+            if all(limit[field] == wanted.get(field) for field in ("unit", "window", "hard", "model", "api_key_id"))
+        ]
+        for limit_id in found:
+            client.delete(f"{path}/{id_part(limit_id)}")
+    if arguments.json:
+        print_json({"removed": found})
+    else:
+        print(f"limit {found[0]} is removed" if found else "there is no such limit")
+    return 0
+
+
+def _path(client: AdminClient, arguments: argparse.Namespace) -> str:
+    """Of the list of limits that is meant. Raises CommandFailed where there is no such tenant."""
+    return "/limits" if arguments.organization else f"{client.tenant_path(arguments.tenant)}/limits"
+
+
+def _identity(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What tells a limit from others, as the API names it."""
+    identity: dict[str, Any] = {
+        "unit": UNITS[arguments.unit],
+        "window": arguments.window,
+        "hard": not arguments.soft,
+    }
+    if arguments.model is not None:
+        identity["model"] = arguments.model
+    if arguments.key is not None:
+        identity["api_key_id"] = arguments.key
+    return identity
+
+
+def _shown(limit: dict[str, Any]) -> dict[str, Any]:
+    """With the tenant's view of units: cost in the currency, as a decimal."""
+    if limit["unit"] != "cost_nanos":
+        return limit
+    return {**limit, "unit": "cost"} | {field: to_number(limit[field]) for field in AMOUNTS}
+
+
+def _cell(limit: dict[str, Any], column: str) -> object:
+    """In a table: amounts to the last decimal, where JSON has the nearest number."""
+    if limit["unit"] == "cost_nanos" and column in AMOUNTS:
+        return decimal_text(limit[column])
+    return "cost" if limit[column] == "cost_nanos" else limit[column]
+
+
+def _in_words(limit: dict[str, Any]) -> str:
+    per = "" if limit["window"] == "none" else f" per {limit['window']}"
+    kind = "at most" if limit["hard"] else "an alert at"
+    return f"{kind} {_cell(limit, 'max')} {_cell(limit, 'unit')}{per}"
+
+
+def _number(text: str) -> Decimal:
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        number = Decimal(-1)
+    if not number.is_finite() or not 0 <= number <= MAX_NUMBER:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to {MAX_NUMBER}, not {text!r}")
+    return number

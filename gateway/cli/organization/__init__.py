@@ -1,0 +1,1 @@
+"""Commands about organizations, projects, people and keys."""

@@ -1,0 +1,176 @@
+"""`lorikeet backup` and `lorikeet restore`: everything that Lorikeet keeps, to a folder and back."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli.errors import CommandFailed, ServerUnreachable
+from gateway.cli.output import add_json_flag, print_result
+from gateway.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from gateway.backup.manifest import BackupManifest
+    from gateway.backup.take import Installation
+    from gateway.cli.output import Verbs
+
+
+def register(verbs: Verbs) -> None:
+    backup = verbs.add_parser(
+        "backup",
+        help="back up database, journals and adapters",
+        description="Back up the database, the journals and the adapter store into a new folder, while everything runs."
+        " The folder holds secrets: keep it as the data folder is kept. Stored completions are in it, encrypted,"
+        " and beside them the data folder's content.key, which opens them; replies kept for an Idempotency-Key are not."
+        " Journals of gateways on other machines are theirs: back up there too.",
+    )
+    backup.add_argument("folder", type=Path, metavar="FOLDER", help="one that does not exist or is empty")
+    backup.add_argument(
+        "--verify",
+        action="store_true",
+        help="take none: read every file of the one that is there, and check its SHA-256",
+    )
+    add_json_flag(backup)
+    backup.set_defaults(run=_backup)
+    restore = verbs.add_parser(
+        "restore",
+        help="restore a backup",
+        description="Restore a backup into the data folder, and into DATABASE_URL where that is set. The server must"
+        " not run, nor any gateway beside it. What the journals hold is billed at the next start, those that are there"
+        " already included.",
+    )
+    restore.add_argument("folder", type=Path, metavar="FOLDER", help="a whole backup")
+    restore.add_argument("--force", action="store_true", help="replace the database and the keys that are there")
+    add_json_flag(restore)
+    restore.set_defaults(run=_restore)
+
+
+def _backup(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    if arguments.verify:
+        return _verify(arguments)
+    from gateway.backup.take import take_backup
+    from gateway.cli.server.processes import database_dsn
+
+    settings = load_settings(environ)
+    dsn = database_dsn(settings)
+    with _failures():
+        backup = take_backup(_installation(settings), dsn, arguments.folder, version=_version(), say=_say)
+        manifest = asyncio.run(backup)
+    missing = "".join(f"\nmissing in the store: adapter {digest}" for digest in manifest.missing_digests)
+    text = f"backed up {_summary(manifest)} to {arguments.folder}{missing}"
+    return print_result(arguments, _shown(manifest), text)
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from gateway.backup.restore import check_backup
+
+    with _failures():
+        manifest = check_backup(arguments.folder)
+    return print_result(arguments, _shown(manifest), f"{arguments.folder} is whole: {_summary(manifest)}")
+
+
+def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.backup.restore import check_backup, marked, restore_backup
+    from gateway.postgres.embedded import EmbeddedPostgres
+    from gateway.serve.lock import data_folder_lock
+
+    settings = load_settings(environ)
+    folder, lock = arguments.folder, data_folder_lock(settings.data_dir, settings.base_url)
+    with _failures(), lock, marked(settings.data_dir, _key_files(settings), folder) as mark:
+        manifest = check_backup(folder)
+        installation = _installation(settings)
+        postgres = EmbeddedPostgres(settings.data_dir, say=_say) if settings.database_url is None else None
+        try:
+            dsn = settings.database_url or _started(postgres)
+            asyncio.run(restore_backup(folder, manifest, installation, dsn, mark, force=arguments.force, say=_say))
+        finally:
+            if postgres is not None:
+                postgres.stop()
+    return print_result(arguments, _shown(manifest), f"restored {_summary(manifest)} to {settings.data_dir}")
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    """What can go wrong, as one line."""
+    from adapters.errors import StoreFailure
+    from gateway.backup.manifest import BackupError
+    from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words
+    from gateway.postgres.embedded import EmbeddedPostgresError
+    from gateway.postgres.placement import PlacementError
+    from gateway.serve.lock import DataFolderInUse, DataFolderUnusable
+
+    try:
+        yield
+    except (
+        BackupError,
+        DataFolderInUse,
+        DataFolderUnusable,
+        EmbeddedPostgresError,
+        PlacementError,
+        StoreFailure,
+    ) as error:
+        raise CommandFailed(str(error)) from None
+    except UNUSABLE as error:
+        raise CommandFailed(in_words(error)) from None
+    except OSError as error:
+        if error.filename is None:
+            raise ServerUnreachable(in_words(error)) from None
+        raise CommandFailed(f"{error.filename}: {error.strerror}") from None
+    except UNAVAILABLE as error:
+        raise ServerUnreachable(in_words(error)) from None
+
+
+def _installation(settings: Settings) -> Installation:
+    from adapters.stores import open_store
+    from gateway.backup.take import Installation
+
+    return Installation(
+        data_dir=settings.data_dir,
+        store=open_store(settings.adapter_store, settings.adapter_cache_dir, settings.adapter_cache_bytes),
+        journal_dir=settings.journal_dir,
+        key_files=_key_files(settings),
+    )
+
+
+def _key_files(settings: Settings) -> tuple[Path, ...]:
+    return (
+        settings.operator_key_path,
+        settings.demo_env_path,
+        settings.content_key_path,
+        settings.admin_login_path,
+    )
+
+
+def _started(postgres: Any) -> str:
+    dsn: str = postgres.start()
+    return dsn
+
+
+def _shown(manifest: BackupManifest) -> dict[str, Any]:
+    import msgspec
+
+    shown: dict[str, Any] = msgspec.to_builtins(manifest)
+    return shown | {"files": len(manifest.files), "num_bytes": manifest.num_bytes}
+
+
+def _summary(manifest: BackupManifest) -> str:
+    holds = manifest.contents
+    return (
+        f"{holds.num_ledger_rows} rows of the ledger, {holds.num_api_keys} keys, {len(manifest.digests)} adapters "
+        f"({manifest.num_bytes} bytes)"
+    )
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("lorikeet")
+
+
+def _say(line: str) -> None:
+    print(f"lorikeet: {line}", file=sys.stderr)

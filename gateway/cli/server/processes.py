@@ -1,0 +1,206 @@
+"""The verbs that run or prepare a part of the server on this machine, and the one that lists its settings."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.cli.errors import CommandFailed, ServerUnreachable
+from gateway.cli.output import add_json_flag, print_json, print_table
+from gateway.settings import Settings, load_settings, settings_table
+
+if TYPE_CHECKING:
+    from gateway.cli.output import Verbs
+
+MAX_GATEWAYS = 64
+"""More on one machine only compete for its processors and for the database's connections."""
+
+
+def register(verbs: Verbs) -> None:
+    serve = verbs.add_parser(
+        "serve",
+        help="run everything on this machine",
+        description="Run everything on this machine: database, engine and gateways, started in order and supervised. "
+        "Ctrl-C or SIGTERM lets running requests finish, then stops it all.",
+    )
+    serve.add_argument(
+        "--gateways",
+        type=_num_gateways,
+        default=1,
+        metavar="N",
+        help=f"gateway processes on the port, 1 to {MAX_GATEWAYS} (default: 1)",
+    )
+    serve.set_defaults(run=_serve)
+    gateway = verbs.add_parser(
+        "gateway",
+        help="run one gateway process",
+        description="Run one gateway process against an existing database and engine; any number may run.",
+    )
+    gateway.add_argument(
+        "--fd", type=int, metavar="N", help="serve on this inherited listening socket instead of opening one"
+    )
+    gateway.set_defaults(run=_gateway)
+    engine = verbs.add_parser(
+        "engine",
+        help="run one engine process",
+        description="Run one engine process for the base model, listening for gateways at LORIKEET_ENGINE_ENDPOINT.",
+    )
+    engine.set_defaults(run=_engine)
+    migrate = verbs.add_parser(
+        "migrate",
+        help="bring the database schema up to date",
+        description="Bring the schema of DATABASE_URL, or of the running embedded database, up to date.",
+    )
+    add_json_flag(migrate)
+    migrate.set_defaults(run=_migrate)
+    model = verbs.add_parser("model", help="prepare the base model", description="The base model of LORIKEET_MODEL.")
+    prepare = model.add_subparsers(metavar="ACTION", required=True).add_parser(
+        "prepare",
+        help="make the base model ready to serve",
+        description="Download or convert the base model into the data folder, if need be, and print its folder.",
+    )
+    add_json_flag(prepare)
+    prepare.set_defaults(run=_prepare)
+    settings = verbs.add_parser(
+        "settings", help="list the settings", description="List every environment variable with its default."
+    )
+    add_json_flag(settings)
+    settings.set_defaults(run=_settings)
+
+
+def _serve(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    settings = load_settings(environ)
+    from gateway.serve import serve
+
+    return serve(settings, gateways=arguments.gateways)
+
+
+def _gateway(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    settings = load_settings(environ)
+    sockets = None if arguments.fd is None else [_listening_socket(arguments.fd)]
+    from adapters.errors import StoreFailure
+    from gateway.assembly.app import run_gateway
+    from gateway.db.pool import UNUSABLE, in_words
+    from gateway.domain.content.keys import BadContentKey
+    from gateway.metering.recovery import JournalUnusable
+
+    _refuse_half_restored(settings)
+    try:
+        run_gateway(settings, model_dir=_prepared(settings), dsn=database_dsn(settings), sockets=sockets)
+    except UNUSABLE as error:
+        raise CommandFailed(in_words(error)) from None
+    except (BadContentKey, JournalUnusable, StoreFailure) as error:
+        raise CommandFailed(str(error)) from None
+    return 0
+
+
+def _engine(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    settings = load_settings(environ)
+    model_dir = _prepared(settings)
+    from gateway.serve.commands import engine_command, engine_environ
+    from gateway.support.process import private_folder
+
+    if settings.engine_endpoint.startswith(f"ipc://{settings.run_dir}/"):
+        settings.run_dir.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(settings.run_dir, os.geteuid(), os.getegid())
+    command = engine_command(settings, model_dir)
+    os.execve(command[0], command, engine_environ(environ))  # noqa: S606 - no shell is wanted
+
+
+def _migrate(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    settings = load_settings(environ)
+    _refuse_half_restored(settings)
+    dsn = database_dsn(settings)
+    import asyncio
+
+    from gateway.db.migrate import MigrationRefused, migrate
+    from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words
+
+    try:
+        applied = asyncio.run(migrate(dsn))
+    except MigrationRefused as error:
+        raise CommandFailed(str(error)) from None
+    except UNUSABLE as error:
+        raise CommandFailed(in_words(error)) from None
+    except UNAVAILABLE as error:
+        raise ServerUnreachable(in_words(error)) from None
+    if arguments.json:
+        print_json({"applied": applied})
+    else:
+        print("\n".join(f"applied {name}" for name in applied) or "the schema is up to date")
+    return 0
+
+
+def _prepare(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    model_dir = _prepared(load_settings(environ))
+    if arguments.json:
+        print_json({"path": str(model_dir)})
+    else:
+        print(model_dir)
+    return 0
+
+
+def _settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    rows = settings_table()
+    if arguments.json:
+        print_json([{"name": row.name, "default": row.default, "doc": row.doc} for row in rows])
+    else:
+        print_table(("NAME", "DEFAULT", "WHAT IT IS"), [(row.name, row.default, row.doc) for row in rows])
+    return 0
+
+
+def _prepared(settings: Settings) -> Path:
+    """The base model's folder; progress goes to stderr."""
+    from gateway.serve.lock import DataFolderUnusable, make_data_folder
+    from gateway.serve.model import ModelNotPrepared, prepare_model
+
+    try:
+        make_data_folder(settings.data_dir)
+        return prepare_model(settings, lambda line: print(line, file=sys.stderr))
+    except (DataFolderUnusable, ModelNotPrepared) as error:
+        raise CommandFailed(str(error)) from None
+
+
+def _refuse_half_restored(settings: Settings) -> None:
+    from gateway.serve.lock import DataFolderUnusable, refuse_half_restored
+
+    try:
+        refuse_half_restored(settings.data_dir)
+    except DataFolderUnusable as error:
+        raise CommandFailed(str(error)) from None
+
+
+def database_dsn(settings: Settings) -> str:
+    """DATABASE_URL, or the embedded database that runs for the data folder. Raises ServerUnreachable."""
+    if settings.database_url is not None:
+        return settings.database_url
+    from gateway.postgres.embedded import running_dsn
+
+    dsn = running_dsn(settings.data_dir)
+    if dsn is None:
+        raise ServerUnreachable(
+            f"no database runs for {settings.data_dir}: start the server with `lorikeet serve`, or set DATABASE_URL"
+        )
+    return dsn
+
+
+def _listening_socket(descriptor: int) -> socket.socket:
+    try:
+        return socket.socket(fileno=descriptor)
+    except OSError as error:
+        raise CommandFailed(f"--fd {descriptor} is not a socket: {error.strerror}") from None
+
+
+def _num_gateways(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if not 1 <= number <= MAX_GATEWAYS:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {MAX_GATEWAYS}, not {text!r}")
+    return number

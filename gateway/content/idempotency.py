@@ -1,0 +1,294 @@
+"""One execution for each Idempotency-Key, whatever gateways its requests arrive at; its reply for those that follow.
+
+The row that `claim_slot` inserts decides. Its gateway gives signs of life while the request runs; when they stop while
+the database answers, nobody knows whether it was billed, so it is never run again. Knows neither HTTP nor SQL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from gateway.content.cipher import Cipher, Place, Sealed
+from gateway.content.refusals import in_progress, lost, not_kept, reused, unavailable
+from gateway.content.unanswered_claims import UnsureClaims
+from gateway.content.watches import Watches
+from gateway.content.writes import Writes
+from gateway.db.content import idempotency as db
+from gateway.db.content.idempotency import KeptRow, Slot, SlotRow
+from gateway.db.pool import FAILURES, Database
+from gateway.support.pace import Pace
+from gateway.support.quota import Shares
+from gateway.support.threads import maybe_in_thread
+from gateway.support.worker import forever
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+log = structlog.get_logger(__name__)
+
+LASTS = datetime.timedelta(hours=24)
+ALIVE = datetime.timedelta(seconds=60)
+BEAT_S = 5.0
+ASK_S = 5.0
+SURE_S = BEAT_S + 2 * ASK_S
+"""Of silence past ALIVE, while the database answers: one question fails, the next sign of life gets through."""
+
+WAIT_S = 60.0
+"""For the one that executes."""
+
+WAITING_BYTES, WAITING_BYTES_OF_ONE = 64 << 20, 16 << 20
+"""Of the requests that wait for it in one gateway, of all projects and of each."""
+
+WAITER_BYTES = 64 << 10
+"""Of one that waits, beside its body."""
+
+MAX_REPLY_BYTES = 8 << 20
+MAX_HELD_BYTES, MAX_HELD_BYTES_OF_ONE = 256 << 20, 64 << 20
+"""Of all replies that one gateway records or has recorded and still sends, of all projects and of each."""
+
+REPLAYS_PER_S, REPLAYS_BURST = 200.0, 1000.0
+BYTES_PER_REPLAY = 64 << 10
+"""A larger reply counts as several."""
+
+
+Write = Callable[["Connection"], Awaitable[None]]
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """As it went to its client. request_id: of the request that was executed; told beside it, not encrypted."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+    request_id: str = ""
+
+
+class Execution:
+    """A request that runs because it came first. `finish`, `free` or `abandon` ends it; after one of the first two,
+    `abandon` does nothing. `release` when its reply is not in memory any more."""
+
+    def __init__(self, owner: Idempotency, slot: Slot, request_id: str) -> None:
+        self.slot = slot
+        self.request_id = request_id
+        self.ended = asyncio.Event()
+        self.num_held_bytes = 0
+        self.is_ending = False
+        self._owner = owner
+
+    def hold(self, num_bytes: int) -> bool:
+        """Whether so much more of its reply can be recorded."""
+        return self._owner.hold(self, num_bytes)
+
+    def release(self) -> None:
+        """Nothing of what was recorded is held any more."""
+        self._owner.release(self)
+
+    async def finish(self, reply: Reply | None) -> None:
+        """It has run. reply: None where it is too large to be kept."""
+        await self._owner.finish(self, reply)
+
+    async def free(self) -> None:
+        """Nothing has run: the next one with this key executes."""
+        await self._owner.free(self)
+
+    def abandon(self) -> None:
+        """It may have run, and its reply is not known."""
+        self._owner.abandon(self)
+
+
+class Idempotency:
+    """One per gateway process; works between `start` and `stop`."""
+
+    def __init__(
+        self, database: Database, cipher: Cipher, writes: Writes, *, wait_s: float = WAIT_S, sure_s: float = SURE_S
+    ) -> None:
+        self._database = database
+        self._cipher = cipher
+        self._writes = writes
+        self._wait_s = wait_s
+        self._running: dict[Slot, Execution] = {}
+        self._watches = Watches(database, wait_s=wait_s, sure_s=sure_s, ask_s=ASK_S)
+        self._unsure = UnsureClaims(database, writes, again_s=ALIVE.total_seconds(), ask_s=ASK_S)
+        self._held = Shares(MAX_HELD_BYTES, MAX_HELD_BYTES_OF_ONE)
+        self._waiting = Shares(WAITING_BYTES, WAITING_BYTES_OF_ONE)
+        self._replays = Pace(REPLAYS_PER_S, REPLAYS_BURST, what="replies that are kept")
+        self._beating: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._beating = asyncio.create_task(forever(self.give_sign_of_life, BEAT_S, name="idempotency"))
+
+    async def stop(self) -> None:
+        await self._watches.stop()
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
+
+    async def begin(self, slot: Slot, fingerprint: bytes, request_id: str, *, num_bytes: int = 0) -> Execution | Reply:
+        """The right to execute, or the reply of who did, waited for. num_bytes: of the body that waits along.
+
+        Raises InvalidRequest where the key meant another request, Conflict where there is no reply yet or any more, or
+        too many wait for one, LimitReached for too many replies, and Overloaded when the database cannot be asked.
+        """
+        deadline_s = asyncio.get_running_loop().time() + self._wait_s
+        while True:
+            found = await self._claim(slot, fingerprint, request_id)
+            if found is None:
+                execution = self._running[slot] = Execution(self, slot, request_id)
+                return execution
+            if found.fingerprint != fingerprint:
+                raise reused()
+            if found.state == "running":
+                if not await self._changes_before(slot, deadline_s, WAITER_BYTES + num_bytes):
+                    raise in_progress(found.request_id)
+            elif (reply := await self._reply(slot, found)) is not None:
+                return reply
+
+    # what executions say
+
+    def hold(self, execution: Execution, num_bytes: int) -> bool:
+        if execution.num_held_bytes + num_bytes > MAX_REPLY_BYTES:
+            return False
+        if not self._held.take(execution.slot.project_id, num_bytes):
+            return False
+        execution.num_held_bytes += num_bytes
+        return True
+
+    def release(self, execution: Execution) -> None:
+        self._held.give_back(execution.slot.project_id, execution.num_held_bytes)
+        execution.num_held_bytes = 0
+
+    @property
+    def num_held_bytes(self) -> int:
+        """Of recorded replies that are in memory."""
+        return self._held.num_held
+
+    async def finish(self, execution: Execution, reply: Reply | None) -> None:
+        slot, request_id, sealed = execution.slot, execution.request_id, None
+        if reply is not None:
+            sealed = await self._seal(reply, slot)
+
+        async def write(conn: Connection) -> None:
+            key_id, data = (sealed.key_id, sealed.data) if sealed is not None else (None, None)
+            await db.finish_slot(conn, slot, request_id, content_key=key_id, sealed=data)
+
+        async def without(conn: Connection) -> None:
+            await db.finish_slot(conn, slot, request_id, content_key=None, sealed=None)
+
+        await self._end(execution, write, num_bytes=0 if sealed is None else len(sealed.data), small=without)
+
+    async def free(self, execution: Execution) -> None:
+        await self._end(execution, lambda conn: db.free_slot(conn, execution.slot, execution.request_id))
+
+    def abandon(self, execution: Execution) -> None:
+        if not execution.is_ending:
+            self._begin_end(execution, lambda conn: db.abandon_slot(conn, execution.slot, execution.request_id))
+
+    async def _end(self, execution: Execution, write: Write, *, num_bytes: int = 0, small: Write | None = None) -> None:
+        await self._writes.moment(self._begin_end(execution, write, num_bytes, small))
+
+    def _begin_end(
+        self, execution: Execution, write: Write, num_bytes: int = 0, small: Write | None = None
+    ) -> asyncio.Task[None]:
+        """Signs of life go on until it is written: nobody takes it for lost before. small: what is written where there
+        is no room for num_bytes."""
+        execution.is_ending = True
+
+        async def work(write: Write) -> None:
+            async with self._database.acquire() as conn:
+                await write(conn)
+
+        def over(_: object) -> None:
+            if self._running.get(execution.slot) is execution:  # the next one may run since it was written
+                del self._running[execution.slot]
+            execution.ended.set()
+
+        instead = None if small is None else partial(work, small)
+        task = self._writes.begin("reply", num_bytes, partial(work, write), small=instead)
+        task.add_done_callback(over)
+        return task
+
+    # how it is found out
+
+    async def _claim(self, slot: Slot, fingerprint: bytes, request_id: str) -> SlotRow | None:
+        """None: it is ours. Raises Overloaded."""
+        is_asked = False
+        try:
+            async with asyncio.timeout(ASK_S), self._database.acquire() as conn:
+                is_asked = True
+                return await self._claimed(conn, slot, fingerprint, request_id)
+        except BaseException as error:
+            if is_asked:  # it may be ours without our knowing
+                self._unsure.add(slot, request_id)
+            if not isinstance(error, FAILURES):
+                raise
+            log.warning("idempotency_unavailable", error=repr(error))
+            raise unavailable() from None
+
+    async def _claimed(self, conn: Connection, slot: Slot, fingerprint: bytes, request_id: str) -> SlotRow | None:
+        while True:
+            if await db.claim_slot(
+                conn, slot, fingerprint=fingerprint, request_id=request_id, alive=ALIVE, lasts=LASTS
+            ):
+                return None
+            if (found := await db.find_slot(conn, slot)) is not None:
+                return found
+            await db.forget_slot(conn, slot)  # its day is over; or it was freed just now
+
+    async def _changes_before(self, slot: Slot, deadline_s: float, num_bytes: int) -> bool:
+        """Wait until the slot may have another state, unless too much waits already."""
+        if not self._waiting.take(slot.project_id, num_bytes):
+            return False
+        here = self._running.get(slot)
+        try:
+            return await self._watches.changes_before(slot, deadline_s, here.ended if here is not None else None)
+        finally:
+            self._waiting.give_back(slot.project_id, num_bytes)
+
+    async def _reply(self, slot: Slot, found: SlotRow) -> Reply | None:
+        """None where it was kept a moment ago. Raises Conflict where it was not, LimitReached and ContentUnreadable."""
+        match found.state:
+            case "lost":
+                raise lost(found.request_id)
+            case "too_large":
+                raise not_kept(found.request_id, "it is too large to be kept")
+            case "not_allowed":
+                raise not_kept(found.request_id, "this project does not allow replies to be kept")
+        self._replays.take(slot.project_id, 1 + found.num_bytes / BYTES_PER_REPLAY)
+        row = await self._load(slot, found.request_id)
+        if row is None:
+            return None
+        sealed = Sealed(row.content_key, row.sealed)
+        reply = await maybe_in_thread(len(sealed.data), lambda: self._cipher.open(sealed, _place(slot)))
+        return msgspec.structs.replace(msgspec.msgpack.decode(reply, type=Reply), request_id=found.request_id)
+
+    async def _load(self, slot: Slot, request_id: str) -> KeptRow | None:
+        """Raises Overloaded."""
+        try:
+            async with asyncio.timeout(ASK_S), self._database.acquire() as conn:
+                return await db.load_kept(conn, slot, request_id)
+        except FAILURES as error:
+            log.warning("idempotency_unavailable", error=repr(error))
+            raise unavailable() from None
+
+    async def _seal(self, reply: Reply, slot: Slot) -> Sealed:
+        content = msgspec.msgpack.encode(reply)
+        return await maybe_in_thread(len(content), lambda: self._cipher.seal(content, _place(slot)))
+
+    async def give_sign_of_life(self) -> None:
+        """Of all that runs here, and an end of what was claimed for nothing. Raises what the database raises."""
+        running = [(slot, execution.request_id) for slot, execution in self._running.items()]
+        if running:
+            async with asyncio.timeout(ASK_S), self._database.acquire() as conn:
+                await db.touch_slots(conn, running, ALIVE)
+        await self._unsure.free()
+
+
+def _place(slot: Slot) -> Place:
+    return Place(slot.project_id, "idempotency_keys", slot.key_sha256.hex())

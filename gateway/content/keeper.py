@@ -1,0 +1,105 @@
+"""Throws away what is kept when its time is over or its project forbids it, says with which key this gateway encrypts,
+and for what there is no key. Every gateway looks; rows that another is deleting are passed over."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import structlog
+
+from gateway.content.cipher import Cipher
+from gateway.db.content import idempotency, request_contents, stored_chats
+from gateway.db.content.content_keys import UnreadableRow, note_content_keys, unreadable_content
+from gateway.db.pool import Database
+from gateway.support.worker import forever
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+log = structlog.get_logger(__name__)
+
+INTERVAL_S = 60.0
+COUNT_INTERVAL_S = 86_400.0
+"""Between two looks at what this gateway cannot read."""
+
+DROPS = (
+    idempotency.expire_slots,
+    idempotency.drop_forbidden_replies,
+    idempotency.drop_purged_slots,
+    stored_chats.drop_old_chats,
+    request_contents.drop_expired_contents,
+    request_contents.drop_forbidden_contents,
+)
+
+
+class Keeper:
+    """Works between `start` and `stop`."""
+
+    def __init__(self, database: Database, cipher: Cipher, clock: Callable[[], float] = time.monotonic) -> None:
+        self._database = database
+        self._cipher = cipher
+        self._clock = clock
+        self._others: list[str] = []
+        self._count_at_s = clock()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(forever(self.work, INTERVAL_S, name="kept content"))
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def work(self) -> None:
+        """Everything that there is to do now. Raises what the database raises."""
+        async with self._database.acquire() as conn:
+            others = await note_content_keys(conn, self._cipher.key_ids, self._cipher.key_id)
+            if others != self._others:
+                self._warn(others)
+            if self._clock() >= self._count_at_s:
+                for row in await unreadable_content(conn, self._cipher.key_ids):
+                    _tell_unreadable(row)
+                self._count_at_s = self._clock() + COUNT_INTERVAL_S
+        for drop in DROPS:
+            await _drop_all(self._database, drop)
+
+    def _warn(self, others: list[str]) -> None:
+        self._others = others
+        if others:
+            log.error(
+                "content_keys_differ",
+                error=f"gateways of this database encrypt kept content with the key {', '.join(others)}, which this "
+                f"one (key {self._cipher.key_id}) does not have: what one keeps the other cannot read. Give all of "
+                "them the same LORIKEET_CONTENT_KEY, or the same content.key in their data folders",
+            )
+
+
+async def drop_content(database: Database, project_id: str) -> None:
+    """Delete all that is kept of a project, a little in each transaction. Raises what the database raises."""
+    await _drop_all(database, lambda conn: idempotency.drop_slots_of(conn, project_id))
+    await _drop_all(database, lambda conn: stored_chats.drop_chats_of(conn, project_id))
+    await _drop_all(database, lambda conn: request_contents.drop_contents_of(conn, project_id))
+
+
+async def _drop_all(database: Database, drop: Callable[[Connection], Awaitable[int]]) -> None:
+    """Repeat drop, which returns how many rows it has deleted, until there is none left."""
+    num_dropped = 1
+    while num_dropped:
+        async with database.acquire() as conn:
+            num_dropped = await drop(conn)
+
+
+def _tell_unreadable(row: UnreadableRow) -> None:
+    log.error(
+        "content_key_missing",
+        key=row.id,
+        num_replies=row.num_replies,
+        num_chats=row.num_chats,
+        num_contents=row.num_contents,
+        error="kept content is encrypted with a key that this gateway does not have, so that it cannot be read: put "
+        "the key behind the others in LORIKEET_CONTENT_KEY, or restore content.key",
+    )

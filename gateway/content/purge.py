@@ -1,0 +1,63 @@
+"""Takes what archived projects held away once their retention is over; the collector takes the adapters' content. Every
+gateway looks; one does it. What is kept of requests and replies goes before, little by little: it may be much."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from gateway.content.keeper import drop_content
+from gateway.db.organization import audit, projects
+from gateway.db.pool import FAILURES, Database
+
+INTERVAL_S = 60.0
+
+log = logging.getLogger(__name__)
+
+
+class Purger:
+    """Looks once a minute from `start` to `stop`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def purge_all(self) -> int:
+        """Purge every project that is due; returns how many. What a crash leaves half done is done again."""
+        num_purged = 0
+        while (due := await self._next()) is not None:
+            num_purged += await self._purge(*due)
+        return num_purged
+
+    async def _next(self) -> tuple[str, str] | None:
+        async with self._database.acquire() as conn:
+            return await projects.next_to_purge(conn)
+
+    async def _purge(self, organization_id: str, project_id: str) -> bool:
+        """False if another gateway was faster."""
+        await drop_content(self._database, project_id)
+        async with self._database.transaction() as conn:
+            if not await projects.lock_to_purge(conn, organization_id, project_id):
+                return False
+            await projects.purge_project(conn, project_id)
+            author = audit.Author(
+                organization_id=organization_id, kind="system", id="purge", email=None, address="", request_id=""
+            )
+            await audit.record(conn, author, "project.purged", project_id, project_id=project_id)
+        return True
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.purge_all()
+            except FAILURES as error:
+                log.warning("archived projects are purged later: %s", error)
+            await asyncio.sleep(INTERVAL_S)

@@ -1,0 +1,77 @@
+"""What all requests of a project say and get, where it logs that: redacted, encrypted, and gone after its days.
+
+No reply waits for any of it: once a reply is over, a write in the background takes the rest on, for which there is a
+bounded room of its own. What does not fit, or cannot be written, is counted as lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gateway.content.cipher import Cipher, Place, Sealed
+from gateway.content.transcript import Content, Heard
+from gateway.content.writes import Writes
+from gateway.db.content import request_contents as db
+from gateway.db.pool import Database
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+MAX_WAITING_BYTES = 64 << 20
+"""Of what waits to be written, in one gateway."""
+
+WRITES_AT_ONCE = 4
+"""So that requests find free connections."""
+
+_CONTENT = msgspec.json.Decoder(Content)
+
+
+class LoggedContent(msgspec.Struct, frozen=True):
+    created_at: datetime.datetime
+    expires_at: datetime.datetime
+    content: Content
+
+
+class RequestContents:
+    """One per gateway process. writes: its own, of MAX_WAITING_BYTES. `read` raises what the database raises, and
+    ContentUnreadable."""
+
+    def __init__(self, database: Database, cipher: Cipher, writes: Writes) -> None:
+        self._database = database
+        self._cipher = cipher
+        self._writes = writes
+        self._places = asyncio.Semaphore(WRITES_AT_ONCE)
+
+    def keep(self, project_id: str, heard: Heard) -> None:
+        """Have it written; returns at once."""
+        sealed: list[Sealed] = []
+
+        async def work() -> None:
+            async with self._places:
+                if not sealed:
+                    sealed.append(await asyncio.to_thread(self._sealed, project_id, heard))
+                async with self._database.acquire() as conn:
+                    await db.insert_content(
+                        conn, project_id, heard.request_id, content_key=sealed[0].key_id, sealed=sealed[0].data
+                    )
+
+        self._writes.begin("content", heard.num_bytes, work)
+
+    async def read(self, conn: Connection, project_id: str, request_id: str) -> LoggedContent | None:
+        """None where there is nothing to be shown, whatever the reason."""
+        row = await db.get_content(conn, project_id, request_id)
+        if row is None:
+            return None
+        opened = self._cipher.open(Sealed(row.content_key, row.sealed), _place(project_id, request_id))
+        return LoggedContent(row.created_at, row.expires_at, _CONTENT.decode(opened))
+
+    def _sealed(self, project_id: str, heard: Heard) -> Sealed:
+        return self._cipher.seal(msgspec.json.encode(heard.content()), _place(project_id, heard.request_id))
+
+
+def _place(project_id: str, request_id: str) -> Place:
+    return Place(project_id, "request_contents", request_id)

@@ -1,0 +1,162 @@
+"""Stored chat completions: what `store` asked for, for the days that the project allows. Encrypted on the way in,
+opened on the way out.
+
+A reply waits for its row for a moment, so that who has seen its end finds it; a database that is away neither fails the
+reply nor holds it up for long. Content is JSON as the API made it: nothing here knows its fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from gateway.content.cipher import Cipher, Place, Sealed
+from gateway.content.writes import Writes
+from gateway.db.content import stored_chats as db
+from gateway.db.content.stored_chats import ChatRow, NewChat, Order
+from gateway.db.pool import Database
+from gateway.support.threads import maybe_in_thread
+
+MAX_CHAT_BYTES = 16 << 20
+"""Of messages and reply together; more is not stored."""
+
+Metadata = Mapping[str, str]
+
+
+class Chat(msgspec.Struct, frozen=True, kw_only=True):
+    """messages, reply: JSON."""
+
+    id: str
+    model: str
+    metadata: Metadata
+    messages: bytes
+    reply: bytes
+
+
+class StoredChat(msgspec.Struct, frozen=True):
+    """What is shown of one; reply: JSON, as it was when it was stored."""
+
+    id: str
+    metadata: dict[str, str]
+    reply: bytes
+
+
+class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """after: the id of the one that the page follows. metadata: pairs that all of them have."""
+
+    after: str | None
+    limit: int
+    order: Order
+    model: str | None
+    metadata: Metadata
+
+
+class StoredChats:
+    """One per gateway process. Methods but `store` raise what the database raises, and ContentUnreadable."""
+
+    def __init__(self, database: Database, cipher: Cipher, writes: Writes) -> None:
+        self._database = database
+        self._cipher = cipher
+        self._writes = writes
+
+    async def store(self, project_id: str, chat: Chat) -> None:
+        """Returns once it is stored or, where that takes longer than a moment, before. What cannot be stored is counted
+        and logged."""
+        num_bytes = len(chat.messages) + len(chat.reply)
+        if num_bytes > MAX_CHAT_BYTES:
+            return self._writes.lose("chat", "it is too large to be stored")
+        row = await maybe_in_thread(num_bytes, lambda: self._sealed(project_id, chat))
+
+        async def work() -> None:
+            async with self._database.acquire() as conn:
+                await db.insert_chat(conn, row)
+
+        return await self._writes.moment(self._writes.begin("chat", num_bytes, work))
+
+    async def get(self, project_id: str, chat_id: str) -> StoredChat | None:
+        async with self._database.acquire() as conn:
+            row = await db.get_chat(conn, project_id, chat_id)
+        return None if row is None else (await self._opened(project_id, [row]))[0]
+
+    async def messages(self, project_id: str, chat_id: str) -> bytes | None:
+        """The messages of its request, JSON."""
+        async with self._database.acquire() as conn:
+            row = await db.get_messages(conn, project_id, chat_id)
+        if row is None:
+            return None
+        sealed, place = Sealed(row.content_key, row.sealed_messages), _place(project_id, chat_id, "messages")
+        return await maybe_in_thread(len(sealed.data), lambda: self._cipher.open(sealed, place))
+
+    async def list_page(self, project_id: str, query: ListQuery) -> tuple[list[StoredChat], bool] | None:
+        """(a page, whether there is more); None where there is none with the id `after`. What is encrypted with keys
+        that are not here is left out."""
+        key_ids = self._cipher.key_ids
+        tags = [tag for key_id in key_ids for tag in self._cipher.tags(query.metadata, project_id, key_id)]
+        async with self._database.transaction() as conn:
+            if query.after is not None and not await db.is_stored(conn, project_id, query.after):
+                return None
+            rows, has_more = await db.list_chats(
+                conn,
+                project_id,
+                content_keys=key_ids,
+                after=query.after,
+                model=query.model,
+                tags=tags,
+                num_tags=len(query.metadata),
+                order=query.order,
+                limit=query.limit,
+            )
+        return await self._opened(project_id, rows), has_more
+
+    async def set_metadata(self, project_id: str, chat_id: str, metadata: Metadata) -> StoredChat | None:
+        """As it is then; None where there is none."""
+        async with self._database.acquire() as conn:
+            row = await db.get_chat(conn, project_id, chat_id)
+            if row is None:
+                return None
+            (found,) = await self._opened(project_id, [row])  # also: the key is here
+            key_id = row.content_key
+            sealed = self._cipher.seal(
+                msgspec.json.encode(metadata), _place(project_id, chat_id, "metadata"), key_id=key_id
+            )
+            tags = self._cipher.tags(metadata, project_id, key_id)
+            changed = await db.set_metadata(
+                conn, project_id, chat_id, content_key=key_id, tags=tags, sealed=sealed.data
+            )
+        return msgspec.structs.replace(found, metadata=dict(metadata)) if changed else None
+
+    async def delete(self, project_id: str, chat_id: str) -> bool:
+        """False where there is none."""
+        async with self._database.acquire() as conn:
+            return await db.delete_chat(conn, project_id, chat_id)
+
+    def _sealed(self, project_id: str, chat: Chat) -> NewChat:
+        def seal(content: bytes, part: str) -> bytes:
+            return self._cipher.seal(content, _place(project_id, chat.id, part)).data
+
+        return NewChat(
+            project_id=project_id,
+            id=chat.id,
+            model=chat.model,
+            tags=self._cipher.tags(chat.metadata, project_id),
+            content_key=self._cipher.key_id,
+            sealed_metadata=seal(msgspec.json.encode(chat.metadata), "metadata"),
+            sealed_messages=seal(chat.messages, "messages"),
+            sealed_reply=seal(chat.reply, "reply"),
+        )
+
+    async def _opened(self, project_id: str, rows: Sequence[ChatRow]) -> list[StoredChat]:
+        num_bytes = sum(len(row.sealed_reply) for row in rows)
+        return await maybe_in_thread(num_bytes, lambda: [self._open(project_id, row) for row in rows])
+
+    def _open(self, project_id: str, row: ChatRow) -> StoredChat:
+        def opened(sealed: bytes, part: str) -> bytes:
+            return self._cipher.open(Sealed(row.content_key, sealed), _place(project_id, row.id, part))
+
+        metadata = msgspec.json.decode(opened(row.sealed_metadata, "metadata"), type=dict[str, str])
+        return StoredChat(row.id, metadata, opened(row.sealed_reply, "reply"))
+
+
+def _place(project_id: str, chat_id: str, part: str) -> Place:
+    return Place(project_id, f"stored_chats.{part}", chat_id)

@@ -1,0 +1,198 @@
+"""What one request says and gets, collected while it runs, within bounds; then redacted and cut to what is logged.
+
+Knows no API's fields, and nothing of where it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from gateway.content.redact import redacted
+
+MAX_LOGGED_BYTES = 64 << 10
+"""Of redacted text, in UTF-8, of a request's input and of its output; what follows is cut off."""
+
+MAX_HEARD_CHARS = 128 << 10
+"""Of text as it was, each way; what follows is not looked at."""
+
+UNSURE_CHARS = 1 << 10
+"""Where a text was not looked at to its end, so much of it is left out: it may hold a part of something that is found
+only when it is whole."""
+
+SIZE_OF_ONE = 16
+"""Each message, choice and call counts for so much more, so that their number is bounded too."""
+
+BYTES_PER_CHAR = 4
+"""At most, of Python's texts."""
+
+
+class LoggedCall(msgspec.Struct, frozen=True):
+    """arguments: as they were written, which should be JSON."""
+
+    name: str
+    arguments: str
+
+
+class LoggedMessage(msgspec.Struct, frozen=True):
+    """A message, or a prompt, whose role is null."""
+
+    role: str | None
+    content: str
+    tool_calls: Sequence[LoggedCall] = ()
+
+
+class LoggedChoice(msgspec.Struct, frozen=True):
+    """finish_reason: null of one that did not come to its end."""
+
+    index: int
+    content: str
+    tool_calls: Sequence[LoggedCall]
+    finish_reason: str | None
+
+
+class Content(msgspec.Struct, frozen=True, kw_only=True):
+    """input_truncated, output_truncated: there was more."""
+
+    endpoint: str
+    model: str
+    input: list[LoggedMessage]
+    input_truncated: bool
+    output: list[LoggedChoice]
+    output_truncated: bool
+
+
+class _Room:
+    """What is still to be had of a bound, in characters or, as UTF-8, in bytes. is_cut: something did not fit; then
+    nothing does any more."""
+
+    def __init__(self, left: int, *, as_utf8: bool = False) -> None:
+        self.left = left
+        self.is_cut = False
+        self._as_utf8 = as_utf8
+
+    def begin(self) -> None:
+        """One more message, choice or call."""
+        self._spend(SIZE_OF_ONE)
+
+    def take(self, text: str) -> str:
+        """As much of the text as fits."""
+        if not self._as_utf8:
+            taken = text[: self.left]
+            self._spend(len(text))
+            return taken
+        data = text.encode()
+        taken = text if len(data) <= self.left else data[: self.left].decode(errors="ignore")
+        self._spend(len(data))
+        return taken
+
+    def _spend(self, size: int) -> None:
+        self.is_cut = self.is_cut or size > self.left
+        self.left = 0 if self.is_cut else self.left - size
+
+    def fill(self, given: Iterable[LoggedMessage]) -> Iterator[LoggedMessage]:
+        """Those that fit, the last of them as far as it does."""
+        for each in given:
+            self.begin()
+            if self.is_cut:
+                return
+            yield LoggedMessage(each.role, self.take(each.content), list(self._calls(each.tool_calls)))
+
+    def _calls(self, calls: Iterable[LoggedCall]) -> Iterator[LoggedCall]:
+        for call in calls:
+            self.begin()
+            if self.is_cut:
+                return
+            yield LoggedCall(self.take(call.name), self.take(call.arguments))
+
+
+class _Choice:
+    """One completion as far as it has come, in parts. is_cut: more came than there was room for."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self.calls: list[tuple[str, list[str]]] = []
+        self.finish_reason: str | None = None
+        self.is_cut = False
+
+    def said(self) -> LoggedMessage:
+        return LoggedMessage(
+            None, "".join(self.parts), [LoggedCall(name, "".join(parts)) for name, parts in self.calls]
+        )
+
+
+class Heard:
+    """Collects what one request says, which is known when it begins, and gets."""
+
+    def __init__(self, request_id: str, endpoint: str, model: str, asked: Iterable[LoggedMessage]) -> None:
+        self.request_id = request_id
+        self._endpoint = endpoint
+        self._model = model
+        self._asked_room, self._room = _Room(MAX_HEARD_CHARS), _Room(MAX_HEARD_CHARS)
+        self._asked = list(self._asked_room.fill(asked))
+        self._choices: dict[int, _Choice] = {}
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes of memory, at most."""
+        return BYTES_PER_CHAR * (2 * MAX_HEARD_CHARS - self._asked_room.left - self._room.left)
+
+    def add(self, index: int, text: str) -> None:
+        """More of a choice."""
+        choice = self._choice(index)
+        choice.parts.append(self._room.take(text))
+        choice.is_cut = self._room.is_cut
+
+    def add_call(self, index: int, name: str | None, arguments: str) -> None:
+        """More of a choice's call of a tool; its name comes first."""
+        choice = self._choice(index)
+        if name is not None:
+            self._room.begin()
+            choice.calls.append((self._room.take(name), []))
+        choice.calls[-1][1].append(self._room.take(arguments))
+        choice.is_cut = self._room.is_cut
+
+    def end(self, index: int, finish_reason: str) -> None:
+        self._choice(index).finish_reason = finish_reason
+
+    def content(self) -> Content:
+        """Redacted and cut. Takes milliseconds, and a few tenths of a second for the worst of texts."""
+        # The last message that fitted is the one that was cut.
+        asked = [_redacted(each) for each in self._asked[:-1]]
+        asked += [_redacted(each, is_cut=self._asked_room.is_cut) for each in self._asked[-1:]]
+        choices = sorted(self._choices.items())
+        got = [_redacted(choice.said(), is_cut=choice.is_cut) for _, choice in choices]
+        asked_room = _Room(MAX_LOGGED_BYTES, as_utf8=True)
+        room = _Room(MAX_LOGGED_BYTES, as_utf8=True)
+        shown = list(asked_room.fill(asked))
+        output = [
+            LoggedChoice(index, said.content, said.tool_calls, choice.finish_reason)
+            for (index, choice), said in zip(choices, room.fill(got), strict=False)
+        ]
+        return Content(
+            endpoint=self._endpoint,
+            model=self._model,
+            input=shown,
+            input_truncated=self._asked_room.is_cut or asked_room.is_cut,
+            output=output,
+            output_truncated=self._room.is_cut or room.is_cut,
+        )
+
+    def _choice(self, index: int) -> _Choice:
+        choice = self._choices.get(index)
+        if choice is None:
+            self._room.begin()
+            choice = self._choices[index] = _Choice()
+        return choice
+
+
+def _redacted(said: LoggedMessage, *, is_cut: bool = False) -> LoggedMessage:
+    """is_cut: it did not end here."""
+    content = redacted(said.content)
+    calls = [LoggedCall(redacted(call.name), redacted(call.arguments)) for call in said.tool_calls]
+    if is_cut and calls:
+        calls[-1] = LoggedCall(calls[-1].name, calls[-1].arguments[:-UNSURE_CHARS])
+    elif is_cut:
+        content = content[:-UNSURE_CHARS]
+    return LoggedMessage(said.role, content, calls)

@@ -1,0 +1,49 @@
+"""Claims that were asked for and never answered: the database may hold rows of requests that nobody executes.
+
+A server that was frozen may write such a row after it was told to delete it, so it is told again for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.content.writes import Writes
+from gateway.db.content import idempotency as db
+from gateway.db.content.idempotency import Slot
+from gateway.db.pool import Database
+
+MAX_CLAIMS = 10_000
+"""Beyond these the oldest are forgotten: their rows are lost rather than freed."""
+
+
+class UnsureClaims:
+    """again_s: for how long each is freed again after it was freed first."""
+
+    def __init__(self, database: Database, writes: Writes, *, again_s: float, ask_s: float) -> None:
+        self._database = database
+        self._writes = writes
+        self._again_s = again_s
+        self._ask_s = ask_s
+        self._freed_at_s: dict[tuple[Slot, str], float | None] = {}
+        self._freeing: asyncio.Task[None] | None = None
+
+    def add(self, slot: Slot, request_id: str) -> None:
+        """Nothing runs as request_id: free what it may have claimed, as soon as the database answers."""
+        if len(self._freed_at_s) >= MAX_CLAIMS:
+            del self._freed_at_s[next(iter(self._freed_at_s))]
+        self._freed_at_s[slot, request_id] = None
+        if self._freeing is None or self._freeing.done():
+            self._freeing = self._writes.begin("claim", 0, self.free)
+
+    async def free(self) -> None:
+        """All of them, once more. Raises what the database raises."""
+        claims = list(self._freed_at_s)
+        if not claims:
+            return
+        async with asyncio.timeout(self._ask_s), self._database.acquire() as conn:
+            await db.free_slots(conn, claims)
+        now_s = asyncio.get_running_loop().time()
+        for claim in claims:
+            freed_at_s = self._freed_at_s.pop(claim, None)
+            if freed_at_s is None or now_s - freed_at_s < self._again_s:
+                self._freed_at_s[claim] = now_s if freed_at_s is None else freed_at_s

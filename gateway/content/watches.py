@@ -1,0 +1,87 @@
+"""Waiting for requests that run, here or in another gateway, until they end or are lost. All that wait for the same one
+in this gateway ask the database as one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from gateway.db.content import idempotency as db
+from gateway.db.content.idempotency import Slot
+from gateway.db.pool import FAILURES, Database
+
+MIN_POLL_S, MAX_POLL_S = 0.02, 0.5
+
+
+class Silence:
+    """How long a request has been without signs of life, as far as a database that answered all along can tell. While
+    it does not answer, the request's gateway cannot give any."""
+
+    def __init__(self, sure_s: float) -> None:
+        self._sure_s = sure_s
+        self._since_s: float | None = None
+
+    def is_sure(self, is_alive: bool | None, now_s: float) -> bool:
+        """Whether it is dead, after one more answer; is_alive: None where there was none."""
+        if is_alive is not False:
+            self._since_s = None
+            return False
+        if self._since_s is None:
+            self._since_s = now_s
+        return now_s - self._since_s >= self._sure_s
+
+
+class Watches:
+    """wait_s: of each watch. sure_s: the silence after which a request is lost. ask_s: of each question."""
+
+    def __init__(self, database: Database, *, wait_s: float, sure_s: float, ask_s: float) -> None:
+        self._database = database
+        self._wait_s = wait_s
+        self._sure_s = sure_s
+        self._ask_s = ask_s
+        self._tasks: dict[Slot, asyncio.Task[None]] = {}
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def changes_before(self, slot: Slot, deadline_s: float, ended: asyncio.Event | None) -> bool:
+        """Wait until the slot may have another state. ended: of the request, where it runs here."""
+        watch = self._tasks.get(slot)
+        if watch is None:
+            watch = self._tasks[slot] = asyncio.create_task(self._watch(slot, ended))
+            watch.add_done_callback(lambda _: self._tasks.pop(slot, None))
+        left_s = deadline_s - asyncio.get_running_loop().time()
+        if left_s <= 0:
+            return False
+        done, _ = await asyncio.wait([watch], timeout=left_s)
+        return bool(done)
+
+    async def _watch(self, slot: Slot, ended: asyncio.Event | None) -> None:
+        """Ends once nobody runs it, and after wait_s in any case."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._wait_s):
+                if ended is not None:
+                    await ended.wait()
+                    return
+                silence, pause_s = Silence(self._sure_s), MIN_POLL_S
+                while await self._goes_on(slot, silence):
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(1.5 * pause_s, MAX_POLL_S)
+
+    async def _goes_on(self, slot: Slot, silence: Silence) -> bool:
+        """Whether it runs, as far as anybody knows. What is lost is written down as such."""
+        now_s = asyncio.get_running_loop().time
+        try:
+            async with asyncio.timeout(self._ask_s), self._database.acquire() as conn:
+                is_alive = await db.is_alive(conn, slot)
+                if silence.is_sure(is_alive, now_s()):
+                    await db.lose_slot(conn, slot)
+                    return False
+        except FAILURES:
+            silence.is_sure(None, now_s())
+            return True
+        return is_alive is not None

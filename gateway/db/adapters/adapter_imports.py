@@ -1,0 +1,240 @@
+"""Imports: how content comes in, from the first byte until it is a version of an adapter or refused.
+
+    receiving (an upload) | fetching (from a source) -> uploaded -> done | rejected (reason) | failed (reason)
+
+Whoever works on one leaves signs of life; one without any has failed. What anybody changes here is refused once the
+import is over, so that of a cancellation and a success only the first one counts.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from gateway.db.ids import new_id
+from gateway.db.organization.audit import Author
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    from gateway.db.pool import Connection
+
+ImportState = Literal["receiving", "fetching", "uploaded", "done", "rejected", "failed"]
+AT_WORK: tuple[ImportState, ...] = ("receiving", "fetching", "uploaded")
+
+MAX_FETCHED = 2
+"""Of one project at a time, about: slow sources of one are not to hold up the others'."""
+
+MAX_CLAIMS = 3
+"""How many gateways may begin to fetch one content: where all of them died, it may be the reason."""
+
+
+class ImportRow(msgspec.Struct, frozen=True, kw_only=True):
+    """source: 'upload', 'folder' or the address it is fetched from. size_bytes, sha256: as announced, None where nobody
+    knows; the name of an upload in one piece is empty until its bytes have come. adapter_id, version: what it became,
+    once it is done. author: whom the audit log names."""
+
+    id: str
+    project_id: str
+    name: str
+    source: str
+    state: ImportState
+    reason: str | None
+    size_bytes: int | None
+    received_bytes: int
+    promote: bool
+    author: Author
+    adapter_id: str | None
+    version: int | None
+    sha256: str | None
+    created_at: datetime.datetime
+    updated_at: datetime.datetime
+
+
+_INSERT = """
+    INSERT INTO adapter_imports (id, project_id, name, source, state, size_bytes, promote, author, sha256)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+    RETURNING id, project_id, name, source, state, reason, size_bytes, received_bytes, promote, author, adapter_id,
+              version, sha256, created_at, updated_at
+"""
+
+
+async def create_import(
+    conn: Connection,
+    project_id: str,
+    *,
+    name: str,
+    source: str,
+    state: ImportState,
+    promote: bool,
+    author: Author,
+    size_bytes: int | None = None,
+    sha256: str | None = None,
+) -> ImportRow:
+    """name: checked by the caller. state: 'receiving', 'fetching', or 'uploaded' where the content is there."""
+    kept = msgspec.json.encode(author).decode()
+    row = await conn.fetchrow(
+        _INSERT, new_id("imp"), project_id, name, source, state, size_bytes, promote, kept, sha256
+    )
+    assert row is not None
+    return _import(row)
+
+
+_FIND = """
+    SELECT id, project_id, name, source, state, reason, size_bytes, received_bytes, promote, author, adapter_id,
+           version, sha256, created_at, updated_at
+    FROM adapter_imports WHERE project_id = $1 AND id = $2
+"""
+
+
+async def find_import(conn: Connection, project_id: str, import_id: str) -> ImportRow | None:
+    row = await conn.fetchrow(_FIND, project_id, import_id)
+    return _import(row) if row else None
+
+
+_LIST = """
+    SELECT id, project_id, name, source, state, reason, size_bytes, received_bytes, promote, author, adapter_id,
+           version, sha256, created_at, updated_at
+    FROM adapter_imports
+    WHERE project_id = $1 AND ($2::text IS NULL OR (created_at, id) <
+                               (SELECT created_at, id FROM adapter_imports WHERE project_id = $1 AND id = $2))
+    ORDER BY created_at DESC, id DESC LIMIT $3
+"""
+
+
+async def list_imports(conn: Connection, project_id: str, *, after: str | None, limit: int) -> list[ImportRow]:
+    """Newest first, those that follow the import with id `after` in that order."""
+    return [_import(row) for row in await conn.fetch(_LIST, project_id, after, limit)]
+
+
+_COUNT = """
+    SELECT count(*) FROM adapter_imports WHERE project_id = $1 AND state IN ('receiving', 'fetching', 'uploaded')
+"""
+
+
+async def num_at_work(conn: Connection, project_id: str) -> int:
+    """Those that are not over."""
+    return int(await conn.fetchval(_COUNT, project_id))
+
+
+_CLAIM = """
+    UPDATE adapter_imports SET num_claims = num_claims + 1, received_bytes = 0, updated_at = now()
+    WHERE id = (SELECT id FROM adapter_imports waiting
+                WHERE state = 'fetching' AND num_claims < $1 AND coalesce(wait_until <= now(), true)
+                  AND (num_claims = 0 OR updated_at < now() - interval '20 seconds')
+                  AND (SELECT count(*) FROM adapter_imports fetched
+                       WHERE fetched.project_id = waiting.project_id AND fetched.state = 'fetching'
+                         AND fetched.num_claims > 0 AND fetched.updated_at >= now() - interval '20 seconds') < $2
+                ORDER BY created_at LIMIT 1 FOR UPDATE SKIP LOCKED)
+    RETURNING id, project_id, name, source, state, reason, size_bytes, received_bytes, promote, author, adapter_id,
+              version, sha256, created_at, updated_at
+"""
+
+
+async def claim_fetch(conn: Connection) -> ImportRow | None:
+    """The oldest import that waits to be fetched, or whose gateway has been silent for 20 s; of a project of which
+    `MAX_FETCHED` are being fetched, none. It is the caller's now, who fetches it from the start and calls
+    `touch_import` every few seconds."""
+    row = await conn.fetchrow(_CLAIM, MAX_CLAIMS, MAX_FETCHED)
+    return _import(row) if row else None
+
+
+_TOUCH = """
+    UPDATE adapter_imports SET updated_at = now(), received_bytes = coalesce($2, received_bytes),
+                               size_bytes = coalesce($3, size_bytes)
+    WHERE id = $1 AND state IN ('receiving', 'fetching', 'uploaded')
+"""
+
+
+async def touch_import(
+    conn: Connection, import_id: str, *, received_bytes: int | None = None, size_bytes: int | None = None
+) -> bool:
+    """A sign of life, with what has come by now. False: it is over, somebody canceled it perhaps; stop."""
+    return await conn.execute(_TOUCH, import_id, received_bytes, size_bytes) != "UPDATE 0"
+
+
+_UPLOADED = """
+    UPDATE adapter_imports
+    SET state = 'uploaded', name = coalesce($2, name), promote = coalesce($3, promote), updated_at = now()
+    WHERE id = $1 AND state IN ('receiving', 'fetching')
+    RETURNING id, project_id, name, source, state, reason, size_bytes, received_bytes, promote, author, adapter_id,
+              version, sha256, created_at, updated_at
+"""
+
+
+async def set_uploaded(
+    conn: Connection, import_id: str, *, name: str | None = None, promote: bool | None = None
+) -> ImportRow | None:
+    """All of its bytes are here: the intake's turn. None if it is over, or somebody else said so already.
+
+    name, promote: where they came with the bytes; the name is checked by the caller.
+    """
+    row = await conn.fetchrow(_UPLOADED, import_id, name, promote)
+    return _import(row) if row else None
+
+
+_FINISH = """
+    UPDATE adapter_imports SET state = 'done', adapter_id = $2, version = $3, updated_at = now()
+    WHERE id = $1 AND state = 'uploaded'
+"""
+
+
+async def finish_import(conn: Connection, import_id: str, adapter_id: str, version: int) -> bool:
+    """In the transaction that makes the version. False: it is over, so there must be no version of it."""
+    return await conn.execute(_FINISH, import_id, adapter_id, version) != "UPDATE 0"
+
+
+_FAIL = """
+    UPDATE adapter_imports SET state = $2, reason = $3, updated_at = now()
+    WHERE id = $1 AND state IN ('receiving', 'fetching', 'uploaded')
+"""
+
+
+async def end_import(conn: Connection, import_id: str, state: Literal["rejected", "failed"], reason: str) -> bool:
+    """rejected: its content is refused. failed: it never came, or came to nothing. False if it was over before."""
+    return await conn.execute(_FAIL, import_id, state, reason) != "UPDATE 0"
+
+
+_DROP = "DELETE FROM adapter_imports WHERE id = $1 AND state = 'receiving'"
+
+
+async def drop_import(conn: Connection, import_id: str) -> None:
+    """As if it had never been, where nothing whole has come."""
+    await conn.execute(_DROP, import_id)
+
+
+_EXPIRE = """
+    UPDATE adapter_imports
+    SET state = 'failed', updated_at = now(),
+        reason = CASE WHEN state = 'receiving' AND size_bytes IS NOT NULL THEN 'expired' ELSE 'interrupted' END
+    WHERE (state = 'uploaded' AND updated_at < now() - interval '60 seconds')
+       OR (state = 'receiving' AND size_bytes IS NULL AND updated_at < now() - interval '60 seconds')
+       OR (state = 'fetching' AND num_claims >= $1 AND updated_at < now() - interval '60 seconds')
+       OR (state = 'receiving' AND updated_at < now() - interval '24 hours')
+"""
+_FORGET = """
+    DELETE FROM adapter_imports
+    WHERE state IN ('done', 'rejected', 'failed') AND updated_at < now() - interval '30 days'
+"""
+
+
+async def expire_imports(conn: Connection) -> None:
+    """Those that nobody works on any more have failed; those that have been over for a month are forgotten."""
+    await conn.execute(_EXPIRE, MAX_CLAIMS)
+    await conn.execute(_FORGET)
+
+
+_RECEIVING = "SELECT id FROM adapter_imports WHERE id = ANY ($1) AND state IN ('receiving', 'uploaded')"
+
+
+async def still_receiving(conn: Connection, import_ids: list[str]) -> set[str]:
+    """Those of them whose bytes are still needed."""
+    return {row["id"] for row in await conn.fetch(_RECEIVING, import_ids)}
+
+
+def _import(row: asyncpg.Record) -> ImportRow:
+    fields: dict[str, Any] = dict(row)
+    author = msgspec.json.decode(fields.pop("author"), type=Author)
+    return ImportRow(author=author, **fields)

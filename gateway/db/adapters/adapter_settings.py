@@ -1,0 +1,53 @@
+"""What is set about an adapter: what requests get that do not say otherwise, and whether it stays on the engines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from adapters.ref import content_key
+from gateway.domain.adapters.defaults import Defaults
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+_DEFAULTS = msgspec.json.Decoder(Defaults)
+
+
+class SettingsRow(msgspec.Struct, frozen=True):
+    adapter_id: str
+    defaults: Defaults
+    pinned: bool
+
+
+_FIND = """
+    SELECT id, defaults, pinned FROM adapters WHERE project_id = $1 AND name = $2 AND removed_at IS NULL
+"""
+
+
+async def find_settings(conn: Connection, project_id: str, name: str) -> SettingsRow | None:
+    row = await conn.fetchrow(_FIND, project_id, name)
+    return SettingsRow(row["id"], _DEFAULTS.decode(row["defaults"]), row["pinned"]) if row else None
+
+
+_SET = "UPDATE adapters SET defaults = $2, pinned = $3 WHERE id = $1"
+
+
+async def set_settings(conn: Connection, settings: SettingsRow) -> None:
+    defaults = msgspec.json.encode(settings.defaults).decode()
+    await conn.execute(_SET, settings.adapter_id, defaults, settings.pinned)
+
+
+_PINNED = """
+    SELECT a.project_id, v.digest
+    FROM adapters a JOIN projects p ON p.id = a.project_id
+        JOIN adapter_versions v ON v.adapter_id = a.id AND v.version = a.current_version
+    WHERE a.pinned AND a.removed_at IS NULL AND p.archived_at IS NULL AND v.state = 'ready'
+    ORDER BY a.created_at, a.id
+"""
+
+
+async def list_pinned(conn: Connection) -> list[str]:
+    """Content keys of the current versions of all pinned adapters, of any tenant; the oldest adapter first."""
+    return list(dict.fromkeys(content_key(row["project_id"], row["digest"]) for row in await conn.fetch(_PINNED)))

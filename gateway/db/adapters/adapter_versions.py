@@ -1,0 +1,211 @@
+"""Versions of adapters and their lives:
+
+    inspected -> probed -> ready -> retired -> deleted, and from the first two also -> rejected (reason) -> deleted
+
+A version's content never changes, and its number is never used again; the schema holds both, and that only a ready one
+is current. Every change is made under the lock of the adapter's row (`lock_adapter`, `ensure_adapter`).
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from gateway.db.adapters.adapters import (
+    AdapterRow,
+    confirm_current,
+    ensure_adapter,
+    find_adapter,
+    next_promotion,
+    promote,
+)
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    from gateway.db.pool import Connection
+
+VersionState = Literal["inspected", "probed", "ready", "rejected", "retired", "deleted"]
+
+
+class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """promote: whether it was ever to become current once it is ready; a later wish for another version may have
+    overtaken that. report, probe: what inspecting and probing it found, as JSON objects. changed_at: of its state."""
+
+    adapter_id: str
+    name: str
+    version: int
+    digest: str
+    rank: int
+    size_bytes: int
+    state: VersionState
+    reason: str | None
+    source: str
+    promote: bool
+    current: bool
+    report: dict[str, Any] | None
+    probe: dict[str, Any] | None
+    created_at: datetime.datetime
+    changed_at: datetime.datetime
+
+
+class Content(msgspec.Struct, frozen=True):
+    """What a version is made of. report: of its inspection, as JSON text."""
+
+    digest: str
+    rank: int
+    size_bytes: int
+    report: str | None
+
+
+class PutVersion(msgspec.Struct, frozen=True):
+    """is_new: the version was made now. is_new_adapter: so was the adapter. changed: something was: a new version, or
+    what is current or will be."""
+
+    adapter_id: str
+    version: int
+    state: VersionState
+    is_new: bool
+    is_new_adapter: bool
+    changed: bool
+
+
+_FIND = """
+    SELECT v.adapter_id, a.name, v.version, v.digest, v.rank, v.size_bytes, v.state, v.reason, v.source,
+           v.promotion IS NOT NULL AS promote, v.version IS NOT DISTINCT FROM a.current_version AS current,
+           v.report, v.probe, v.created_at, v.changed_at
+    FROM adapter_versions v JOIN adapters a ON a.id = v.adapter_id
+    WHERE a.id = $1 AND a.removed_at IS NULL AND v.version = $2 AND v.state <> 'deleted'
+"""
+
+
+async def find_version(conn: Connection, adapter_id: str, version: int) -> VersionRow | None:
+    """None for a deleted one."""
+    row = await conn.fetchrow(_FIND, adapter_id, version)
+    return _version(row) if row else None
+
+
+_LIST = """
+    SELECT v.adapter_id, a.name, v.version, v.digest, v.rank, v.size_bytes, v.state, v.reason, v.source,
+           v.promotion IS NOT NULL AS promote, v.version IS NOT DISTINCT FROM a.current_version AS current,
+           NULL AS report, NULL AS probe, v.created_at, v.changed_at
+    FROM adapter_versions v JOIN adapters a ON a.id = v.adapter_id
+    WHERE a.id = $1 AND v.state <> 'deleted' AND ($2::int IS NULL OR v.version < $2)
+    ORDER BY v.version DESC LIMIT $3
+"""
+
+
+async def list_versions(conn: Connection, adapter_id: str, *, before: int | None, limit: int) -> list[VersionRow]:
+    """Newest first, those below the number `before`; without report and probe, and without deleted ones."""
+    return [_version(row) for row in await conn.fetch(_LIST, adapter_id, before, limit)]
+
+
+_SAME = """
+    SELECT v.version, v.state, v.state <> 'ready' AND v.promotion IS NOT DISTINCT FROM a.last_promotion AS is_wished
+    FROM adapter_versions v JOIN adapters a ON a.id = v.adapter_id
+    WHERE a.id = $1 AND v.digest = $2 AND v.state IN ('inspected', 'probed', 'ready')
+    ORDER BY v.version IS NOT DISTINCT FROM a.current_version DESC, v.state = 'ready' DESC, v.version DESC LIMIT 1
+"""
+_INSERT = """
+    INSERT INTO adapter_versions (adapter_id, version, digest, rank, size_bytes, report, source, promotion, state,
+                                  claimed_at)
+    SELECT $1, coalesce(max(version), 0) + 1, $2, $3, $4, $5, $6, $7, $8, CASE WHEN $9 THEN now() END
+    FROM adapter_versions WHERE adapter_id = $1
+    RETURNING version
+"""
+_WISH = "UPDATE adapter_versions SET promotion = $3 WHERE adapter_id = $1 AND version = $2"
+
+
+async def put_version(
+    conn: Connection, project_id: str, name: str, content: Content, *, source: str, promoted: bool, claimed: bool
+) -> PutVersion:
+    """Make this content a version of the adapter `name`, new or not, in the caller's transaction.
+
+    Content that is a version already, ready or to be probed, gets no second number; promoted, it becomes current (once
+    it is ready). claimed: the caller will probe a new one.
+    """
+    adapter, is_new_adapter = await ensure_adapter(conn, project_id, name)
+    same = await conn.fetchrow(_SAME, adapter.id, content.digest)
+    is_current = same is not None and same["version"] == adapter.version
+    if same is not None and (not promoted or is_current or same["is_wished"]):
+        if promoted and is_current:
+            await confirm_current(conn, adapter.id)
+        return PutVersion(adapter.id, same["version"], same["state"], False, False, False)
+    promotion = await next_promotion(conn, adapter.id) if promoted else None
+    if same is None:
+        number = await _insert(conn, adapter.id, content, source, promotion, "inspected", claimed)
+        return PutVersion(adapter.id, number, "inspected", True, is_new_adapter, True)
+    assert promotion is not None
+    await wish(conn, adapter.id, same["version"], promotion)
+    if same["state"] == "ready":
+        await promote(conn, adapter.id, same["version"], promotion)
+    return PutVersion(adapter.id, same["version"], same["state"], False, False, True)
+
+
+async def wish(conn: Connection, adapter_id: str, version: int, promotion: int) -> None:
+    """A version is to become current once it is ready, or does now: the number of the wish, of `next_promotion`."""
+    await conn.execute(_WISH, adapter_id, version, promotion)
+
+
+async def put_adapter(
+    conn: Connection, project_id: str, name: str, *, digest: str, rank: int, size_bytes: int
+) -> tuple[AdapterRow, bool]:
+    """Make content that needs no probe, as of the demo, the current version of the adapter `name`, new or not.
+
+    Returns the adapter and whether anything changed: nothing does if the digest is current already.
+    """
+    async with conn.transaction():
+        adapter, _ = await ensure_adapter(conn, project_id, name)
+        changed = adapter.digest != digest
+        if changed:
+            promotion = await next_promotion(conn, adapter.id)
+            content = Content(digest, rank, size_bytes, None)
+            number = await _insert(conn, adapter.id, content, "upload", promotion, "ready", False)
+            await promote(conn, adapter.id, number, promotion)
+        found = await find_adapter(conn, project_id, name)
+        assert found is not None
+        return found, changed
+
+
+async def _insert(
+    conn: Connection,
+    adapter_id: str,
+    content: Content,
+    source: str,
+    promotion: int | None,
+    state: VersionState,
+    claimed: bool,
+) -> int:
+    number: int = await conn.fetchval(
+        _INSERT,
+        adapter_id,
+        content.digest,
+        content.rank,
+        content.size_bytes,
+        content.report,
+        source,
+        promotion,
+        state,
+        claimed,
+    )
+    return number
+
+
+_MOVE = """
+    UPDATE adapter_versions SET state = $4 WHERE adapter_id = $1 AND version = $2 AND state = $3
+"""
+
+
+async def move_version(
+    conn: Connection, adapter_id: str, version: int, before: VersionState, after: VersionState
+) -> bool:
+    """From one state to the next; False where it is not in the one before."""
+    return await conn.execute(_MOVE, adapter_id, version, before, after) != "UPDATE 0"
+
+
+def _version(row: asyncpg.Record) -> VersionRow:
+    fields: dict[str, Any] = dict(row)
+    report, probe = (msgspec.json.decode(text) if (text := fields.pop(name)) else None for name in ("report", "probe"))
+    return VersionRow(report=report, probe=probe, **fields)

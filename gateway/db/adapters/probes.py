@@ -1,0 +1,144 @@
+"""Versions that wait for an engine to probe them, and who does: a gateway claims one, leaves signs of life while it
+probes, and writes down what became of it. What a gateway that died has claimed is claimed again soon."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gateway.db.adapters.adapters import promote
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+MAX_PROBES = 10
+"""How often a probe may begin and come to no end: an adapter that takes engines or gateways down with it is refused."""
+
+
+class ToProbe(msgspec.Struct, frozen=True, kw_only=True):
+    """A version that waits. num_probes: begun so far, this one included."""
+
+    organization_id: str
+    project_id: str
+    adapter_id: str
+    name: str
+    version: int
+    digest: str
+    num_probes: int
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """A version answers now. before: what was current before, where it became current itself."""
+
+    promoted: bool
+    before: int | None
+
+
+# Whoever claims holds no other lock, and waits for none.
+_CLAIM_OLDEST = """
+    UPDATE adapter_versions v SET claimed_at = now(), num_probes = v.num_probes + 1
+    FROM adapters a JOIN projects p ON p.id = a.project_id
+    WHERE a.id = v.adapter_id AND (v.adapter_id, v.version) = (
+        SELECT w.adapter_id, w.version FROM adapter_versions w JOIN adapters b ON b.id = w.adapter_id
+        WHERE w.state IN ('inspected', 'probed') AND b.removed_at IS NULL
+          AND (w.claimed_at IS NULL OR w.claimed_at < now() - interval '20 seconds')
+        ORDER BY w.claimed_at NULLS FIRST, w.created_at LIMIT 1 FOR UPDATE OF w SKIP LOCKED)
+    RETURNING p.organization_id, a.project_id, v.adapter_id, a.name, v.version, v.digest, v.num_probes
+"""
+
+
+async def claim_oldest(conn: Connection) -> ToProbe | None:
+    """The version that has waited longest, of those that nobody probes; one that failed an engine comes later."""
+    row = await conn.fetchrow(_CLAIM_OLDEST)
+    return ToProbe(**row) if row else None
+
+
+_CLAIM = """
+    UPDATE adapter_versions v SET claimed_at = now(), num_probes = v.num_probes + 1
+    FROM adapters a JOIN projects p ON p.id = a.project_id
+    WHERE a.id = v.adapter_id AND v.adapter_id = $1 AND v.version = $2 AND v.state IN ('inspected', 'probed')
+      AND a.removed_at IS NULL AND ($3 OR v.claimed_at IS NULL OR v.claimed_at < now() - interval '20 seconds')
+    RETURNING p.organization_id, a.project_id, v.adapter_id, a.name, v.version, v.digest, v.num_probes
+"""
+
+
+async def claim_version(conn: Connection, adapter_id: str, version: int, *, mine: bool) -> ToProbe | None:
+    """None if it does not wait any more, or somebody else probes it. mine: the caller has put it there claimed."""
+    row = await conn.fetchrow(_CLAIM, adapter_id, version, mine)
+    return ToProbe(**row) if row else None
+
+
+_TOUCH = """
+    UPDATE adapter_versions SET claimed_at = now()
+    WHERE adapter_id = $1 AND version = $2 AND state IN ('inspected', 'probed')
+"""
+
+
+async def touch_claim(conn: Connection, adapter_id: str, version: int) -> None:
+    """A sign of life, every few seconds."""
+    await conn.execute(_TOUCH, adapter_id, version)
+
+
+_RELEASE = """
+    UPDATE adapter_versions SET claimed_at = NULL, num_probes = num_probes - CASE WHEN $3 THEN 0 ELSE 1 END
+    WHERE adapter_id = $1 AND version = $2
+"""
+
+
+async def release_claim(conn: Connection, adapter_id: str, version: int, *, counts: bool) -> None:
+    """The probe came to no end: somebody's turn again. counts: as one of `MAX_PROBES`."""
+    await conn.execute(_RELEASE, adapter_id, version, counts)
+
+
+# A claim counts for 20 seconds: one that is older by what is left of them is taken up after the rest.
+_DEFER = """
+    UPDATE adapter_versions SET num_probes = num_probes - 1,
+        claimed_at = now() - interval '20 seconds' + least(greatest(now() - changed_at, '1 second'), '60 seconds')
+    WHERE adapter_id = $1 AND version = $2
+"""
+
+
+async def defer_claim(conn: Connection, adapter_id: str, version: int) -> None:
+    """The engine failed and is still there: somebody's turn when it has waited for as long again as it has so far, at
+    most a minute. So the waits double, and others come first. It does not count as a probe."""
+    await conn.execute(_DEFER, adapter_id, version)
+
+
+_LOCK = "SELECT current_version FROM adapters WHERE id = $1 AND removed_at IS NULL FOR UPDATE"
+_PROBED = """
+    UPDATE adapter_versions SET state = 'probed', probe = $3
+    WHERE adapter_id = $1 AND version = $2 AND state = 'inspected'
+"""
+_READY = """
+    UPDATE adapter_versions SET state = 'ready', claimed_at = NULL
+    WHERE adapter_id = $1 AND version = $2 AND state = 'probed' RETURNING promotion
+"""
+
+
+async def set_ready(conn: Connection, adapter_id: str, version: int, probe: str) -> Ready | None:
+    """It was seen to work (probe: JSON text), and becomes current if that is wished and nothing else was wished since;
+    in the caller's transaction. None where it has ended otherwise."""
+    adapter = await conn.fetchrow(_LOCK, adapter_id)
+    if adapter is None:
+        return None
+    await conn.execute(_PROBED, adapter_id, version, probe)
+    ready = await conn.fetchrow(_READY, adapter_id, version)
+    if ready is None:
+        return None
+    promotion = ready["promotion"]
+    promoted = promotion is not None and await promote(conn, adapter_id, version, promotion)
+    return Ready(promoted, adapter["current_version"])
+
+
+_REJECTED = """
+    UPDATE adapter_versions SET state = 'rejected', reason = $3, claimed_at = NULL
+    WHERE adapter_id = $1 AND version = $2 AND state IN ('inspected', 'probed')
+"""
+
+
+async def set_rejected(conn: Connection, adapter_id: str, version: int, reason: str) -> bool:
+    """An engine has refused it. False where it has ended otherwise."""
+    if await conn.fetchrow(_LOCK, adapter_id) is None:
+        return False
+    return await conn.execute(_REJECTED, adapter_id, version, reason) != "UPDATE 0"

@@ -1,0 +1,1 @@
+"""SQL of organizations, projects, people and keys."""

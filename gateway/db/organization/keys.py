@@ -1,0 +1,327 @@
+"""API keys: their SHA-256 and public part, whom they belong to, what they may do. Never the secret itself."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from gateway.db.ids import new_id
+from gateway.domain.tenancy.addresses import Network
+from gateway.domain.tenancy.principal import Role, Scope
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+
+class KeyRow(msgspec.Struct, frozen=True):
+    """project_id is None for an operator's key. public: the part of the key that may be shown.
+
+    models, ip_allow: None allows all. previous_expires_at: until when the secret before the last rotation is good.
+    owner_name: of the user or the service account that owns it.
+    """
+
+    id: str
+    kind: Literal["project", "admin"]
+    organization_id: str
+    project_id: str | None
+    name: str
+    public: str
+    scopes: list[Scope]
+    models: list[str] | None
+    ip_allow: list[Network] | None
+    created_at: datetime.datetime
+    expires_at: datetime.datetime | None
+    revoked_at: datetime.datetime | None
+    suspended_at: datetime.datetime | None
+    last_used_at: datetime.datetime | None
+    previous_expires_at: datetime.datetime | None
+    owner_user_id: str | None
+    owner_service_account_id: str | None
+    owner_email: str | None
+    owner_name: str | None
+
+
+class FoundKey(msgspec.Struct, frozen=True):
+    """What authentication needs of a key. expires_at: of the secret that was presented.
+
+    owner_role: in the organization, owner_project_role: in the key's project, of the user who owns it. suspended: what
+    is, of those that it depends on.
+    """
+
+    id: str
+    kind: Literal["project", "admin"]
+    organization_id: str
+    project_id: str | None
+    scopes: list[Scope]
+    models: list[str] | None
+    ip_allow: list[Network] | None
+    expires_at: datetime.datetime | None
+    owned_by_user: bool
+    owner_role: Role | None
+    owner_project_role: Role | None
+    suspended: Literal["API key", "project", "organization"] | None
+    store_days: int
+    log_content_days: int
+
+
+_INSERT = """
+    INSERT INTO api_keys (id, kind, organization_id, project_id, name, public, sha256, scopes, expires_at,
+                          models, ip_allow, owner_user_id, owner_service_account_id)
+    VALUES ($1, CASE WHEN $3::text IS NULL THEN 'admin' ELSE 'project' END, $2, $3, $4, $5, $6, $7, $8,
+            $9, $10, $11, $12)
+    ON CONFLICT (sha256) DO NOTHING
+"""
+_SHOW = "SELECT * FROM shown_api_keys WHERE id = $1"
+
+
+async def create_key(
+    conn: Connection,
+    *,
+    organization_id: str,
+    project_id: str | None,
+    name: str,
+    public: str,
+    sha256: bytes,
+    scopes: Collection[Scope],
+    expires_at: datetime.datetime | None = None,
+    models: Sequence[str] | None = None,
+    ip_allow: Sequence[Network] | None = None,
+    owner_user_id: str | None = None,
+    owner_service_account_id: str | None = None,
+) -> KeyRow | None:
+    """Store a key; project_id None makes it an operator's. None if this very key is stored already.
+
+    Raises asyncpg.ForeignKeyViolationError if the project is not the organization's, or the owner not the project's.
+    """
+    key_id = new_id("key")
+    owners = (owner_user_id, owner_service_account_id)
+    await conn.execute(
+        _INSERT,
+        *(key_id, organization_id, project_id, name, public, sha256, sorted(scopes), expires_at, models, ip_allow),
+        *owners,
+    )
+    row = await conn.fetchrow(_SHOW, key_id)
+    return KeyRow(**row) if row else None
+
+
+_FIND_USABLE = """
+    SELECT k.id, k.kind, k.organization_id, k.project_id, k.scopes, k.models, k.ip_allow,
+           CASE WHEN k.sha256 = $1 THEN k.expires_at ELSE least(k.expires_at, k.previous_expires_at) END AS expires_at,
+           k.owner_user_id IS NOT NULL AS owned_by_user, u.role AS owner_role, m.role AS owner_project_role,
+           CASE WHEN k.suspended_at IS NOT NULL THEN 'API key'
+                WHEN p.suspended_at IS NOT NULL THEN 'project'
+                WHEN k.kind = 'project' AND o.suspended_at IS NOT NULL THEN 'organization' END AS suspended,
+           coalesce(p.store_days, 0) AS store_days, coalesce(p.log_content_days, 0) AS log_content_days
+    FROM api_keys k JOIN organizations o ON o.id = k.organization_id
+         LEFT JOIN projects p ON p.id = k.project_id
+         LEFT JOIN users u ON u.id = k.owner_user_id
+         LEFT JOIN project_members m ON m.project_id = k.project_id AND m.user_id = k.owner_user_id
+    WHERE (k.sha256 = $1 OR (k.previous_sha256 = $1 AND k.previous_expires_at > now()))
+      AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now()) AND p.archived_at IS NULL
+"""
+
+
+async def find_usable_key(conn: Connection, sha256: bytes) -> FoundKey | None:
+    """The key with this digest unless it is revoked or has expired. The digest is the credential: no tenant yet."""
+    row = await conn.fetchrow(_FIND_USABLE, sha256)
+    return FoundKey(**row) if row else None
+
+
+_GET = "SELECT * FROM shown_api_keys WHERE project_id = $1 AND id = $2"
+
+
+async def get_key(conn: Connection, project_id: str, key_id: str) -> KeyRow | None:
+    row = await conn.fetchrow(_GET, project_id, key_id)
+    return KeyRow(**row) if row else None
+
+
+_GET_ADMIN = "SELECT * FROM shown_api_keys WHERE organization_id = $1 AND id = $2 AND kind = 'admin'"
+
+
+async def get_admin_key(conn: Connection, organization_id: str, key_id: str) -> KeyRow | None:
+    row = await conn.fetchrow(_GET_ADMIN, organization_id, key_id)
+    return KeyRow(**row) if row else None
+
+
+_FIND_BY_ID = "SELECT * FROM shown_api_keys WHERE organization_id = $1 AND id = $2 AND kind = 'project'"
+
+
+async def find_project_key(conn: Connection, organization_id: str, key_id: str) -> KeyRow | None:
+    """The key with this id of any project of the organization."""
+    row = await conn.fetchrow(_FIND_BY_ID, organization_id, key_id)
+    return KeyRow(**row) if row else None
+
+
+_LIST = """
+    SELECT * FROM shown_api_keys
+    WHERE project_id = $1
+      AND ($2::text IS NULL OR (created_at, id) >
+           (SELECT created_at, id FROM api_keys WHERE project_id = $1 AND id = $2))
+    ORDER BY created_at, id LIMIT $3
+"""
+
+
+async def list_keys(conn: Connection, project_id: str, *, after: str | None = None, limit: int = 100) -> list[KeyRow]:
+    """Oldest first, revoked ones included; those that follow the key with id `after`."""
+    return [KeyRow(**row) for row in await conn.fetch(_LIST, project_id, after, limit)]
+
+
+_LIST_ADMIN = """
+    SELECT * FROM shown_api_keys
+    WHERE organization_id = $1 AND kind = 'admin'
+      AND ($2::text IS NULL OR (created_at, id) >
+           (SELECT created_at, id FROM api_keys WHERE organization_id = $1 AND id = $2 AND kind = 'admin'))
+    ORDER BY created_at, id LIMIT $3
+"""
+
+
+async def list_admin_keys(
+    conn: Connection, organization_id: str, *, after: str | None = None, limit: int = 100
+) -> list[KeyRow]:
+    """As `list_keys`, the operators'."""
+    return [KeyRow(**row) for row in await conn.fetch(_LIST_ADMIN, organization_id, after, limit)]
+
+
+_GET_OWNED = """
+    SELECT * FROM shown_api_keys
+    WHERE organization_id = $1 AND owner_user_id = $2 AND id = $3 AND ($4 OR kind = 'project')
+"""
+
+
+async def get_owned_key(
+    conn: Connection, organization_id: str, owner_user_id: str, key_id: str, *, with_admin: bool
+) -> KeyRow | None:
+    row = await conn.fetchrow(_GET_OWNED, organization_id, owner_user_id, key_id, with_admin)
+    return KeyRow(**row) if row else None
+
+
+_LIST_OWNED = """
+    SELECT * FROM shown_api_keys
+    WHERE organization_id = $1 AND owner_user_id = $2 AND ($3 OR kind = 'project')
+      AND ($4::text IS NULL OR (created_at, id) >
+           (SELECT created_at, id FROM api_keys WHERE organization_id = $1 AND owner_user_id = $2 AND id = $4))
+    ORDER BY created_at, id LIMIT $5
+"""
+
+
+async def list_owned_keys(
+    conn: Connection,
+    organization_id: str,
+    owner_user_id: str,
+    *,
+    with_admin: bool,
+    after: str | None = None,
+    limit: int = 100,
+) -> list[KeyRow]:
+    """As `list_keys`, a person's of all projects; with_admin: and their operators' keys."""
+    rows = await conn.fetch(_LIST_OWNED, organization_id, owner_user_id, with_admin, after, limit)
+    return [KeyRow(**row) for row in rows]
+
+
+_MODIFY = """
+    UPDATE api_keys SET name = $3, scopes = $4, expires_at = $5, models = $6, ip_allow = $7
+    WHERE project_id = $1 AND id = $2
+"""
+
+
+async def modify_key(conn: Connection, key: KeyRow) -> None:
+    """Write what may be changed of a project's key."""
+    await conn.execute(_MODIFY, key.project_id, key.id, key.name, key.scopes, key.expires_at, key.models, key.ip_allow)
+
+
+_SUSPEND = "UPDATE api_keys SET suspended_at = CASE WHEN $3 THEN now() END WHERE project_id = $1 AND id = $2"
+
+
+async def set_key_suspended(conn: Connection, project_id: str, key_id: str, suspended: bool) -> None:
+    await conn.execute(_SUSPEND, project_id, key_id, suspended)
+
+
+_ROTATE = """
+    UPDATE api_keys SET previous_sha256 = sha256, previous_expires_at = now() + $5::interval, public = $3, sha256 = $4
+    WHERE project_id = $1 AND id = $2 AND revoked_at IS NULL
+"""
+
+
+async def rotate_key(
+    conn: Connection, project_id: str, key_id: str, *, public: str, sha256: bytes, grace: datetime.timedelta
+) -> bool:
+    """Give the key a new secret; the one before it stays good for the grace. False if there is no key to rotate.
+
+    A second rotation within the grace ends the oldest secret at once.
+    """
+    return (await conn.execute(_ROTATE, project_id, key_id, public, sha256, grace)) == "UPDATE 1"
+
+
+_REVOKE = "UPDATE api_keys SET revoked_at = now() WHERE project_id = $1 AND id = $2 AND revoked_at IS NULL"
+
+
+async def revoke_key(conn: Connection, project_id: str, key_id: str) -> KeyRow | None:
+    """Revoke it if it is not revoked yet; returns the key as it is then, None if the project has no such key."""
+    await conn.execute(_REVOKE, project_id, key_id)
+    return await get_key(conn, project_id, key_id)
+
+
+_REVOKE_ADMIN = """
+    UPDATE api_keys SET revoked_at = now()
+    WHERE organization_id = $1 AND id = $2 AND kind = 'admin' AND revoked_at IS NULL
+"""
+
+
+async def revoke_admin_key(conn: Connection, organization_id: str, key_id: str) -> None:
+    await conn.execute(_REVOKE_ADMIN, organization_id, key_id)
+
+
+# Each trigger that announces a change locks the one row of `installation`. Whoever changes several rows therefore locks
+# keys first, in the order of their ids, and users and projects, locked from the start, are written last.
+_REVOKE_ALL = """
+    WITH ending AS (
+        SELECT id FROM api_keys
+        WHERE revoked_at IS NULL AND ($1::text IS NULL OR project_id = $1) AND ($2::text IS NULL OR owner_user_id = $2)
+          AND ($3::text IS NULL OR owner_service_account_id = $3)
+        ORDER BY id FOR NO KEY UPDATE)
+    UPDATE api_keys SET revoked_at = now() FROM ending WHERE api_keys.id = ending.id RETURNING api_keys.id
+"""
+
+
+async def revoke_keys(
+    conn: Connection,
+    *,
+    project_id: str | None = None,
+    owner_user_id: str | None = None,
+    owner_service_account_id: str | None = None,
+) -> list[str]:
+    """Revoke the keys of a project, of an owner, or of an owner in a project; returns the ids of those that end now."""
+    owners = (owner_user_id, owner_service_account_id)
+    assert project_id or any(owners), "never all keys there are"
+    return sorted(row["id"] for row in await conn.fetch(_REVOKE_ALL, project_id, *owners))
+
+
+_ANNOUNCE = """
+    WITH owned AS (
+        SELECT id FROM api_keys WHERE project_id = $1 AND owner_user_id = $2 AND revoked_at IS NULL
+        ORDER BY id FOR NO KEY UPDATE)
+    UPDATE api_keys SET owner_user_id = owner_user_id FROM owned WHERE api_keys.id = owned.id
+"""
+
+
+async def announce_keys_of(conn: Connection, project_id: str, owner_user_id: str) -> None:
+    """Have gateways look these keys up again: what they may do depends on their owner's role in the project."""
+    await conn.execute(_ANNOUNCE, project_id, owner_user_id)
+
+
+# Several gateways note the same key: the first one in a minute writes. In the order of ids, as who revokes several.
+_TOUCH = """
+    WITH due AS (
+        SELECT k.id, used.at FROM api_keys k JOIN unnest($1::text[], $2::timestamptz[]) AS used (id, at) USING (id)
+        WHERE k.last_used_at IS NULL OR k.last_used_at <= used.at - interval '1 minute'
+        ORDER BY k.id FOR NO KEY UPDATE OF k)
+    UPDATE api_keys SET last_used_at = due.at FROM due WHERE api_keys.id = due.id
+"""
+
+
+async def touch_keys(conn: Connection, used_at: Mapping[str, datetime.datetime]) -> None:
+    """Note when keys were last used, {key id: time}, to the minute."""
+    await conn.execute(_TOUCH, list(used_at), list(used_at.values()))

@@ -1,0 +1,228 @@
+"""What proves who a person is: the password's hash, the one-time secret, failed attempts, and the logins that hold.
+
+All times are PostgreSQL's, so that every gateway agrees on them.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gateway.db.ids import new_id
+from gateway.domain.tenancy.principal import Role
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+
+class Credentials(msgspec.Struct, frozen=True):
+    """totp_secret counts once totp_confirmed. totp_last_step: the last time step whose code was used."""
+
+    id: str
+    organization_id: str
+    email: str
+    name: str
+    role: Role | None
+    password_hash: str | None
+    totp_secret: bytes | None
+    totp_confirmed: bool
+    totp_last_step: int
+
+    def __repr__(self) -> str:
+        return f"Credentials(id={self.id!r})"
+
+
+class LoginRow(msgspec.Struct, frozen=True):
+    id: str
+    user_id: str
+    created_at: datetime.datetime
+    last_used_at: datetime.datetime
+    expires_at: datetime.datetime
+    address: str
+    user_agent: str
+
+
+class LoggedIn(msgspec.Struct, frozen=True):
+    """The user of a login that holds; memberships: their roles in single projects."""
+
+    login_id: str
+    user_id: str
+    organization_id: str
+    email: str
+    role: Role | None
+    expires_at: datetime.datetime
+    memberships: dict[str, Role]
+
+
+_BY_EMAIL = """
+    SELECT id, organization_id, email, name, role, password_hash, totp_secret,
+           totp_confirmed_at IS NOT NULL AS totp_confirmed, totp_last_step
+    FROM users WHERE email = $1 AND removed_at IS NULL
+"""
+
+
+async def find_credentials(conn: Connection, email: str) -> Credentials | None:
+    """email in lower case; nobody is logged in yet, so there is no organization to look within."""
+    row = await conn.fetchrow(_BY_EMAIL, email)
+    return Credentials(**row) if row else None
+
+
+_BY_ID = """
+    SELECT id, organization_id, email, name, role, password_hash, totp_secret,
+           totp_confirmed_at IS NOT NULL AS totp_confirmed, totp_last_step
+    FROM users WHERE id = $1 AND removed_at IS NULL
+"""
+
+
+async def get_credentials(conn: Connection, user_id: str) -> Credentials | None:
+    row = await conn.fetchrow(_BY_ID, user_id)
+    return Credentials(**row) if row else None
+
+
+async def now_s(conn: Connection) -> float:
+    """PostgreSQL's Unix time in seconds."""
+    return float(await conn.fetchval("SELECT extract(epoch FROM clock_timestamp())::float8"))
+
+
+_SET_PASSWORD = "UPDATE users SET password_hash = $2 WHERE id = $1"  # noqa: S105 - a statement, not a password
+
+
+async def set_password_hash(conn: Connection, user_id: str, password_hash: str) -> None:
+    await conn.execute(_SET_PASSWORD, user_id, password_hash)
+
+
+_SET_TOTP = "UPDATE users SET totp_secret = $2, totp_confirmed_at = NULL, totp_last_step = 0 WHERE id = $1"
+
+
+async def set_totp_secret(conn: Connection, user_id: str, secret: bytes | None) -> None:
+    """A secret that does not count before it is confirmed; None: no second factor."""
+    await conn.execute(_SET_TOTP, user_id, secret)
+
+
+_CONFIRM_TOTP = "UPDATE users SET totp_confirmed_at = now() WHERE id = $1 AND totp_secret IS NOT NULL"
+
+
+async def confirm_totp(conn: Connection, user_id: str) -> None:
+    await conn.execute(_CONFIRM_TOTP, user_id)
+
+
+_USE_STEP = "UPDATE users SET totp_last_step = $2 WHERE id = $1 AND totp_last_step < $2"
+
+
+async def use_totp_step(conn: Connection, user_id: str, step: int) -> bool:
+    """Whether no code of this time step or a later one was used before; it is used now (RFC 6238, section 5.2)."""
+    return (await conn.execute(_USE_STEP, user_id, step)) == "UPDATE 1"
+
+
+_LOCKED_S = """
+    SELECT greatest(0, extract(epoch FROM locked_until - clock_timestamp())::float8)
+    FROM login_failures WHERE identity = $1
+"""
+
+
+async def locked_for_s(conn: Connection, identity: bytes) -> float:
+    """Seconds for which no password of this identity is looked at; 0 when one is."""
+    return float(await conn.fetchval(_LOCKED_S, identity) or 0)
+
+
+_FAILED = """
+    INSERT INTO login_failures AS f (identity, num_failures, failed_at, locked_until) VALUES ($1, 1, now(), now())
+    ON CONFLICT (identity) DO UPDATE SET num_failures = f.num_failures + 1, failed_at = now()
+    WHERE f.locked_until <= clock_timestamp()
+    RETURNING num_failures
+"""
+_LOCK = "UPDATE login_failures SET locked_until = clock_timestamp() + make_interval(secs => $2) WHERE identity = $1"
+_FORGET_OLD = "DELETE FROM login_failures WHERE failed_at < now() - interval '1 day'"
+
+
+async def count_failure(conn: Connection, identity: bytes) -> int | None:
+    """Count one more; returns how many there were in a row, None while locked. A day later they are forgotten."""
+    await conn.execute(_FORGET_OLD)
+    num_failures: int | None = await conn.fetchval(_FAILED, identity)
+    return num_failures
+
+
+async def lock_identity(conn: Connection, identity: bytes, delay_s: float) -> None:
+    await conn.execute(_LOCK, identity, delay_s)
+
+
+_FORGET = "DELETE FROM login_failures WHERE identity = $1"
+
+
+async def forget_failures(conn: Connection, identity: bytes) -> None:
+    await conn.execute(_FORGET, identity)
+
+
+_INSERT = """
+    INSERT INTO logins (id, user_id, token_sha256, expires_at, address, user_agent)
+    VALUES ($1, $2, $3, now() + $4::interval, $5, $6)
+    RETURNING id, user_id, created_at, last_used_at, expires_at, address, user_agent
+"""
+_DELETE_OLD = "DELETE FROM logins WHERE user_id = $1 AND expires_at < now() - interval '30 days'"
+
+
+async def create_login(
+    conn: Connection,
+    user_id: str,
+    *,
+    token_sha256: bytes,
+    lifetime: datetime.timedelta,
+    address: str,
+    user_agent: str,
+) -> LoginRow:
+    await conn.execute(_DELETE_OLD, user_id)
+    row = await conn.fetchrow(_INSERT, new_id("login"), user_id, token_sha256, lifetime, address, user_agent)
+    assert row is not None
+    return LoginRow(**row)
+
+
+_LOGGED_IN = """
+    SELECT l.id AS login_id, u.id AS user_id, u.organization_id, u.email, u.role, l.expires_at,
+           l.last_used_at < now() - interval '1 minute' AS stale,
+           (SELECT coalesce(array_agg(m.project_id), '{}') FROM project_members m WHERE m.user_id = u.id) AS projects,
+           (SELECT coalesce(array_agg(m.role), '{}') FROM project_members m WHERE m.user_id = u.id) AS roles
+    FROM logins l JOIN users u ON u.id = l.user_id
+    WHERE l.token_sha256 = $1 AND l.revoked_at IS NULL AND l.expires_at > now() AND u.removed_at IS NULL
+"""
+_TOUCH = "UPDATE logins SET last_used_at = now() WHERE id = $1"
+
+
+async def find_login(conn: Connection, token_sha256: bytes) -> LoggedIn | None:
+    """Who holds the token with this digest. The digest is the credential: no tenant yet."""
+    row = await conn.fetchrow(_LOGGED_IN, token_sha256)
+    if row is None:
+        return None
+    fields = dict(row)
+    if fields.pop("stale"):
+        await conn.execute(_TOUCH, row["login_id"])
+    memberships = dict(zip(fields.pop("projects"), fields.pop("roles"), strict=True))
+    return LoggedIn(**fields, memberships=memberships)
+
+
+_LIST = """
+    SELECT id, user_id, created_at, last_used_at, expires_at, address, user_agent FROM logins
+    WHERE user_id = $1 AND revoked_at IS NULL AND expires_at > now()
+    ORDER BY created_at, id
+"""
+
+
+async def list_logins(conn: Connection, user_id: str) -> list[LoginRow]:
+    """The user's logins that hold, oldest first."""
+    return [LoginRow(**row) for row in await conn.fetch(_LIST, user_id)]
+
+
+_REVOKE = """
+    UPDATE logins SET revoked_at = now()
+    WHERE user_id = $1 AND ($2::text IS NULL OR id = $2) AND id IS DISTINCT FROM $3 AND revoked_at IS NULL
+      AND expires_at > now()
+    RETURNING id
+"""
+
+
+async def revoke_logins(
+    conn: Connection, user_id: str, *, login_id: str | None = None, except_id: str | None = None
+) -> list[str]:
+    """End one login of the user, or all but one; returns the ids of those that ended now."""
+    return [row["id"] for row in await conn.fetch(_REVOKE, user_id, login_id, except_id)]

@@ -1,0 +1,251 @@
+"""Projects. A tenant is a project: keys, adapters, members and usage belong to one."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+import asyncpg
+import msgspec
+
+from gateway.db.ids import new_id
+from gateway.db.organization.keys import revoke_keys
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+
+class ProjectRow(msgspec.Struct, frozen=True):
+    """archived_name: what an archived project was called, whose name is its id. purge_after: when its content goes.
+    keep_replies: for an Idempotency-Key. store_days: how long completions are stored, log_content_days: how long
+    what requests say and get is kept to be looked at; 0: not at all."""
+
+    id: str
+    organization_id: str
+    name: str
+    created_at: datetime.datetime
+    suspended_at: datetime.datetime | None
+    archived_at: datetime.datetime | None
+    archived_name: str | None
+    purge_after: datetime.datetime | None
+    keep_replies: bool
+    store_days: int
+    log_content_days: int
+
+
+_INSERT = """
+    INSERT INTO projects (id, organization_id, name) VALUES ($1, $2, $3)
+    ON CONFLICT (organization_id, name) DO NOTHING
+    RETURNING id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after,
+           keep_replies, store_days, log_content_days
+"""
+
+
+async def create_project(conn: Connection, organization_id: str, name: str) -> ProjectRow | None:
+    """A new project, or None if the organization has one of this name."""
+    row = await conn.fetchrow(_INSERT, new_id("proj"), organization_id, name)
+    return ProjectRow(**row) if row else None
+
+
+_GET = """
+    SELECT id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after,
+           keep_replies, store_days, log_content_days
+    FROM projects WHERE organization_id = $1 AND id = $2
+"""
+
+
+async def get_project(conn: Connection, organization_id: str, project_id: str) -> ProjectRow | None:
+    row = await conn.fetchrow(_GET, organization_id, project_id)
+    return ProjectRow(**row) if row else None
+
+
+_LOCK = """
+    SELECT id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after,
+           keep_replies, store_days, log_content_days
+    FROM projects WHERE organization_id = $1 AND id = $2 FOR NO KEY UPDATE
+"""
+
+
+async def lock_project(conn: Connection, organization_id: str, project_id: str) -> ProjectRow | None:
+    """The project, which nobody else changes until the transaction ends."""
+    row = await conn.fetchrow(_LOCK, organization_id, project_id)
+    return ProjectRow(**row) if row else None
+
+
+_FIND = """
+    SELECT id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after,
+           keep_replies, store_days, log_content_days
+    FROM projects WHERE organization_id = $1 AND name = $2 AND archived_at IS NULL
+"""
+
+
+async def find_project(conn: Connection, organization_id: str, name: str) -> ProjectRow | None:
+    row = await conn.fetchrow(_FIND, organization_id, name)
+    return ProjectRow(**row) if row else None
+
+
+_WAS_ARCHIVED = "SELECT EXISTS (SELECT FROM projects WHERE organization_id = $1 AND archived_name = $2)"
+
+
+async def was_archived(conn: Connection, organization_id: str, name: str) -> bool:
+    """Whether the organization had a project of this name that was archived."""
+    return bool(await conn.fetchval(_WAS_ARCHIVED, organization_id, name))
+
+
+_LIST = """
+    SELECT id, organization_id, name, created_at, suspended_at, archived_at, archived_name, purge_after,
+           keep_replies, store_days, log_content_days
+    FROM projects
+    WHERE organization_id = $1
+      AND ($2::text IS NULL OR (created_at, id) >
+           (SELECT created_at, id FROM projects WHERE organization_id = $1 AND id = $2))
+      AND ($4 OR archived_at IS NULL)
+      AND ($5::text[] IS NULL OR id = ANY ($5))
+    ORDER BY created_at, id LIMIT $3
+"""
+
+
+async def list_projects(
+    conn: Connection,
+    organization_id: str,
+    *,
+    after: str | None = None,
+    limit: int = 100,
+    archived: bool = False,
+    only: Collection[str] | None = None,
+) -> list[ProjectRow]:
+    """Oldest first, those that follow the project with id `after`; none if that one does not exist.
+
+    archived: also those. only: of these ids.
+    """
+    ids = None if only is None else list(only)
+    return [ProjectRow(**row) for row in await conn.fetch(_LIST, organization_id, after, limit, archived, ids)]
+
+
+_RENAME = "UPDATE projects SET name = $3 WHERE organization_id = $1 AND id = $2"
+
+
+async def rename_project(conn: Connection, organization_id: str, project_id: str, name: str) -> bool:
+    """False, and the transaction is over, if another project has this name."""
+    try:
+        await conn.execute(_RENAME, organization_id, project_id, name)
+    except asyncpg.UniqueViolationError:
+        return False
+    return True
+
+
+# The time of day, not of the transaction: of what was kept before the lock, nothing is newer.
+_SET_RETENTION = """
+    UPDATE projects SET keep_replies = $3, store_days = $4, log_content_days = $5,
+        replies_from = CASE WHEN keep_replies AND NOT $3 THEN clock_timestamp() ELSE replies_from END,
+        contents_from = CASE WHEN log_content_days > 0 AND $5 = 0 THEN clock_timestamp() ELSE contents_from END
+    WHERE organization_id = $1 AND id = $2
+"""
+
+
+async def set_retention(
+    conn: Connection,
+    organization_id: str,
+    project_id: str,
+    *,
+    keep_replies: bool,
+    store_days: int,
+    log_content_days: int,
+) -> None:
+    """What may be kept of its content, from now on; the caller's transaction has locked it. What may not be kept any
+    more is not shown, and deleted in the background: replies and logged content are not shown again when they are
+    allowed again."""
+    await conn.execute(_SET_RETENTION, organization_id, project_id, keep_replies, store_days, log_content_days)
+
+
+_SUSPEND = """
+    UPDATE projects SET suspended_at = CASE WHEN $3 THEN now() END WHERE organization_id = $1 AND id = $2
+"""
+
+
+async def set_project_suspended(conn: Connection, organization_id: str, project_id: str, suspended: bool) -> None:
+    await conn.execute(_SUSPEND, organization_id, project_id, suspended)
+
+
+_ARCHIVE = """
+    UPDATE projects SET archived_at = now(), archived_name = name, name = id, purge_after = now() + $3::interval
+    WHERE organization_id = $1 AND id = $2 AND archived_at IS NULL
+"""
+
+
+async def archive_project(
+    conn: Connection, organization_id: str, project_id: str, retention: datetime.timedelta
+) -> list[str]:
+    """End a project that the caller's transaction has locked: its name is free, its keys are dead, its content will be
+    purged.
+
+    Its keys are revoked one by one as well, for gateways that know nothing of archived projects; returns their ids.
+    """
+    revoked = await revoke_keys(conn, project_id=project_id)
+    await conn.execute(_ARCHIVE, organization_id, project_id, retention)
+    return revoked
+
+
+_DUE = """
+    SELECT organization_id, id FROM projects WHERE purge_after <= now() AND purged_at IS NULL
+    ORDER BY purge_after, id LIMIT 1
+"""
+
+
+async def next_to_purge(conn: Connection) -> tuple[str, str] | None:
+    """(organization, id) of an archived project whose retention is over."""
+    row = await conn.fetchrow(_DUE)
+    return (row["organization_id"], row["id"]) if row else None
+
+
+_LOCK_DUE = """
+    SELECT true FROM projects WHERE organization_id = $1 AND id = $2 AND purge_after <= now() AND purged_at IS NULL
+    FOR NO KEY UPDATE
+"""
+
+
+async def lock_to_purge(conn: Connection, organization_id: str, project_id: str) -> bool:
+    """Lock it until the transaction ends; False if it is not due any more, as where another gateway was faster."""
+    return bool(await conn.fetchval(_LOCK_DUE, organization_id, project_id))
+
+
+_REMOVE_ADAPTERS = """
+    UPDATE adapters SET removed_at = coalesce(removed_at, now()), defaults = '{}', pinned = false WHERE project_id = $1
+"""
+_REMOVE_MEMBERS = "DELETE FROM project_members WHERE project_id = $1"
+_REMOVE_ACCOUNTS = """
+    UPDATE service_accounts SET name = '', removed_at = coalesce(removed_at, now()) WHERE project_id = $1
+"""
+_FORGET_KEYS = """
+    UPDATE api_keys SET name = '', models = NULL, ip_allow = NULL, owner_user_id = NULL WHERE project_id = $1
+"""
+_REMOVE_IMPORTS = "DELETE FROM adapter_imports WHERE project_id = $1"
+_REMOVE_ALIASES = "DELETE FROM model_aliases WHERE project_id = $1"
+_REMOVE_SHARES = """
+    DELETE FROM adapter_shares s USING adapters a
+    WHERE a.id = s.adapter_id AND (s.project_id = $1 OR a.project_id = $1)
+"""
+_REMOVE_LIMITS = "DELETE FROM limits WHERE project_id = $1"
+_PURGED = "UPDATE projects SET purged_at = now() WHERE id = $1"
+
+
+async def purge_project(conn: Connection, project_id: str) -> None:
+    """Take away what an archived project held, in the caller's transaction.
+
+    Kept are the project's row, the ledger, the audit log, and of keys and adapters what the ledger refers to: their
+    ids, the adapters' names, versions and digests. What was kept of requests and replies is not shown from then on; it
+    is for the caller to delete before, and for the keeper of kept content where something is left.
+    """
+    for statement in (
+        _REMOVE_MEMBERS,
+        _REMOVE_ACCOUNTS,
+        _FORGET_KEYS,
+        _REMOVE_ADAPTERS,
+        _REMOVE_IMPORTS,
+        _REMOVE_ALIASES,
+        _REMOVE_SHARES,
+        _REMOVE_LIMITS,
+        _PURGED,
+    ):
+        await conn.execute(statement, project_id)

@@ -1,0 +1,100 @@
+"""The price book: versions that never change, each complete, and which of their prices is meant by a request.
+
+Pure. What a row is billed decides `price_of` in the schema, by the same rule as `rates` here; limits ask `most_of` for
+an upper bound before they let a request run.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
+
+import msgspec
+
+from gateway.domain.billing.pricing import WHOLE_BASIS_POINTS, Rates
+from gateway.domain.limits.work import Price
+
+ANY = "*"
+NO_ADAPTER = "none"
+TIERS = ("default", "flex", "priority", "batch")
+"""The service tiers that a request can be billed as."""
+
+DEFAULT_CLASS = "default"
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """Nanos per million tokens. model: a model's id, its base's, or any; adapter_class "none": of the base itself;
+    service_tier: "batch" is one."""
+
+    model: str
+    adapter_class: str
+    service_tier: str
+    input_nanos: int
+    cached_input_nanos: int
+    output_nanos: int
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """What no other entry of the version may be about."""
+        return self.model, self.adapter_class, self.service_tier
+
+
+class Version(msgspec.Struct, frozen=True):
+    """In force from effective_ns (Unix time in ns) until the next one is. discounts: basis points by project."""
+
+    version: int
+    currency: str
+    effective_ns: int
+    entries: tuple[Entry, ...]
+    discounts: Mapping[str, int]
+
+    def rates(self, project_id: str, model: str, adapter_class: str, service_tier: str) -> Rates:
+        """Of the entries that match, those of the one that names the most, its model first; without one, nothing."""
+        discount = self.discounts.get(project_id, 0)
+        base = model.partition(":")[0]
+        matching = [
+            entry
+            for entry in self.entries
+            if entry.model in (model, base, ANY)
+            and entry.adapter_class in (adapter_class, ANY)
+            and entry.service_tier in (service_tier, ANY)
+        ]
+        if not matching:
+            return Rates(basis_points=discount)
+        best = max(matching, key=lambda entry: _specificity(entry, model))
+        return Rates(best.input_nanos, best.cached_input_nanos, best.output_nanos, discount)
+
+    def adapter_classes(self, model: str) -> set[str]:
+        """Those that a request of this model may be billed as: an adapter's class may change while it runs."""
+        if ":" not in model:
+            return {NO_ADAPTER}
+        return {entry.adapter_class for entry in self.entries} - {NO_ADAPTER, ANY} | {DEFAULT_CLASS}
+
+
+Book = Sequence[Version]
+"""The versions of an organization in the order of their times."""
+
+
+def in_force(book: Book, from_ns: int, until_ns: int) -> Sequence[Version]:
+    """The versions that are in force at some time from one instant to the other."""
+    by_time = attrgetter("effective_ns")
+    first = max(0, bisect_right(book, from_ns, key=by_time) - 1)
+    return book[first : bisect_right(book, until_ns, key=by_time)]
+
+
+def most_of(versions: Iterable[Version], project_id: str, model: str, service_tier: str) -> Price:
+    """The dearest that any of these versions makes tokens of this model."""
+    rates = [
+        version.rates(project_id, model, adapter_class, service_tier)
+        for version in versions
+        for adapter_class in version.adapter_classes(model)
+    ]
+    return Price(
+        max((each.input_nanos * (WHOLE_BASIS_POINTS - each.basis_points) for each in rates), default=0),
+        max((each.output_nanos * (WHOLE_BASIS_POINTS - each.basis_points) for each in rates), default=0),
+    )
+
+
+def _specificity(entry: Entry, model: str) -> tuple[bool, bool, bool, bool]:
+    return entry.model == model, entry.model != ANY, entry.adapter_class != ANY, entry.service_tier != ANY

@@ -1,0 +1,119 @@
+"""An invoice: what one tenant used in one period, line by line, to the nano. Pure; its JSON is what is kept and shown.
+
+A line is one kind of tokens of one model at one price; the lines' amounts are the ledger's own sums, so that nothing is
+rounded a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from gateway.domain.billing.book import Version
+from gateway.domain.billing.pricing import Rates
+
+LineKind = Literal["input", "cached_input", "output"]
+
+
+class PeriodSum(msgspec.Struct, frozen=True):
+    """What the ledger has of one project in one period at one price. corrects_period: "2026-10", None for its own."""
+
+    model: str
+    adapter_class: str
+    service_tier: str
+    price_version: int
+    corrects_period: str | None
+    num_requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    input_cost_nanos: int
+    cached_cost_nanos: int
+    output_cost_nanos: int
+
+
+class Line(msgspec.Struct, frozen=True):
+    """unit_price_nanos: of a million tokens, before the discount. price_version: None where there were no prices.
+    corrects_period: a closed period whose usage came late."""
+
+    model: str
+    adapter_class: str
+    service_tier: str
+    kind: LineKind
+    num_tokens: int
+    unit_price_nanos: int
+    discount_basis_points: int
+    price_version: int | None
+    corrects_period: str | None
+    amount_nanos: int
+
+
+class AdjustmentLine(msgspec.Struct, frozen=True):
+    id: str
+    reason: str
+    corrects_period: str | None
+    corrects_request_id: str | None
+    amount_nanos: int
+
+
+class Party(msgspec.Struct, frozen=True):
+    id: str
+    name: str
+
+
+class Invoice(msgspec.Struct, frozen=True, kw_only=True):
+    """total = usage + adjustments; due = total - credit, what is left to be paid. Times in Unix seconds. A draft has no
+    number: its period may still change."""
+
+    number: str | None
+    period: str
+    period_start: int
+    period_end: int
+    issued_at: int | None
+    organization: Party
+    project: Party
+    currency: str
+    num_requests: int
+    lines: Sequence[Line]
+    adjustments: Sequence[AdjustmentLine]
+    usage_nanos: int
+    adjustments_nanos: int
+    total_nanos: int
+    credit_nanos: int
+    due_nanos: int
+    object: Literal["organization.invoice"] = "organization.invoice"
+
+
+def lines_of(sums: Iterable[PeriodSum], book: Mapping[int, Version], project_id: str) -> list[Line]:
+    """One per kind of tokens that there were any of, in the order of the sums. book: by version."""
+    lines = []
+    for each in sums:
+        version = book.get(each.price_version)
+        rates = Rates()
+        if version is not None:
+            rates = version.rates(project_id, each.model, each.adapter_class, each.service_tier)
+        uncached = each.prompt_tokens - each.cached_tokens
+        kinds: tuple[tuple[LineKind, int, int, int], ...] = (
+            ("input", uncached, rates.input_nanos, each.input_cost_nanos),
+            ("cached_input", each.cached_tokens, rates.cached_input_nanos, each.cached_cost_nanos),
+            ("output", each.completion_tokens, rates.output_nanos, each.output_cost_nanos),
+        )
+        lines += [
+            Line(
+                each.model,
+                each.adapter_class,
+                each.service_tier,
+                kind,
+                num_tokens,
+                unit_price,
+                rates.basis_points,
+                each.price_version or None,
+                each.corrects_period,
+                amount,
+            )
+            for kind, num_tokens, unit_price, amount in kinds
+            if num_tokens or amount
+        ]
+    return lines

@@ -1,0 +1,203 @@
+"""Every way a request is refused or fails: one hierarchy with status, type, code and the parameter at fault.
+
+Handlers raise these and never catch them; `gateway.http.errors` renders them in OpenAI's shape, once.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import msgspec
+
+MAX_ECHO_CHARS = 100
+
+ENGINE_UNAVAILABLE = "engine_unavailable"
+"""Code of an `Overloaded` for want of an engine, however little there is to do."""
+
+SHUTTING_DOWN = "server_shutting_down"
+
+
+def shortened(text: str) -> str:
+    """What a message repeats of a client's own text."""
+    return text if len(text) <= MAX_ECHO_CHARS else f"{text[:MAX_ECHO_CHARS]}..."
+
+
+class GatewayError(Exception):
+    """Base of all. message is for the client: it names what to change and never holds a secret. should_retry: whether
+    the same request may help, where its status does not say so to a client."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    code: str | None = None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+        should_retry: bool | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code if code is not None else type(self).code
+        self.retry_after_s = retry_after_s
+        self.should_retry = should_retry
+
+
+class InvalidRequest(GatewayError):
+    """The request is wrong; param names the field."""
+
+    status = 400
+    type = "invalid_request_error"
+
+
+class BodyTooLarge(InvalidRequest):
+    status = 413
+    code = "request_too_large"
+
+
+class InvalidApiKey(GatewayError):
+    status = 401
+    type = "invalid_request_error"
+    code = "invalid_api_key"
+
+
+class InvalidCredentials(GatewayError):
+    """A login that failed or has ended."""
+
+    status = 401
+    type = "invalid_request_error"
+    code = "invalid_credentials"
+
+
+class PermissionDenied(GatewayError):
+    status = 403
+    type = "permission_error"
+    code = "insufficient_permissions"
+
+
+class Suspended(PermissionDenied):
+    """The key is good, but it, its project or its organization is out of use for now."""
+
+    code = "suspended"
+
+
+class TooManyAttempts(GatewayError):
+    """Of guesses, before anybody is authenticated."""
+
+    status = 429
+    type = "requests"
+    code = "rate_limit_exceeded"
+
+
+class NotFound(GatewayError):
+    status = 404
+    type = "invalid_request_error"
+    code = "not_found"
+
+
+class ModelNotFound(NotFound):
+    """The same bytes whether the model belongs to another tenant or to nobody."""
+
+    code = "model_not_found"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(
+            f"The model `{shortened(model)}` does not exist or you do not have access to it.", param="model"
+        )
+
+
+class Conflict(GatewayError):
+    status = 409
+    type = "invalid_request_error"
+    code = "conflict"
+
+
+class LimitReached(GatewayError):
+    """A limit of the tenant's refuses the request. limit: the same for programs; headers: where its limits stand."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        limit: msgspec.Struct | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
+        **options: Any,
+    ) -> None:
+        super().__init__(message, **options)
+        self.limit = limit
+        self.headers = headers
+
+
+class QuotaExceeded(LimitReached):
+    """The budget of a day or a month is used up: trying again soon is no use."""
+
+    type = "insufficient_quota"
+    code = "insufficient_quota"
+
+
+class UploadsPaused(LimitReached):
+    """So many of the project's adapters were refused in a row that the next has to wait."""
+
+    code = "adapter_uploads_paused"
+
+    def __init__(self, num_refused: int, wait_s: float) -> None:
+        super().__init__(
+            f"This project's last {num_refused} adapters were refused: it may add the next in {math.ceil(wait_s)} s. "
+            "Its adapter imports tell why they were; one that is accepted ends the pauses.",
+            retry_after_s=wait_s,
+        )
+
+
+class Overloaded(GatewayError):
+    """No engine can take the request now; it may be sent again."""
+
+    status = 503
+    type = "server_error"
+    code = "server_is_overloaded"
+
+
+class ShuttingDown(GatewayError):
+    """This gateway stops before the request has ended; another one, or the next, takes it."""
+
+    status = 503
+    type = "server_error"
+    code = SHUTTING_DOWN
+
+    def __init__(self) -> None:
+        super().__init__("The server is shutting down and ended the request early.", retry_after_s=1.0)
+
+
+class BackendFailed(GatewayError):
+    """The engine died or failed while it worked on the request."""
+
+    status = 502
+    type = "server_error"
+    code = "backend_failed"
+
+
+class ContentUnreadable(GatewayError):
+    """What was kept was encrypted with a key that this gateway does not have, or was tampered with."""
+
+    status = 503
+    type = "server_error"
+    code = "content_unreadable"
+
+    def __init__(self) -> None:
+        super().__init__("What was kept cannot be read here; the operator's log says why.", should_retry=False)
+
+
+class ReadTooSlowly(GatewayError):
+    """The client left more of a stream unread than is kept for it; seen only as the stream's last event."""
+
+    status = 408
+    type = "invalid_request_error"
+    code = "stream_read_too_slowly"

@@ -1,0 +1,208 @@
+"""One exchange with PostgreSQL: who may have how much of what is left, decided while the limits are locked.
+
+Pure: `decide` gets what the transaction has read and says what it writes; `committed` and `failed` carry on from there.
+Every amount is absolute, so that whatever an exchange of unknown end left behind, the next one mends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from gateway.domain.limits.holdings import Holdings
+from gateway.domain.limits.slices import Entry, Hold, Key, Shortage
+from gateway.domain.limits.work import Work
+
+SLICE_S = 5.0
+"""A slice is what the gateway reserves in this time, where its share of what is left allows that: requests go on while
+PostgreSQL is slow."""
+
+FIRST_SLICE = 8
+"""Of a burst that has just begun no pace is known yet: what came so far comes this many times again."""
+
+FREE_SHARE = 0.05
+"""Of what is left of a limit, all gateways together hold at most this much ahead of requests."""
+
+
+class Account(msgspec.Struct, frozen=True):
+    """A limit in its current window. leased: what other gateways hold. window_start: Unix seconds."""
+
+    window_start: int
+    max: int
+    settled: int
+    leased: int
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """What a transaction reads while it holds the limits' locks. now_ns: its clock, Unix time."""
+
+    now_ns: int
+    num_gateways: int
+    accounts: Mapping[str, Account]
+
+
+class Stale(msgspec.Struct, frozen=True):
+    """The request was planned for a window that is not PostgreSQL's current one, or for a limit that is gone. now_ns:
+    PostgreSQL's time, 0 where it was not read because no limit is left."""
+
+    now_ns: int
+
+
+class Ask(msgspec.Struct, eq=False):
+    """A request that does not fit what is free here. taken: what was free, in the order of entries."""
+
+    entries: tuple[Entry, ...]
+    work: Work
+    instant_ns: int
+    taken: tuple[int, ...]
+    answer: Hold | Shortage | Stale | None = None
+
+
+def ask(entries: tuple[Entry, ...], work: Work, instant_ns: int, now_s: float) -> Ask:
+    """Begin to reserve: what is free here is taken at once."""
+    taken = []
+    for entry in entries:
+        need = work.amount(entry.limit.unit, work.max_tokens)
+        part = max(0, min(entry.slice.free, need))
+        entry.slice.take(part, now_s)
+        entry.slice.taken += need - part
+        entry.slice.typical = max(entry.slice.typical, need)
+        entry.slice.num_asks += 1
+        taken.append(part)
+    return Ask(entries, work, instant_ns, tuple(taken))
+
+
+def fill(holdings: Holdings, one: Ask) -> bool:
+    """Whether what an exchange has brought since then does for it: then it is answered."""
+    needs = [one.work.amount(entry.limit.unit, one.work.max_tokens) for entry in one.entries]
+    missing = [need - taken for need, taken in zip(needs, one.taken, strict=True)]
+    if any(entry.slice.free < more for entry, more in zip(one.entries, missing, strict=True)):
+        return False
+    for entry, more in zip(one.entries, missing, strict=True):
+        entry.slice.reserved += more
+        entry.slice.num_asks -= 1
+    one.answer = holdings.hold(one.entries, one.work, one.work.max_tokens, one.instant_ns)
+    return True
+
+
+class Exchange:
+    """Everything a gateway has to tell PostgreSQL at one time. Nothing else may change `held` until it has ended."""
+
+    def __init__(self, holdings: Holdings, asks: Sequence[Ask]) -> None:
+        self._holdings = holdings
+        self._asks = asks
+        for one in asks:
+            for entry, taken in zip(one.entries, one.taken, strict=True):
+                if taken < one.work.amount(entry.limit.unit, one.work.max_tokens):
+                    holdings.overfull.add(entry.slice.key)
+                    entry.slice.keep = 0  # all of it is there for who asks, and is cut again
+        holdings.give_back()
+        thirsty = {key: each for key in holdings.thirsty if (each := holdings.slices.get(key)) is not None}
+        holdings.thirsty.clear()
+        holdings.is_urgent = False
+        self._slices = thirsty | {entry.slice.key: entry.slice for one in asks for entry in one.entries}
+        self._amounts: dict[Key, int] = {}
+
+    @property
+    def limit_ids(self) -> list[str]:
+        """The limits to lock and to read."""
+        return sorted({key[0] for key in self._slices})
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._slices and not self._holdings.dirty
+
+    def decide(self, snapshot: Snapshot | None) -> dict[Key, int]:
+        """This gateway's leases from now on, those that change; 0 is none. snapshot None: there was nothing to read."""
+        self._amounts = {key: self._holdings.slices[key].held for key in self._holdings.dirty}
+        if snapshot is not None:
+            left = self._left(snapshot)
+            for one in self._asks:
+                self._answer(one, snapshot, left)
+            self._cut_slices(snapshot, left)
+        return self._amounts
+
+    def committed(self) -> None:
+        """The transaction is done: what was granted may be used."""
+        holdings = self._holdings
+        for key, held in self._amounts.items():
+            holdings.slices[key].held = held
+        holdings.dirty -= self._amounts.keys()
+        for one in self._asks:
+            self._unpin(one)
+            if isinstance(one.answer, Hold):
+                for entry, taken in zip(one.entries, one.taken, strict=True):
+                    # Less than was taken where another limit clamped the request.
+                    entry.slice.reserved += one.work.amount(entry.limit.unit, one.answer.cap) - taken
+                    holdings.look_at(entry.slice)
+                one.answer = holdings.hold(one.entries, one.work, one.answer.cap, one.instant_ns)
+            else:
+                self._undo(one)
+
+    def failed(self) -> None:
+        """It is unknown what PostgreSQL has: never less than what is held."""
+        self._holdings.dirty |= self._amounts.keys()
+        for one in self._asks:
+            one.answer = None
+            self._unpin(one)
+            self._undo(one)
+
+    @staticmethod
+    def _unpin(one: Ask) -> None:
+        for entry in one.entries:
+            entry.slice.num_asks -= 1
+
+    def _undo(self, one: Ask) -> None:
+        for entry, taken in zip(one.entries, one.taken, strict=True):
+            entry.slice.reserved -= taken
+            self._holdings.look_at(entry.slice)
+
+    def _left(self, snapshot: Snapshot) -> dict[Key, int]:
+        """What nobody holds, of the limits that there still are."""
+        left = {}
+        for key, each in self._slices.items():
+            account = snapshot.accounts.get(key[0])
+            if account is not None and account.window_start == key[1]:
+                left[key] = account.max - account.settled - account.leased - each.held
+        return left
+
+    def _answer(self, one: Ask, snapshot: Snapshot, left: dict[Key, int]) -> None:
+        """All that a request needs, or nothing."""
+        work, cap = one.work, one.work.max_tokens
+        for entry, taken in zip(one.entries, one.taken, strict=True):
+            account = snapshot.accounts.get(entry.limit.id)
+            if account is None or account.window_start != entry.slice.key[1]:
+                one.answer = Stale(snapshot.now_ns)
+                return
+            least = work.least(entry.limit)
+            fits = work.cap_within(entry.limit.unit, taken + max(0, left[entry.slice.key]))
+            if fits is None or fits < least:
+                one.answer = Shortage(
+                    entry.limit,
+                    work.amount(entry.limit.unit, least),
+                    account.settled,
+                    account.max - account.settled - left[entry.slice.key],
+                    snapshot.now_ns,
+                    entry.slice.window_end,
+                )
+                return
+            cap = min(cap, fits)
+        for entry, taken in zip(one.entries, one.taken, strict=True):
+            key, grant = entry.slice.key, max(0, work.amount(entry.limit.unit, cap) - taken)
+            if grant:
+                left[key] -= grant
+                self._amounts[key] = self._amounts.get(key, entry.slice.held) + grant
+        one.answer = Hold(one.entries, work, cap, one.instant_ns, set())
+
+    def _cut_slices(self, snapshot: Snapshot, left: dict[Key, int]) -> None:
+        for key, room in left.items():
+            each = self._slices[key]
+            share = int(max(0, room) * FREE_SHARE / snapshot.num_gateways)
+            keep = min(int(max(each.per_s * SLICE_S, each.taken * FIRST_SLICE)), share)
+            each.keep = keep if keep >= each.typical else 0
+            more = max(0, each.keep - max(0, each.free))
+            if more:
+                left[key] -= more
+                self._amounts[key] = self._amounts.get(key, each.held) + more
+            each.left = left[key]

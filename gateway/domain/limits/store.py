@@ -1,0 +1,45 @@
+"""What leases need of PostgreSQL. Knows neither SQL nor how a gateway decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
+
+import msgspec
+
+from gateway.domain.limits.exchange import Snapshot
+from gateway.domain.limits.slices import Key
+
+
+class SessionLost(Exception):
+    """PostgreSQL has forgotten this gateway, and its leases with it."""
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """PostgreSQL's time, Unix ns, and how many gateways it hears of."""
+
+    now_ns: int
+    num_gateways: int
+
+
+class LeaseStore(Protocol):
+    """Every method is one transaction and raises one of `failures` where it fails."""
+
+    failures: tuple[type[Exception], ...]
+
+    async def exchange(
+        self, gateway_id: str, limit_ids: Collection[str], decide: Callable[[Snapshot | None], Mapping[Key, int]]
+    ) -> None:
+        """Lock these limits, read them, and write the leases that `decide` says. Raises SessionLost."""
+
+    async def beat(self, gateway_id: str) -> Beat:
+        """Stay known; forget gateways that are not heard of. Raises SessionLost."""
+
+    async def claim(self, gateway_id: str, amounts: Mapping[Key, int]) -> Beat:
+        """Become known, with leases for what is in use already, whatever that leaves for others."""
+
+    async def clean_up(self) -> None:
+        """Forget the accounts of windows that are long over."""
+
+    async def leave(self, gateway_id: str) -> None:
+        """Be forgotten, with all leases."""

@@ -1,0 +1,104 @@
+"""What a request would use at most, unit by unit, and what it used in the end. Pure arithmetic."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Protocol
+
+import msgspec
+
+from gateway.domain.limits.limit import Limit, Unit
+
+PRICE_SCALE = 10**10
+"""Prices are per million tokens, and of each a tenant pays a number of basis points."""
+
+MAX_PROMPTS_AT_ONCE = 16
+"""The most prompts of one request that run at the same time; the others wait in the gateway."""
+
+
+class Price(msgspec.Struct, frozen=True):
+    """The most that tokens can cost: nanos of the currency per `PRICE_SCALE` tokens. Cached ones never cost more."""
+
+    input: int = 0
+    output: int = 0
+
+    def most(self, prompt_tokens: int, completion_tokens: int) -> int:
+        """In nanos, rounded up: the ledger rounds each row once, to the nearest."""
+        return -(-(prompt_tokens * self.input + completion_tokens * self.output) // PRICE_SCALE)
+
+
+class Prices(Protocol):
+    """What a model costs whom, without I/O."""
+
+    def most(self, organization_id: str, project_id: str, model: str, service_tier: str, instant_ns: int) -> Price:
+        """An upper bound of what a request that is admitted about now, Unix time in ns, will be billed."""
+
+    def currency(self, organization_id: str) -> str:
+        """Of its prices: lower case, "usd" where it has none."""
+
+
+_COUNTS: dict[Unit, tuple[int, int, int]] = {
+    "requests": (1, 0, 0),
+    "input_tokens": (0, 1, 0),
+    "output_tokens": (0, 0, 1),
+    "tokens": (0, 1, 1),
+    "concurrency": (0, 0, 0),
+    "storage_bytes": (0, 0, 0),
+}
+"""How much a request, a prompt token and a completion token count for."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One prompt of a request. max_tokens: the most completion tokens of each of its choices."""
+
+    request_id: str
+    prompt_tokens: int
+    num_choices: int
+    max_tokens: int
+
+
+class Work(msgspec.Struct, frozen=True):
+    """One request over all its prompts. min_tokens: a bound below which each completion must not be clamped."""
+
+    parts: tuple[Part, ...]
+    price: Price = Price()
+    min_tokens: int = 1
+
+    @property
+    def max_tokens(self) -> int:
+        return max(part.max_tokens for part in self.parts)
+
+    def least(self, limit: Limit) -> int:
+        """The fewest completion tokens for which the request is worth running. A minute's limit is free again soon, so
+        a request is refused rather than cut short by it; a budget of days and a balance are used up to their end."""
+        if limit.window in ("day", "month") or limit.is_balance:
+            return min(self.max_tokens, self.min_tokens)
+        return self.max_tokens
+
+    def part_amount(self, index: int, unit: Unit, cap: int) -> int:
+        """The most that one part can use when completions have at most cap tokens."""
+        part = self.parts[index]
+        return amount(unit, index, part.prompt_tokens, part.num_choices * min(cap, part.max_tokens), self.price)
+
+    def amount(self, unit: Unit, cap: int) -> int:
+        """The most that all parts can use. One request is one of `requests` and one of `concurrency`."""
+        if unit == "concurrency":
+            return 1
+        if len(self.parts) == 1:
+            return self.part_amount(0, unit, cap)
+        return sum(self.part_amount(index, unit, cap) for index in range(len(self.parts)))
+
+    def cap_within(self, unit: Unit, budget: int) -> int | None:
+        """The largest cap for which the amount fits the budget, up to max_tokens; None where even 0 does not fit."""
+        if self.amount(unit, self.max_tokens) <= budget:
+            return self.max_tokens
+        num_fitting = bisect_right(range(self.max_tokens), budget, key=lambda cap: self.amount(unit, cap))
+        return num_fitting - 1 if num_fitting else None
+
+
+def amount(unit: Unit, index: int, prompt_tokens: int, completion_tokens: int, price: Price) -> int:
+    """What one part used, of cost the most. index: of the part; the first one counts as the request."""
+    if unit == "cost_nanos":
+        return price.most(prompt_tokens, completion_tokens)
+    of_request, of_prompt, of_completion = _COUNTS[unit]
+    return of_request * (index == 0) + of_prompt * prompt_tokens + of_completion * completion_tokens

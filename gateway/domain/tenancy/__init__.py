@@ -1,0 +1,1 @@
+"""Pure parts of who calls and what they may do."""

@@ -1,0 +1,119 @@
+"""Who may do what in the admin API: the tables of roles and scopes, and the decision. Pure data, no I/O.
+
+Roles in the organization are for the operator's people, roles in a project for a customer's: these neither lift what
+the operator imposes on the project (limits, suspension) nor end it. A key has scopes, and never more than the user who
+owns it.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterable
+
+from gateway.domain.errors import NotFound, PermissionDenied
+from gateway.domain.tenancy.actor import Actor
+from gateway.domain.tenancy.principal import Permission, Role, Scope
+
+ALL: frozenset[Permission] = frozenset(typing.get_args(Permission))
+CONTENT: frozenset[Permission] = frozenset({"content.read"})
+"""What requests said and got: for the tenant's own people and the organization's owner, and for no key."""
+
+READ: frozenset[Permission] = frozenset(name for name in ALL if name.endswith(".read")) - CONTENT
+
+_SECURITY: frozenset[Permission] = frozenset({"audit.read", "admin_keys.read", "admin_keys.write"})
+
+OF_ROLE: dict[Role, frozenset[Permission]] = {
+    "owner": ALL,
+    "admin": ALL - {"organization.write", "owners.write"} - CONTENT,
+    "billing": frozenset(
+        {"billing.read", "billing.write", "limits.read", "projects.read", "keys.read", "organization.read"}
+    ),
+    "viewer": READ - _SECURITY,
+}
+
+_IN_PROJECT: frozenset[Permission] = frozenset(
+    {
+        "adapters.read",
+        "adapters.write",
+        "billing.read",
+        "key_limits.write",
+        "keys.read",
+        "keys.write",
+        "limits.read",
+        "members.read",
+        "members.write",
+        "projects.read",
+    }
+)
+
+OF_PROJECT_ROLE: dict[Role, frozenset[Permission]] = {
+    "owner": _IN_PROJECT | CONTENT | {"content.write", "owners.write"},
+    "admin": _IN_PROJECT | CONTENT | {"content.write"},
+    "billing": frozenset({"billing.read", "limits.read", "projects.read", "keys.read"}),
+    "viewer": _IN_PROJECT & READ,
+}
+
+OF_SCOPE: dict[Scope, frozenset[Permission]] = {
+    "inference": frozenset(),
+    "adapters": frozenset({"adapters.read", "adapters.write"}),
+    "usage": frozenset({"billing.read"}),
+    "admin_read": READ,
+    "admin_write": ALL - READ - CONTENT,
+}
+
+
+def of_role(role: Role | None) -> frozenset[Permission]:
+    """What a role in the organization gives, in all of it."""
+    return OF_ROLE[role] if role else frozenset()
+
+
+def of_project_role(role: Role | None) -> frozenset[Permission]:
+    """What a role in a project gives there."""
+    return OF_PROJECT_ROLE[role] if role else frozenset()
+
+
+def of_scopes(scopes: Iterable[Scope]) -> frozenset[Permission]:
+    return frozenset[Permission]().union(*(OF_SCOPE[scope] for scope in scopes))
+
+
+def has_permission(actor: Actor, permission: Permission, project_id: str) -> bool:
+    """In the whole organization, or in that project."""
+    return permission in actor.permissions or permission in actor.project_permissions.get(project_id, frozenset())
+
+
+def projects_with(actor: Actor, permission: Permission) -> list[str] | None:
+    """Ids of the projects in which the actor has it, None for all of the organization."""
+    if permission in actor.permissions:
+        return None
+    return [id for id, permissions in actor.project_permissions.items() if permission in permissions]
+
+
+def authorize(actor: Actor, permission: Permission, project_id: str | None) -> None:
+    """Let the actor do it in the whole organization or, where project_id is given, in that project.
+
+    Raises PermissionDenied; and for a project that the actor has no part in NotFound, as if it did not exist.
+    """
+    if permission in actor.permissions:
+        return
+    if project_id is not None:
+        within = actor.project_permissions.get(project_id)
+        if within is not None and permission in within:
+            return
+        if within is None and not actor.permissions:
+            raise no_such_project(project_id)
+    raise PermissionDenied(f"You have insufficient permissions for this operation: it needs '{permission}'.")
+
+
+def check_grant(actor: Actor, granted: Iterable[Permission], project_id: str | None = None) -> None:
+    """Nobody gives, changes or takes away more than they have; but people who may read content are let in by those who
+    may not, as operators' keys and admins do. Raises PermissionDenied."""
+    has = actor.permissions | CONTENT
+    if project_id is not None:
+        has = has | actor.project_permissions.get(project_id, frozenset())
+    if not has.issuperset(granted):
+        raise PermissionDenied("You cannot give, change or take away a role or a scope that goes beyond your own.")
+
+
+def no_such_project(project_id: str) -> NotFound:
+    """The same for another organization's project and for none."""
+    return NotFound(f"No project has the id '{project_id}'.", param="project_id")

@@ -1,0 +1,231 @@
+"""What surrounds every request, found or not: its id, the headers of every reply, one log line, one count."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import msgspec
+import structlog
+from litestar import Litestar
+from litestar.enums import ScopeType
+from litestar.types import (
+    HTTPScope,
+    LifeSpanReceive,
+    LifeSpanScope,
+    LifeSpanSend,
+    Message,
+    Receive,
+    ReceiveMessage,
+    Scope,
+    Send,
+)
+
+from gateway.db.ids import new_id
+from gateway.domain.errors import GatewayError, ShuttingDown
+from gateway.domain.tenancy.addresses import Network, client_address, contains
+from gateway.domain.tenancy.keys import parse_key
+from gateway.http.error_body import body_of, headers_of
+from gateway.observability.metrics import Metrics
+from gateway.observability.refusals import Refusals, Refused
+
+log = structlog.get_logger(__name__)
+
+_SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+class Call(msgspec.Struct):
+    """One HTTP request. organization, tenant and model are set by whoever finds them out; error is a code.
+
+    refusal: what was raised before a reply began. user, safety_identifier: digests of who the client says its own user
+    is, see `tell_user`.
+    address: the client's. is_https: of the client's own connection. client_gone: the server said that the client
+    disconnected. is_cut_off: this gateway stops, and waits no longer for it. headers: more of the reply's;
+    num_admitted: prompts that an engine may have worked on; on_end: called when the reply is over, however it ended.
+    """
+
+    request_id: str
+    started_ns: int
+    address: str = ""
+    is_https: bool = False
+    status: int = 0
+    organization: str = ""
+    tenant: str = ""
+    api_key_id: str = ""
+    model: str = ""
+    user: str = ""
+    safety_identifier: str = ""
+    error: str | None = None
+    refusal: GatewayError | None = None
+    client_gone: bool = False
+    is_cut_off: bool = False
+    headers: tuple[tuple[str, str], ...] = ()
+    num_admitted: int = 0
+    on_end: Callable[[], None] | None = None
+
+    @property
+    def elapsed_ms(self) -> float:
+        return (time.perf_counter_ns() - self.started_ns) / 1e6
+
+
+def call_of(scope: Scope) -> Call:
+    call: Call = scope["state"]["call"]
+    return call
+
+
+def tell_user(call: Call, user: str | None, safety_identifier: str | None = None) -> None:
+    """Put who a request is for into its log line: as the first 64 bits of SHA-256, in hex, since the name itself may be
+    an address or a number that is nobody's business. Whoever has it finds the user's requests."""
+    call.user = _digest(user)
+    call.safety_identifier = _digest(safety_identifier)
+
+
+def _digest(name: str | None) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:16] if name else ""
+
+
+class Application(Litestar):
+    """Litestar, with the envelope around everything it answers, its own refusals included.
+
+    Middleware would not do: Litestar runs none for a path it does not know.
+    """
+
+    def __init__(
+        self,
+        *,
+        metrics: Metrics,
+        trusted_proxies: Sequence[Network] = (),
+        refusals: Refusals | None = None,
+        **options: Any,
+    ) -> None:
+        """refusals: remembers which requests for tenants' work were refused."""
+        self.metrics = metrics
+        self.trusted_proxies = trusted_proxies
+        self._refusals = refusals
+        self._running: dict[asyncio.Task[Any], Call] = {}
+        super().__init__(**options)
+
+    def cut_off(self) -> None:
+        """Answer what has no reply yet with ShuttingDown."""
+        for task, call in self._running.items():
+            if call.status == 0:
+                call.is_cut_off = True
+                task.cancel()
+
+    async def __call__(
+        self, scope: Scope | LifeSpanScope, receive: Receive | LifeSpanReceive, send: Send | LifeSpanSend
+    ) -> None:
+        if scope["type"] == ScopeType.HTTP:
+            await self._answer(cast("HTTPScope", scope), cast("Receive", receive), cast("Send", send))
+        else:
+            await super().__call__(scope, receive, send)
+
+    async def _answer(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
+        call = Call(new_id("req"), time.perf_counter_ns(), *_origin(scope, self.trusted_proxies))
+        scope.setdefault("state", {})["call"] = call
+
+        async def watched_receive() -> ReceiveMessage:
+            message = await receive()
+            call.client_gone = call.client_gone or message["type"] == "http.disconnect"
+            return message
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                call.status = message["status"]
+                message["headers"] = [*message["headers"], *_headers(call)]
+            await send(message)
+
+        task = asyncio.current_task()
+        assert task is not None
+        self._running[task] = call
+        try:
+            await super().__call__(scope, watched_receive, send_with_headers)
+        except asyncio.CancelledError:
+            if not call.is_cut_off:
+                raise
+            task.uncancel()
+            await _refuse(send_with_headers, call, ShuttingDown())
+        finally:
+            del self._running[task]
+            if call.on_end is not None:
+                call.on_end()
+            route = str(scope.get("path_template") or "unknown")
+            if call.refusal is not None and self._refusals is not None and is_work(route):
+                self._refusals.add(_refused(call, call.refusal, route, scope))
+            self.metrics.count_http(scope["method"], route, call.status)
+            log.info("request", route=route, method=scope["method"], **_log_fields(call, scope))
+
+
+async def _refuse(send: Send, call: Call, error: GatewayError) -> None:
+    """Outside of the framework, which ran the request."""
+    call.error = error.code
+    body = msgspec.json.encode(body_of(error))
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **headers_of(error)}
+    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": encoded})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def is_work(route: str) -> bool:
+    """Whether it is what tenants use keys for, and no administration."""
+    return route.startswith("/v1/") and not route.startswith("/v1/organization")
+
+
+def _refused(call: Call, error: GatewayError, route: str, scope: Scope) -> Refused:
+    key = None
+    if not call.tenant:  # whose key was refused itself
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        parsed = parse_key(given[0].decode("latin-1").partition(" ")[2].strip()) if given else None
+        key = parsed.sha256 if parsed is not None else None
+    return Refused(call.request_id, call.organization, call.tenant, call.api_key_id, key, route, call.model, error)
+
+
+def _origin(scope: HTTPScope, trusted: Sequence[Network]) -> tuple[str, bool]:
+    """(the client's address, whether it speaks HTTPS), where trusted proxies are believed about both."""
+    client = scope.get("client")
+    peer, is_https = client[0] if client else "", scope["scheme"] == "https"
+    if not trusted or not contains(trusted, peer):
+        return peer, is_https
+    forwarded_for = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
+    protocols = [value for name, value in scope["headers"] if name == b"x-forwarded-proto"]
+    return client_address(peer, forwarded_for, trusted), is_https or protocols[-1:] == [b"https"]
+
+
+def _headers(call: Call) -> list[tuple[bytes, bytes]]:
+    headers = [
+        (b"x-request-id", call.request_id.encode()),
+        (b"openai-processing-ms", str(round(call.elapsed_ms)).encode()),
+        (b"openai-version", b"2020-10-01"),
+        *((name.encode(), value.encode()) for name, value in call.headers),
+    ]
+    if call.organization:
+        headers.append((b"openai-organization", call.organization.encode()))
+    return headers
+
+
+def _log_fields(call: Call, scope: Scope) -> dict[str, Any]:
+    fields = {
+        "request_id": call.request_id,
+        "client_request_id": _client_request_id(scope),
+        "status": call.status,
+        "ms": round(call.elapsed_ms, 1),
+        "tenant": call.tenant,
+        "model": call.model,
+        "user": call.user,
+        "safety_identifier": call.safety_identifier,
+        "error": call.error,
+    }
+    return {name: value for name, value in fields.items() if value not in (None, "")}
+
+
+def _client_request_id(scope: Scope) -> str | None:
+    """The client's own X-Request-Id, for the log alone, where it is one that cannot garble a log."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id":
+            text = value.decode("latin-1")
+            return text if _SANE_ID.fullmatch(text) else None
+    return None

@@ -1,0 +1,115 @@
+"""What is wrong with a body: the field's path, what it may be, what it is. Knows types, not what fields mean."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from msgspec.inspect import (
+    DictType,
+    ListType,
+    LiteralType,
+    StructType,
+    Type,
+    UnionType,
+    VarTupleType,
+    type_info,
+)
+
+from gateway.domain.errors import InvalidRequest, shortened
+
+_PATH = re.compile(r" - at (?:`(?P<part>key|value)` in )?`\$\.?(?P<path>.*)`$", re.DOTALL)
+_MISSING = re.compile(r"^Object missing required field `(?P<field>.*)`", re.DOTALL)
+_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>.*)`", re.DOTALL)
+_CHOICE = re.compile(r"^Invalid (?:enum )?value (?P<value>.*)$", re.DOTALL)
+_TYPE = re.compile(r"^Expected `(?P<wanted>[a-z| ]+)`, got `(?P<got>[a-z]+)`$")
+_BOUND = re.compile(r"^Expected `(?P<wanted>[a-z| ]+)` (?P<bound>.*)$", re.DOTALL)
+_STEP = re.compile(r"\.?([^.\[\]]+)|(\[\d*(?:\.\.\.)?\])")
+
+_WORDS = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "a string",
+    "bool": "a boolean",
+    "array": "an array",
+    "object": "an object",
+    "null": "null",
+}
+
+
+def explain(message: str, kind: Any) -> InvalidRequest:
+    """message: msgspec's, of a body that is no `kind`."""
+    found = _PATH.search(message)
+    path = found["path"].replace("[...]", "") if found else ""
+    reason = message[: found.start()] if found else message
+    if unknown := _UNKNOWN.match(reason):
+        param = _join(path, shortened(unknown["field"]))
+        return InvalidRequest(f"Unrecognized request argument supplied: {param}", param=param, code="unknown_parameter")
+    if missing := _MISSING.match(reason):
+        param = _join(path, missing["field"])
+        return InvalidRequest(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
+    where, at = f" for '{path}'" if path else " for the body", path or None
+    if wrong := _TYPE.match(reason):
+        wanted, got = _either(wrong["wanted"].split(" | ")), _WORDS.get(wrong["got"], wrong["got"])
+        text = f"Invalid type{where}: expected {wanted}, but got {got} instead."
+        return InvalidRequest(text, param=at, code="invalid_type")
+    if (wrong := _CHOICE.match(reason)) and (values := _allowed(kind, path)):
+        allowed = _either([f"'{value}'" for value in values])
+        text = f"Invalid value{where}: {shortened(wrong['value'])}. Supported values are: {allowed}."
+        return InvalidRequest(text, param=at, code="invalid_value")
+    if wrong := _BOUND.match(reason):
+        wanted = " or ".join(_WORDS.get(each, each) for each in wrong["wanted"].split(" | "))
+        bound = wrong["bound"].replace(r"\\A", "^").replace(r"\\Z", "$")  # as the document has it
+        part = f"each {found['part']} must be " if found and found["part"] else "expected "
+        text = f"Invalid value{where}: {part}{wanted} {shortened(bound)}."
+        return InvalidRequest(text, param=at, code="invalid_value")
+    return InvalidRequest(
+        f"Invalid value{where}: {shortened(reason.replace('`', ''))}.", param=at, code="invalid_value"
+    )
+
+
+def _either(words: list[str]) -> str:
+    words = [_WORDS.get(word, word) for word in words if word != "null" or len(words) == 1]
+    return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
+
+
+def _allowed(kind: Any, path: str) -> list[Any]:
+    """The values that the field at a path may have; none where it is no choice among values."""
+    found = [_inspected(kind)]
+    for step in _STEP.finditer(path):
+        found = [below for each in found for below in _below(each, step[1])]
+    return [value for each in found for one in _alternatives(each) for value in _values(one)]
+
+
+@cache
+def _inspected(kind: Any) -> Type:
+    """Once for each type of body: it takes milliseconds."""
+    return type_info(kind)
+
+
+def _below(kind: Type, field: str | None) -> list[Type]:
+    """What may be one step down: in a field, or as an element."""
+    found: list[Type] = []
+    for each in _alternatives(kind):
+        if isinstance(each, StructType) and field is not None:
+            found += [one.type for one in each.fields if one.encode_name == field]
+        elif isinstance(each, DictType):
+            found.append(each.value_type)
+        elif isinstance(each, ListType | VarTupleType) and field is None:
+            found.append(each.item_type)
+    return found
+
+
+def _alternatives(kind: Type) -> list[Type]:
+    return list(kind.types) if isinstance(kind, UnionType) else [kind]
+
+
+def _values(kind: Type) -> list[Any]:
+    if isinstance(kind, LiteralType):
+        return list(kind.values)
+    return [kind.tag] if isinstance(kind, StructType) and kind.tag is not None else []
+
+
+def _join(path: str, field: str) -> str:
+    return f"{path}.{field}" if path else field

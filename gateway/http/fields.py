@@ -1,0 +1,120 @@
+"""JSON bodies to wire structs, with every refusal naming the field at fault as OpenAI's API does.
+
+Knows the shape of errors, not the meaning of any field.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from gateway.domain.errors import InvalidRequest, shortened
+from gateway.http.explain import explain
+
+T = TypeVar("T")
+
+Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Temperature = Annotated[float, Meta(ge=0, le=2)]
+TopP = Annotated[float, Meta(ge=0, le=1)]
+TopK = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+MinP = Annotated[float, Meta(ge=0, le=1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+RepetitionPenalty = Annotated[float, Meta(ge=1e-3, le=2)]
+NumTokens = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+MinTokens = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+StopTokenIds = Annotated[list[TokenId], Meta(max_length=128)]
+AllowedTokenIds = Annotated[list[TokenId], Meta(min_length=1, max_length=1024)]
+NumLogprobs = Annotated[int, Meta(ge=0, le=20)]
+NumChoices = Annotated[int, Meta(ge=1, le=128)]
+StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
+Stop = StopString | Annotated[list[StopString], Meta(max_length=4)]
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
+]
+Name = Annotated[str, Meta(pattern=r"\A[a-zA-Z0-9_-]{1,64}\Z", extra_json_schema={"pattern": "^[a-zA-Z0-9_-]{1,64}$"})]
+"""Of a tool or a schema. `$` would let a line's end follow; in the document's dialect it does not."""
+
+LogitBias = Annotated[dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)]
+"""Its keys are token ids as JSON has them for keys: in quotes."""
+
+MAX_DEPTH = 100
+"""Of schemas and of calls' arguments: each level takes frames of the stack of what renders and compiles them."""
+
+_LONE_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])")
+"""Found only where decoding failed: the decoder then says that the body was cut off."""
+
+
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    """Raises InvalidRequest: without param for what is not JSON, else with the path of the field."""
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise explain(str(error), decoder.type) from None
+    except RecursionError:
+        raise InvalidRequest("The body of the request is nested too deeply.", code="invalid_json") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(_no_json(body, str(error)), code="invalid_json") from None
+
+
+def invalid(message: str, param: str) -> InvalidRequest:
+    return InvalidRequest(message, param=param, code="invalid_value")
+
+
+def missing(param: str) -> InvalidRequest:
+    return InvalidRequest(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
+
+
+def check_depth(value: Any, field: str) -> None:
+    """Raises InvalidRequest for objects and arrays in one another that whoever goes through them would not survive."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [below for each in level for below in _below(each)]
+        if not level:
+            return
+    raise invalid(f"'{field}' is nested more than {MAX_DEPTH} levels deep.", field)
+
+
+def _below(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _no_json(body: bytes, reason: str) -> str:
+    if not body:
+        return "The body of the request is empty: expected a JSON object."
+    if _LONE_SURROGATE.search(body):
+        reason = "half of a surrogate pair is not text"
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:  # the decoder counts from the beginning of the text that it is in
+        reason = f"byte {error.start} (0x{body[error.start]:02x}): {error.reason}"
+    return f"The body of the request is not valid JSON in UTF-8: {shortened(reason)}"
+
+
+def refuse_unsupported(request: msgspec.Struct, no_effect: dict[str, tuple[Any, ...]]) -> None:
+    """Refuse, by name, every field of no_effect whose value is neither null nor one of those without effect."""
+    for field, accepted in no_effect.items():
+        value = getattr(request, field)
+        # 1 == True in Python, so compare types as well.
+        if value is not None and not any(value == other and type(value) is type(other) for other in accepted):
+            shown = f" The value must be {' or '.join(as_json(other) for other in accepted)}." if accepted else ""
+            raise InvalidRequest(
+                f"The field '{field}' is not supported with this model.{shown}",
+                param=field,
+                code="unsupported_value" if accepted else "unsupported_parameter",
+            )
+
+
+def as_json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,1 @@
+"""Metrics, log lines and remembered refusals: everything an operator sees of a running gateway."""

@@ -1,0 +1,137 @@
+"""What an operator sees: Prometheus metrics, put together from those of requests and engines, and JSON log lines.
+
+Knows what is counted, not when: others call it. Each `Metrics` has a registry of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import sys
+from collections.abc import MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from engine.protocol import Usage
+from gateway.backends.pool import Pool
+from gateway.db.ledger.usage import UsageEvent
+from gateway.observability.engine_metrics import EngineCollector
+from gateway.observability.journal_metrics import JournalMetrics
+from gateway.observability.request_metrics import RequestMetrics
+
+SHARED_METRICS_DIR = "PROMETHEUS_MULTIPROC_DIR"
+"""The environment variable that makes prometheus_client keep every value in a file of its process, in this folder. It
+has to be set before prometheus_client is imported."""
+
+
+def empty_shared_metrics(folder: Path) -> None:
+    """For whoever starts the processes that count together, before the first of them."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700, parents=True)
+
+
+class Metrics:
+    """Everything this gateway process counts.
+
+    shared: the folder that SHARED_METRICS_DIR named when the process began. All that count there render one sum.
+    """
+
+    def __init__(self, rendered: CollectorRegistry, shared: Path | None = None) -> None:
+        self._rendered = rendered
+        registry = rendered
+        if shared is not None:
+            _forget_dead(shared)
+            MultiProcessCollector(rendered, str(shared))  # type: ignore[no-untyped-call]
+            registry = CollectorRegistry()
+        self._requests = RequestMetrics(registry)
+        self.journal = JournalMetrics(registry)
+        self._http_requests = Counter(
+            "lorikeet_http_requests", "HTTP requests.", ["method", "route", "status"], registry=registry
+        )
+        self._http_children: dict[tuple[str, str, int], Counter] = {}  # `labels` looks at its arguments anew each time
+        self.content_lost = Counter(
+            "lorikeet_content_lost",
+            "Replies for an Idempotency-Key, completions to be stored, and logged content, that could not be kept.",
+            ["kind"],
+            registry=registry,
+        )
+        self.refusals_lost = Counter(
+            "lorikeet_refusals_lost", "Refused requests that are in no list, for lack of room.", registry=registry
+        )
+        self.usage_written = Counter("lorikeet_usage_events_written", "Usage events in the ledger.", registry=registry)
+        self.usage_waiting = Gauge(
+            "lorikeet_usage_events_waiting",
+            "Usage events yet to be written.",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+
+    def watch(self, pools: Sequence[Pool]) -> None:
+        """Export the engines' own numbers, as of their last heartbeat."""
+        self._rendered.register(EngineCollector(pools))
+
+    def count_usage(self, requests: Sequence[tuple[UsageEvent, Usage]]) -> None:
+        """Requests whose events are in the ledger now."""
+        self._requests.count(requests)
+
+    def count_http(self, method: str, route: str, status: int) -> None:
+        """route: the pattern that matched, never the path as the client wrote it."""
+        of_kind = self._http_children.get((method, route, status))
+        if of_kind is None:
+            of_kind = self._http_requests.labels(method, route, str(status))
+            self._http_children[method, route, status] = of_kind
+        of_kind.inc()
+
+    def render(self) -> bytes:
+        """The text exposition format."""
+        return generate_latest(self._rendered)
+
+
+def _forget_dead(shared: Path) -> None:
+    """What a process that ended counted still counts, but nothing waits in it any more."""
+    for file in shared.glob("gauge_live*_*.db"):
+        if not Path("/proc", file.stem.rpartition("_")[2]).exists():
+            file.unlink(missing_ok=True)
+
+
+def configure_logging(level: str) -> None:
+    """One JSON object per line on standard error, for structlog and for the standard library's loggers alike."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    number = logging.getLevelNamesMapping()[level.upper()]
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.JSONRenderer(),
+            ],
+            foreign_pre_chain=shared,
+        )
+    )
+    logging.basicConfig(level=number, handlers=[handler], force=True)
+    for client in ("httpx", "httpcore"):  # they write whole URLs, and paths and queries may be secrets
+        logging.getLogger(client).setLevel(max(number, logging.WARNING))
+    # Every request writes a line of ours: the standard library's way would cost it five times more.
+    structlog.configure(
+        processors=[*shared, _render],
+        logger_factory=structlog.BytesLoggerFactory(sys.stderr.buffer),
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        cache_logger_on_first_use=True,
+    )
+
+
+def _render(logger: object, method: str, fields: MutableMapping[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(fields, enc_hook=repr)
+    except UnicodeEncodeError:  # a lone surrogate, as names of files may hold
+        return json.dumps(fields, default=repr).encode()

@@ -1,0 +1,189 @@
+"""Remembers why requests are refused before they run, so that tenants and operators can look it up.
+
+On a request's path it only counts in memory, of which it takes a bounded amount: alike refusals of a minute are one
+entry, and beyond MAX_KINDS of them further ones are counted in a metric and forgotten. A task writes them every second.
+Nothing of what requests say is kept: messages of requests that are wrong themselves, which may repeat it, are left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import hashlib
+import time
+
+import msgspec
+import structlog
+from prometheus_client import Counter
+
+from gateway.db.ledger.refusals import MAX_REQUEST_IDS, NewRefusal, drop_old_refusals, write_refusals
+from gateway.db.pool import FAILURES, Database
+from gateway.domain.errors import GatewayError, LimitReached, ModelNotFound, shortened
+
+log = structlog.get_logger(__name__)
+
+WRITE_EVERY_S = 1.0
+SWEEP_EVERY_S = 60.0
+TIMEOUT_S = 5.0
+MAX_KINDS = 1000
+MAX_KINDS_OF_STRANGERS = 100
+"""Of those, with keys that nobody may have; guesses leave room for tenants' refusals."""
+
+STATUSES = frozenset({400, 401, 403, 404, 409, 413, 422, 429, 503})
+"""Of refusals; others are failures while a request ran."""
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """One request that was refused. project_id "": its key was refused itself, and key_sha256 is of that key."""
+
+    request_id: str
+    organization_id: str
+    project_id: str
+    api_key_id: str
+    key_sha256: bytes | None
+    endpoint: str
+    model: str
+    error: GatewayError
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    """What makes refusals alike. Texts are shortened: this is held until it is written."""
+
+    minute: int
+    organization_id: str
+    project_id: str
+    api_key_id: str
+    key_sha256: bytes | None
+    endpoint: str
+    model: str
+    status: int
+    code: str
+    param: str
+    limit_id: str
+
+
+class _Seen(msgspec.Struct):
+    """Alike ones: what was said to the first of them, the ids of the first few, and how many."""
+
+    type: str
+    message: str
+    limit: object | None
+    request_ids: list[str]
+    num: int
+
+
+class Refusals:
+    """One per gateway process; writes between `start` and `stop`. lost: counts those there was no room for.
+    timeout_s: of a write, after which what it had is lost, too."""
+
+    def __init__(self, database: Database, lost: Counter, timeout_s: float = TIMEOUT_S) -> None:
+        self._database = database
+        self._lost = lost
+        self._timeout_s = timeout_s
+        self._seen: dict[_Kind, _Seen] = {}
+        self._num_strange = 0
+        self._sweep_at_s = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """What was counted so far is written, where the database takes it."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self.flush()
+
+    def add(self, refused: Refused) -> None:
+        """Count it; one that is no refusal, or of nobody, is passed over."""
+        error, is_strange = refused.error, not refused.project_id
+        if error.status not in STATUSES or (is_strange and refused.key_sha256 is None):
+            return
+        limit = error.limit if isinstance(error, LimitReached) else None
+        kind = _Kind(
+            minute=int(time.time()) // 60,
+            organization_id=refused.organization_id,
+            project_id=refused.project_id,
+            api_key_id=refused.api_key_id,
+            key_sha256=refused.key_sha256 if is_strange else None,
+            endpoint=refused.endpoint,
+            model=_text(refused.model),
+            status=error.status,
+            code=error.code or "",
+            param=_text(error.param or ""),
+            limit_id=getattr(limit, "id", ""),
+        )
+        seen = self._seen.get(kind)
+        if seen is not None:
+            seen.num += 1
+            if len(seen.request_ids) < MAX_REQUEST_IDS:
+                seen.request_ids.append(refused.request_id)
+        elif len(self._seen) >= MAX_KINDS or (is_strange and self._num_strange >= MAX_KINDS_OF_STRANGERS):
+            self._lost.inc()
+        else:
+            self._num_strange += is_strange
+            # Not the error itself, which holds on to the frames that it was raised through and the request in them.
+            self._seen[kind] = _Seen(error.type, _message(error), limit, [refused.request_id], 1)
+
+    async def flush(self) -> None:
+        """Write what was counted; what cannot be written now is lost, and counted."""
+        seen, self._seen, self._num_strange = self._seen, {}, 0
+        if not seen:
+            return
+        try:
+            async with asyncio.timeout(self._timeout_s), self._database.transaction() as conn:
+                await write_refusals(conn, [_new(kind, each) for kind, each in seen.items()])
+        except FAILURES as error:
+            self._lost.inc(sum(each.num for each in seen.values()))
+            log.warning("refusals_not_written", error=repr(error))
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(WRITE_EVERY_S)
+            try:
+                await self.flush()
+                await self._sweep()
+            except FAILURES as error:
+                log.warning("refusals_not_swept", error=repr(error))
+            except Exception:
+                log.exception("refusals_not_written")
+
+    async def _sweep(self) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._sweep_at_s:
+            self._sweep_at_s = now_s + SWEEP_EVERY_S
+            async with asyncio.timeout(self._timeout_s), self._database.acquire() as conn:
+                await drop_old_refusals(conn)
+
+
+def _new(kind: _Kind, seen: _Seen) -> NewRefusal:
+    return NewRefusal(
+        organization_id=kind.organization_id,
+        project_id=kind.project_id,
+        api_key_id=kind.api_key_id,
+        key_sha256=kind.key_sha256,
+        minute=datetime.datetime.fromtimestamp(60 * kind.minute, datetime.UTC),
+        kind=hashlib.sha256(msgspec.msgpack.encode(msgspec.structs.replace(kind, minute=0))).digest(),
+        request_ids=seen.request_ids,
+        endpoint=kind.endpoint,
+        model=kind.model,
+        status=kind.status,
+        code=kind.code,
+        type=seen.type,
+        param=kind.param,
+        message=seen.message,
+        limited_by=None if seen.limit is None else msgspec.json.encode(seen.limit).decode(),
+        num=seen.num,
+    )
+
+
+def _message(error: GatewayError) -> str:
+    """Without what a client may have written itself."""
+    if error.status in (400, 404, 409, 413, 422) and error.code != ModelNotFound.code:
+        return f"The request is not valid{f': {_text(error.param)}' if error.param else ''}."
+    return error.message
+
+
+def _text(text: str) -> str:
+    return shortened(text.replace("\0", ""))

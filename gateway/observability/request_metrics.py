@@ -1,0 +1,196 @@
+"""What requests used and how long they took, overall and by tenant; vLLM's names where vLLM has one.
+
+Adapters are too many for a label, and so are tenants: the first ones get a label of their own, the rest share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from engine.protocol import Usage
+from gateway.db.ledger.usage import UsageEvent
+
+MAX_TENANT_LABELS = 100
+OTHER_TENANTS = "other"
+
+_FIRST_TOKEN_BUCKETS_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40)
+_LATENCY_BUCKETS_S = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 60, 120, 240, 480)
+_TOKEN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
+_TENANT_BUCKETS_S = (0.01, 0.05, 0.1, 0.5, 1, 5, 20)
+
+
+class TenantLabels:
+    """Bounds the values of a label: a tenant keeps the label that it got, and only the first ones get their own. Busy
+    tenants are seen early, and a counter that changed its label would count backwards."""
+
+    def __init__(self, max_labels: int = MAX_TENANT_LABELS) -> None:
+        self._max_labels = max_labels
+        self._own: set[str] = set()
+
+    def of(self, tenant: str) -> str:
+        if len(self._own) < self._max_labels:
+            self._own.add(tenant)
+        return tenant if tenant in self._own else OTHER_TENANTS
+
+
+class _Histogram:
+    """Keeps its children by the values of their labels: finding one again in prometheus_client costs more than
+    observing."""
+
+    def __init__(self, metric: Histogram) -> None:
+        self._metric = metric
+        self._children: dict[str, Histogram] = {}
+
+    def observe(self, label: str, value: float) -> None:
+        child = self._children.get(label)
+        if child is None:
+            child = self._children[label] = self._metric.labels(label)
+        child.observe(value)
+
+
+class _Counter:
+    """Adds up what one batch of requests brings, by the values of the labels, and counts that at once."""
+
+    def __init__(self, metric: Counter) -> None:
+        self._metric = metric
+        self._children: dict[tuple[str, ...], Counter] = {}
+        self._sums: dict[tuple[str, ...], float] = {}
+
+    def add(self, amount: float, *labels: str) -> None:
+        self._sums[labels] = self._sums.get(labels, 0.0) + amount
+
+    def flush(self) -> None:
+        for labels, amount in self._sums.items():
+            child = self._children.get(labels)
+            if child is None:
+                child = self._children[labels] = self._metric.labels(*labels)
+            child.inc(amount)
+        self._sums.clear()
+
+
+class _Overall:
+    """By base model."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.counters: list[_Counter] = []
+
+        def counter(name: str, doc: str, *labels: str) -> _Counter:
+            made = _Counter(Counter(name, doc, ["model_name", *labels], registry=registry))
+            self.counters.append(made)
+            return made
+
+        def histogram(name: str, doc: str, buckets: tuple[float, ...] = _LATENCY_BUCKETS_S) -> _Histogram:
+            return _Histogram(Histogram(name, doc, ["model_name"], buckets=buckets, registry=registry))
+
+        self._prompt_tokens = counter("vllm:prompt_tokens", "Prompt tokens processed.")
+        self._generation_tokens = counter("vllm:generation_tokens", "Tokens generated.")
+        self._success = counter("vllm:request_success", "Requests by how they ended.", "finished_reason")
+        self._tokens = counter("lorikeet_tokens", "Tokens by phase; cached ones are prompt tokens too.", "phase")
+        self._first_token_s = histogram(
+            "vllm:time_to_first_token_seconds", "From submission to the first token.", _FIRST_TOKEN_BUCKETS_S
+        )
+        self._latency_s = histogram("vllm:e2e_request_latency_seconds", "From submission to the last token.")
+        self._per_token_s = histogram(
+            "vllm:request_time_per_output_token_seconds",
+            "Time per token after the first one, over all choices.",
+            _TOKEN_BUCKETS_S,
+        )
+        self._queue_s = histogram("vllm:request_queue_time_seconds", "In the engine's queue.")
+        self._prefill_s = histogram("vllm:request_prefill_time_seconds", "From the end of that to the first token.")
+        self._decode_s = histogram("vllm:request_decode_time_seconds", "From the first token to the last.")
+        self._adapter_wait_s = histogram(
+            "lorikeet_request_adapter_wait_seconds",
+            "The part of the queue's time that was spent waiting for the adapter alone.",
+        )
+
+    def count(self, event: UsageEvent, usage: Usage) -> None:
+        base = event.model.partition(":")[0]
+        self._prompt_tokens.add(usage.prompt_tokens, base)
+        self._generation_tokens.add(usage.completion_tokens, base)
+        self._success.add(1, base, event.finish_reason)
+        for phase, num_tokens in _phases(usage).items():
+            self._tokens.add(num_tokens, base, phase)
+        self._queue_s.observe(base, usage.queue_ms / 1e3)
+        self._prefill_s.observe(base, usage.prefill_ms / 1e3)
+        self._decode_s.observe(base, usage.decode_ms / 1e3)
+        if event.adapter_digest is not None:
+            self._adapter_wait_s.observe(base, usage.adapter_wait_ms / 1e3)
+        if event.latency_ms is not None:
+            self._latency_s.observe(base, event.latency_ms / 1e3)
+        if event.ttft_ms is not None:
+            self._first_token_s.observe(base, event.ttft_ms / 1e3)
+        if (per_token_s := _per_token_s(event, usage)) is not None:
+            self._per_token_s.observe(base, per_token_s)
+
+
+class _ByTenant:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.counters: list[_Counter] = []
+
+        def counter(name: str, doc: str, *labels: str) -> _Counter:
+            made = _Counter(Counter(name, doc, ["tenant", *labels], registry=registry))
+            self.counters.append(made)
+            return made
+
+        def histogram(name: str, doc: str, buckets: tuple[float, ...]) -> _Histogram:
+            return _Histogram(Histogram(name, doc, ["tenant"], buckets=buckets, registry=registry))
+
+        self._labels = TenantLabels()
+        self._requests = counter("lorikeet_tenant_requests", "Requests.", "finished_reason")
+        self._tokens = counter("lorikeet_tenant_tokens", "Tokens by phase.", "phase")
+        self._queue_s = counter("lorikeet_tenant_queue_seconds", "Time in the engine's queue.")
+        self._adapter_wait_s = counter("lorikeet_tenant_adapter_wait_seconds", "Waiting for adapters.")
+        self._first_token_s = histogram(
+            "lorikeet_tenant_time_to_first_token_seconds", "To the first token.", _TENANT_BUCKETS_S
+        )
+        self._per_token_s = histogram(
+            "lorikeet_tenant_time_per_output_token_seconds", "Per token after that.", _TOKEN_BUCKETS_S[::3]
+        )
+
+    def count(self, event: UsageEvent, usage: Usage) -> None:
+        tenant = self._labels.of(event.project_id)
+        self._requests.add(1, tenant, event.finish_reason)
+        for phase, num_tokens in _phases(usage).items():
+            self._tokens.add(num_tokens, tenant, phase)
+        self._queue_s.add(usage.queue_ms / 1e3, tenant)
+        if event.adapter_digest is not None:
+            self._adapter_wait_s.add(usage.adapter_wait_ms / 1e3, tenant)
+        if event.ttft_ms is not None:
+            self._first_token_s.observe(tenant, event.ttft_ms / 1e3)
+        if (per_token_s := _per_token_s(event, usage)) is not None:
+            self._per_token_s.observe(tenant, per_token_s)
+
+
+class RequestMetrics:
+    """Counters and histograms of one process. model_name labels are base models."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._views = (_Overall(registry), _ByTenant(registry))
+
+    def count(self, requests: Sequence[tuple[UsageEvent, Usage]]) -> None:
+        """Requests whose events are in the ledger now."""
+        for view in self._views:
+            for event, usage in requests:
+                view.count(event, usage)
+            for counter in view.counters:
+                counter.flush()
+
+
+def _per_token_s(event: UsageEvent, usage: Usage) -> float | None:
+    """Seconds per token after the first, where there are any."""
+    if event.ttft_ms is None or event.latency_ms is None or usage.completion_tokens <= 1:
+        return None
+    return (event.latency_ms - event.ttft_ms) / 1e3 / (usage.completion_tokens - 1)
+
+
+def _phases(usage: Usage) -> dict[str, int]:
+    return {
+        "prompt": usage.prompt_tokens,
+        "cached": usage.cached_tokens,
+        "generation": usage.completion_tokens,
+        "discarded": usage.discarded_tokens,
+        "draft": usage.draft_tokens,
+        "accepted": usage.accepted_draft_tokens,
+    }

@@ -1,0 +1,67 @@
+"""Tool calls in the replies of chat completions, whole and streamed, in the shape that the client knows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import msgspec
+
+from gateway.openai.chat.tools_wire import FunctionCall, FunctionCallDelta, ToolCall, ToolCallDelta
+from gateway.openai.chat.wire import AssistantMessage, ChatDelta
+from gateway.text.tools.parser import CallDelta
+
+ID_CHARS = 24
+
+
+class CallShape(msgspec.Struct, frozen=True):
+    """How the calls of one reply are shown. is_legacy: as a function_call. is_named: the client has named the tool
+    itself, and a call is what the completion ends with by nature. must_call: no text is the completion's content."""
+
+    request_id: str
+    is_legacy: bool
+    is_named: bool
+    must_call: bool = False
+
+    def finish_reason(self, reason: str, *, has_calls: bool) -> str:
+        """OpenAI's, from the engine's. Who named the tool gets `stop`, as there."""
+        if reason != "stop" or not has_calls or self.is_named:
+            return reason
+        return "function_call" if self.is_legacy else "tool_calls"
+
+    def call_id(self, choice: int, index: int) -> str:
+        """The same for the same call of the same request, and for no other."""
+        digest = hashlib.sha256(f"{self.request_id}.{choice}.{index}".encode()).hexdigest()
+        return f"call_{digest[:ID_CHARS]}"
+
+    def message(self, choice: int, text: str, deltas: Iterable[CallDelta]) -> AssistantMessage:
+        """All of a choice."""
+        calls = _whole(deltas)
+        content = text if text or not (calls or self.must_call) else None
+        if not calls:
+            return AssistantMessage(content)
+        if self.is_legacy:
+            return AssistantMessage(content, function_call=calls[0])
+        return AssistantMessage(
+            content, tool_calls=[ToolCall(self.call_id(choice, index), call) for index, call in enumerate(calls)]
+        )
+
+    def delta(self, choice: int, new: CallDelta) -> ChatDelta:
+        """What one chunk shows of a call: its name alone first, then arguments as they come."""
+        function = FunctionCallDelta(new.arguments, msgspec.UNSET if new.name is None else new.name)
+        if self.is_legacy:
+            return ChatDelta(function_call=function)
+        if new.name is None:
+            return ChatDelta(tool_calls=[ToolCallDelta(new.index, function)])
+        return ChatDelta(tool_calls=[ToolCallDelta(new.index, function, self.call_id(choice, new.index), "function")])
+
+
+def _whole(deltas: Iterable[CallDelta]) -> list[FunctionCall]:
+    names: list[str] = []
+    arguments: list[str] = []
+    for delta in deltas:
+        if delta.name is not None:
+            names.append(delta.name)
+            arguments.append("")
+        arguments[-1] += delta.arguments
+    return [FunctionCall(*call) for call in zip(names, arguments, strict=True)]

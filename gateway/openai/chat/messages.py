@@ -1,0 +1,168 @@
+"""Chat messages from the wire to what a chat template takes: text and tool calls, each refusal with a path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gateway.backends.base import Message
+from gateway.domain.errors import InvalidRequest
+from gateway.http.fields import check_depth, invalid, missing
+from gateway.openai.chat.tools_wire import FunctionCallParam, ToolCallParam
+from gateway.openai.chat.wire import ChatMessage, ContentPart
+
+_ROLES = {"developer": "system", "function": "tool"}
+"""Those that templates know by another name."""
+
+_LEGACY_ID = "function_call"
+"""Of calls that have none: there is one at a time."""
+
+_FIELDS_OF = {
+    "refusal": "assistant",
+    "annotations": "assistant",
+    "tool_calls": "assistant",
+    "function_call": "assistant",
+    "tool_call_id": "tool",
+}
+
+
+def template_messages(messages: list[ChatMessage]) -> list[Message]:
+    """Calls have their arguments as an object, or as a text where they are none. Raises InvalidRequest for what only
+    other modalities could serve, and for results and calls that do not belong together."""
+    rendered = []
+    unanswered: dict[str, str] = {}  # names by the ids of calls
+    for index, message in enumerate(messages):
+        path = f"messages[{index}]"
+        _check_fields(message, path)
+        if message.role == "tool":
+            _check_answers(message, path, unanswered)
+        else:
+            _check_answered(unanswered, path)
+        given = _message(message, path)
+        if message.role == "tool":
+            given["name"] = unanswered.pop(given["tool_call_id"])
+        rendered.append(given)
+        for number, call in enumerate(message.tool_calls or ()):
+            if call.id in unanswered:
+                raise invalid(f"'{call.id}' is the id of another call.", f"{path}.tool_calls[{number}].id")
+            unanswered[call.id] = given["tool_calls"][number]["function"]["name"]
+    _check_answered(unanswered, "messages")
+    return rendered
+
+
+def _message(message: ChatMessage, path: str) -> Message:
+    rendered: Message = {"role": _ROLES.get(message.role, message.role), "content": _content(message, path)}
+    if message.name is not None:
+        rendered["name"] = message.name  # for templates that know what to do with it
+    if rendered["role"] == "tool":
+        rendered["tool_call_id"] = message.tool_call_id or _LEGACY_ID
+    if message.tool_calls:
+        rendered["tool_calls"] = [
+            _call(call, f"{path}.tool_calls[{index}]") for index, call in enumerate(message.tool_calls)
+        ]
+    if message.function_call is not None:
+        rendered["tool_calls"] = [_function(_LEGACY_ID, message.function_call, f"{path}.function_call")]
+    return rendered
+
+
+def _check_fields(message: ChatMessage, path: str) -> None:
+    """That a message has the fields of its role, and no other's."""
+    for field, role in _FIELDS_OF.items():
+        if message.role != role and getattr(message, field) not in (None, []):
+            raise invalid(f"'{path}.{field}' belongs to messages of the role '{role}'.", f"{path}.{field}")
+    if message.audio is not None:
+        raise _unsupported(f"{path}.audio", "Audio is not supported with this model.")
+    if message.annotations:
+        raise _unsupported(f"{path}.annotations", "Annotations are not supported: no model here makes any.")
+    if message.role == "function" and message.name is None:
+        raise missing(f"{path}.name")
+    if message.role == "tool" and message.tool_call_id is None:
+        raise missing(f"{path}.tool_call_id")
+    if message.tool_calls and message.function_call is not None:
+        raise invalid(f"'{path}' has both 'tool_calls' and 'function_call'.", f"{path}.function_call")
+
+
+def _check_answers(message: ChatMessage, path: str, unanswered: dict[str, str]) -> None:
+    if message.tool_call_id not in unanswered:
+        raise invalid(
+            f"'{path}.tool_call_id' is the id of no unanswered call in a preceding message with 'tool_calls'.",
+            f"{path}.tool_call_id",
+        )
+
+
+def _check_answered(unanswered: dict[str, str], path: str) -> None:
+    if unanswered:
+        raise invalid(
+            "A message with 'tool_calls' must be followed by a message of the role 'tool' for each 'tool_call_id'. "
+            f"There is none for: {', '.join(unanswered)}.",
+            path,
+        )
+
+
+def _call(call: ToolCallParam, path: str) -> dict[str, Any]:
+    if call.type != "function" or call.custom is not None:
+        raise _unsupported(f"{path}.type", "Calls of custom tools are not supported.")
+    if call.function is None:
+        raise missing(f"{path}.function")
+    return _function(call.id, call.function, f"{path}.function")
+
+
+def _function(call_id: str, function: FunctionCallParam, path: str) -> dict[str, Any]:
+    try:
+        arguments = msgspec.json.decode(function.arguments)
+    except (msgspec.DecodeError, RecursionError):
+        arguments = None
+    check_depth(arguments, f"{path}.arguments")
+    shown = arguments if isinstance(arguments, dict) else function.arguments
+    return {"id": call_id, "type": "function", "function": {"name": function.name, "arguments": shown}}
+
+
+def _content(message: ChatMessage, path: str) -> str:
+    """The text of a message; an assistant's may be a refusal, alone or after what else it said, or nothing where it
+    calls tools."""
+    if message.refusal is None:
+        return _said(message, path)
+    if message.content is None:
+        return message.refusal
+    return "\n".join(filter(None, (_said(message, path), message.refusal)))
+
+
+def _said(message: ChatMessage, path: str) -> str:
+    content = message.content
+    if content is None and message.role == "assistant" and (message.tool_calls or message.function_call is not None):
+        return ""
+    if content is None and message.role == "function":
+        return ""
+    if content is None:
+        raise InvalidRequest(
+            f"Invalid value for '{path}.content': expected a string or a list of content parts, got null.",
+            param=f"{path}.content",
+            code="invalid_type",
+        )
+    if isinstance(content, str):
+        return content
+    if not content:
+        raise InvalidRequest(
+            f"Invalid value for '{path}.content': expected at least one content part.",
+            param=f"{path}.content",
+            code="invalid_value",
+        )
+    # Each on lines of its own.
+    return "\n".join(_part(part, f"{path}.content[{index}]", message.role) for index, part in enumerate(content))
+
+
+def _part(part: ContentPart, path: str, role: str) -> str:
+    is_refusal = part.type == "refusal" and role == "assistant"
+    if part.type != "text" and not is_refusal:
+        raise _unsupported(f"{path}.type", f"Content parts of the type '{part.type}' are not supported.")
+    if part.prompt_cache_breakpoint is not None:
+        raise _unsupported(f"{path}.prompt_cache_breakpoint", "Prompt cache breakpoints are not supported.")
+    text = part.refusal if is_refusal else part.text
+    if text is None:
+        raise missing(f"{path}.{part.type}")
+    return text
+
+
+def _unsupported(param: str, message: str) -> InvalidRequest:
+    return InvalidRequest(message, param=param, code="unsupported_value")

@@ -1,0 +1,35 @@
+"""OpenAI's `prediction`: what the client expects the answer to be. It makes answers faster, and never other ones."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from gateway.domain.errors import InvalidRequest
+
+
+class PredictedPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: Literal["text"]
+    text: str
+
+
+class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Its drafts are used where the engine speculates (LORIKEET_NUM_DRAFT_TOKENS); elsewhere it is of no effect."""
+
+    type: Literal["content"]
+    content: str | Annotated[list[PredictedPart], Meta(max_length=4096)]
+
+
+def predicted_text(prediction: Prediction | None, num_choices: int) -> str:
+    """ "" where nothing is predicted. Raises InvalidRequest beside several choices, as OpenAI's API does."""
+    if prediction is None:
+        return ""
+    if num_choices > 1:
+        raise InvalidRequest(
+            "'prediction' is for one choice: 'n' must be 1.", param="prediction", code="invalid_parameter_combination"
+        )
+    if isinstance(prediction.content, str):
+        return prediction.content
+    return "".join(part.text for part in prediction.content)

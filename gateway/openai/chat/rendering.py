@@ -1,0 +1,78 @@
+"""What a request asks of the chat template: OpenAI's effort and verbosity, and vLLM's switches and arguments."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Protocol
+
+from msgspec import Meta
+
+from gateway.domain.errors import InvalidRequest
+from gateway.text.options import Argument, Rendering
+
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Verbosity = Literal["low", "medium", "high"]
+
+# Templates are the operator's: their arguments are bounded scalars, refused where a template reads none of that name.
+TemplateArguments = Annotated[
+    dict[
+        Annotated[str, Meta(min_length=1, max_length=64)],
+        bool | Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | float | Annotated[str, Meta(max_length=1024)] | None,
+    ],
+    Meta(max_length=16),
+]
+
+_USUAL_EFFORTS = ("none", "medium")
+"""OpenAI's default, and what a model without reasoning does anyway."""
+
+
+class TemplateFields(Protocol):
+    """What requests that hold messages have in common beside them."""
+
+    @property
+    def add_generation_prompt(self) -> bool | None: ...
+
+    @property
+    def continue_final_message(self) -> bool | None: ...
+
+    @property
+    def add_special_tokens(self) -> bool | None: ...
+
+    @property
+    def chat_template_kwargs(self) -> TemplateArguments | None: ...
+
+
+def rendering(
+    fields: TemplateFields,
+    last_role: str,
+    effort: ReasoningEffort | None = None,
+    verbosity: Verbosity | None = None,
+) -> Rendering:
+    """Raises InvalidRequest for a message that cannot be gone on with; last_role: the last message's."""
+    continues = bool(fields.continue_final_message)
+    if continues and fields.add_generation_prompt:
+        raise InvalidRequest(
+            "'continue_final_message' and 'add_generation_prompt' cannot both be true.",
+            param="continue_final_message",
+            code="invalid_parameter_combination",
+        )
+    if continues and last_role != "assistant":
+        raise InvalidRequest(
+            "'continue_final_message' needs a last message of the role 'assistant'.",
+            param="continue_final_message",
+            code="invalid_value",
+        )
+    arguments = [
+        Argument(name, value, f"chat_template_kwargs.{name}")
+        for name, value in (fields.chat_template_kwargs or {}).items()
+        if value is not None
+    ]
+    if effort is not None:
+        arguments.append(Argument("reasoning_effort", effort, "reasoning_effort", effort in _USUAL_EFFORTS))
+    if verbosity is not None:
+        arguments.append(Argument("verbosity", verbosity, "verbosity", verbosity == "medium"))
+    return Rendering(
+        add_generation_prompt=not continues if fields.add_generation_prompt is None else fields.add_generation_prompt,
+        continue_final_message=continues,
+        arguments=tuple(arguments),
+        add_special_tokens=bool(fields.add_special_tokens),
+    )

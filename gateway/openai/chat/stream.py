@@ -1,0 +1,108 @@
+"""The events of a streamed chat completion."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from functools import partial
+
+import msgspec
+
+from engine.protocol import Usage
+from gateway.http.sse import DONE, TextEvent, event
+from gateway.openai.chat.calls import CallShape
+from gateway.openai.chat.wire import ChatChunk, ChatChunkChoice, ChatDelta
+from gateway.openai.shared.logprobs import TokenBytes, chat_logprobs
+from gateway.openai.shared.usage import usage_out
+from gateway.pipeline.choices import Piece
+from gateway.pipeline.pipeline import Item
+
+
+class ChatEvents:
+    """Encodes the chunks of one reply. chunk: what they have in common."""
+
+    def __init__(
+        self,
+        chunk: partial[ChatChunk],
+        num_choices: int,
+        *,
+        with_logprobs: bool,
+        with_usage: bool,
+        is_predicted: bool = False,
+        prompt_ids: list[int] | None = None,
+        to_bytes: TokenBytes,
+        calls: CallShape | None = None,
+    ) -> None:
+        """prompt_ids: where token ids are to be shown. calls: where the choices may call tools."""
+        self._chunk = partial(chunk, usage=None if with_usage else msgspec.UNSET)
+        self._with_usage = with_usage
+        self._is_predicted = is_predicted
+        self._prompt_ids = prompt_ids
+        self._with_logprobs = with_logprobs
+        self._to_bytes = to_bytes
+        self._num_choices = num_choices
+        self._calls = calls
+        self._has_calls: set[int] = set()
+        self._text_events = [
+            TextEvent(self._chunk(choices=[ChatChunkChoice(index, ChatDelta(content=""))]), "content")
+            for index in range(num_choices)
+        ]
+
+    @property
+    def empty(self) -> bytes:
+        """An event without text."""
+        return self._text_events[0]("")
+
+    async def of(self, items: AsyncGenerator[Item]) -> AsyncGenerator[bytes]:
+        """Each choice's role first, then text as it comes, the finish reasons, and the usage where it was asked for.
+        What came together is written together."""
+        has_begun = False
+        async with aclosing(items):
+            async for item in items:
+                if isinstance(item, list):
+                    data = b"".join(map(self._piece, item))
+                    yield data if has_begun else self._roles() + data
+                    has_begun = True
+                elif isinstance(item, Usage) and self._with_usage:
+                    usage = usage_out([item], is_predicted=self._is_predicted)
+                    yield event(self._chunk(choices=[], usage=usage))
+        yield DONE
+
+    def _roles(self) -> bytes:
+        # Who gets calls and no text must not end up with an empty one.
+        delta = ChatDelta(role="assistant", content="" if self._calls is None else None, refusal=None)
+        chunks = [self._chunk(choices=[ChatChunkChoice(index, delta)]) for index in range(self._num_choices)]
+        if self._prompt_ids is not None:
+            chunks[0] = msgspec.structs.replace(chunks[0], prompt_token_ids=self._prompt_ids)
+        return b"".join(map(event, chunks))
+
+    def _piece(self, piece: Piece) -> bytes:
+        data = b""
+        if (self._with_logprobs and piece.tokens) or piece.token_ids:
+            logprobs = chat_logprobs(piece.tokens, self._to_bytes) if self._with_logprobs else None
+            token_ids = piece.token_ids if self._prompt_ids is not None else msgspec.UNSET
+            delta = ChatDelta(content=piece.text) if piece.text or self._calls is None else ChatDelta()
+            choice = ChatChunkChoice(piece.index, delta, None, logprobs, token_ids)
+            data = event(self._chunk(choices=[choice]))
+        elif piece.text:
+            data = self._text_events[piece.index](piece.text)
+        if piece.calls:
+            data += self._call_events(piece)
+        if piece.finish_reason is not None:
+            data += self._end(piece.index, piece.finish_reason)
+        return data
+
+    def _call_events(self, piece: Piece) -> bytes:
+        assert self._calls is not None
+        self._has_calls.add(piece.index)
+        deltas = [self._calls.delta(piece.index, new) for new in piece.calls]
+        return b"".join(event(self._chunk(choices=[ChatChunkChoice(piece.index, delta)])) for delta in deltas)
+
+    def _end(self, index: int, reason: str) -> bytes:
+        delta = ChatDelta()
+        if self._calls is not None:
+            has_calls = index in self._has_calls
+            reason = self._calls.finish_reason(reason, has_calls=has_calls)
+            # Nothing said and nothing called is no text, unless it was cut off before the call that had to come.
+            delta = ChatDelta() if has_calls or self._calls.must_call else ChatDelta(content="")
+        return event(self._chunk(choices=[ChatChunkChoice(index, delta, reason)]))

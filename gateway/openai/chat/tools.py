@@ -1,0 +1,141 @@
+"""Which tools a chat completion may call, and whether it must: from the wire to `ToolUse`, functions of old included.
+
+Each refusal has the path of the field. Whether a schema can be enforced is the engine's to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from gateway.domain.errors import InvalidRequest
+from gateway.http.fields import check_depth, invalid, missing
+from gateway.openai.chat.tools_wire import (
+    FunctionChoice,
+    FunctionObject,
+    Functions,
+    LegacyFunction,
+    ToolChoice,
+    ToolChoiceParam,
+    ToolParam,
+    Tools,
+)
+from gateway.text.tools.tool import MAX_PARALLEL_CALLS, NO_PARAMETERS, Tool, ToolUse
+
+
+class RequestedTools(msgspec.Struct, frozen=True):
+    """use: None where nothing may be called. is_legacy: the client knows functions, and at most one call. is_named: it
+    has named the one tool that must be called."""
+
+    use: ToolUse | None = None
+    is_legacy: bool = False
+    is_named: bool = False
+
+
+NO_TOOLS = RequestedTools()
+
+
+def requested_tools(
+    tools: Tools | None,
+    choice: ToolChoice | None = None,
+    parallel: bool | None = None,
+    functions: Functions | None = None,
+    function_choice: FunctionChoice | None = None,
+) -> RequestedTools:
+    """With the choice `none` the model is not told of any. Raises InvalidRequest for tools that cannot be served, and
+    for what contradicts itself or has no effect."""
+    if parallel is not None and not tools:
+        raise invalid("'parallel_tool_calls' needs 'tools'.", "parallel_tool_calls")
+    if functions or function_choice is not None:
+        if tools or choice is not None:
+            raise InvalidRequest(
+                "'functions' and 'function_call' cannot be combined with 'tools' and 'tool_choice'.",
+                param="functions" if functions else "function_call",
+                code="invalid_parameter_combination",
+            )
+        return _of_functions(functions or [], function_choice)
+    known = [_function_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools or ())]
+    _check_unique(known, "tools", ".function.name")
+    if not known and choice not in (None, "none", "auto"):
+        raise invalid("'tool_choice' needs 'tools'.", "tool_choice")
+    if not known or choice == "none":
+        return NO_TOOLS
+    use = ToolUse(
+        tuple(known),
+        frozenset(tool.name for tool in known),
+        must_call=choice == "required",
+        max_calls=1 if parallel is False else MAX_PARALLEL_CALLS,
+    )
+    return _chosen(use, choice) if isinstance(choice, ToolChoiceParam) else RequestedTools(use)
+
+
+def _of_functions(functions: Sequence[LegacyFunction], choice: FunctionChoice | None) -> RequestedTools:
+    known = [_tool(function, f"functions[{index}].parameters") for index, function in enumerate(functions)]
+    _check_unique(known, "functions", ".name")
+    if not known and choice not in (None, "none", "auto"):
+        raise invalid("'function_call' needs 'functions'.", "function_call")
+    if not known or choice == "none":
+        return NO_TOOLS
+    use = ToolUse(tuple(known), frozenset(tool.name for tool in known), max_calls=1)
+    if choice is None or isinstance(choice, str):
+        return RequestedTools(use, is_legacy=True)
+    use = _only(use, [choice.name], "function_call.name", "functions")
+    return RequestedTools(msgspec.structs.replace(use, must_call=True), is_legacy=True, is_named=True)
+
+
+def _chosen(use: ToolUse, choice: ToolChoiceParam) -> RequestedTools:
+    path = f"tool_choice.{choice.type}"
+    if choice.type == "custom":
+        raise InvalidRequest("Custom tools are not supported.", param="tool_choice.type", code="unsupported_value")
+    for field in ("function", "allowed_tools", "custom"):
+        if field != choice.type and getattr(choice, field) is not None:
+            raise invalid(f"'tool_choice.{field}' does not belong to the type '{choice.type}'.", f"tool_choice.{field}")
+    if choice.function is not None:
+        use = _only(use, [choice.function.name], f"{path}.name", "tools")
+        return RequestedTools(msgspec.structs.replace(use, must_call=True, max_calls=1), is_named=True)
+    if choice.allowed_tools is not None:
+        names = [tool.function.name for tool in choice.allowed_tools.tools]
+        use = _only(use, names, f"{path}.tools", "tools")
+        return RequestedTools(msgspec.structs.replace(use, must_call=choice.allowed_tools.mode == "required"))
+    raise missing(path)
+
+
+def _only(use: ToolUse, names: list[str], path: str, tools: str) -> ToolUse:
+    for name in names:
+        if name not in use.callable_names:
+            raise invalid(f"'{name}' in '{path}' is none of '{tools}'.", path)
+    return msgspec.structs.replace(use, callable_names=frozenset(names))
+
+
+def _function_tool(tool: ToolParam, path: str) -> Tool:
+    if tool.type != "function":
+        raise InvalidRequest(
+            f"Tools of the type '{tool.type}' are not supported.", param=f"{path}.type", code="unsupported_value"
+        )
+    if tool.custom is not None:
+        raise invalid(f"'{path}.custom' does not belong to the type 'function'.", f"{path}.custom")
+    if tool.function is None:
+        raise missing(f"{path}.function")
+    return _tool(tool.function, f"{path}.function.parameters")
+
+
+def _tool(function: FunctionObject | LegacyFunction, path: str) -> Tool:
+    parameters: dict[str, Any] = NO_PARAMETERS if function.parameters is None else function.parameters
+    check_depth(parameters, path)
+    kind = parameters.get("type", "object")
+    if kind != "object":
+        raise invalid(
+            f"'{path}' must be the schema of an object: its type is {msgspec.json.encode(kind).decode()}.", path
+        )
+    return Tool(function.name, parameters, path, function.description or "")
+
+
+def _check_unique(tools: list[Tool], field: str, name_field: str) -> None:
+    seen: set[str] = set()
+    for index, tool in enumerate(tools):
+        if tool.name in seen:
+            path = f"{field}[{index}]{name_field}"
+            raise invalid(f"'{path}' is not unique: another one is called '{tool.name}' too.", path)
+        seen.add(tool.name)

@@ -1,0 +1,28 @@
+"""The plain prompts that one request may hold: a text, texts, token ids, or lists of token ids."""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+from gateway.domain.errors import InvalidRequest
+
+
+def prompts(given: str | list[str | int | list[int]], field: str, at_most: int) -> list[str | list[int]]:
+    """In order. Raises InvalidRequest, naming the field, for lists that mix kinds and for too many prompts."""
+    if isinstance(given, str):
+        return [given]
+    if _all_ints(given):
+        return [given]
+    if len(given) > at_most:
+        raise InvalidRequest(f"'{field}' may hold at most {at_most} prompts.", param=field, code="invalid_value")
+    if len({type(each) for each in given}) == 1:
+        return [each for each in given if not isinstance(each, int)]
+    raise InvalidRequest(
+        f"Invalid value for '{field}': expected a string, strings, token ids, or lists of token ids, not a mixture.",
+        param=field,
+        code="invalid_type",
+    )
+
+
+def _all_ints(given: list[str | int | list[int]]) -> TypeGuard[list[int]]:
+    return all(isinstance(each, int) for each in given)

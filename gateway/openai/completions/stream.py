@@ -1,0 +1,110 @@
+"""The events of streamed text completions: the choices of every prompt in one stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from functools import partial
+
+import msgspec
+
+from engine.protocol import Usage
+from gateway.http.sse import DONE, TextEvent, event
+from gateway.openai.completions.wire import CompletionChoice, TextCompletion
+from gateway.openai.shared.logprobs import TextLogprobs, TokenBytes, text_logprobs, whole_text_logprobs
+from gateway.openai.shared.usage import usage_out
+from gateway.pipeline.choices import Piece
+from gateway.pipeline.pipeline import Item, PromptTokens
+
+
+class ShownPrompt(msgspec.Struct, frozen=True):
+    """echo: the prompt's text, "" where it is not to be shown."""
+
+    echo: str
+    token_ids: list[int]
+
+
+class CompletionEvents:
+    """Encodes the chunks of one reply. chunk: what they have in common. to_bytes: None where no log-probabilities are
+    to be shown."""
+
+    def __init__(
+        self,
+        chunk: partial[TextCompletion],
+        num_choices: int,
+        prompts: Sequence[ShownPrompt],
+        *,
+        with_usage: bool,
+        with_token_ids: bool,
+        to_bytes: TokenBytes | None,
+    ) -> None:
+        self._chunk = partial(chunk, usage=None if with_usage else msgspec.UNSET)
+        self._num_choices = num_choices
+        self._shown = prompts
+        self._with_token_ids = with_token_ids
+        self._with_usage = with_usage
+        self._to_bytes = to_bytes
+        self._text_events: dict[int, TextEvent] = {}
+        self._prompts: dict[int, TextLogprobs] = {}
+
+    @property
+    def empty(self) -> bytes:
+        """An event without text."""
+        return self._event(0, "")
+
+    async def of(self, items: AsyncGenerator[tuple[int, Item]]) -> AsyncGenerator[bytes]:
+        """The prompts where they are echoed, text as it comes, the finish reason of each choice, and the usage of all
+        where it was asked for. What came together is written together."""
+        usages = []
+        async with aclosing(items):
+            async for prompt, item in items:
+                if isinstance(item, list):
+                    yield b"".join(self._piece(prompt, piece) for piece in item)
+                elif isinstance(item, PromptTokens):
+                    if self._to_bytes is not None:
+                        self._prompts[prompt] = await whole_text_logprobs(item.tokens, self._to_bytes)
+                else:
+                    usages.append(item)
+        yield self._end(usages)
+
+    def _piece(self, prompt: int, piece: Piece) -> bytes:
+        index, data = prompt * self._num_choices + piece.index, b""
+        if index not in self._text_events:
+            self._text_events[index] = TextEvent(self._chunk(choices=[CompletionChoice(index, "")]), "text")
+            data = self._prompt(prompt, index)
+        if self._to_bytes is not None and (piece.tokens or piece.token_ids):
+            logprobs = text_logprobs(piece.tokens, self._to_bytes, len(self._shown[prompt].echo))
+            data += self._event(index, piece.text, logprobs=logprobs, token_ids=piece.token_ids)
+        elif piece.token_ids:
+            data += self._event(index, piece.text, token_ids=piece.token_ids)
+        elif piece.text:
+            data += self._text_events[index](piece.text)
+        if piece.finish_reason is not None:
+            data += self._event(index, "", piece.finish_reason)
+        return data
+
+    def _prompt(self, prompt: int, index: int) -> bytes:
+        """What a choice shows of its prompt before all else."""
+        shown = self._shown[prompt]
+        if not shown.echo and prompt not in self._prompts and not self._with_token_ids:
+            return b""  # a prompt of special tokens alone has no text, and log-probabilities all the same
+        choice = CompletionChoice(index, shown.echo, None, self._prompts.get(prompt))
+        if self._with_token_ids:
+            choice = msgspec.structs.replace(choice, prompt_token_ids=shown.token_ids, token_ids=[])
+        return event(self._chunk(choices=[choice]))
+
+    def _event(
+        self,
+        index: int,
+        text: str,
+        finish_reason: str | None = None,
+        logprobs: TextLogprobs | None = None,
+        token_ids: Sequence[int] = (),
+    ) -> bytes:
+        choice = CompletionChoice(index, text, finish_reason, logprobs)
+        if self._with_token_ids:
+            choice = msgspec.structs.replace(choice, token_ids=list(token_ids))
+        return event(self._chunk(choices=[choice]))
+
+    def _end(self, usages: list[Usage]) -> bytes:
+        return (event(self._chunk(choices=[], usage=usage_out(usages))) if self._with_usage else b"") + DONE

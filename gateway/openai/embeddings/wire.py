@@ -1,0 +1,60 @@
+"""Embeddings as OpenAI's clients send and expect them: structs and bounds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from gateway.http.fields import Metadata, NumTokens
+
+MAX_INPUTS = 2048
+MAX_TOTAL_TOKENS = 300_000
+"""Of all inputs of one request, as OpenAI has it."""
+
+MAX_NUMBERS = 1 << 22
+"""Of all embeddings of one request where they are shown as numbers, some twenty bytes of JSON each."""
+
+
+class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """POST /v1/embeddings. input: a text, texts, token ids, or lists of token ids.
+
+    pooling, beyond OpenAI: what of the final hidden states is the embedding, the mean of all (which serves models that
+    were not trained to embed) or the last token's (which models trained so expect).
+    """
+
+    model: Annotated[str, Meta(min_length=1, max_length=512)]
+    input: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    user: str | None = None
+    metadata: Metadata | None = None
+    pooling: Literal["mean", "last"] | None = None
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: NumTokens | None = None
+    priority: int | None = None
+
+
+EMBEDDING_NO_EFFECT: dict[str, tuple[Any, ...]] = {"priority": (0,)}
+"""The values of fields this API does not serve that change nothing; any other value is refused by name."""
+
+
+class EmbeddingOut(msgspec.Struct, frozen=True):
+    """embedding: numbers, or fp32 little-endian in base64."""
+
+    index: int
+    embedding: list[float] | str
+    object: Literal["embedding"] = "embedding"
+
+
+class EmbeddingUsage(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(msgspec.Struct, frozen=True):
+    data: list[EmbeddingOut]
+    model: str
+    usage: EmbeddingUsage
+    object: Literal["list"] = "list"

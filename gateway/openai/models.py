@@ -1,0 +1,75 @@
+"""GET /v1/models and /v1/models/{id}: what a key may call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from litestar import get
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
+from litestar.response.base import ASGIResponse
+
+from gateway.backends.pool import Pool
+from gateway.http.shape import shape
+from gateway.openai.shared.caller import Caller
+from gateway.openai.shared.examples import MODELS
+from gateway.openai.shared.replies import json_response
+from gateway.routing.resolve import Resolver, Route
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """root and parent, as vLLM shows them: the base model, and what this one stands on, which of an alias is a version.
+
+    created: Unix time in seconds. owned_by: a project, "lorikeet", or "shared" for what another project shares with it.
+    """
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str
+    root: str
+    parent: str | None
+    max_model_len: int
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    data: list[Model]
+    object: Literal["list"] = "list"
+
+
+def models(resolver: Resolver, pools: Mapping[str, Pool]) -> list[HTTPRouteHandler]:
+    @get("/models", opt=shape(reply=ModelList, example=MODELS))
+    async def list_models(caller: Caller) -> ASGIResponse:
+        """What the key may call: the base model, its adapters, and its aliases of them."""
+        routes = await resolver.list_routes(caller.project_id, caller.models)
+        return json_response(ModelList([_model(route, pools[route.base]) for route in routes]))
+
+    # A path, since the name of a base model may hold a slash.
+    @get("/models/{model_id:path}", opt=shape(reply=Model))
+    async def get_model(model_id: FromPath[Path], caller: Caller) -> ASGIResponse:
+        """One model that the key may call."""
+        route = await resolver.resolve(caller.project_id, str(model_id).lstrip("/"), caller.models)
+        return json_response(_model(route, pools[route.base]))
+
+    return [list_models, get_model]
+
+
+def _model(route: Route, pool: Pool) -> Model:
+    adapter, parent = route.adapter, None
+    owner, created = "lorikeet", pool.created
+    if adapter is not None:
+        is_alias = ":" not in route.id
+        parent = f"{route.base}:{adapter.label}" if is_alias else route.base
+        owner = "shared" if adapter.is_shared else adapter.ref.tenant
+        created = int(adapter.created_at.timestamp())
+    return Model(
+        id=route.id,
+        created=created,
+        owned_by=owner,
+        root=route.base,
+        parent=parent,
+        max_model_len=pool.any.capabilities.max_model_len,
+    )

@@ -1,0 +1,1 @@
+"""Endpoint: what several endpoints share."""

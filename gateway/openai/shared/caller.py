@@ -1,0 +1,30 @@
+"""Who calls: the bearer key of a request, checked once and handed to its handler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Request
+from litestar.di import NamedDependency, Provide
+from litestar.params import SkipValidation
+
+from gateway.domain.tenancy.principal import Principal
+from gateway.http.envelope import call_of
+from gateway.tenancy.authenticate import Authenticator, require
+
+Caller = NamedDependency[SkipValidation[Principal]]
+"""The parameter `caller` of a handler: a principal that may use models."""
+
+
+def provide_caller(authenticator: Authenticator) -> Provide:
+    """Raises InvalidApiKey and PermissionDenied before the handler runs or the body is read."""
+
+    async def caller(request: Request[Any, Any, Any]) -> Principal:
+        call = call_of(request.scope)
+        principal = await authenticator.authenticate(request.headers.get("authorization"), call.address)
+        call.organization, call.tenant = principal.organization_id, principal.project_id
+        call.api_key_id = principal.api_key_id
+        require(principal, "inference")
+        return principal
+
+    return Provide(caller)

@@ -1,0 +1,74 @@
+"""The fields that chat and text completions have in common, as OpenAI and, beyond it, vLLM name them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from gateway.http.fields import (
+    AllowedTokenIds,
+    LogitBias,
+    Metadata,
+    MinP,
+    MinTokens,
+    NumChoices,
+    NumLogprobs,
+    NumTokens,
+    Penalty,
+    RepetitionPenalty,
+    Seed,
+    Stop,
+    StopTokenIds,
+    StreamOptions,
+    Temperature,
+    TopK,
+    TopP,
+)
+from gateway.openai.shared.grammar import StructuredOutputs
+
+
+class CommonFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Null and absent mean the default."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=512)]
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    stop: Stop | None = None
+    seed: Seed | None = None
+    n: NumChoices | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    metadata: Metadata | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: LogitBias | None = None
+    # Beyond OpenAI, with vLLM's names.
+    top_k: TopK | None = None
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    min_tokens: MinTokens | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: StopTokenIds | None = None
+    allowed_token_ids: AllowedTokenIds | None = None
+    structured_outputs: StructuredOutputs | None = None
+    prompt_logprobs: NumLogprobs | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    truncate_prompt_tokens: NumTokens | None = None
+    return_token_ids: bool | None = None
+    priority: int | None = None
+    bad_words: list[str] | None = None
+    logits_processors: list[Any] | None = None
+
+
+COMMON_NO_EFFECT: dict[str, tuple[Any, ...]] = {
+    "spaces_between_special_tokens": (True,),
+    "priority": (0,),
+    "bad_words": ([],),
+    "logits_processors": ([],),
+}
+"""Of vLLM's fields that are not served, the values that change nothing."""

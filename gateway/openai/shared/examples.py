@@ -1,0 +1,80 @@
+"""Requests that show what the main routes take, and what they answer; the document has them, tests send them."""
+
+from __future__ import annotations
+
+from gateway.http.shape import Example
+
+MODEL = "smollm2-135m-instruct"
+
+_USAGE = {
+    "prompt_tokens": 37,
+    "completion_tokens": 9,
+    "total_tokens": 46,
+    "prompt_tokens_details": {"cached_tokens": 32, "audio_tokens": 0},
+    "completion_tokens_details": {
+        "accepted_prediction_tokens": 0,
+        "rejected_prediction_tokens": 0,
+        "reasoning_tokens": 0,
+        "audio_tokens": 0,
+    },
+}
+
+CHAT = Example(
+    body={
+        "model": f"{MODEL}:pirate",
+        "messages": [
+            {"role": "system", "content": "Answer in one sentence."},
+            {"role": "user", "content": "What is the capital of France?"},
+        ],
+        "temperature": 0.2,
+        "max_completion_tokens": 64,
+    },
+    reply={
+        "id": "chatcmpl-01JQ5ZK3T9",
+        "object": "chat.completion",
+        "created": 1_780_000_000,
+        "model": f"{MODEL}:pirate",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "Arr, it be Paris.", "refusal": None, "annotations": []},
+                "finish_reason": "stop",
+                "logprobs": None,
+            }
+        ],
+        "usage": _USAGE,
+        "service_tier": "default",
+        "system_fingerprint": None,
+    },
+    client_method="chat.completions.create",
+)
+
+COMPLETION = Example(
+    body={"model": MODEL, "prompt": "Once upon a time", "max_tokens": 32, "stop": ["\n"]},
+    reply={
+        "id": "cmpl-01JQ5ZK3TA",
+        "object": "text_completion",
+        "created": 1_780_000_000,
+        "model": MODEL,
+        "choices": [{"index": 0, "text": " there was a lorikeet.", "finish_reason": "stop", "logprobs": None}],
+        "usage": _USAGE,
+        "system_fingerprint": None,
+    },
+    client_method="completions.create",
+)
+
+EMBEDDING = Example(
+    body={"model": MODEL, "input": ["The parrot sleeps.", "A bird is resting."], "encoding_format": "float"},
+    reply={
+        "object": "list",
+        "data": [
+            {"object": "embedding", "index": 0, "embedding": [0.0213, -0.0127, 0.0561]},
+            {"object": "embedding", "index": 1, "embedding": [0.0198, -0.0140, 0.0533]},
+        ],
+        "model": MODEL,
+        "usage": {"prompt_tokens": 10, "total_tokens": 10},
+    },
+    client_method="embeddings.create",
+)
+
+MODELS = Example(client_method="models.list")

@@ -1,0 +1,133 @@
+"""What an answer must match: OpenAI's `response_format` and vLLM's `structured_outputs`, to the engine's grammar.
+
+Whether a grammar can be enforced is the engine's to say; here only its form is known.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from engine.protocol import Grammar
+from gateway.domain.errors import InvalidRequest, shortened
+from gateway.http.fields import Name, as_json, check_depth, invalid, missing
+
+JSON_OBJECT = Grammar("json_object")
+
+
+class JsonSchemaFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """strict: the schema is enforced either way. Without a schema any JSON object will do."""
+
+    name: Name
+    description: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+
+
+class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of json, regex, choice, grammar and json_object says what to match. The others are vLLM's as well, and
+    refused by name."""
+
+    json: dict[str, Any] | str | None = None
+    regex: Annotated[str, Meta(min_length=1)] | None = None
+    choice: Annotated[list[str], Meta(min_length=1)] | None = None
+    grammar: Annotated[str, Meta(min_length=1)] | None = None
+    json_object: bool | None = None
+    disable_any_whitespace: bool | None = None
+    disable_additional_properties: bool | None = None
+    whitespace_pattern: str | None = None
+    structural_tag: Any = None
+
+
+_KINDS = ("json", "regex", "choice", "grammar", "json_object")
+
+
+def requested_grammar(
+    response_format: ResponseFormat | None, structured_outputs: StructuredOutputs | None
+) -> tuple[Grammar | None, str | None]:
+    """The grammar, and which field asked for it. Raises InvalidRequest for what contradicts itself."""
+    by_format = _of_format(response_format) if response_format is not None else None
+    if structured_outputs is None:
+        return by_format, "response_format" if by_format else None
+    if by_format is not None:
+        raise InvalidRequest(
+            "Setting 'response_format' and 'structured_outputs' at the same time is not supported.",
+            param="structured_outputs",
+            code="invalid_parameter_combination",
+        )
+    return _of_structured(structured_outputs), "structured_outputs"
+
+
+def check_beside_tools(grammar: Grammar | None, field: str | None) -> None:
+    """Raises InvalidRequest for a grammar of text that calls cannot be told from."""
+    if grammar is not None and grammar.kind not in ("json_schema", "json_object"):
+        raise InvalidRequest(
+            f"'{field}' can be combined with tools that may be called only where it asks for JSON.",
+            param=field,
+            code="invalid_parameter_combination",
+        )
+
+
+def _of_format(wanted: ResponseFormat) -> Grammar | None:
+    if wanted.type == "json_schema" and wanted.json_schema is None:
+        raise missing("response_format.json_schema")
+    if wanted.type != "json_schema" and wanted.json_schema is not None:
+        raise InvalidRequest(
+            "'response_format.json_schema' goes with the type 'json_schema' alone.",
+            param="response_format.json_schema",
+            code="invalid_parameter_combination",
+        )
+    if wanted.json_schema is not None:
+        schema = wanted.json_schema.schema
+        check_depth(schema, "response_format.json_schema.schema")
+        return JSON_OBJECT if schema is None else Grammar("json_schema", as_json(schema))
+    return JSON_OBJECT if wanted.type == "json_object" else None
+
+
+def _of_structured(wanted: StructuredOutputs) -> Grammar:
+    for field in wanted.__struct_fields__:
+        if field not in _KINDS and getattr(wanted, field):
+            raise InvalidRequest(
+                f"The field 'structured_outputs.{field}' is not supported with this model.",
+                param=f"structured_outputs.{field}",
+                code="unsupported_parameter",
+            )
+    given = [field for field in _KINDS if getattr(wanted, field) not in (None, False)]
+    if len(given) != 1:
+        raise InvalidRequest(
+            f"'structured_outputs' must have exactly one of {', '.join(_KINDS)}.",
+            param="structured_outputs",
+            code="invalid_value",
+        )
+    if wanted.json is not None:
+        return Grammar("json_schema", _schema_text(wanted.json, "structured_outputs.json"))
+    if wanted.regex is not None:
+        return Grammar("regex", wanted.regex)
+    if wanted.choice is not None:
+        return Grammar("choice", as_json(wanted.choice))
+    if wanted.grammar is not None:
+        return Grammar("lark", wanted.grammar)
+    return JSON_OBJECT
+
+
+def _schema_text(schema: dict[str, Any] | str, field: str) -> str:
+    """Raises InvalidRequest for a text that is no JSON object, and for what is nested too deeply."""
+    parsed = _object(schema, field) if isinstance(schema, str) else schema
+    check_depth(parsed, field)
+    return schema if isinstance(schema, str) else as_json(schema)
+
+
+def _object(text: str, field: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except RecursionError:
+        raise invalid(f"'{field}' is nested too deeply.", field) from None
+    except msgspec.DecodeError as error:
+        raise invalid(f"'{field}' is not the text of a JSON object: {shortened(str(error))}", field) from None

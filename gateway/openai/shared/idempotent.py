@@ -1,0 +1,113 @@
+"""Idempotency-Key: a route that declares itself `@idempotent` runs once per key, and answers the same bytes again.
+
+Without the header a request passes by. With it the client's leaving ends nothing: the work goes on to its end, so that
+a retry gets the whole reply. What was refused before an engine worked on it is not kept. Knows headers and bodies;
+`gateway.content.idempotency` knows whose turn it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable
+from functools import wraps
+from typing import Any
+
+import msgspec
+from litestar import Request
+from litestar.response.base import ASGIResponse
+
+from gateway.content.idempotency import Execution, Idempotency, Reply
+from gateway.content.refusals import PARAM
+from gateway.db.content.idempotency import Slot
+from gateway.domain.errors import GatewayError, InvalidRequest, Overloaded, ShuttingDown
+from gateway.http.envelope import Call, call_of
+from gateway.http.error_body import body_of, unexpected
+from gateway.openai.shared.caller import Caller
+from gateway.openai.shared.recorded import Recorded, never_gone
+
+HEADER = b"idempotency-key"
+MAX_KEY_CHARS = 255
+REPLAYED = ("idempotent-replayed", "true")
+ORIGINAL_ID = "x-lorikeet-original-request-id"
+"""Of a replay: the x-request-id of the reply that it repeats."""
+
+_MAY_NOT_RETRY = ("x-should-retry", "false")
+
+Handler = Callable[[Request[Any, Any, Any], Caller], Awaitable[ASGIResponse]]
+
+
+def idempotent(replies: Idempotency) -> Callable[[Handler], Handler]:
+    """Declares a route's handler to be one that a key may execute once."""
+
+    def declared(handler: Handler) -> Handler:
+        @wraps(handler)
+        async def handle(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
+            key = idempotency_key(request.scope["headers"])
+            if key is None:
+                return await handler(request, caller)
+            return await _once(replies, handler, request, caller, key)
+
+        return handle
+
+    return declared
+
+
+def idempotency_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    """The key that the client sent, if any. Raises InvalidRequest for one that is none."""
+    key: bytes | None = None
+    for name, value in headers:
+        if name == HEADER:
+            if key is not None:
+                raise InvalidRequest(f"The header {PARAM} was sent twice.", param=PARAM, code="invalid_value")
+            key = value
+    if key is not None and not (0 < len(key) <= MAX_KEY_CHARS and all(0x20 <= byte < 0x7F for byte in key)):
+        raise InvalidRequest(
+            f"The header {PARAM} must have 1 to {MAX_KEY_CHARS} printable ASCII characters.",
+            param=PARAM,
+            code="invalid_value",
+        )
+    return key
+
+
+async def _once(
+    replies: Idempotency, handler: Handler, request: Request[Any, Any, Any], caller: Caller, key: bytes
+) -> ASGIResponse:
+    call = call_of(request.scope)
+    slot = Slot(caller.project_id, hashlib.sha256(key).digest())
+    body = await request.body()
+    fingerprint = _fingerprint(request, body, caller)
+    begun = await replies.begin(slot, fingerprint, call.request_id, num_bytes=len(body))
+    if isinstance(begun, Reply):
+        call.headers = (REPLAYED, (ORIGINAL_ID, begun.request_id))
+        return ASGIResponse(body=begun.body, headers=begun.headers, status_code=begun.status)
+    request.receive = never_gone
+    try:
+        return Recorded(await handler(request, caller), begun)
+    except asyncio.CancelledError:
+        begun.abandon()
+        raise
+    except Exception as error:
+        await _failed(begun, call, error)
+        raise
+
+
+def _fingerprint(request: Request[Any, Any, Any], body: bytes, caller: Caller) -> bytes:
+    """SHA-256 of what makes two requests the same one. The API key is of it, since what one may call and read another
+    may not."""
+    told = (request.method, request.scope["path"], body, caller.api_key_id)
+    return hashlib.sha256(msgspec.msgpack.encode(told)).digest()
+
+
+async def _failed(execution: Execution, call: Call, error: Exception) -> None:
+    """An engine's refusal of the only prompt is a refusal; of several, others may have been worked on."""
+    refused = call.num_admitted == 1 and isinstance(error, InvalidRequest | Overloaded)
+    if call.num_admitted == 0 or refused:
+        await execution.free()
+        return
+    if isinstance(error, ShuttingDown):
+        error.retry_after_s = None  # with this key it would only come again
+    shown = error if isinstance(error, GatewayError) else unexpected(call.request_id)
+    call.headers = (*call.headers, _MAY_NOT_RETRY)
+    headers = (("content-type", "application/json"), _MAY_NOT_RETRY)
+    await execution.finish(Reply(shown.status, headers, msgspec.json.encode(body_of(shown))))

@@ -1,0 +1,74 @@
+"""Query parameters of lists, as OpenAI's clients write them: after, limit, order, and what to look for. Refuses unknown
+ones by name; knows nothing of what is listed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from typing import Literal
+
+import msgspec
+
+from gateway.domain.errors import InvalidRequest
+
+DEFAULT_LIMIT, MAX_LIMIT = 20, 100
+MAX_PAIRS = 16
+MAX_SHOWN = 64
+
+_METADATA = re.compile(r"metadata\[(?P<key>.{1,64})\]", re.DOTALL)
+
+
+class Listing(msgspec.Struct, kw_only=True):
+    after: str | None = None
+    limit: int = DEFAULT_LIMIT
+    order: Literal["asc", "desc"] = "asc"
+    model: str | None = None
+    metadata: dict[str, str] = {}
+
+
+def read_listing(params: Iterable[tuple[str, str]], *, known: Collection[str]) -> Listing:
+    """known: names of those that the list has. Raises InvalidRequest."""
+    asked, seen = Listing(), set()
+    for name, value in params:
+        pair = _METADATA.fullmatch(name)
+        kind = "metadata" if pair else name
+        if kind not in known or (kind == "metadata" and pair is None):
+            name = name[:MAX_SHOWN]
+            raise InvalidRequest(f"Unrecognized query parameter: {name}", param=name, code="unknown_parameter")
+        if name in seen:
+            raise _wrong(name, "it was given twice")
+        seen.add(name)
+        if "\0" in name + value:
+            raise _wrong(name, "it must not hold a null character")
+        match kind:
+            case "limit":
+                asked.limit = _limit(value)
+            case "order":
+                asked.order = _order(value)
+            case "after":
+                asked.after = value
+            case "model":
+                asked.model = value
+            case _:
+                assert pair is not None
+                asked.metadata[pair["key"]] = value
+    if len(asked.metadata) > MAX_PAIRS:
+        raise _wrong("metadata", f"there are at most {MAX_PAIRS} pairs")
+    return asked
+
+
+def _limit(value: str) -> int:
+    if not (value.isascii() and value.isdigit() and len(value) <= 3 and 1 <= int(value) <= MAX_LIMIT):
+        raise _wrong("limit", f"it must be a number from 1 to {MAX_LIMIT}")
+    return int(value)
+
+
+def _order(value: str) -> Literal["asc", "desc"]:
+    match value:
+        case "asc" | "desc":
+            return value
+    raise _wrong("order", "it must be 'asc' or 'desc'")
+
+
+def _wrong(name: str, why: str) -> InvalidRequest:
+    return InvalidRequest(f"Invalid value for '{name}': {why}.", param=name, code="invalid_value")

@@ -1,0 +1,106 @@
+"""The options that chat and text completions share, from wire structs to the pipeline's request."""
+
+from __future__ import annotations
+
+from engine.protocol import Grammar, SamplingParams
+from gateway.domain.adapters.defaults import SAMPLING
+from gateway.domain.errors import InvalidRequest
+from gateway.openai.shared.common_wire import CommonFields
+from gateway.text.options import TextStyle
+
+
+def sampling_params(
+    request: CommonFields,
+    *,
+    num_logprobs: int | None,
+    num_prompt_logprobs: int | None = None,
+    grammar: Grammar | None = None,
+) -> SamplingParams:
+    """Null and absent mean the default; max_tokens is left to the pipeline. Raises InvalidRequest for two bounds on the
+    same tokens."""
+    if grammar is not None and request.allowed_token_ids:
+        raise InvalidRequest(
+            "'allowed_token_ids' cannot be used together with a response format or structured outputs.",
+            param="allowed_token_ids",
+            code="invalid_parameter_combination",
+        )
+    return SamplingParams(
+        max_tokens=0,
+        temperature=1.0 if request.temperature is None else request.temperature,
+        top_p=1.0 if request.top_p is None else request.top_p,
+        top_k=max(0, request.top_k or 0),
+        min_p=request.min_p or 0.0,
+        seed=request.seed,
+        min_tokens=request.min_tokens or 0,
+        stop_token_ids=tuple(request.stop_token_ids or ()),
+        ignore_eos=bool(request.ignore_eos),
+        presence_penalty=request.presence_penalty or 0.0,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        repetition_penalty=1.0 if request.repetition_penalty is None else request.repetition_penalty,
+        logit_bias=request.logit_bias or {},
+        allowed_token_ids=tuple(request.allowed_token_ids or ()),
+        num_logprobs=num_logprobs,
+        num_prompt_logprobs=num_prompt_logprobs,
+        grammar=grammar,
+    )
+
+
+def given_options(request: CommonFields) -> frozenset[str]:
+    """What of `sampling_params` the client chose itself; a zero is a choice, null is none."""
+    return frozenset(name for name in SAMPLING if getattr(request, name) is not None)
+
+
+def stop_strings(request: CommonFields) -> tuple[str, ...]:
+    return (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
+
+
+def text_style(request: CommonFields, *, follows_prompt: bool) -> TextStyle:
+    return TextStyle(
+        include_stop=bool(request.include_stop_str_in_output),
+        with_special=request.skip_special_tokens is False,
+        with_token_ids=bool(request.return_token_ids),
+        follows_prompt=follows_prompt,
+    )
+
+
+def refuse_beside_tools(request: CommonFields) -> None:
+    """Raises InvalidRequest for what bounds the tokens that calls are made of."""
+    if request.allowed_token_ids:
+        raise InvalidRequest(
+            "'allowed_token_ids' cannot be used together with tools.",
+            param="allowed_token_ids",
+            code="invalid_parameter_combination",
+        )
+
+
+def check_prompt_logprobs(request: CommonFields, *, shown_otherwise: bool = False) -> None:
+    """Raises InvalidRequest where there is no place for them. shown_otherwise: OpenAI's fields ask for them as well."""
+    if request.prompt_logprobs is None:
+        return
+    if request.stream or shown_otherwise:
+        other = "'stream'" if request.stream else "'echo' and 'logprobs'"
+        raise InvalidRequest(
+            f"'prompt_logprobs' cannot be used together with {other}.",
+            param="prompt_logprobs",
+            code="invalid_parameter_combination",
+        )
+
+
+def include_usage(request: CommonFields) -> bool:
+    """Whether the stream's last chunk brings the usage. Raises InvalidRequest for options that cannot be honoured."""
+    options = request.stream_options
+    if options is None:
+        return False
+    if not request.stream:
+        raise InvalidRequest(
+            "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
+            param="stream_options",
+            code="invalid_parameter_combination",
+        )
+    return bool(options.include_usage)
+
+
+def include_obfuscation(request: CommonFields) -> bool:
+    """Whether events are padded. OpenAI's default is yes; here it is no, since most clients are on the operator's own
+    network, and padding adds a sixth to what a stream sends."""
+    return request.stream_options is not None and bool(request.stream_options.include_obfuscation)

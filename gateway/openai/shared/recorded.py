@@ -1,0 +1,86 @@
+"""A reply that is remembered while it is sent, to whoever is still there, at whatever pace. Knows nothing of keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from litestar.response.base import ASGIResponse
+from litestar.types import Message, Receive, ReceiveMessage, Scope, Send
+
+from gateway.content.idempotency import Execution, Reply
+from gateway.http.envelope import Call, call_of
+from gateway.openai.shared.admission import ADAPTER_HEADER
+
+
+async def never_gone() -> ReceiveMessage:
+    """What a handler hears of its client, which may leave without ending the work: nothing."""
+    await asyncio.Event().wait()
+    raise AssertionError("unreachable")
+
+
+class Recorded(ASGIResponse):
+    """The reply of an execution. Its last message goes out when the rest is kept, or a moment later: who has seen the
+    end can ask for it again. As long as all of it is remembered, a client that reads slowly holds nothing up."""
+
+    def __init__(self, response: ASGIResponse, execution: Execution) -> None:
+        super().__init__()
+        self._response = response
+        self._execution = execution
+        self._status = 200
+        self._headers: list[tuple[str, str]] = []
+        self._parts: list[bytes] | None = []  # None: too large to be kept
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = call_of(scope)
+        outgoing: asyncio.Queue[Message] = asyncio.Queue()
+
+        async def record(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._begin(message["status"], message["headers"], call)
+            elif message["type"] == "http.response.body":
+                self._add(message["body"])
+                if not message.get("more_body", False):
+                    await self._execution.finish(self._reply())
+            outgoing.put_nowait(message)
+            if self._parts is None:
+                await outgoing.join()
+                self._execution.release()
+
+        sending = asyncio.create_task(_send_all(outgoing, send, call))
+        try:
+            await self._response(scope, never_gone, record)
+            await sending
+        finally:
+            self._execution.abandon()  # unless it was finished
+            sending.cancel()
+            self._execution.release()
+
+    def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]], call: Call) -> None:
+        self._status = status
+        of_reply = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
+        self._headers = [header for header in of_reply if header[0] != "content-length"]
+        self._headers += [header for header in call.headers if header[0] == ADAPTER_HEADER]
+
+    def _add(self, data: bytes) -> None:
+        if self._parts is not None:
+            if self._execution.hold(len(data)):
+                self._parts.append(data)
+            else:
+                self._parts = None
+
+    def _reply(self) -> Reply | None:
+        return None if self._parts is None else Reply(self._status, tuple(self._headers), b"".join(self._parts))
+
+
+async def _send_all(outgoing: asyncio.Queue[Message], send: Send, call: Call) -> None:
+    """Until the last message of a reply; to nobody once the client is gone."""
+    is_over = False
+    while not is_over:
+        message = await outgoing.get()
+        is_over = message["type"] == "http.response.body" and not message.get("more_body", False)
+        try:
+            await send(message)
+        except OSError:
+            call.client_gone = True
+        outgoing.task_done()

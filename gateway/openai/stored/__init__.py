@@ -1,0 +1,1 @@
+"""Endpoint: stored chat completions."""

@@ -1,0 +1,242 @@
+"""GET, POST and DELETE of stored chat completions, and how `store` makes one. A key sees those of its project alone;
+another project's is the same 404 as none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from litestar import Request, delete, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
+from litestar.response.base import ASGIResponse
+
+from gateway.content.stored_chats import Chat, ListQuery, StoredChat, StoredChats
+from gateway.domain.errors import InvalidRequest, NotFound
+from gateway.domain.tenancy.principal import Principal
+from gateway.http.fields import decode
+from gateway.http.shape import shape
+from gateway.openai.chat.wire import ChatCompletion
+from gateway.openai.shared.caller import Caller
+from gateway.openai.shared.list_query import Listing, read_listing
+from gateway.openai.shared.replies import json_response
+from gateway.openai.stored.wire import (
+    ChatCompletionDeleted,
+    StoredChatCompletion,
+    StoredChatList,
+    StoredMessage,
+    StoredMessageList,
+    UpdateChatCompletion,
+)
+from gateway.support.pace import Pace
+from gateway.support.threads import maybe_in_thread
+
+PER_S, BURST = 50.0, 200.0
+BYTES_PER_REQUEST = 1 << 20
+"""What is read counts as one request more for each of these."""
+
+MAX_SHOWN = 64
+"""Characters of what a client takes for an id."""
+
+LIST_QUERY: dict[str, dict[str, Any]] = {
+    "after": {"type": "string"},
+    "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
+    "order": {"type": "string", "enum": ["asc", "desc"], "default": "asc"},
+}
+CHATS_QUERY: dict[str, dict[str, Any]] = LIST_QUERY | {
+    "model": {"type": "string"},
+    "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
+}
+
+_UPDATE = msgspec.json.Decoder(UpdateChatCompletion)
+
+
+_NULL = msgspec.Raw(b"null")
+
+
+class _Asked(msgspec.Struct):
+    """What is stored of a request, as its client wrote it: its messages, and with the reply the rest."""
+
+    messages: msgspec.Raw
+    temperature: msgspec.Raw = _NULL
+    top_p: msgspec.Raw = _NULL
+    presence_penalty: msgspec.Raw = _NULL
+    frequency_penalty: msgspec.Raw = _NULL
+    seed: msgspec.Raw = _NULL
+    tools: msgspec.Raw = _NULL
+    tool_choice: msgspec.Raw = _NULL
+    response_format: msgspec.Raw = _NULL
+
+
+_ASKED = msgspec.json.Decoder(_Asked)
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_MESSAGES = msgspec.json.Decoder(list[dict[str, Any]])
+
+
+def check_store(caller: Principal, wanted: bool | None) -> None:
+    """Raises InvalidRequest where `store` is wanted and the project does not allow it."""
+    if wanted and not caller.store_days:
+        raise InvalidRequest(
+            "This project does not allow completions to be stored: 'store' must be false.",
+            param="store",
+            code="store_not_allowed",
+        )
+
+
+async def store_chat(
+    chats: StoredChats, caller: Principal, body: bytes, metadata: Mapping[str, str] | None, reply: ChatCompletion
+) -> None:
+    """Store a reply with what its request's body asked for. Neither fails nor takes long."""
+    asked = msgspec.structs.asdict(_ASKED.decode(body))
+    messages = asked.pop("messages")
+    chat = Chat(
+        id=reply.id,
+        model=reply.model,
+        metadata=metadata or {},
+        messages=bytes(messages),
+        reply=msgspec.json.encode(asked | _FIELDS.decode(msgspec.json.encode(reply))),
+    )
+    await chats.store(caller.project_id, chat)
+
+
+def stored_chats(chats: StoredChats) -> list[HTTPRouteHandler]:
+    """The routes. Each project has a pace of its own, by requests and by what they read."""
+    pace = Pace(PER_S, BURST, what="stored completions")
+
+    async def replied(caller: Principal, num_bytes: int, work: Callable[[], ASGIResponse]) -> ASGIResponse:
+        pace.charge(caller.project_id, num_bytes / BYTES_PER_REQUEST)
+        return await maybe_in_thread(num_bytes, work)
+
+    @get("/chat/completions", opt=shape(reply=StoredChatList, query=CHATS_QUERY))
+    async def list_chat_completions(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
+        """Those that were stored, oldest first."""
+        pace.take(caller.project_id)
+        asked = read_listing(request.query_params.multi_items(), known=CHATS_QUERY)
+        query = ListQuery(
+            after=asked.after, limit=asked.limit, order=asked.order, model=asked.model, metadata=asked.metadata
+        )
+        found = await chats.list_page(caller.project_id, query)
+        if found is None:
+            raise _unknown_cursor(asked.after)
+        page, has_more = found
+        num_bytes = sum(len(chat.reply) for chat in page)
+        return await replied(caller, num_bytes, lambda: _list([(chat.id, _shown(chat)) for chat in page], has_more))
+
+    @get("/chat/completions/{completion_id:str}", opt=shape(reply=StoredChatCompletion))
+    async def get_chat_completion(completion_id: FromPath[str], caller: Caller) -> ASGIResponse:
+        """One that was stored."""
+        pace.take(caller.project_id)
+        found = await chats.get(caller.project_id, completion_id)
+        if found is None:
+            raise _no_such(completion_id)
+        return await replied(caller, len(found.reply), lambda: _json(_shown(found)))
+
+    @get("/chat/completions/{completion_id:str}/messages", opt=shape(reply=StoredMessageList, query=LIST_QUERY))
+    async def list_chat_completion_messages(
+        completion_id: FromPath[str], request: Request[Any, Any, Any], caller: Caller
+    ) -> ASGIResponse:
+        """The messages of its request."""
+        pace.take(caller.project_id)
+        asked = read_listing(request.query_params.multi_items(), known=LIST_QUERY)
+        found = await chats.messages(caller.project_id, completion_id)
+        if found is None:
+            raise _no_such(completion_id)
+        return await replied(caller, len(found), lambda: _messages_page(completion_id, found, asked))
+
+    @post(
+        "/chat/completions/{completion_id:str}",
+        status_code=200,
+        opt=shape(body=UpdateChatCompletion, reply=StoredChatCompletion),
+    )
+    async def update_chat_completion(
+        completion_id: FromPath[str], request: Request[Any, Any, Any], caller: Caller
+    ) -> ASGIResponse:
+        """Replace its metadata."""
+        pace.take(caller.project_id)
+        wanted = decode(_UPDATE, await request.body())
+        changed = await chats.set_metadata(caller.project_id, completion_id, wanted.metadata or {})
+        if changed is None:
+            raise _no_such(completion_id)
+        return await replied(caller, len(changed.reply), lambda: _json(_shown(changed)))
+
+    @delete("/chat/completions/{completion_id:str}", status_code=200, opt=shape(reply=ChatCompletionDeleted))
+    async def delete_chat_completion(completion_id: FromPath[str], caller: Caller) -> ASGIResponse:
+        """Delete it for good."""
+        pace.take(caller.project_id)
+        if not await chats.delete(caller.project_id, completion_id):
+            raise _no_such(completion_id)
+        return json_response(ChatCompletionDeleted(completion_id))
+
+    return [
+        list_chat_completions,
+        get_chat_completion,
+        list_chat_completion_messages,
+        update_chat_completion,
+        delete_chat_completion,
+    ]
+
+
+def _shown(chat: StoredChat) -> dict[str, Any]:
+    """A StoredChatCompletion, whatever fields a reply had when it was stored."""
+    fields: dict[str, Any] = dict(_FIELDS.decode(chat.reply))
+    return fields | {"metadata": chat.metadata, "request_id": f"req_{chat.id.removeprefix('chatcmpl-')}"}
+
+
+def _messages(chat_id: str, messages: bytes) -> list[StoredMessage]:
+    shown = []
+    for index, message in enumerate(_MESSAGES.decode(messages)):
+        content = message.pop("content", None)
+        known = {name: message[name] for name in StoredMessage.__struct_fields__ if name in message}
+        parts = content if isinstance(content, list) else None
+        text = content if isinstance(content, str) else None
+        shown.append(StoredMessage(**known | {"id": f"{chat_id}-{index}", "content": text, "content_parts": parts}))
+    return shown
+
+
+def _messages_page(chat_id: str, messages: bytes, asked: Listing) -> ASGIResponse:
+    """Raises InvalidRequest where none has the id `after`."""
+    page, has_more = _page(_messages(chat_id, messages), asked)
+    return _list([(message.id, message) for message in page], has_more)
+
+
+def _page(messages: list[StoredMessage], asked: Listing) -> tuple[list[StoredMessage], bool]:
+    """Raises InvalidRequest where none has the id `after`."""
+    ordered = messages[::-1] if asked.order == "desc" else messages
+    start = 0
+    if asked.after is not None:
+        places = {message.id: place for place, message in enumerate(ordered)}
+        if asked.after not in places:
+            raise _unknown_cursor(asked.after)
+        start = places[asked.after] + 1
+    rest = ordered[start:]
+    return rest[: asked.limit], len(rest) > asked.limit
+
+
+def _list(items: Sequence[tuple[str, Any]], has_more: bool) -> ASGIResponse:
+    ids = [id for id, _ in items]
+    return _json(
+        {
+            "object": "list",
+            "data": [item for _, item in items],
+            "first_id": ids[0] if ids else None,
+            "last_id": ids[-1] if ids else None,
+            "has_more": has_more,
+        }
+    )
+
+
+def _json(body: dict[str, Any]) -> ASGIResponse:
+    return ASGIResponse(body=msgspec.json.encode(body), media_type="application/json")
+
+
+def _no_such(chat_id: str) -> NotFound:
+    return NotFound(f"No chat completion is stored with the id '{chat_id[:MAX_SHOWN]}'.", param="completion_id")
+
+
+def _unknown_cursor(after: str | None) -> InvalidRequest:
+    return InvalidRequest(
+        f"There is nothing with the id '{(after or '')[:MAX_SHOWN]}' to go on after.",
+        param="after",
+        code="invalid_value",
+    )

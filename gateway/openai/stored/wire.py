@@ -1,0 +1,69 @@
+"""Stored chat completions as OpenAI's clients read and change them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from gateway.http.fields import Metadata
+from gateway.openai.chat.wire import ChatCompletion
+
+
+class StoredChatCompletion(ChatCompletion, frozen=True, kw_only=True):
+    """The reply as it was, with the metadata as it is, and what its request asked for, null where it left the choice:
+    absent from what an older gateway stored."""
+
+    metadata: dict[str, str]
+    request_id: str
+    temperature: float | UnsetType | None = UNSET
+    top_p: float | UnsetType | None = UNSET
+    presence_penalty: float | UnsetType | None = UNSET
+    frequency_penalty: float | UnsetType | None = UNSET
+    seed: int | UnsetType | None = UNSET
+    tools: list[Any] | UnsetType | None = UNSET
+    tool_choice: Any = UNSET
+    response_format: dict[str, Any] | UnsetType | None = UNSET
+
+
+class StoredChatList(msgspec.Struct, frozen=True, kw_only=True):
+    object: Literal["list"] = "list"
+    data: list[StoredChatCompletion]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message of the request. content: None where it came in parts, which are in content_parts."""
+
+    id: str
+    role: str
+    content: str | None = None
+    refusal: str | None = None
+    content_parts: list[Any] | None = None
+    name: str | msgspec.UnsetType | None = msgspec.UNSET
+    tool_calls: list[Any] | msgspec.UnsetType | None = msgspec.UNSET
+    tool_call_id: str | msgspec.UnsetType | None = msgspec.UNSET
+    function_call: Any = msgspec.UNSET
+
+
+class StoredMessageList(msgspec.Struct, frozen=True, kw_only=True):
+    object: Literal["list"] = "list"
+    data: list[StoredMessage]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class UpdateChatCompletion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """null: none is left."""
+
+    metadata: Metadata | None
+
+
+class ChatCompletionDeleted(msgspec.Struct, frozen=True):
+    id: str
+    deleted: bool = True
+    object: Literal["chat.completion.deleted"] = "chat.completion.deleted"

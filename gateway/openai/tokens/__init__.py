@@ -1,0 +1,1 @@
+"""Endpoint: /tokenize and /detokenize."""

@@ -1,0 +1,1 @@
+"""The one way to run a request, called by every API."""

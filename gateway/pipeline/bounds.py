@@ -1,0 +1,114 @@
+"""How large the numbers of a request may be: by the model's context and vocabulary, and by its tenant's bounds.
+
+Every refusal names the field as the client calls it. Pure; knows no backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from engine.protocol import GenerateRequest
+from gateway.domain.errors import InvalidRequest
+from gateway.limits.rules import Sizes
+from gateway.pipeline.requests import TextRequest
+
+MAX_LOGPROB_VALUES = 1 << 22
+"""Of one HTTP request, those of alternatives included: hundreds of megabytes of JSON."""
+
+
+def completion_bound(context: int, sizes: Sizes, num_prompt_tokens: int, request: TextRequest, default: int) -> int:
+    """The most tokens to generate, such that prompt and completion fit the context and the tenant's bounds."""
+    check_prompt(sizes, num_prompt_tokens, request.names.prompt)
+    left, min_tokens = context - num_prompt_tokens, request.sampling.min_tokens
+    needed = 1 if request.max_tokens is None else request.max_tokens
+    if left < min(needed, 1):
+        raise too_long(context, num_prompt_tokens, request.names.prompt)
+    if left < needed:
+        raise too_long(context, num_prompt_tokens, request.names.prompt, needed, request.names.max_tokens)
+    allowed = left
+    if sizes.completion is not None:
+        allowed = min(allowed, sizes.completion)
+    if sizes.total is not None:
+        allowed = min(allowed, sizes.total - num_prompt_tokens)
+    if needed > allowed:
+        raise InvalidRequest(
+            _longer_than(allowed, request, sizes), param=request.names.max_tokens, code="completion_too_long"
+        )
+    max_tokens = request.max_tokens
+    if max_tokens is None:
+        max_tokens = min(max(request.usual_max_tokens or default, min_tokens), allowed)
+    if min_tokens > max_tokens:
+        raise InvalidRequest(
+            f"'min_tokens' must be at most {max_tokens}, the most tokens this request may generate.",
+            param="min_tokens",
+            code="invalid_value",
+        )
+    return max_tokens
+
+
+def _longer_than(allowed: int, request: TextRequest, sizes: Sizes) -> str:
+    whose = "this project's completions" if sizes.total is None else "this project's requests"
+    if request.max_tokens is None:
+        return f"No completion token is left to this request: {whose} are limited."
+    return f"'{request.names.max_tokens}' must be at most {allowed}: {whose} are limited."
+
+
+def check_prompt(sizes: Sizes, num_tokens: int, field: str) -> None:
+    """Raises InvalidRequest for a prompt that is larger than its tenant's may be."""
+    allowed = min((size for size in (sizes.prompt, sizes.total) if size is not None), default=num_tokens)
+    if num_tokens > allowed:
+        raise InvalidRequest(
+            f"'{field}' comes to {num_tokens} tokens; prompts of this project may have at most {allowed}.",
+            param=field,
+            code="prompt_too_long",
+        )
+
+
+def too_long(
+    context: int, num_tokens: int, prompt_field: str, asked: int | None = None, asked_field: str | None = None
+) -> InvalidRequest:
+    more = f" and asks for {asked} more in the completion" if asked else ""
+    return InvalidRequest(
+        f"This model's maximum context length is {context} tokens. However, your request has {num_tokens} tokens in "
+        f"the {prompt_field}{more}.",
+        param=asked_field or prompt_field,
+        code="context_length_exceeded",
+    )
+
+
+def check_ids(field: str, token_ids: Collection[int], vocab_size: int) -> None:
+    if not token_ids or 0 <= min(token_ids) <= max(token_ids) < vocab_size:
+        return
+    for token_id in token_ids:
+        if not 0 <= token_id < vocab_size:
+            raise InvalidRequest(
+                f"Invalid token id {token_id} in '{field}': token ids must be in 0..{vocab_size - 1}.",
+                param=field,
+                code="invalid_value",
+            )
+
+
+def check_at_most(field: str, value: int, bound: int) -> None:
+    if value > bound:
+        raise InvalidRequest(f"'{field}' must be at most {bound} with this model.", param=field, code="invalid_value")
+
+
+def num_logprob_values(request: GenerateRequest) -> int:
+    """The most log-probabilities that may have to be shown of a request's prompt and completions."""
+    sampling, num_values = request.sampling, 0
+    if sampling.num_logprobs is not None:
+        num_values += sampling.max_tokens * (1 + sampling.num_logprobs)
+    if sampling.num_prompt_logprobs is not None:
+        num_values += len(request.prompt_token_ids) * (1 + sampling.num_prompt_logprobs)
+    return num_values * request.n
+
+
+def check_logprobs(num_values: int, field: str) -> None:
+    """Raises InvalidRequest. num_values: of all prompts of an HTTP request so far; field: what asked for them."""
+    if num_values > MAX_LOGPROB_VALUES:
+        raise InvalidRequest(
+            f"'{field}' may come to {num_values} log-probabilities; one request may have at most {MAX_LOGPROB_VALUES}. "
+            "Ask for fewer tokens, choices, prompts or alternatives.",
+            param=field,
+            code="invalid_value",
+        )

@@ -1,0 +1,118 @@
+"""A choice whose completion may call tools: the engine's token ids to content, calls and ends.
+
+What `choices` does for text alone. Stop strings and log-probabilities are of the content; of calls neither is known.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.protocol import Delta, FinishReason
+from gateway.pipeline.choices import Piece, Token
+from gateway.text.detokenizer import Detokenizer
+from gateway.text.options import PLAIN, TextStyle
+from gateway.text.tokenizer import Tokenizer
+from gateway.text.tools.parser import CallDelta, CallParser, Parsed
+from gateway.text.tools.said import Said
+from gateway.text.tools.tool import ToolUse
+
+
+def calling_choices(
+    num_choices: int, tokenizer: Tokenizer, tools: ToolUse, stop: tuple[str, ...], *, min_tokens: int, style: TextStyle
+) -> list[CallingChoice]:
+    """All choices of one request."""
+    return [
+        CallingChoice(index, tokenizer, tools, stop, min_tokens=min_tokens, style=style) for index in range(num_choices)
+    ]
+
+
+class _New(msgspec.Struct):
+    """What a piece will hold."""
+
+    text: str = ""
+    calls: list[CallDelta] = []
+    token_ids: list[int] = []
+
+
+class CallingChoice:
+    """See `choices.Choice`. A stop string is not looked for within the first `min_tokens` tokens."""
+
+    def __init__(
+        self,
+        index: int,
+        tokenizer: Tokenizer,
+        tools: ToolUse,
+        stop: tuple[str, ...] = (),
+        *,
+        min_tokens: int = 0,
+        style: TextStyle = PLAIN,
+    ) -> None:
+        self.finish_reason: FinishReason | None = None
+        self.num_kept_tokens: int | None = None
+        self._index = index
+        # Where calls begin with a special token, the engine allows no other one.
+        self._trigger_id = tokenizer.tools.trigger_id
+        with_special = style.with_special or self._trigger_id is not None
+        self._detokenizer = Detokenizer(tokenizer, with_special=with_special, follows_prompt=style.follows_prompt)
+        self._said = Said(stop, include=style.include_stop)
+        self._parser = CallParser(
+            tokenizer.tools.format,
+            tools.callable_names,
+            self._said,
+            must_call=tools.must_call,
+            is_trigger_token=self._trigger_id is not None,
+        )
+        self._min_tokens = min_tokens
+        self._with_token_ids = style.with_token_ids
+        self._has_calls = False
+        self._num_shown_chars = 0
+        self._pending: list[Token] = []  # it may turn out that they are not of the content
+
+    def push(self, delta: Delta) -> Piece | None:
+        if self.finish_reason is not None:
+            return None
+        new = _New()
+        for position, token_id in enumerate(delta.token_ids):
+            if delta.logprobs is not None and not self._has_calls:
+                self._pending.append(Token(token_id, self._detokenizer.num_chars, delta.logprobs[position]))
+            if self._with_token_ids:
+                new.token_ids.append(token_id)
+            text = self._detokenizer.push((token_id,))
+            self._said.is_exempt = self._detokenizer.num_tokens <= self._min_tokens
+            self._take(self._parser.push(text, is_trigger=token_id == self._trigger_id), new)
+            if self._said.is_stopped:
+                return self._stopped(new)
+        if delta.finish_reason in ("stop", "length"):
+            return self._end(delta.finish_reason, new)
+        return self._piece(new) if new.text or new.calls or new.token_ids else None
+
+    def end(self, reason: FinishReason) -> Piece:
+        return self._end(reason, _New())
+
+    def _end(self, reason: FinishReason, new: _New) -> Piece:
+        self._take(self._parser.push(self._detokenizer.finish()), new)
+        self._take(self._parser.finish(), new)
+        return self._stopped(new) if self._said.is_stopped else self._piece(new, reason)
+
+    def _stopped(self, new: _New) -> Piece:
+        self.num_kept_tokens = self._detokenizer.num_tokens
+        return self._piece(new, "stop")
+
+    def _piece(self, new: _New, reason: FinishReason | None = None) -> Piece:
+        """reason: with which it ends, if it does."""
+        self.finish_reason = reason
+        is_all_content = reason is not None and self.num_kept_tokens is None and not self._has_calls
+        tokens = self._pending if is_all_content else self._release(new.text)
+        return Piece(self._index, new.text, tokens, reason, tuple(new.calls), new.token_ids)
+
+    def _take(self, parsed: Parsed, new: _New) -> None:
+        new.text += parsed.content
+        new.calls += parsed.calls
+        self._has_calls = self._has_calls or bool(parsed.calls)
+
+    def _release(self, text: str) -> list[Token]:
+        """The tokens that text completes."""
+        self._num_shown_chars += len(text)
+        count = sum(token.start < self._num_shown_chars for token in self._pending)
+        released, self._pending = self._pending[:count], self._pending[count:]
+        return released

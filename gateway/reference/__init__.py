@@ -1,0 +1,1 @@
+"""The OpenAPI document of every route, and the page made of it."""

@@ -1,0 +1,126 @@
+"""The document as a whole: operations by path, and the components that they refer to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+from litestar import Litestar
+
+from gateway.admin.access import COOKIE, CSRF_HEADER, Form
+from gateway.admin.examples import BODIES
+from gateway.http.error_body import ErrorBody
+from gateway.reference.openapi import headers
+from gateway.reference.openapi.operations import Operation, operations
+from gateway.reference.openapi.parameters import parameters
+from gateway.reference.openapi.replies import SchemaOf, as_json, failures, replies
+from gateway.reference.openapi.schemas import schemas_of
+from gateway.reference.openapi.tags import grouped, tag_of
+
+INFO = {
+    "title": "Lorikeet",
+    "version": "1",
+    "summary": "OpenAI's API over each tenant's own adapters, and the API that operates it.",
+    "description": "Inference takes an API key of a project, the admin API an operator's key or a login. Fields that "
+    "are not known are refused by name, never ignored.",
+    "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+}
+
+SECURITY = {
+    "key": {"type": "http", "scheme": "bearer", "description": "An API key of a project, or an operator's."},
+    "login": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": COOKIE,
+        "description": f"Set by POST /admin/v1/login; other methods than GET need the header {CSRF_HEADER} as well.",
+    },
+}
+
+
+def document(app: Litestar) -> dict[str, Any]:
+    """What `GET /openapi.json` answers."""
+    found = operations(app)
+    schema_of, components = schemas_of([ErrorBody, *_kinds(found)])
+    paths: dict[str, dict[str, Any]] = {}
+    for each in found:
+        paths.setdefault(each.path, {})[each.method.lower()] = _described(each, schema_of)
+    tags = {tag_of(each.path) for each in found}
+    return {
+        "openapi": "3.1.0",
+        "info": INFO,
+        "servers": [{"url": "/"}],
+        "tags": [{"name": tag.name} for tag in sorted(tags)],
+        "x-tagGroups": grouped(tags),
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "responses": failures(schema_of),
+            "headers": headers.ALL,
+            "securitySchemes": SECURITY,
+        },
+    }
+
+
+def _kinds(found: Iterable[Operation]) -> Iterator[Any]:
+    for each in found:
+        shape = each.shape
+        kinds = (each.body, each.reply, shape.accepted, shape.event, *shape.statuses.values())
+        yield from (kind for kind in kinds if kind is not None)
+
+
+def _described(each: Operation, schema_of: SchemaOf) -> dict[str, Any]:
+    summary, _, description = each.doc.partition("\n\n")
+    described: dict[str, Any] = {
+        "operationId": each.name,
+        "summary": " ".join(summary.split()) or each.name.replace("_", " ").capitalize() + ".",
+        "tags": [tag_of(each.path).name],
+        "parameters": parameters(each),
+        "responses": replies(each, schema_of),
+        "security": _security(each),
+    }
+    if description.strip():
+        described["description"] = description.strip()
+    if each.access is not None and each.access.permission is not None:
+        described["x-permission"] = each.access.permission
+    if each.shape.example.client_method:
+        described["x-client-method"] = each.shape.example.client_method
+    if taken := _taken(each, schema_of):
+        described["requestBody"] = {"required": _must_have_body(each), "content": taken}
+    return described
+
+
+def _taken(each: Operation, schema_of: SchemaOf) -> dict[str, Any]:
+    """What its body may be, by media type."""
+    taken = as_json(schema_of[each.body]) if each.body is not None else {}
+    example = each.shape.example.body or (BODIES.get(each.body) if each.body is not None else None)
+    if taken and example is not None:
+        taken["application/json"]["example"] = example
+    if each.access is not None and each.access.form is not None:
+        taken |= _form(each.access.form)
+    if each.access is not None and each.access.raw:
+        taken |= {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    return taken
+
+
+def _must_have_body(each: Operation) -> bool:
+    """Where no field is needed, no body is needed either."""
+    if each.body is None:
+        return True
+    return any(field.required for field in msgspec.structs.fields(each.body))
+
+
+def _security(each: Operation) -> list[dict[str, list[str]]]:
+    if each.access is not None:
+        return [{"key": []}, {"login": []}] if each.access.permission is not None else [{"login": []}]
+    return [{"key": []}] if each.is_guarded else []
+
+
+def _form(form: Form) -> dict[str, Any]:
+    schema = {
+        "type": "object",
+        "properties": {name: {"type": "string", "format": "binary"} for name in form.names},
+        "required": list(form.required),
+        "additionalProperties": False,
+    }
+    return {"multipart/form-data": {"schema": schema}}

@@ -1,0 +1,76 @@
+"""What each route declares, gathered from the application: one struct for each method of each path."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any, get_args, get_origin
+
+import msgspec
+from litestar import Litestar, Response
+from litestar.handlers import HTTPRouteHandler
+from litestar.response.base import ASGIResponse
+from litestar.routes import HTTPRoute
+
+from gateway.admin.access import Access
+from gateway.http.shape import Shape
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """One method of one path. params: of the path, in order. access: None beside the admin API. is_guarded: it answers
+    only to somebody. body: JSON that it takes. reply: JSON that it answers with; None where that is another type."""
+
+    name: str
+    method: str
+    path: str
+    doc: str
+    params: tuple[str, ...]
+    access: Access | None
+    is_guarded: bool
+    shape: Shape
+    body: type[msgspec.Struct] | None
+    reply: Any
+
+    @property
+    def takes_body(self) -> bool:
+        access = self.access
+        return self.body is not None or (access is not None and (access.raw or access.form is not None))
+
+
+def operations(app: Litestar) -> list[Operation]:
+    """Every operation of the application, by path and method."""
+    return sorted(_operations(app), key=lambda each: (each.path, each.method))
+
+
+def _operations(app: Litestar) -> Iterator[Operation]:
+    for route in app.routes:
+        if not isinstance(route, HTTPRoute):
+            continue
+        for handler in route.route_handlers:
+            if handler.include_in_schema is False:
+                continue
+            access, shape = handler.opt.get("access"), handler.opt.get("shape", Shape())
+            for method in handler.http_methods - {"OPTIONS", "HEAD"}:
+                yield Operation(
+                    _name(handler),
+                    method,
+                    route.path_format,
+                    inspect.getdoc(handler.fn) or "",
+                    tuple(route.path_parameters),
+                    access,
+                    access is not None or "caller" in handler.parsed_fn_signature.parameters,
+                    shape,
+                    access.body if access is not None else shape.body,
+                    shape.reply if shape.reply or shape.media else _reply(handler),
+                )
+
+
+def _name(handler: HTTPRouteHandler) -> str:
+    return handler.operation_id if isinstance(handler.operation_id, str) else handler.fn.__name__
+
+
+def _reply(handler: HTTPRouteHandler) -> Any:
+    annotation = handler.parsed_fn_signature.return_type.annotation
+    if get_origin(annotation) is Response:
+        (annotation,) = get_args(annotation)
+    return None if inspect.isclass(annotation) and issubclass(annotation, ASGIResponse) else annotation

@@ -1,0 +1,58 @@
+"""The parameters of operations: of the path, the query and the headers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gateway.reference.openapi.headers import IDEMPOTENCY_KEY
+from gateway.reference.openapi.operations import Operation
+
+QUERY: dict[str, dict[str, Any]] = {
+    "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
+    "include_archived": {"type": "boolean", "default": False},
+}
+"""Of query parameters that are no plain text, wherever they are."""
+
+DESCRIPTIONS = {
+    "order": "Whether the oldest come first, or the newest.",
+    "limit": "How many items a page has at most.",
+    "after": "The item that the page follows: `last_id` of the page before.",
+}
+
+
+def parameters(each: Operation) -> list[dict[str, Any]]:
+    return [*_of_path(each), *_of_query(each), *_of_headers(each)]
+
+
+def _of_path(each: Operation) -> Iterator[dict[str, Any]]:
+    for name in each.params:
+        words = name.removesuffix("_id").replace("_", " ")
+        description = f"Id of the {words}." if name.endswith("_id") else f"The {words}."
+        yield {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "description": description,
+            "schema": {"type": "string", "minLength": 1},
+        }
+
+
+def _of_query(each: Operation) -> Iterator[dict[str, Any]]:
+    known = QUERY | dict(each.shape.query)
+    for name in each.access.query if each.access is not None else each.shape.query:
+        described: dict[str, Any] = {"name": name, "in": "query", "schema": known.get(name, {"type": "string"})}
+        if described["schema"].get("type") == "object":
+            described |= {"style": "deepObject", "explode": True}  # metadata[topic]=birds
+        if name in DESCRIPTIONS:
+            described["description"] = DESCRIPTIONS[name]
+        if name in each.shape.needed:
+            described["required"] = True
+        yield described
+
+
+def _of_headers(each: Operation) -> Iterator[dict[str, Any]]:
+    for name in each.access.headers if each.access is not None else ():
+        yield {"name": name, "in": "header", "required": True, "schema": {"type": "string"}}
+    if each.shape.is_billed:
+        yield IDEMPOTENCY_KEY

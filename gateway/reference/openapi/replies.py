@@ -1,0 +1,120 @@
+"""What an operation may answer: its replies, and each way in which it may refuse or fail.
+
+Errors are one schema and one response per status, to which operations refer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gateway.http.error_body import ErrorBody
+from gateway.reference.openapi import headers
+from gateway.reference.openapi.operations import Operation
+
+SchemaOf = Mapping[Any, dict[str, Any]]
+
+
+STREAMS = (
+    "Done. With `stream` the reply is `text/event-stream`: each event's data is one chunk of this schema, and the last "
+    "event is `[DONE]`. A stream that fails ends with an event that holds an error, and without `[DONE]`."
+)
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """name: of the component. headers: those that come with it, beside every reply's."""
+
+    name: str
+    description: str
+    headers: dict[str, Any] = {}
+
+
+FAILURES = {
+    400: Failure("BadRequest", "The request is wrong. `param` names the field, `message` says what would be right."),
+    401: Failure("Unauthorized", "The key or the login is missing, wrong, revoked or expired."),
+    403: Failure("Forbidden", "The key or the person may not do this, or is suspended; `code` says which."),
+    404: Failure("NotFound", "There is no such thing, or not for this caller: both get the same answer."),
+    409: Failure("Conflict", "It contradicts what there is, or what is going on: look, then decide.", headers.RETRY),
+    413: Failure("TooLarge", "The body is larger than the server takes."),
+    429: Failure(
+        "TooMany",
+        "A limit is reached. With `rate_limit_exceeded` try again after `retry-after`; with `insufficient_quota` the "
+        "budget of the day or the month is used up. `error.limit` says which limit, and how full it is. With "
+        "`adapter_uploads_paused` several adapters of the project were refused in a row, and the next may come after "
+        "`retry-after`.",
+        headers.RETRY | headers.LIMITS,
+    ),
+    431: Failure("HeadersTooLarge", "The headers are more, or larger, than the server reads."),
+    500: Failure(
+        "ServerError", "A fault of the server. Nothing is billed that you did not see; report the request id."
+    ),
+    502: Failure("EngineFailed", "The engine failed while it worked on the request. Try again."),
+    503: Failure("Unavailable", "Nothing can take the request now. Try again after `retry-after`.", headers.RETRY),
+}
+
+
+def failures(schema_of: SchemaOf) -> dict[str, dict[str, Any]]:
+    """`components.responses`."""
+    return {
+        each.name: {
+            "description": each.description,
+            "headers": headers.references(headers.EVERY, each.headers),
+            "content": as_json(schema_of[ErrorBody]),
+        }
+        for each in FAILURES.values()
+    }
+
+
+def replies(each: Operation, schema_of: SchemaOf) -> dict[str, dict[str, Any]]:
+    """`responses` of an operation, by status."""
+    described = {"200": _good(each, schema_of)}
+    if each.shape.accepted is not None:
+        described["202"] = _reply("Begun: it goes on.", as_json(schema_of[each.shape.accepted]))
+    for status in failure_statuses(each):
+        described[str(status)] = {"$ref": f"#/components/responses/{FAILURES[status].name}"}
+    for status, kind in each.shape.statuses.items():
+        described[str(status)] = _reply(FAILURES[status].description, as_json(schema_of[kind]))
+    return described
+
+
+def failure_statuses(each: Operation) -> list[int]:
+    found = {400, 429, 431, 500}
+    if each.is_guarded or each.takes_body:  # what is open takes a body to let somebody in
+        found |= {401, 403, 503}
+    if each.params or each.access is not None or (each.is_guarded and each.takes_body):  # which may name a model
+        found.add(404)
+    if each.takes_body:
+        found.add(413)
+    if each.shape.is_billed:
+        found |= {409, 502}
+    if each.access is not None and each.method != "GET":
+        found.add(409)
+    return sorted(found)
+
+
+def as_json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+def _good(each: Operation, schema_of: SchemaOf) -> dict[str, Any]:
+    content = as_json(schema_of[each.reply]) if each.reply is not None else {}
+    if content and each.shape.example.reply is not None:
+        content["application/json"]["example"] = each.shape.example.reply
+    if each.shape.event is not None:
+        content["text/event-stream"] = {"schema": schema_of[each.shape.event]}
+    content |= {media: {"schema": _of_media(media)} for media in each.shape.media}
+    described = _reply("Done." if each.shape.event is None else STREAMS, content)
+    if each.shape.is_billed:
+        described["headers"] |= headers.references(headers.LIMITS, headers.ADAPTER, headers.REPLAY)
+    return described
+
+
+def _of_media(media: str) -> dict[str, Any]:
+    return {"type": "string"} if media.startswith("text/") else {"type": "string", "format": "binary"}
+
+
+def _reply(description: str, content: dict[str, Any]) -> dict[str, Any]:
+    described = {"description": description, "headers": headers.references(headers.EVERY)}
+    return described | ({"content": content} if content else {})

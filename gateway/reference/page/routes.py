@@ -1,0 +1,80 @@
+"""GET /openapi.json, and /docs, the page made of it. Both are public, and made when they are first asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+from litestar import Litestar, Request, route
+from litestar.handlers import HTTPRouteHandler
+from litestar.response.base import ASGIResponse
+
+from gateway.http.envelope import call_of
+from gateway.http.shape import shape
+from gateway.reference.openapi import document
+from gateway.reference.page.page import FOLDER, page
+from gateway.reference.page.snippets import BASE_URL
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HOST = re.compile(r"(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*|\[[0-9A-Fa-f:]+\])(?::\d{1,5})?")
+"""What a browser sends as Host (RFC 9112, section 3.2) for names and addresses; anything else is not repeated."""
+
+
+class Made(msgspec.Struct, frozen=True):
+    document: bytes
+    page: str
+
+
+def documentation() -> list[HTTPRouteHandler]:
+    made_of = once(_make)
+
+    @route("/openapi.json", http_method=["GET", "HEAD"], opt=shape(reply=dict[str, Any]))
+    async def get_openapi(request: Request[Any, Any, Any]) -> ASGIResponse:
+        """The OpenAPI document of all of this."""
+        return ASGIResponse(body=(await made_of(request.app)).document, media_type="application/json")
+
+    @route("/docs", http_method=["GET", "HEAD"], opt=shape(media=("text/html",)))
+    async def get_docs(request: Request[Any, Any, Any]) -> ASGIResponse:
+        """This page."""
+        text = (await made_of(request.app)).page.replace(BASE_URL, base_url(request))
+        headers = {"content-security-policy": CONTENT_SECURITY_POLICY, "cache-control": "no-store"}
+        return ASGIResponse(body=text.encode(), media_type="text/html", headers=headers)
+
+    style = (FOLDER / "style.css").read_bytes()
+
+    @route("/docs/style.css", http_method=["GET", "HEAD"], opt=shape(media=("text/css",)))
+    async def get_docs_style() -> ASGIResponse:
+        """How this page looks."""
+        return ASGIResponse(body=style, media_type="text/css", headers={"cache-control": "no-cache"})
+
+    return [get_openapi, get_docs, get_docs_style]
+
+
+def once(make: Callable[[Litestar], Made]) -> Callable[[Litestar], Coroutine[Any, Any, Made]]:
+    """make, which is called in a thread and for all that ask at the same time or later; again only if it fails."""
+    making: asyncio.Task[Made] | None = None
+
+    async def made_of(app: Litestar) -> Made:
+        nonlocal making
+        if making is None or (making.done() and (making.cancelled() or making.exception() is not None)):
+            making = asyncio.create_task(asyncio.to_thread(make, app))
+        return await asyncio.shield(making)  # others may wait for it when one leaves
+
+    return made_of
+
+
+def base_url(request: Request[Any, Any, Any]) -> str:
+    """Where the reader reached the server, for the examples of the page that they read."""
+    host = request.headers.get("host", "")
+    scheme = "https" if call_of(request.scope).is_https else "http"
+    return f"{scheme}://{host}" if HOST.fullmatch(host) else BASE_URL
+
+
+def _make(app: Litestar) -> Made:
+    described = document(app)
+    return Made(msgspec.json.encode(described), page(described))

@@ -1,0 +1,46 @@
+"""A rate of requests per tenant, for what costs a gateway work and nobody tokens. In each gateway process by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from gateway.domain.errors import LimitReached
+
+MAX_TENANTS = 10_000
+
+
+class Pace:
+    """The generic cell rate algorithm (ITU-T I.371): per_second requests a second, up to `burst` of them at once. what:
+    they are for."""
+
+    def __init__(
+        self, per_second: float, burst: float, *, what: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._what = what
+        self._interval_s = 1 / per_second
+        self._ahead_s = burst / per_second
+        self._clock = clock
+        self._busy_until_s: dict[str, float] = {}
+
+    def take(self, tenant: str, num_requests: float = 1.0) -> None:
+        """Raises LimitReached for one too many; a single one is never too large."""
+        now_s = self._clock()
+        busy_until_s = max(now_s, self._busy_until_s.get(tenant, now_s))
+        after_s = busy_until_s + num_requests * self._interval_s
+        if after_s - now_s > self._ahead_s and busy_until_s > now_s:
+            raise LimitReached(
+                f"Too many requests of this project for {self._what}.", retry_after_s=after_s - now_s - self._ahead_s
+            )
+        self._set(tenant, after_s, now_s)
+
+    def charge(self, tenant: str, num_requests: float) -> None:
+        """One that was taken has turned out to cost so much more: the next ones wait for it."""
+        now_s = self._clock()
+        busy_until_s = max(now_s, self._busy_until_s.get(tenant, now_s))
+        self._set(tenant, busy_until_s + num_requests * self._interval_s, now_s)
+
+    def _set(self, tenant: str, busy_until_s: float, now_s: float) -> None:
+        if len(self._busy_until_s) >= MAX_TENANTS:
+            self._busy_until_s = {each: until for each, until in self._busy_until_s.items() if until > now_s}
+        self._busy_until_s[tenant] = busy_until_s

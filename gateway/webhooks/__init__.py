@@ -1,0 +1,1 @@
+"""Deliver queued webhook messages."""

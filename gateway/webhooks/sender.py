@@ -1,0 +1,159 @@
+"""Delivers what the database queued for webhooks: signed, at least once, with growing delays, to public addresses.
+
+Signed as Standard Webhooks says (standardwebhooks.com): `webhook-signature: v1,` and the base64 of HMAC-SHA256 over
+`id.timestamp.body`. The id is the same at every attempt. Knows nothing of what the messages say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import datetime
+import functools
+import hashlib
+import hmac
+
+import httpx
+import structlog
+
+from gateway.db.limits.webhooks import (
+    FIRST_DELAY,
+    Delivery,
+    claim_deliveries,
+    clean_up,
+    note_delivered,
+    note_failed,
+)
+from gateway.db.pool import FAILURES, Database
+from gateway.support.outbound import Guard, NotPublic, new_client, send_to
+
+log = structlog.get_logger(__name__)
+
+POLL_S = 1.0
+CLEAN_UP_S = 600.0
+TIMEOUT_S = 10.0
+MAX_SENDING = 100
+MAX_REASON = 500
+SECRET_PREFIX = "whsec_"  # noqa: S105 - the standard's prefix, no secret
+
+
+class Undeliverable(Exception):
+    """It was not delivered; the message says why."""
+
+
+class WebhookSender:
+    """One per gateway process; works between `start` and `stop`.
+
+    Sends to each webhook one message at a time, to all of them side by side: a slow receiver delays its own alone.
+    allow_private: also to addresses that the internet cannot reach, such as the loopback. first_delay: before the
+    second attempt; each further one is twice as long. timeout_s: of a whole attempt.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        allow_private: bool,
+        first_delay: datetime.timedelta = FIRST_DELAY,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._database = database
+        self._guard = Guard.of(allow_private=allow_private)
+        self._first_delay = first_delay
+        self._timeout_s = timeout_s
+        self._sending: dict[str, asyncio.Task[None]] = {}  # by the webhook's id
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._clean_up())]
+
+    async def stop(self) -> None:
+        tasks = [*self._tasks, *self._sending.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self) -> None:
+        async with new_client(self._timeout_s) as client:
+            while True:
+                try:
+                    await self._begin(client)
+                except FAILURES as error:
+                    log.warning("webhooks_unavailable", error=repr(error))
+                if self._sending:
+                    await asyncio.wait(self._sending.values(), timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
+                else:
+                    await asyncio.sleep(POLL_S)
+
+    async def _begin(self, client: httpx.AsyncClient) -> None:
+        """Start what is due and has room."""
+        if len(self._sending) >= MAX_SENDING:
+            return
+        async with self._database.acquire() as conn:
+            due = await claim_deliveries(
+                conn, MAX_SENDING - len(self._sending), busy=self._sending, first_delay=self._first_delay
+            )
+        for delivery in due:
+            task = asyncio.create_task(self._deliver(client, delivery))
+            self._sending[delivery.webhook_id] = task
+            task.add_done_callback(functools.partial(self._ended, delivery.webhook_id))
+
+    def _ended(self, webhook_id: str, _: asyncio.Task[None]) -> None:
+        del self._sending[webhook_id]
+
+    async def _deliver(self, client: httpx.AsyncClient, delivery: Delivery) -> None:
+        reason = await self._attempt(client, delivery)
+        if reason is not None:
+            log.warning("webhook_failed", delivery=delivery.id, attempts=delivery.attempts, error=reason)
+        try:
+            async with self._database.acquire() as conn:
+                if reason is None:
+                    await note_delivered(conn, delivery.id)
+                else:
+                    await note_failed(conn, delivery.id, reason[:MAX_REASON])
+        except FAILURES as error:  # it is due again, and the receiver knows its id
+            log.warning("webhooks_unavailable", error=repr(error))
+
+    async def _attempt(self, client: httpx.AsyncClient, delivery: Delivery) -> str | None:
+        """Why it was not delivered, None if it was."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._send(client, delivery)
+        except TimeoutError:
+            return f"the receiver did not answer within {self._timeout_s:g} s"
+        except (Undeliverable, NotPublic, httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+            return str(error) or type(error).__name__
+        return None
+
+    async def _send(self, client: httpx.AsyncClient, delivery: Delivery) -> None:
+        """Of the answer only the status is read. Raises Undeliverable, NotPublic, and as httpx and the resolver do."""
+        url = httpx.URL(delivery.url)
+        headers = {
+            "content-type": "application/json",
+            "webhook-id": delivery.id,
+            "webhook-timestamp": str(delivery.now_s),
+            "webhook-signature": signature(delivery.secret, delivery.id, delivery.now_s, delivery.body),
+        }
+        address = await self._guard.address_of(url)
+        async with send_to(client, address, "POST", url, headers=headers, content=delivery.body.encode()) as response:
+            if not response.is_success:
+                raise Undeliverable(f"the receiver answered {response.status_code}")
+
+    async def _clean_up(self) -> None:
+        while True:
+            await asyncio.sleep(CLEAN_UP_S)
+            try:
+                async with self._database.acquire() as conn:
+                    await clean_up(conn)
+            except FAILURES as error:
+                log.warning("webhooks_unavailable", error=repr(error))
+
+
+def signature(secret: bytes, message_id: str, timestamp_s: int, body: str) -> str:
+    digest = hmac.digest(secret, f"{message_id}.{timestamp_s}.{body}".encode(), hashlib.sha256)
+    return f"v1,{base64.b64encode(digest).decode()}"
+
+
+def shown_secret(secret: bytes) -> str:
+    """As receivers' libraries take it."""
+    return SECRET_PREFIX + base64.b64encode(secret).decode()

@@ -1,0 +1,107 @@
+"""What tests of kept content share: a house whose tenants are of the test's own, and all that its tables hold."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+
+import asyncpg
+import httpx
+import pytest
+
+from gateway.content.cipher import Cipher
+from gateway.db.organization.keys import create_key
+from gateway.db.pool import Database
+from gateway.domain.content.keys import ContentKey
+from gateway.domain.tenancy.keys import new_key
+from tests.gateway.conftest import House
+from tests.gateway.limits.fleet import Key, make_key
+from tests.patience import PATIENCE_S
+
+NUMBERS = itertools.count(1)
+
+
+@pytest.fixture
+def cipher() -> Cipher:
+    return Cipher([ContentKey(b"k" * 32)])
+
+
+@pytest.fixture
+def tenant(house: House) -> Key:
+    """A project of its own, of which nothing is known yet."""
+    return asyncio.run(make_key(house.dsn, f"keeper-{next(NUMBERS)}"))
+
+
+@pytest.fixture
+def stranger(house: House) -> Key:
+    return asyncio.run(make_key(house.dsn, f"stranger-{next(NUMBERS)}"))
+
+
+@pytest.fixture
+async def client(house: House) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=house.url, timeout=PATIENCE_S) as client:
+        yield client
+
+
+@pytest.fixture
+async def operator(house: House) -> AsyncIterator[httpx.AsyncClient]:
+    headers = {"authorization": f"Bearer {house.operator_key}"}
+    async with httpx.AsyncClient(
+        base_url=f"{house.url}/v1/organization", headers=headers, timeout=PATIENCE_S
+    ) as client:
+        yield client
+
+
+@pytest.fixture
+async def tables(house: House) -> AsyncIterator[Database]:
+    """The house's database, to look into."""
+    async with await Database.connect(house.dsn) as database:
+        yield database
+
+
+async def another_key(dsn: str, tenant: Key, *, models: list[str]) -> Key:
+    """Of the same project, for these models alone."""
+    conn, made = await asyncpg.connect(dsn), new_key()
+    try:
+        row = await create_key(
+            conn,
+            organization_id=tenant.organization_id,
+            project_id=tenant.project_id,
+            name="restricted",
+            public=made.public,
+            sha256=made.sha256,
+            scopes=["inference"],
+            models=models,
+        )
+    finally:
+        await conn.close()
+    assert row is not None
+    return Key(tenant.organization_id, tenant.project_id, row.id, made.secret)
+
+
+async def ledger_rows(dsn: str, project_id: str, count: int) -> list[tuple[int, int]]:
+    """(prompt tokens, completion tokens) of each row, once there are `count`, and a moment later."""
+    conn = await asyncpg.connect(dsn)
+    try:
+        for _ in range(200):
+            rows = await conn.fetch(
+                "SELECT prompt_tokens, completion_tokens FROM usage_attempts WHERE project_id = $1", project_id
+            )
+            if len(rows) >= count:
+                break
+            await asyncio.sleep(0.05)
+        return [(row["prompt_tokens"], row["completion_tokens"]) for row in rows]
+    finally:
+        await conn.close()
+
+
+async def everything(database: Database) -> str:
+    """All rows of all tables as text, bytes in hexadecimal."""
+    async with database.acquire() as conn:
+        names = await conn.fetch(
+            "SELECT format('%I', relname) AS name FROM pg_class WHERE relnamespace = 'public'::regnamespace "
+            "AND relkind = 'r'"
+        )
+        rows = [await conn.fetch(f"SELECT t::text AS row FROM {name['name']} t") for name in names]
+    return "\n".join(str(row["row"]) for of_table in rows for row in of_table)

@@ -1,0 +1,64 @@
+"""A backup holds stored chats as they were in the database, and their key beside it; of replies only that they were,
+and nothing that was logged."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from gateway.cli import main
+from gateway.content.cipher import Cipher
+from gateway.content.idempotency import Execution, Idempotency, Reply
+from gateway.content.keys import content_keys
+from gateway.content.stored_chats import Chat, StoredChat, StoredChats
+from gateway.content.writes import Writes
+from gateway.db.content.idempotency import Slot
+from gateway.db.content.request_contents import insert_content
+from gateway.db.pool import Database
+from gateway.domain.errors import Conflict
+from tests.gateway.limits.fleet import make_key
+
+REPLY = Reply(200, (), b"what was answered")
+CHAT = Chat(id="chatcmpl-1", model="tiny", metadata={"a": "b"}, messages=b"[]", reply=b'{"id":"chatcmpl-1"}')
+
+
+def kept(database: Database, data_dir: Path) -> tuple[Idempotency, StoredChats]:
+    cipher = Cipher(content_keys(None, data_dir / "content.key"))
+    writes = Writes(Counter("lost", "x", ["kind"], registry=CollectorRegistry()))
+    return Idempotency(database, cipher, writes), StoredChats(database, cipher, writes)
+
+
+async def test_a_restored_installation_reads_chats_and_runs_no_key_again(
+    dsn: str, empty_dsn: str, tmp_path: Path
+) -> None:
+    here, there, backup = tmp_path / "here", tmp_path / "there", tmp_path / "backup"
+    project_id = (await make_key(dsn, "acme")).project_id
+    slot = Slot(project_id, b"k" * 32)
+    async with await Database.connect(dsn) as database:
+        idempotency, chats = kept(database, here)
+        async with database.acquire() as conn:
+            await conn.execute("UPDATE projects SET store_days = 1, log_content_days = 1 WHERE id = $1", project_id)
+            await insert_content(conn, project_id, "req_first", content_key="k", sealed=b"what was said")
+            assert await conn.fetchval("SELECT count(*) FROM request_contents") == 1
+        await chats.store(project_id, CHAT)
+        execution = await idempotency.begin(slot, b"f", "req_first")
+        assert isinstance(execution, Execution)
+        await execution.finish(REPLY)
+        again = await idempotency.begin(slot, b"f", "req_second")
+        assert isinstance(again, Reply) and again.body == REPLY.body
+    for argv, data_dir, url in ((["backup"], here, dsn), (["restore"], there, empty_dsn)):
+        environ = {"LORIKEET_DATA_DIR": str(data_dir), "DATABASE_URL": url}
+        assert await asyncio.to_thread(main, [*argv, str(backup)], environ) == 0
+    assert (there / "content.key").read_bytes() == (here / "content.key").read_bytes()
+    async with await Database.connect(empty_dsn) as database:
+        idempotency, chats = kept(database, there)
+        assert await chats.get(project_id, CHAT.id) == StoredChat(CHAT.id, {"a": "b"}, CHAT.reply)
+        with pytest.raises(Conflict) as refused:
+            await idempotency.begin(slot, b"f", "req_third")
+        assert (refused.value.code, "req_first" in str(refused.value)) == ("idempotency_reply_lost", True)
+        async with database.acquire() as conn:
+            assert await conn.fetchval("SELECT count(*) FROM kept_replies") == 0
+            assert await conn.fetchval("SELECT count(*) FROM request_contents") == 0

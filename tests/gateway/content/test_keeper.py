@@ -1,0 +1,69 @@
+"""The keeper says when gateways encrypt with different keys or a key is gone, and finds what is old by an index."""
+
+from __future__ import annotations
+
+from structlog.testing import capture_logs
+
+from gateway.content.cipher import Cipher
+from gateway.content.keeper import COUNT_INTERVAL_S, Keeper
+from gateway.db.content import idempotency, request_contents, stored_chats
+from gateway.db.pool import Database
+from gateway.domain.content.keys import ContentKey
+from tests.gateway.limits.fleet import make_key
+
+OLD, NEW, OTHER = (ContentKey(letter * 32) for letter in (b"o", b"n", b"x"))
+
+
+async def test_gateways_with_different_keys_are_told_in_one_line(database: Database) -> None:
+    with capture_logs() as logs:
+        await Keeper(database, Cipher([OLD])).work()
+        await Keeper(database, Cipher([NEW, OLD])).work()  # a rotation
+    assert logs == []
+    with capture_logs() as logs:
+        stranger = Keeper(database, Cipher([OTHER]))
+        for _ in range(2):  # once is enough
+            await stranger.work()
+    (line,) = logs
+    assert line["event"] == "content_keys_differ"
+    for text in (OLD.id, NEW.id, OTHER.id, "LORIKEET_CONTENT_KEY"):
+        assert text in line["error"]
+
+
+async def test_what_nobody_can_read_is_told_at_the_start_and_each_day(database: Database, dsn: str) -> None:
+    project_id, now_s = (await make_key(dsn, "acme")).project_id, 0.0
+    await Keeper(database, Cipher([OLD])).work()
+    async with database.acquire() as conn:
+        await conn.execute(
+            "INSERT INTO stored_chats VALUES ($1, 'a', now(), 'tiny', '{}', $2, '', '', ''), "
+            "($1, 'b', now(), 'tiny', '{}', $2, '', '', '')",
+            project_id,
+            OLD.id,
+        )
+        await conn.execute(
+            "INSERT INTO request_contents VALUES ($1, 'a', now(), now() + interval '1 day', $2, '')", project_id, OLD.id
+        )
+        await conn.execute("UPDATE projects SET store_days = 1, log_content_days = 1")
+        await conn.execute("UPDATE content_keys SET used_at = now() - interval '1 month'")
+    with capture_logs() as logs:
+        keeper = Keeper(database, Cipher([NEW]), clock=lambda: now_s)
+        for later_s in (0.0, 60.0, COUNT_INTERVAL_S, 60.0):
+            now_s += later_s
+            await keeper.work()
+        await Keeper(database, Cipher([NEW, OLD])).work()
+    told = [(line["event"], line["key"], line["num_chats"], line["num_replies"], line["num_contents"]) for line in logs]
+    assert told == [("content_key_missing", OLD.id, 2, 0, 1)] * 2
+
+
+async def test_what_is_old_is_found_by_an_index(database: Database) -> None:
+    async with database.acquire() as conn:
+        await conn.execute("SET enable_seqscan = off")
+        for statement, index in (
+            (idempotency._EXPIRE, "idempotency_keys_by_expiry"),
+            (idempotency._DROP_FORBIDDEN, "kept_replies_by_time"),
+            (idempotency._DROP_PURGED, "idempotency_keys_pkey"),
+            (stored_chats._DROP_OLD, "stored_chats_by_time"),
+            (request_contents._DROP_EXPIRED, "request_contents_by_expiry"),
+            (request_contents._DROP_FORBIDDEN, "request_contents_by_time"),
+        ):
+            plan = await conn.fetch("EXPLAIN " + statement, 1000)
+            assert index in "\n".join(row[0] for row in plan)

@@ -1,0 +1,144 @@
+"""What is logged is bounded both ways, says where it was cut, and shows no half of what is redacted; what cannot be
+written is counted."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from gateway.content.cipher import Cipher
+from gateway.content.request_log import RequestContents
+from gateway.content.transcript import (
+    BYTES_PER_CHAR,
+    MAX_HEARD_CHARS,
+    MAX_LOGGED_BYTES,
+    Content,
+    Heard,
+    LoggedCall,
+    LoggedMessage,
+)
+from gateway.content.writes import Writes
+from gateway.db.pool import Database
+from tests.gateway.limits.fleet import Key, make_key
+
+
+def heard(*asked: LoggedMessage) -> Heard:
+    return Heard("req_1", "/v1/chat/completions", "tiny", asked)
+
+
+def num_bytes(content: Content) -> tuple[int, int]:
+    """Of text, of the input and of the output."""
+
+    def size(content: str, calls: list[LoggedCall]) -> int:
+        return len(content.encode()) + sum(len(f"{call.name}{call.arguments}".encode()) for call in calls)
+
+    asked = sum(size(each.content, list(each.tool_calls)) for each in content.input)
+    return asked, sum(size(each.content, list(each.tool_calls)) for each in content.output)
+
+
+def test_what_fits_is_whole() -> None:
+    request = heard(LoggedMessage("user", "hello"), LoggedMessage("user", "there"))
+    for index, text in ((1, "b"), (0, "a"), (1, "c")):
+        request.add(index, text)
+    request.add_call(1, "look", "{")
+    request.add_call(1, None, "}")
+    request.end(1, "stop")
+    content = request.content()
+    assert [each.content for each in content.input] == ["hello", "there"]
+    shown = [(each.index, each.content, each.tool_calls, each.finish_reason) for each in content.output]
+    assert shown == [(0, "a", [], None), (1, "bc", [LoggedCall("look", "{}")], "stop")]
+    assert (content.input_truncated, content.output_truncated) == (False, False)
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "\U0001f600"])
+def test_more_is_cut_and_says_so(letter: str) -> None:
+    request = heard(
+        LoggedMessage("user", "first"), LoggedMessage("user", letter * 70_000), LoggedMessage("user", "last")
+    )
+    for _ in range(700):
+        request.add(0, letter * 100)
+    content = request.content()
+    assert (content.input_truncated, content.output_truncated) == (True, True)
+    assert content.input[0].content == "first"
+    for size in num_bytes(content):
+        assert MAX_LOGGED_BYTES - 200 < size <= MAX_LOGGED_BYTES
+
+
+def test_the_bound_is_of_redacted_text() -> None:
+    """What is redacted to little leaves room for what follows."""
+    addresses = ("someone.with.a.long.name@a.long.domain.example " * 2000)[:94_000]
+    content = heard(LoggedMessage("user", addresses), LoggedMessage("user", "the end")).content()
+    assert [each.content for each in content.input][1:] == ["the end"]
+    assert not content.input_truncated
+
+
+@pytest.mark.parametrize("secret", ["4111 1111 1111 1111", "bob@somewhere.example", "sk-lk-" + "aB3" * 12])
+def test_no_half_of_a_secret_is_left_where_reading_ended(secret: str) -> None:
+    """Wherever in it that is; so much was redacted before that all of the rest is shown."""
+    filler = ("someone.with.a.long.name@a.long.domain.example " * 3000)[: MAX_HEARD_CHARS - 2000]
+    for num_more in range(1940, 1990, 6):
+        text = filler + "." * num_more + f" {secret} and more" + "." * 100
+        request = heard()
+        request.add(0, text)
+        content = request.content() if num_more % 4 else heard(LoggedMessage("user", text)).content()
+        (shown,) = [each.content for each in (*content.input, *content.output)]
+        assert content.input_truncated or content.output_truncated
+        assert shown.startswith("[email] [email]") and secret[:4] not in shown
+
+
+def test_memory_is_bounded_however_many_and_long_the_messages_are() -> None:
+    for asked in (
+        [LoggedMessage("user", "")] * 100_000,
+        [LoggedMessage("user", "x" * 1000)] * 1000,
+        [LoggedMessage("user", "x" * (4 << 20))],
+    ):
+        request = heard(*asked)
+        for index in range(1000):
+            request.add(index, "x" * 1000)
+            request.add_call(index, "f", "x" * 1000)
+        assert request.num_bytes <= BYTES_PER_CHAR * 2 * MAX_HEARD_CHARS
+        assert len(msgspec.json.encode(request.content())) < 12 * MAX_LOGGED_BYTES
+
+
+@pytest.fixture
+async def project(database: Database, dsn: str) -> Key:
+    key = await make_key(dsn, "acme")
+    async with database.acquire() as conn:
+        await conn.execute("UPDATE projects SET log_content_days = 1 WHERE id = $1", key.project_id)
+    return key
+
+
+async def test_what_there_is_no_room_for_is_counted_and_the_rest_is_written(
+    database: Database, project: Key, cipher: Cipher
+) -> None:
+    registry = CollectorRegistry()
+    writes = Writes(
+        Counter("lost", "x", ["kind"], registry=registry), max_bytes=3 * heard(LoggedMessage("user", "x")).num_bytes
+    )
+    contents = RequestContents(database, cipher, writes)
+    for number in range(5):
+        contents.keep(
+            project.project_id, Heard(f"req_{number}", "/v1/embeddings", "tiny", [LoggedMessage("user", "x")])
+        )
+    await asyncio.sleep(0)
+    assert registry.get_sample_value("lost_total", {"kind": "content"}) == 2
+    await writes.stop()
+    async with database.acquire() as conn:
+        assert await conn.fetchval("SELECT count(*) FROM request_contents") == 3
+        found = await contents.read(conn, project.project_id, "req_0")
+        assert found is not None and found.content.input == [LoggedMessage("user", "x", [])]
+
+
+async def test_what_ends_after_logging_was_turned_off_is_not_written(
+    database: Database, project: Key, cipher: Cipher
+) -> None:
+    writes = Writes(Counter("lost", "x", ["kind"], registry=CollectorRegistry()))
+    async with database.acquire() as conn:
+        await conn.execute("UPDATE projects SET log_content_days = 0")
+    RequestContents(database, cipher, writes).keep(project.project_id, heard(LoggedMessage("user", "x")))
+    await writes.stop()
+    async with database.acquire() as conn:
+        assert await conn.fetchval("SELECT count(*) FROM request_contents") == 0

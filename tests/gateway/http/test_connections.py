@@ -1,0 +1,79 @@
+"""One address cannot hold every connection; what is refused is told so, and nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+import uvicorn
+from litestar import get
+from prometheus_client import CollectorRegistry
+
+from gateway.assembly.app import server_config
+from gateway.domain.tenancy.addresses import parse_network
+from gateway.http.connections import ConnectionCap
+from gateway.http.envelope import Application
+from gateway.observability.metrics import Metrics
+from gateway.settings import Settings
+from tests.patience import PATIENCE_S
+
+MAX_CONNECTIONS = 3
+
+
+def test_leaving_makes_room_and_leaves_no_trace() -> None:
+    cap = ConnectionCap(2)
+    assert [cap.enter("192.0.2.1") for _ in range(3)] == [True, True, False]
+    assert cap.enter("192.0.2.2")
+    cap.leave("192.0.2.1")
+    assert cap.enter("192.0.2.1")
+    for address in ("192.0.2.1", "192.0.2.1", "192.0.2.2"):
+        cap.leave(address)
+    assert not cap._num_open
+
+
+def test_a_trusted_proxy_and_an_absent_cap_are_unbounded() -> None:
+    exempt = ConnectionCap(1, [parse_network("10.0.0.0/8")])
+    assert all(exempt.enter("10.0.0.1") for _ in range(10))
+    assert all(ConnectionCap(0).enter("192.0.2.1") for _ in range(10))
+
+
+@get("/")
+async def hello() -> str:
+    return "hello"
+
+
+@pytest.fixture
+async def url() -> AsyncIterator[str]:
+    app = Application(
+        metrics=Metrics(CollectorRegistry()), route_handlers=[hello], openapi_config=None, logging_config=None
+    )
+    # asyncio turns off Nagle's algorithm only where the protocol is named; replies would wait 40 ms for a late ACK.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
+    settings = Settings(max_connections_per_address=MAX_CONNECTIONS, drain_seconds=1)
+    server = uvicorn.Server(server_config(settings, app))
+    serving = asyncio.create_task(server.serve([listener]))
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server.should_exit = True
+    await serving
+    listener.close()
+
+
+async def test_a_connection_too_many_gets_429_and_room_comes_back(url: str) -> None:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as other:
+        clients = [httpx.AsyncClient(timeout=PATIENCE_S) for _ in range(MAX_CONNECTIONS)]
+        for client in clients:
+            assert (await client.get(url)).status_code == 200
+        refused = await other.get(url)
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        assert refused.json()["error"]["code"] == "rate_limit_exceeded"
+        assert (await clients[0].get(url)).status_code == 200, "those that are open stay so"
+        await clients[0].aclose()
+        async with asyncio.timeout(PATIENCE_S):
+            while (await other.get(url)).status_code != 200:
+                pass
+        for client in clients[1:]:
+            await client.aclose()

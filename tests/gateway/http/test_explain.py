@@ -1,0 +1,103 @@
+"""A refusal says what may be there, and repeats little of what is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.domain.errors import InvalidRequest
+from gateway.http.explain import _inspected
+from gateway.http.fields import decode
+from gateway.openai.chat.wire import ChatCompletionRequest
+
+DECODER = msgspec.json.Decoder(ChatCompletionRequest)
+GOOD: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "x"}]}
+
+
+def refusal(body: bytes) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as refused:
+        decode(DECODER, body)
+    return refused.value
+
+
+def of(**fields: Any) -> InvalidRequest:
+    return refusal(msgspec.json.encode(GOOD | fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"n": "1"}, "Invalid type for 'n': expected an integer, but got a string instead."),
+        ({"temperature": []}, "Invalid type for 'temperature': expected a number, but got an array instead."),
+        ({"stop": 1}, "Invalid type for 'stop': expected a string or an array, but got an integer instead."),
+        ({"n": 0}, "Invalid value for 'n': expected an integer >= 1."),
+        ({"stop": ["a"] * 5}, "Invalid value for 'stop': expected an array of length <= 4."),
+        ({"metadata": {"k" * 65: ""}}, "Invalid value for 'metadata': each key must be a string of length <= 64."),
+        ({"verbosity": "x"}, "Invalid value for 'verbosity': 'x'. Supported values are: 'high', 'low' or 'medium'."),
+        (
+            {"response_format": {"type": "xml"}},
+            "Invalid value for 'response_format.type': 'xml'. Supported values are: 'json_object', 'json_schema' or "
+            "'text'.",
+        ),
+        ({"model": None}, "Invalid type for 'model': expected a string, but got null instead."),
+        ({"nonsense": 1}, "Unrecognized request argument supplied: nonsense"),
+    ],
+    ids=str,
+)
+def test_in_words(fields: dict[str, Any], message: str) -> None:
+    assert of(**fields).message == message
+
+
+def test_the_values_of_a_role_are_listed() -> None:
+    error = of(messages=[{"role": "robot", "content": "x"}])
+    assert error.param == "messages[0].role"
+    assert "'robot'" in error.message and "'assistant'" in error.message and "'user'" in error.message
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"x" * 100_000: 1}, {"verbosity": "x" * 100_000}, {"response_format": {"type": "y" * 100_000}}],
+    ids=range(3),
+)
+def test_what_is_long_is_cut(fields: dict[str, Any]) -> None:
+    error = of(**fields)
+    assert len(error.message) < 400
+    assert len(error.param or "") < 200
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        (b"", "empty"),
+        (b'{"moderation":' + b"[" * 100_000, "nested too deeply"),
+        (b'{"moderation":' + b'{"x":' * 5_000, "nested too deeply"),
+        (b'{"model":NaN}', "not valid JSON"),
+        (b'{"model":Infinity}', "not valid JSON"),
+        (b"\xff", "not valid JSON"),
+        (b"model=tiny&messages=x", "not valid JSON"),
+    ],
+    ids=range(7),
+)
+def test_what_is_no_json_is_told_why(body: bytes, word: str) -> None:
+    error = refusal(body)
+    assert word in error.message
+    assert (error.param, error.code) == (None, "invalid_json")
+
+
+@pytest.mark.parametrize("field", ["n", "seed", "temperature", "max_tokens", "priority"])
+def test_a_number_of_any_length_is_refused_by_name(field: str) -> None:
+    assert refusal(b'{"%b":1%b}' % (field.encode(), b"0" * 5000)).param == field
+
+
+def test_of_a_name_that_comes_twice_the_last_one_counts() -> None:
+    """As everywhere in JSON's practice (RFC 8259, section 4)."""
+    assert decode(DECODER, msgspec.json.encode(GOOD)[:-1] + b',"n":2,"n":3}').n == 3
+
+
+def test_a_type_is_taken_apart_once_however_many_bodies_are_refused() -> None:
+    of(verbosity="x")
+    num_taken = _inspected.cache_info().misses
+    of(service_tier="x")
+    assert _inspected.cache_info().misses == num_taken

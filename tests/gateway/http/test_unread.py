@@ -1,0 +1,144 @@
+"""Clients that do not read: each is cut off in time, what is kept for it is bounded, and nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from gateway.settings import Settings
+from tests.gateway.live import BASE, FakeEngine, LiveGateway, Tenant, make_tenant
+from tests.gateway.model_folder import make_model_folder
+from tests.gateway.openai.test_streams import usage_rows
+from tests.patience import PATIENCE_S
+
+UNREAD_S = 0.5
+RECEIVE_BYTES = 4096
+MOST_KEPT_BYTES = 300_000
+"""In the kernel and in the gateway, 64 KiB each, in the client's own window, and what one write adds."""
+
+MAX_TOKENS, CHOICES = 400, 8
+LONG = {"model": BASE, "prompt": "abcdefgh", "n": CHOICES, "max_tokens": MAX_TOKENS, "logprobs": 5}
+"""More than a megabyte of reply."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    gateway: LiveGateway
+    tenant: Tenant
+    dsn: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.tenant.key}"}
+
+
+@pytest.fixture
+def place(dsn: str, tmp_path: Path) -> Iterator[Place]:
+    with place_at(dsn, tmp_path, UNREAD_S) as place:
+        yield place
+
+
+@contextmanager
+def place_at(dsn: str, folder: Path, unread_s: float) -> Iterator[Place]:
+    """A gateway that cuts off after so long, in a folder of its own."""
+    model_dir = make_model_folder(folder / "model")
+    tenant = asyncio.run(make_tenant(dsn, f"acme {unread_s}", "pirate", "1"))
+    settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE, unread_seconds=unread_s)
+    settings.run_dir.mkdir()
+    engine = FakeEngine(settings.engine_endpoint, model_dir, "--tokens-per-s", "200")
+    gateway = LiveGateway(settings, model_dir, dsn)
+    try:
+        gateway.start()
+        yield Place(gateway, tenant, dsn)
+    finally:
+        gateway.stop()
+        engine.kill()
+
+
+def ask(place: Place, body: dict[str, object], *headers: str) -> socket.socket:
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+    sock.settimeout(PATIENCE_S)
+    sock.connect(("127.0.0.1", place.gateway.port))
+    content = json.dumps(body).encode()
+    lines = ["host: x", f"authorization: Bearer {place.tenant.key}", f"content-length: {len(content)}", *headers]
+    head = "".join(f"{line}\r\n" for line in ("POST /v1/completions HTTP/1.1", *lines))
+    sock.sendall(f"{head}\r\n".encode() + content)
+    return sock
+
+
+def until(holds: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
+    deadline_s = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def rest_of(sock: socket.socket) -> bytes:
+    """Until the connection is closed or reset."""
+    received = b""
+    try:
+        while data := sock.recv(65536):
+            received += data
+    except ConnectionResetError:
+        pass
+    return received
+
+
+def test_a_stream_that_is_not_read_is_cut_off_aborted_and_billed_as_far_as_it_came(place: Place) -> None:
+    with ask(place, LONG | {"stream": True}) as sock:
+        until(lambda: place.gateway.num_in_flight == 1)
+        short = LONG | {"n": 1, "max_tokens": 2, "logprobs": None}
+        reply = httpx.post(f"{place.gateway.url}/v1/completions", json=short, headers=place.headers, timeout=PATIENCE_S)
+        assert reply.status_code == 200, "others are served meanwhile"
+        until(lambda: place.gateway.num_in_flight == 0)
+        received = rest_of(sock)
+    assert b"[DONE]" not in received
+    assert 1000 < len(received) < MOST_KEPT_BYTES
+    (row,) = asyncio.run(usage_rows(place.dsn, place.tenant.project_id, "abort"))
+    assert received.count(b'"tokens":["') <= row["completion_tokens"] < MAX_TOKENS * CHOICES
+
+
+def test_a_stream_that_is_read_slowly_is_not(dsn: str, tmp_path: Path) -> None:
+    """At 300 kB a second, which makes a reply that takes two seconds last twice as long. Where the machine itself keeps
+    reader or gateway from their work for as long as one may not read, all of it goes slower."""
+    for slower in (1, 6, 36):
+        with place_at(dsn, tmp_path / str(slower), UNREAD_S * slower) as place:
+            received, longest_s = read_slowly(place, 0.01 * slower)
+        if longest_s < UNREAD_S * slower / 2:
+            break
+    assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    assert received.count(b'"finish_reason":"length"') == CHOICES
+
+
+def read_slowly(place: Place, pause_s: float) -> tuple[bytes, float]:
+    """The reply, and the longest time between two reads."""
+    body = LONG | {"stream": True, "max_tokens": MAX_TOKENS // 2, "logprobs": 1}
+    with ask(place, body, "connection: close") as sock:
+        received, longest_s = sock.recv(3000), 0.0
+        last_s = time.monotonic()
+        try:
+            while data := sock.recv(3000):
+                received += data
+                time.sleep(pause_s)
+                longest_s, last_s = max(longest_s, time.monotonic() - last_s), time.monotonic()
+        except ConnectionResetError:
+            longest_s = max(longest_s, time.monotonic() - last_s)
+    return received, longest_s
+
+
+@pytest.mark.parametrize("header", ["connection: close", "connection: keep-alive"])
+def test_a_whole_reply_that_is_not_read_is_cut_off(place: Place, header: str) -> None:
+    with ask(place, LONG, header) as sock:
+        until(lambda: place.gateway.num_in_flight == 1)
+        until(lambda: place.gateway.num_connections == 0)
+        assert len(rest_of(sock)) < MOST_KEPT_BYTES
+    assert len(asyncio.run(usage_rows(place.dsn, place.tenant.project_id, "length"))) == 1

@@ -1,0 +1,86 @@
+"""Who is refused before the body is read sees why, and may go on; what nobody wants is not read for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+import uvicorn
+from litestar import post
+from prometheus_client import CollectorRegistry
+
+from gateway.assembly.app import server_config
+from gateway.domain.errors import UploadsPaused
+from gateway.http.envelope import Application
+from gateway.http.errors import exception_handlers
+from gateway.http.unwanted import MAX_UNWANTED_BYTES, UNWANTED_BYTES_PER_S
+from gateway.observability.metrics import Metrics
+from gateway.settings import Settings
+from tests.patience import PATIENCE_S
+
+REFUSED = "adapter_uploads_paused"
+UPLOAD_BYTES = 10_000_000
+
+
+@post("/", request_max_body_size=None)
+async def refuse() -> None:
+    raise UploadsPaused(3, 10.0)
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    app = Application(
+        metrics=Metrics(CollectorRegistry()),
+        route_handlers=[refuse],
+        exception_handlers=exception_handlers(),
+        openapi_config=None,
+        logging_config=None,
+    )
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
+    server = uvicorn.Server(server_config(Settings(drain_seconds=1), app))
+    serving = asyncio.create_task(server.serve([listener]))
+    yield listener.getsockname()[1]
+    server.should_exit = True
+    await serving
+    listener.close()
+
+
+async def test_a_refused_upload_sees_why_and_its_connection_serves_the_next(port: int) -> None:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as client:
+        ports = set()
+        for _ in range(3):
+            reply = await client.post("/", content=bytes(UPLOAD_BYTES))
+            assert (reply.status_code, reply.json()["error"]["code"]) == (429, REFUSED)
+            assert reply.headers["retry-after"] == "10"
+            ports.add(reply.extensions["network_stream"].get_extra_info("client_addr"))
+    assert len(ports) == 1
+
+
+async def test_it_is_read_no_faster_than_leaves_time_for_others(port: int) -> None:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as client:
+        start_s = time.monotonic()
+        for _ in range(3):
+            await client.post("/", content=bytes(UPLOAD_BYTES))
+    in_kernel_bytes = 3 * 6_000_000  # at most, of each that had come when it was refused
+    assert time.monotonic() - start_s >= (3 * UPLOAD_BYTES - in_kernel_bytes) / UNWANTED_BYTES_PER_S
+
+
+async def test_what_goes_on_for_ever_is_cut_off(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (1 << 40))
+    sent, piece = 0, bytes(1 << 20)
+    async with asyncio.timeout(PATIENCE_S):
+        assert b" 429 " in await reader.readline()
+        with pytest.raises(ConnectionError):
+            while True:
+                writer.write(piece)
+                await writer.drain()
+                sent += len(piece)
+                assert sent < 2 * MAX_UNWANTED_BYTES
+    writer.close()
+    assert sent >= MAX_UNWANTED_BYTES / 2

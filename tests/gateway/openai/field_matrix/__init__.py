@@ -1,0 +1,16 @@
+"""Every field of a request times what a client may put into it, and what becomes of that: the promise as data.
+
+`FIELDS` is all of it, `table.as_markdown` shows it to readers, `test_field_matrix` holds a live gateway to it.
+"""
+
+from __future__ import annotations
+
+from tests.gateway.openai.field_matrix.cases import Case, Field, Observed
+from tests.gateway.openai.field_matrix.chat import CHAT
+from tests.gateway.openai.field_matrix.embeddings import EMBEDDINGS
+from tests.gateway.openai.field_matrix.text import TEXT
+from tests.gateway.openai.field_matrix.tokens import TOKENS
+
+FIELDS: list[Field] = [*CHAT, *TEXT, *EMBEDDINGS, *TOKENS]
+
+__all__ = ["FIELDS", "Case", "Field", "Observed"]

@@ -1,0 +1,102 @@
+"""The fields of embeddings."""
+
+from __future__ import annotations
+
+from tests.gateway.openai.field_matrix.cases import (
+    ABSENT,
+    NEEDED,
+    Field,
+    accepted,
+    honoured,
+    refused,
+)
+from tests.gateway.openai.field_matrix.common import BEYOND_VOCABULARY, free_text, metadata, model, no_effect
+
+PATH = "/v1/embeddings"
+SIZE = 32
+
+EMBEDDINGS = [
+    model(PATH),
+    Field(
+        endpoint=PATH,
+        name="input",
+        valid=(
+            honoured("hello", lambda seen: len(seen.reply["data"]) == 1),
+            honoured(["hello", "there"], lambda seen: [each["index"] for each in seen.reply["data"]] == [0, 1]),
+            honoured([5, 6], lambda seen: seen.asked.prompt_token_ids == [5, 6]),
+            honoured([[5, 6], [7]], lambda seen: seen.reply["usage"]["prompt_tokens"] == 3),
+        ),
+        edge=(honoured([[1]] * 2048, lambda seen: len(seen.reply["data"]) == 2048),),
+        invalid=(
+            refused([]),
+            refused(""),
+            refused(["a", ""]),
+            refused([[1], []]),
+            refused(["a", 1]),
+            refused([[BEYOND_VOCABULARY]]),
+            refused([[-1]]),
+            refused(["a"] * 2049),
+            refused("xyz " * 400),
+            refused([[1] * 500] * 601),
+        ),
+        null=NEEDED,
+        wrong_type=(refused(1), refused({}), refused([None], "input[0]")),
+        note="2,048 inputs and 300,000 tokens at most",
+    ),
+    Field(
+        endpoint=PATH,
+        name="encoding_format",
+        valid=(
+            honoured("float", lambda seen: len(seen.reply["data"][0]["embedding"]) == SIZE),
+            honoured("base64", lambda seen: isinstance(seen.reply["data"][0]["embedding"], str)),
+        ),
+        invalid=(refused("int8"), refused("")),
+        null=ABSENT,
+        wrong_type=(refused(1),),
+    ),
+    Field(
+        endpoint=PATH,
+        name="dimensions",
+        valid=(honoured(8, lambda seen: len(seen.reply["data"][0]["embedding"]) == 8),),
+        edge=(
+            honoured(1, lambda seen: len(seen.reply["data"][0]["embedding"]) == 1),
+            honoured(SIZE, lambda seen: len(seen.reply["data"][0]["embedding"]) == SIZE),
+        ),
+        invalid=(refused(0), refused(-1), refused(SIZE + 1)),
+        null=ABSENT,
+        wrong_type=(refused("8"), refused(True), refused(1.5)),
+        note="cut, and of unit length again",
+    ),
+    Field(
+        endpoint=PATH,
+        name="pooling",
+        valid=(
+            honoured("mean", lambda seen: seen.asked.pooling == "mean"),
+            honoured("last", lambda seen: seen.asked.pooling == "last"),
+        ),
+        invalid=(refused("cls"),),
+        null=ABSENT,
+        wrong_type=(refused(1),),
+    ),
+    Field(
+        endpoint=PATH,
+        name="truncate_prompt_tokens",
+        valid=(honoured(2, lambda seen: len(seen.asked.prompt_token_ids) == 2),),
+        edge=(honoured(1, lambda seen: len(seen.asked.prompt_token_ids) == 1), accepted(2**31 - 1)),
+        invalid=(refused(0), refused(-1)),
+        null=ABSENT,
+        wrong_type=(refused("2"), refused(True)),
+        note="the last tokens of the input are kept",
+    ),
+    Field(
+        endpoint=PATH,
+        name="add_special_tokens",
+        valid=(accepted(True), accepted(False)),
+        null=ABSENT,
+        wrong_type=(refused(1), refused("true")),
+        note="those that the tokenizer puts around a text",
+    ),
+    free_text(PATH, "user", note="for the caller's own bookkeeping"),
+    metadata(PATH),
+    no_effect(PATH, "priority", 0, (1, -1)),
+]

@@ -1,0 +1,187 @@
+"""Each field of each request with values of every kind: honoured, accepted as documented, or refused with its name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+import msgspec
+import pytest
+
+from engine.protocol import GenerateRequest
+from gateway.http.fields import StreamOptions
+from gateway.openai.chat.wire import ChatCompletionRequest
+from gateway.openai.completions.wire import CompletionRequest
+from gateway.openai.embeddings.wire import EmbeddingsRequest
+from gateway.openai.shared.grammar import JsonSchemaFormat, ResponseFormat, StructuredOutputs
+from gateway.openai.tokens.wire import DetokenizeRequest, TokenizeRequest
+from gateway.settings import Settings
+from gateway.text.tokenizer import Tokenizer
+from tests.conftest import with_database
+from tests.gateway.live import BASE, LiveGateway, Tenant, make_tenant
+from tests.gateway.model_folder import CHAT_TEMPLATE, make_model_folder
+from tests.gateway.openai import openai_fields
+from tests.gateway.openai.field_matrix import FIELDS, Case, Field, Observed
+from tests.gateway.openai.field_matrix.table import as_markdown
+from tests.gateway.routing.recording_engine import RecordingEngine
+from tests.patience import PATIENCE_S
+
+AT_ONCE = 16
+PAGE = Path(__file__).parents[2] / "conformance" / "fields.md"
+READS = "".join(
+    f"{{% if {name} is defined %}}{{{{ '{name}=' ~ {name} ~ '\\n' }}}}{{% endif %}}"
+    for name in ("reasoning_effort", "verbosity", "enable_thinking")
+)
+"""A template that says which arguments it was given."""
+
+WIRE: dict[tuple[str, str], type[msgspec.Struct]] = {
+    ("/v1/chat/completions", ""): ChatCompletionRequest,
+    ("/v1/chat/completions", "stream_options."): StreamOptions,
+    ("/v1/chat/completions", "response_format."): ResponseFormat,
+    ("/v1/chat/completions", "response_format.json_schema."): JsonSchemaFormat,
+    ("/v1/chat/completions", "structured_outputs."): StructuredOutputs,
+    ("/v1/completions", ""): CompletionRequest,
+    ("/v1/completions", "stream_options."): StreamOptions,
+    ("/v1/completions", "structured_outputs."): StructuredOutputs,
+    ("/v1/embeddings", ""): EmbeddingsRequest,
+    ("/tokenize", ""): TokenizeRequest,
+    ("/detokenize", ""): DetokenizeRequest,
+}
+ELSEWHERE = {"response_format.json_schema"}
+"""Whose own fields have rows."""
+
+
+class Stage(msgspec.Struct, frozen=True):
+    url: str
+    key: str
+    engine: RecordingEngine
+    tokenizer: Tokenizer
+
+    def asked(self) -> dict[str, GenerateRequest]:
+        """What the engine was asked, by request id."""
+        return {each.request_id: each for each in self.engine.commands if isinstance(each, GenerateRequest)}
+
+    def observed(self, reply: httpx.Response, engine: GenerateRequest | None) -> Observed:
+        body: Any = None
+        if reply.headers["content-type"].startswith("text/event-stream"):
+            data = [line.removeprefix("data: ") for line in reply.text.split("\n\n") if line]
+            body = [event if event == "[DONE]" else msgspec.json.decode(event) for event in data]
+        else:
+            body = reply.json()
+        token_ids = (
+            engine.prompt_token_ids if engine is not None else body.get("tokens", []) if isinstance(body, dict) else []
+        )
+        return Observed(body, engine, self.tokenizer.decode(token_ids, with_special=True))
+
+
+@pytest.fixture(scope="module")
+def stage(postgres: str, database_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder, dsn = tmp_path_factory.mktemp("stage"), with_database(postgres, "stage")
+
+    async def prepare() -> Tenant:
+        conn = await asyncpg.connect(postgres)
+        try:
+            await conn.execute(f"CREATE DATABASE stage TEMPLATE {database_template}")
+        finally:
+            await conn.close()
+        return await make_tenant(dsn, "acme", "pirate", "1")
+
+    tenant = asyncio.run(prepare())
+    model_dir = make_model_folder(folder / "model")
+    (model_dir / "chat_template.jinja").write_text(READS + CHAT_TEMPLATE)
+    settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE, max_body_bytes=4 << 20)
+    (folder / "run").mkdir()
+    engine = RecordingEngine(settings.engine_endpoint, model_dir, tokens_per_s=0)
+    gateway = LiveGateway(settings, model_dir, dsn)
+    try:
+        gateway.start()
+        yield Stage(gateway.url, tenant.key, engine, Tokenizer.from_folder(model_dir))
+    finally:
+        gateway.stop()
+        engine.stop()
+
+
+@pytest.fixture
+async def client(stage: Stage) -> AsyncIterator[httpx.AsyncClient]:
+    headers = {"authorization": f"Bearer {stage.key}"}
+    async with httpx.AsyncClient(base_url=stage.url, headers=headers, timeout=PATIENCE_S) as client:
+        yield client
+
+
+async def send(client: httpx.AsyncClient, field: Field, case: Case) -> httpx.Response:
+    """Tenants have a pace for what costs nothing; the matrix waits."""
+    while True:
+        content = msgspec.json.encode(field.body(case))
+        reply = await client.post(field.endpoint, content=content, headers={"content-type": "application/json"})
+        if reply.status_code != 429:
+            return reply
+        await asyncio.sleep(float(reply.headers["retry-after-ms"]) / 1e3)
+
+
+def complaint(
+    stage: Stage, field: Field, case: Case, reply: httpx.Response, asked: GenerateRequest | None
+) -> str | None:
+    """Why this is not what the matrix promises."""
+    if case.outcome == "refused":
+        if reply.status_code != case.status:
+            return f"status {reply.status_code}, not {case.status}: {reply.text[:200]}"
+        error = reply.json()["error"]
+        if set(error) != {"message", "type", "param", "code"} or len(error["message"]) > 400:
+            return f"not the error shape: {error}"
+        param = case.param or field.name
+        return None if error["param"] == param else f"param {error['param']!r}, not {param!r}: {error['message']}"
+    if reply.status_code != 200:
+        return f"status {reply.status_code}: {reply.text[:300]}"
+    if case.seen is None:
+        return None if case.outcome == "accepted" else "nothing says what honouring it looks like"
+    seen = stage.observed(reply, asked)
+    return None if case.seen(seen) else f"not seen in {str(seen)[:600]}"
+
+
+async def test_every_value_of_every_field_is_answered_as_the_matrix_says(
+    stage: Stage, client: httpx.AsyncClient
+) -> None:
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def answered(field: Field, case: Case) -> httpx.Response:
+        async with places:
+            return await send(client, field, case)
+
+    rows = [(field, kind, case) for field in FIELDS for kind, cases in field.cases.items() for case in cases]
+    replies = await asyncio.gather(*(answered(field, case) for field, _, case in rows))
+    asked = stage.asked()
+    wrong = [
+        f"{field.endpoint} {field.name} = {str(case.value)[:60]} ({kind}): {why}"
+        for (field, kind, case), reply in zip(rows, replies, strict=True)
+        if (why := complaint(stage, field, case, reply, asked.get(reply.headers["x-request-id"]))) is not None
+    ]
+    assert wrong == [], "\n".join(wrong)
+    assert len(rows) > 600
+
+
+def test_every_field_that_is_read_has_rows_of_every_kind() -> None:
+    named = {(field.endpoint, field.name): field for field in FIELDS}
+    assert len(named) == len(FIELDS), "one row per field"
+    for (endpoint, prefix), struct in WIRE.items():
+        missing = {prefix + name for name in struct.__struct_fields__} - {name for at, name in named if at == endpoint}
+        assert missing <= ELSEWHERE, (endpoint, missing)
+    for field in FIELDS:
+        assert field.null and field.wrong_type, f"{field.endpoint} {field.name}"
+        assert field.valid or field.invalid, f"{field.endpoint} {field.name}"
+
+
+def test_every_field_of_openais_requests_has_rows() -> None:
+    for endpoint, names in (
+        ("/v1/chat/completions", openai_fields.CHAT),
+        ("/v1/completions", openai_fields.COMPLETIONS),
+        ("/v1/embeddings", openai_fields.EMBEDDINGS),
+    ):
+        assert set(names) <= {field.name for field in FIELDS if field.endpoint == endpoint}, endpoint
+
+
+def test_the_page_is_the_matrix() -> None:
+    assert PAGE.read_text() == as_markdown(FIELDS), "write it anew: python -m tests.gateway.openai.field_matrix"
