@@ -57,9 +57,9 @@ def build_app(services: Services) -> Application:
     openai = Router(
         "/v1",
         route_handlers=[
-            chat_completions(services.pipeline, services.idempotency, services.chats, services.contents),
-            completions(services.pipeline, services.idempotency, services.contents),
-            embeddings(services.pipeline, services.idempotency, services.contents),
+            chat_completions(services.pipeline, services.idempotency, services.chats),
+            completions(services.pipeline, services.idempotency),
+            embeddings(services.pipeline, services.idempotency),
             *stored_chats(services.chats),
             *models(services.resolver, pools),
             *tokens(services.pipeline, pace, operations=("tokenize", "detokenize")),

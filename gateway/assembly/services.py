@@ -170,9 +170,9 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             pipeline=Pipeline(
                 resolver,
                 pools,
-                {settings.model_name: tokenizer},
                 metering.meter,
                 limiter,
+                contents,
                 default_max_tokens=settings.default_max_tokens,
             ),
             metrics=metrics,

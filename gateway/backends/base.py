@@ -1,7 +1,4 @@
-"""The one interface the pipeline knows. It never asks which kind of backend it talks to.
-
-A backend's streams speak the engine protocol's `Delta` and `Final`: token ids where `Capabilities.token_ids`.
-"""
+"""The one interface of whatever makes tokens. The pipeline never asks which kind of backend it talks to."""
 
 from __future__ import annotations
 
@@ -10,41 +7,39 @@ from typing import Any, Protocol
 
 import msgspec
 
-from engine.protocol import AdapterProbe, Delta, EngineStats, Final, GenerateRequest
+from engine.protocol import AdapterProbe, EngineStats, GenerateRequest, Usage
+from gateway.backends.generation import Generation, Item
 from gateway.backends.usage import Acknowledged
 from gateway.text.options import USUAL, Rendering
+from gateway.text.tokenizer import Tokenizer
 from gateway.text.tools.tool import Tool
 
 Message = dict[str, Any]
 
 
 class Capabilities(msgspec.Struct, frozen=True):
-    """What a backend can do; what it cannot is refused before it is asked. Token ids are in 0..vocab_size - 1.
+    """The bounds of a backend; a request beyond them is refused before the backend is asked."""
 
-    max_choices: the most choices of one request. max_in_flight: the most choices that it runs and keeps waiting.
-    embedding_size: numbers in an embedding. fingerprint: as in `engine.protocol.Welcome`.
-    """
-
-    exact_counts: bool
-    token_ids: bool
-    lora: bool
-    sampling: frozenset[str]
-    logprobs: bool
-    grammar: bool
-    abort: bool
     max_model_len: int
+    """The longest prompt and completion together, in tokens."""
     vocab_size: int
+    """Token ids are in 0..vocab_size - 1."""
     max_choices: int
+    """The most choices of one request."""
     max_in_flight: int
+    """The most choices that the backend runs and keeps waiting."""
     embedding_size: int
+    """Numbers in an embedding."""
     fingerprint: str = ""
+    """As in `engine.protocol.Welcome`."""
 
 
 class PreparedPrompt(msgspec.Struct, frozen=True):
-    """A prompt as ids, with the number every later limit uses. num_tokens is exact where Capabilities.exact_counts."""
+    """A prompt as token ids."""
 
     token_ids: list[int]
     num_tokens: int
+    """The number that every later limit uses."""
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -64,6 +59,10 @@ class Backend(Acknowledged, Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the base model."""
+
     def prepare_chat(
         self, messages: list[Message], tools: Sequence[Tool] = (), rendering: Rendering = USUAL
     ) -> PreparedPrompt:
@@ -72,16 +71,18 @@ class Backend(Acknowledged, Protocol):
     def prepare_text(self, prompt: str | list[int], field: str, *, add_special_tokens: bool = True) -> PreparedPrompt:
         """Tokenize a plain prompt, or check ids against the vocabulary. Raises InvalidRequest(param=field)."""
 
-    def generate(self, request: GenerateRequest) -> AsyncGenerator[list[Delta] | Final]:
-        """The deltas that came since the last item, then exactly one Final. Closing the iterator early aborts the
-        request; its usage reaches the sink all the same.
+    def generate(self, generation: Generation) -> AsyncGenerator[Item]:
+        """Yield what came since the last item, then exactly one Usage.
 
-        Raises Overloaded when nothing can take it, BackendFailed when the backend dies under it.
+        Closing the generator early aborts the request; its usage reaches the sink all the same.
+
+        Raises InvalidRequest: when the backend refuses the request, before the first item.
+        Raises Overloaded: when nothing can take the request.
+        Raises BackendFailed: when the backend dies under the request.
         """
 
-    async def stop_at(self, request_id: str, index: int, num_kept_tokens: int) -> None:
-        """The text of a choice is complete after num_kept_tokens of its tokens (a stop string): end it, discard the
-        rest."""
+    async def embed(self, request: GenerateRequest) -> tuple[bytes, Usage]:
+        """Return the embedding of a prompt, fp32 little-endian and of unit length. Raises as `generate` does."""
 
     async def load(self, key: str) -> None:
         """Make an adapter resident, and keep it there until it is unloaded; key: of its content (`adapters.ref`).

@@ -157,7 +157,7 @@ async def overhead(installation: Installation, args: argparse.Namespace, rng: ra
 
 async def _one_token(backend: EngineBackend, token_ids: list[int], request_id: str) -> None:
     asked = GenerateRequest(request_id, token_ids, SamplingParams(max_tokens=1), tenant="bench")
-    async for item in backend.generate(asked):
+    async for item in backend.deltas(asked):
         if isinstance(item, Final):
             return
 

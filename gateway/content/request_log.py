@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.content.cipher import Cipher, Place, Sealed
-from gateway.content.transcript import Content, Heard
+from gateway.content.transcript import Content, Transcript
 from gateway.content.writes import Writes
 from gateway.db.content import request_contents as db
 from gateway.db.pool import Database
@@ -46,20 +46,20 @@ class RequestContents:
         self._writes = writes
         self._places = asyncio.Semaphore(WRITES_AT_ONCE)
 
-    def keep(self, project_id: str, heard: Heard) -> None:
+    def keep(self, project_id: str, transcript: Transcript) -> None:
         """Have it written; returns at once."""
         sealed: list[Sealed] = []
 
         async def work() -> None:
             async with self._places:
                 if not sealed:
-                    sealed.append(await asyncio.to_thread(self._sealed, project_id, heard))
+                    sealed.append(await asyncio.to_thread(self._sealed, project_id, transcript))
                 async with self._database.acquire() as conn:
                     await db.insert_content(
-                        conn, project_id, heard.request_id, content_key=sealed[0].key_id, sealed=sealed[0].data
+                        conn, project_id, transcript.request_id, content_key=sealed[0].key_id, sealed=sealed[0].data
                     )
 
-        self._writes.begin("content", heard.num_bytes, work)
+        self._writes.begin("content", transcript.num_bytes, work)
 
     async def read(self, conn: Connection, project_id: str, request_id: str) -> LoggedContent | None:
         """None where there is nothing to be shown, whatever the reason."""
@@ -69,8 +69,8 @@ class RequestContents:
         opened = self._cipher.open(Sealed(row.content_key, row.sealed), _place(project_id, request_id))
         return LoggedContent(row.created_at, row.expires_at, _CONTENT.decode(opened))
 
-    def _sealed(self, project_id: str, heard: Heard) -> Sealed:
-        return self._cipher.seal(msgspec.json.encode(heard.content()), _place(project_id, heard.request_id))
+    def _sealed(self, project_id: str, transcript: Transcript) -> Sealed:
+        return self._cipher.seal(msgspec.json.encode(transcript.content()), _place(project_id, transcript.request_id))
 
 
 def _place(project_id: str, request_id: str) -> Place:

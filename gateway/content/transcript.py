@@ -14,7 +14,7 @@ from gateway.content.redact import redacted
 MAX_LOGGED_BYTES = 64 << 10
 """Of redacted text, in UTF-8, of a request's input and of its output; what follows is cut off."""
 
-MAX_HEARD_CHARS = 128 << 10
+MAX_TRANSCRIPT_CHARS = 128 << 10
 """Of text as it was, each way; what follows is not looked at."""
 
 UNSURE_CHARS = 1 << 10
@@ -122,21 +122,21 @@ class _Choice:
         )
 
 
-class Heard:
+class Transcript:
     """Collects what one request says, which is known when it begins, and gets."""
 
     def __init__(self, request_id: str, endpoint: str, model: str, asked: Iterable[LoggedMessage]) -> None:
         self.request_id = request_id
         self._endpoint = endpoint
         self._model = model
-        self._asked_room, self._room = _Room(MAX_HEARD_CHARS), _Room(MAX_HEARD_CHARS)
+        self._asked_room, self._room = _Room(MAX_TRANSCRIPT_CHARS), _Room(MAX_TRANSCRIPT_CHARS)
         self._asked = list(self._asked_room.fill(asked))
         self._choices: dict[int, _Choice] = {}
 
     @property
     def num_bytes(self) -> int:
         """What it takes of memory, at most."""
-        return BYTES_PER_CHAR * (2 * MAX_HEARD_CHARS - self._asked_room.left - self._room.left)
+        return BYTES_PER_CHAR * (2 * MAX_TRANSCRIPT_CHARS - self._asked_room.left - self._room.left)
 
     def add(self, index: int, text: str) -> None:
         """More of a choice."""

@@ -201,3 +201,17 @@ class ReadTooSlowly(GatewayError):
     status = 408
     type = "invalid_request_error"
     code = "stream_read_too_slowly"
+
+
+class ClientGone(GatewayError):
+    """Nobody waits for the reply any more; the status, nginx's, is for the log alone."""
+
+    status = 499
+    code = "client_disconnected"
+
+
+class DeadlinePassed(GatewayError):
+    """The request did not end in the time that its caller gave it."""
+
+    status = 504
+    code = "deadline_exceeded"

@@ -8,16 +8,9 @@ from typing import Any, TypeVar
 
 from litestar.types import Receive
 
-from gateway.domain.errors import GatewayError
+from gateway.domain.errors import ClientGone
 
 T = TypeVar("T")
-
-
-class ClientGone(GatewayError):
-    """Nobody reads the answer any more; the status, nginx's, is for the log alone."""
-
-    status = 499
-    code = "client_disconnected"
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

@@ -35,6 +35,7 @@ from gateway.observability.refusals import Refusals, Refused
 
 log = structlog.get_logger(__name__)
 
+_TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -65,6 +66,10 @@ class Call(msgspec.Struct):
     is_cut_off: bool = False
     headers: tuple[tuple[str, str], ...] = ()
     num_admitted: int = 0
+    trace: str = ""
+    """The client's traceparent (W3C Trace Context), where the header is well-formed."""
+    outlives_client: bool = False
+    """True where the work goes on after the client has left."""
     on_end: Callable[[], None] | None = None
 
     @property
@@ -126,6 +131,7 @@ class Application(Litestar):
 
     async def _answer(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         call = Call(new_id("req"), time.perf_counter_ns(), *_origin(scope, self.trusted_proxies))
+        call.trace = _trace(scope)
         scope.setdefault("state", {})["call"] = call
 
         async def watched_receive() -> ReceiveMessage:
@@ -217,9 +223,19 @@ def _log_fields(call: Call, scope: Scope) -> dict[str, Any]:
         "model": call.model,
         "user": call.user,
         "safety_identifier": call.safety_identifier,
+        "trace": call.trace,
         "error": call.error,
     }
     return {name: value for name, value in fields.items() if value not in (None, "")}
+
+
+def _trace(scope: HTTPScope) -> str:
+    """Return the header `traceparent`, or "" where there is none that is well-formed."""
+    for name, value in scope["headers"]:
+        if name == b"traceparent":
+            text = value.decode("latin-1")
+            return text if _TRACEPARENT.fullmatch(text) else ""
+    return ""
 
 
 def _client_request_id(scope: Scope) -> str | None:

@@ -13,13 +13,13 @@ from litestar.types import ExceptionHandlersMap
 from gateway.db.pool import CONFLICTS, UNAVAILABLE
 from gateway.domain.errors import (
     BodyTooLarge,
+    ClientGone,
     GatewayError,
     InvalidRequest,
     NotFound,
     Overloaded,
     shortened,
 )
-from gateway.http.disconnect import ClientGone
 from gateway.http.envelope import call_of
 from gateway.http.error_body import body_of, headers_of, unexpected
 

@@ -11,8 +11,8 @@ from litestar import Request
 from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 
-from gateway.domain.errors import GatewayError
-from gateway.http.disconnect import ClientGone, unless_gone
+from gateway.domain.errors import ClientGone, GatewayError
+from gateway.http.disconnect import unless_gone
 from gateway.http.envelope import call_of
 from gateway.http.error_body import body_of, unexpected
 

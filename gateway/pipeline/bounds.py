@@ -5,12 +5,12 @@ Every refusal names the field as the client calls it. Pure; knows no backend.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from engine.protocol import GenerateRequest
 from gateway.domain.errors import InvalidRequest
 from gateway.limits.rules import Sizes
-from gateway.pipeline.requests import TextRequest
+from gateway.pipeline.requests import EmbeddingBounds, EmbeddingRequest, TextRequest
 
 MAX_LOGPROB_VALUES = 1 << 22
 """Of one HTTP request, those of alternatives included: hundreds of megabytes of JSON."""
@@ -111,4 +111,32 @@ def check_logprobs(num_values: int, field: str) -> None:
             "Ask for fewer tokens, choices, prompts or alternatives.",
             param=field,
             code="invalid_value",
+        )
+
+
+def check_numbers(asked: Sequence[EmbeddingRequest], size: int, bounds: EmbeddingBounds) -> None:
+    """Check how many numbers the embeddings of one request come to; `size` is that of the model's embeddings.
+
+    Raises InvalidRequest: when there are more than the bound.
+    """
+    num_numbers = sum(min(each.dimensions or size, size) for each in asked)
+    if bounds.max_numbers is not None and num_numbers > bounds.max_numbers:
+        raise InvalidRequest(
+            f"These inputs come to {num_numbers} numbers; one request may have at most {bounds.max_numbers}, unless "
+            "'encoding_format' is 'base64'.",
+            param=asked[0].names.prompt,
+            code="invalid_value",
+        )
+
+
+def check_total(num_tokens: int, bounds: EmbeddingBounds, field: str) -> None:
+    """Check how many tokens the texts of one request have, so far or in all.
+
+    Raises InvalidRequest: when there are more than the bound.
+    """
+    if num_tokens > bounds.max_tokens:
+        raise InvalidRequest(
+            f"The inputs of one request may have at most {bounds.max_tokens} tokens in all.",
+            param=field,
+            code="max_tokens_per_request",
         )

@@ -28,56 +28,61 @@ Prompt = Conversation | str | list[int]
 
 
 class FieldNames(msgspec.Struct, frozen=True):
-    """What the client calls the fields that only the pipeline can find wrong."""
+    """The client's names of the fields that only the pipeline can find wrong."""
 
     prompt: str
     max_tokens: str = "max_tokens"
     n: str = "n"
     grammar: str | None = None
+    logprobs: str = "logprobs"
 
 
 class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Completions of one prompt, n of them.
+    """Completions of one prompt."""
 
-    prediction: what the client expects the completion to be; "" is none. add_special_tokens: around a prompt of text;
-    max_prompt_tokens: only so many of the prompt's last ones count, where that is a number.
-    given: the fields of sampling that the client gave a value; an adapter may have its own for the others.
-    max_tokens None: as many as usual_max_tokens, or as the gateway's default, where there is room; 0: the prompt alone;
-    that of sampling is not looked at.
-    stop: strings that end the text, style: how that is shown. weight: as in `GenerateRequest`. service_tier: what it is
-    priced as.
-    """
-
-    request_id: str
-    endpoint: str
     prompt: Prompt
     names: FieldNames
-    stream: bool
     sampling: SamplingParams
+    """The sampling; its max_tokens is not looked at."""
     given: frozenset[str] = frozenset()
+    """The fields of `sampling` that the client gave a value; an adapter may have its own values for the others."""
     max_tokens: int | None = None
+    """The most tokens to generate. None: as many as usual_max_tokens, or as the gateway's default, where there is room.
+    0: nothing is generated, the prompt alone is looked at."""
     usual_max_tokens: int | None = None
     n: int = 1
+    """The number of completions."""
     stop: tuple[str, ...] = ()
+    """Strings that end the text."""
     style: TextStyle = PLAIN
+    """How the text is shown."""
     prediction: str = ""
+    """The completion that the client expects; "" is none."""
     add_special_tokens: bool = True
+    """Whether a prompt of text gets the tokenizer's special tokens around it."""
     max_prompt_tokens: int | None = None
-    weight: float = 1.0
+    """Only so many of the prompt's last tokens count, where this is a number."""
     service_tier: str = "default"
+    """The tier that the request is priced as and weighted by."""
 
 
 class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One text's embedding: the pooled final hidden states. dimensions: how many of it the client wants. The rest is as
-    in `TextRequest`."""
+    """One text's embedding: the pooled final hidden states. Fields that `TextRequest` has mean the same here."""
 
-    request_id: str
-    endpoint: str
     prompt: str | list[int]
     names: FieldNames
     pooling: Literal["last", "mean"]
     dimensions: int | None = None
+    """How many numbers of the embedding the client wants; None: all."""
     add_special_tokens: bool = True
     max_prompt_tokens: int | None = None
-    stream: Literal[False] = False
     service_tier: str = "default"
+
+
+class EmbeddingBounds(msgspec.Struct, frozen=True):
+    """Bounds on all embeddings of one request together."""
+
+    max_numbers: int | None
+    """The most numbers that the reply may hold; None where its format is compact."""
+    max_tokens: int
+    """The most tokens of all texts."""

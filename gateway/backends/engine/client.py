@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
 from engine.config import ModelConfig
 from engine.protocol import (
@@ -24,11 +25,11 @@ from engine.protocol import (
     GenerateRequest,
     Heartbeat,
     LoadAdapter,
-    SamplingParams,
     StepOutputs,
     Submit,
     UnackedUsage,
     UnloadAdapter,
+    Usage,
     UsageRecord,
     Welcome,
 )
@@ -38,7 +39,9 @@ from gateway.backends.engine.backlog import Backlog
 from gateway.backends.engine.link import EngineGone, EngineLink
 from gateway.backends.engine.picture import EnginePicture, State, Trend
 from gateway.backends.engine.stream import EngineStream
+from gateway.backends.engine.text import items_of
 from gateway.backends.engine.window import Credits
+from gateway.backends.generation import Generation, Item
 from gateway.backends.usage import Count, UsageSink
 from gateway.domain.errors import (
     ENGINE_UNAVAILABLE,
@@ -68,8 +71,6 @@ MAX_CHOICES = 128
 MAX_IN_FLIGHT = 1 << 20
 """While no engine has said what it takes."""
 
-SAMPLING = frozenset(SamplingParams.__struct_fields__)
-
 
 class EngineBackend:
     """`Backend` over one engine process at a ZeroMQ endpoint. Usable between `start` and `stop`."""
@@ -88,7 +89,7 @@ class EngineBackend:
     ) -> None:
         self._link = EngineLink(endpoint, database_id=database_id, model_digest=model_digest, listener=self)
         self._config = config
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._sink = sink
         self._give_up_s = give_up_s
         self._full_for_s = full_for_s
@@ -118,13 +119,6 @@ class EngineBackend:
     def capabilities(self) -> Capabilities:
         limits = self._welcome.limits if self._welcome else None
         return Capabilities(
-            exact_counts=True,
-            token_ids=True,
-            lora=True,
-            sampling=SAMPLING,
-            logprobs=True,
-            grammar=True,
-            abort=True,
             max_model_len=limits.max_model_len if limits else self._config.max_position,
             vocab_size=self._config.vocab_size,
             max_choices=min(MAX_CHOICES, limits.max_num_seqs) if limits else MAX_CHOICES,
@@ -145,12 +139,12 @@ class EngineBackend:
     def prepare_chat(
         self, messages: list[Message], tools: Sequence[Tool] = (), rendering: Rendering = USUAL
     ) -> PreparedPrompt:
-        token_ids = self._tokenizer.encode_chat(messages, tools, rendering)
+        token_ids = self.tokenizer.encode_chat(messages, tools, rendering)
         return PreparedPrompt(token_ids, len(token_ids))
 
     def prepare_text(self, prompt: str | list[int], field: str, *, add_special_tokens: bool = True) -> PreparedPrompt:
         token_ids = (
-            self._tokenizer.encode_text(prompt, add_special_tokens=add_special_tokens)
+            self.tokenizer.encode_text(prompt, add_special_tokens=add_special_tokens)
             if isinstance(prompt, str)
             else prompt
         )
@@ -162,7 +156,24 @@ class EngineBackend:
             )
         return PreparedPrompt(token_ids, len(token_ids))
 
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[Delta] | Final]:
+    def generate(self, generation: Generation) -> AsyncGenerator[Item]:
+        return items_of(self.deltas(generation.request), generation, self.tokenizer, self.stop_at)
+
+    async def embed(self, request: GenerateRequest) -> tuple[bytes, Usage]:
+        async with aclosing(self.deltas(request)) as items:
+            async for item in items:
+                if isinstance(item, Final) and item.embedding is not None:
+                    return item.embedding, item.usage
+        raise BackendFailed("The engine gave no embedding.")
+
+    async def deltas(self, request: GenerateRequest) -> AsyncGenerator[list[Delta] | Final]:
+        """Yield the deltas that came since the last item, then exactly one Final.
+
+        Closing the generator early aborts the request; its usage reaches the sink all the same.
+
+        Raises Overloaded: when the engine cannot take the request.
+        Raises BackendFailed: when the engine dies under the request.
+        """
         await self._take_credit()
         engine_id = self._engine_id
         now_s = asyncio.get_running_loop().time()
@@ -186,6 +197,7 @@ class EngineBackend:
         yield final
 
     async def stop_at(self, request_id: str, index: int, num_kept_tokens: int) -> None:
+        """End a choice whose text is complete after num_kept_tokens of its tokens (a stop string); discard the rest."""
         stream = self._streams.get(request_id)
         if stream is not None:
             stream.kept[index] = num_kept_tokens

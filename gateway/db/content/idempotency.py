@@ -101,7 +101,7 @@ _IS_ALIVE = """
 
 
 async def is_alive(conn: Connection, slot: Slot) -> bool | None:
-    """Whether the gateway that executes it was heard of; None where nobody executes it."""
+    """Whether the gateway that executes it was transcript of; None where nobody executes it."""
     alive: bool | None = await conn.fetchval(_IS_ALIVE, slot.project_id, slot.key_sha256)
     return alive
 
@@ -113,7 +113,7 @@ _LOSE = """
 
 
 async def lose_slot(conn: Connection, slot: Slot) -> None:
-    """If its gateway has still not been heard of: nobody knows whether it ran."""
+    """If its gateway has still not been transcript of: nobody knows whether it ran."""
     await conn.execute(_LOSE, slot.project_id, slot.key_sha256)
 
 

@@ -13,7 +13,6 @@ from litestar.response.base import ASGIResponse
 from msgspec import UNSET
 
 from gateway.content.idempotency import Idempotency
-from gateway.content.request_log import RequestContents
 from gateway.content.stored_chats import StoredChats
 from gateway.domain.errors import InvalidRequest
 from gateway.http.disconnect import unless_gone
@@ -36,11 +35,11 @@ from gateway.openai.chat.wire import (
     ServedTier,
 )
 from gateway.openai.shared import examples
-from gateway.openai.shared.admission import admit
 from gateway.openai.shared.caller import Caller
+from gateway.openai.shared.context import attach, context_of
 from gateway.openai.shared.grammar import check_beside_tools, requested_grammar
 from gateway.openai.shared.idempotent import idempotent
-from gateway.openai.shared.logged import listen, messages_said, overheard
+from gateway.openai.shared.logged import messages_said
 from gateway.openai.shared.logprobs import TokenBytes, prompt_logprobs, whole_chat_logprobs
 from gateway.openai.shared.obfuscation import obfuscated
 from gateway.openai.shared.options import (
@@ -53,33 +52,20 @@ from gateway.openai.shared.options import (
     stop_strings,
     text_style,
 )
-from gateway.openai.shared.replies import (
-    Answer,
-    Collected,
-    collect,
-    fingerprint,
-    json_response,
-    passed_on,
-    reply_id,
-)
+from gateway.openai.shared.replies import json_response, reply_id
 from gateway.openai.shared.usage import usage_out
 from gateway.openai.stored.handler import check_store, store_chat
-from gateway.pipeline.bounds import check_logprobs, num_logprob_values
+from gateway.pipeline.collected import Answer, Collected
 from gateway.pipeline.pipeline import Pipeline
 from gateway.pipeline.requests import Conversation, FieldNames, TextRequest
 
 ENDPOINT = "/v1/chat/completions"
 
-TIER_WEIGHTS: dict[ServedTier, float] = {"flex": 0.5, "default": 1.0, "priority": 2.0}
-"""The share of service of a request's tenant, relative to others, while the engine is saturated."""
-
 SHAPE = shape(body=ChatCompletionRequest, reply=ChatCompletion, event=ChatChunk, is_billed=True, example=examples.CHAT)
 _DECODER = msgspec.json.Decoder(ChatCompletionRequest)
 
 
-def chat_completions(
-    pipeline: Pipeline, idempotency: Idempotency, chats: StoredChats, contents: RequestContents
-) -> HTTPRouteHandler:
+def chat_completions(pipeline: Pipeline, idempotency: Idempotency, chats: StoredChats) -> HTTPRouteHandler:
     @post("/chat/completions", status_code=200, opt=SHAPE)
     @idempotent(idempotency)
     async def create_chat_completion(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
@@ -87,51 +73,39 @@ def chat_completions(
         call = call_of(request.scope)
         body = await request.body()
         wire = decode(_DECODER, body)
-        call.model = wire.model
+        said = messages_said(wire.messages)
+        context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream, said=said)
         tell_user(call, wire.user, wire.safety_identifier)
         check_store(caller, wire.store)
-        with_usage, tier = include_usage(wire), _tier(wire)
-        tools = _tools(wire)
-        asked = _text_request(wire, call.request_id, tier, tools)
-        good = await pipeline.prepare(caller, await pipeline.route(caller, wire.model), asked)
-        check_logprobs(num_logprob_values(good.request), "top_logprobs" if wire.logprobs else "prompt_logprobs")
-        (prepared,) = await admit(pipeline, request, caller, [good])
-        items, to_bytes = pipeline.run(prepared), pipeline.tokenizer(prepared).token_bytes
-        if caller.log_content_days:
-            items = overheard(items, listen(contents, call, caller, ENDPOINT, messages_said(wire.messages)))
-        is_predicted, prompt_ids = wire.prediction is not None, prepared.request.prompt_token_ids
-        common: dict[str, Any] = {
-            "id": reply_id("chatcmpl", call.request_id),
-            "created": int(time.time()),
-            "model": wire.model,
-            "service_tier": tier,
-            "system_fingerprint": fingerprint(prepared),
-        }
-        num_choices, with_logprobs = wire.n or 1, bool(wire.logprobs)
+        with_usage, tier, tools = include_usage(wire), _tier(wire), _tools(wire)
+        run = await pipeline.complete(context, [_text_request(wire, tier, tools)])
+        attach(call, run)
         must_call = tools.use is not None and tools.use.must_call
-        shape_of_calls = CallShape(call.request_id, tools.is_legacy, tools.is_named, must_call)
-        whole = partial(_completion, common, wire, shape_of_calls, prompt_ids, to_bytes)
+        reply = _Reply(
+            wire,
+            {
+                "id": reply_id("chatcmpl", call.request_id),
+                "created": int(time.time()),
+                "model": wire.model,
+                "service_tier": tier,
+                "system_fingerprint": run.fingerprint,
+            },
+            CallShape(call.request_id, tools.is_legacy, tools.is_named, must_call),
+            run.prompts[0],
+            run.token_bytes,
+        )
         if wire.store:
 
             async def store(collected: Collected) -> None:
-                await store_chat(chats, caller, body, wire.metadata, await whole(collected))
+                await store_chat(chats, caller, body, wire.metadata, await reply.whole(collected))
 
-            items = passed_on(items, num_choices, store)
+            run.before_end(store)
         if wire.stream:
-            events = ChatEvents(
-                partial(ChatChunk, **common),
-                num_choices,
-                with_logprobs=with_logprobs,
-                with_usage=with_usage,
-                is_predicted=is_predicted,
-                prompt_ids=prompt_ids if wire.return_token_ids else None,
-                to_bytes=to_bytes,
-                calls=shape_of_calls if tools.use else None,
-            )
-            stream = events.of(items)
+            events = reply.events(with_usage=with_usage, may_call=tools.use is not None)
+            stream = events.of(run.items())
             return await open_stream(request, obfuscated(stream, events.empty) if include_obfuscation(wire) else stream)
-        collected = await unless_gone(request.receive, collect(items, num_choices))
-        return json_response(await whole(collected))
+        (collected,) = await unless_gone(request.receive, run.collect())
+        return json_response(await reply.whole(collected))
 
     return create_chat_completion
 
@@ -140,7 +114,7 @@ def _tools(wire: ChatCompletionRequest) -> RequestedTools:
     return requested_tools(wire.tools, wire.tool_choice, wire.parallel_tool_calls, wire.functions, wire.function_call)
 
 
-def _text_request(wire: ChatCompletionRequest, request_id: str, tier: ServedTier, tools: RequestedTools) -> TextRequest:
+def _text_request(wire: ChatCompletionRequest, tier: ServedTier, tools: RequestedTools) -> TextRequest:
     refuse_unsupported(wire, CHAT_NO_EFFECT)
     if wire.max_tokens is not None and wire.max_completion_tokens is not None:
         raise InvalidRequest(
@@ -157,8 +131,6 @@ def _text_request(wire: ChatCompletionRequest, request_id: str, tier: ServedTier
         refuse_beside_tools(wire)
     is_modern = wire.max_completion_tokens is not None
     return TextRequest(
-        request_id=request_id,
-        endpoint=ENDPOINT,
         prompt=Conversation(
             template_messages(wire.messages),
             tools=tools.use,
@@ -168,8 +140,8 @@ def _text_request(wire: ChatCompletionRequest, request_id: str, tier: ServedTier
             prompt="messages",
             max_tokens="max_completion_tokens" if is_modern else "max_tokens",
             grammar=grammar_field or ("tools" if tools.use else None),
+            logprobs="top_logprobs" if wire.logprobs else "prompt_logprobs",
         ),
-        stream=bool(wire.stream),
         sampling=sampling_params(
             wire,
             num_logprobs=(wire.top_logprobs or 0) if wire.logprobs else None,
@@ -183,7 +155,6 @@ def _text_request(wire: ChatCompletionRequest, request_id: str, tier: ServedTier
         style=text_style(wire, follows_prompt=bool(wire.continue_final_message)),
         prediction=predicted_text(wire.prediction, wire.n or 1),
         max_prompt_tokens=wire.truncate_prompt_tokens,
-        weight=TIER_WEIGHTS[tier],
         service_tier=tier,
     )
 
@@ -201,34 +172,48 @@ def _tier(wire: ChatCompletionRequest) -> ServedTier:
     )
 
 
-async def _completion(
-    common: dict[str, Any],
-    wire: ChatCompletionRequest,
-    calls: CallShape,
-    prompt_ids: list[int],
-    to_bytes: TokenBytes,
-    collected: Collected,
-) -> ChatCompletion:
-    """The whole reply, whether it is sent or, of a stream, stored."""
-    shown = to_bytes if wire.logprobs else None
-    of_prompt = UNSET if wire.prompt_logprobs is None else await prompt_logprobs(collected.prompt_tokens, to_bytes)
-    return ChatCompletion(
-        **common,
-        metadata=(wire.metadata or {}) if wire.store else UNSET,
-        choices=[await _choice(index, answer, calls, shown, wire) for index, answer in enumerate(collected.answers)],
-        usage=usage_out([collected.usage], is_predicted=wire.prediction is not None),
-        prompt_logprobs=of_prompt,
-        prompt_token_ids=prompt_ids if wire.return_token_ids else UNSET,
-    )
+class _Reply(msgspec.Struct, frozen=True):
+    """One reply, whether it is sent whole, streamed or stored."""
 
+    wire: ChatCompletionRequest
+    common: dict[str, Any]
+    """The fields that the whole and each chunk have in common."""
+    calls: CallShape
+    prompt_ids: list[int]
+    to_bytes: TokenBytes
 
-async def _choice(
-    index: int, answer: Answer, calls: CallShape, to_bytes: TokenBytes | None, wire: ChatCompletionRequest
-) -> ChatChoice:
-    return ChatChoice(
-        index,
-        calls.message(index, answer.text, answer.calls),
-        calls.finish_reason(answer.finish_reason, has_calls=bool(answer.calls)),
-        None if to_bytes is None else await whole_chat_logprobs(answer.tokens, to_bytes),
-        answer.token_ids if wire.return_token_ids else UNSET,
-    )
+    def events(self, *, with_usage: bool, may_call: bool) -> ChatEvents:
+        """Return the encoder of the reply as a stream."""
+        return ChatEvents(
+            partial(ChatChunk, **self.common),
+            self.wire.n or 1,
+            with_logprobs=bool(self.wire.logprobs),
+            with_usage=with_usage,
+            is_predicted=self.wire.prediction is not None,
+            prompt_ids=self.prompt_ids if self.wire.return_token_ids else None,
+            to_bytes=self.to_bytes,
+            calls=self.calls if may_call else None,
+        )
+
+    async def whole(self, collected: Collected) -> ChatCompletion:
+        """Return the reply as one object."""
+        wire, tokens = self.wire, collected.prompt_tokens
+        of_prompt = UNSET if wire.prompt_logprobs is None else await prompt_logprobs(tokens, self.to_bytes)
+        return ChatCompletion(
+            **self.common,
+            metadata=(wire.metadata or {}) if wire.store else UNSET,
+            choices=[await self._choice(index, answer) for index, answer in enumerate(collected.answers)],
+            usage=usage_out([collected.usage], is_predicted=wire.prediction is not None),
+            prompt_logprobs=of_prompt,
+            prompt_token_ids=self.prompt_ids if wire.return_token_ids else UNSET,
+        )
+
+    async def _choice(self, index: int, answer: Answer) -> ChatChoice:
+        wire = self.wire
+        return ChatChoice(
+            index,
+            self.calls.message(index, answer.text, answer.calls),
+            self.calls.finish_reason(answer.finish_reason, has_calls=bool(answer.calls)),
+            await whole_chat_logprobs(answer.tokens, self.to_bytes) if wire.logprobs else None,
+            answer.token_ids if wire.return_token_ids else UNSET,
+        )

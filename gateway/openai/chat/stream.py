@@ -9,13 +9,12 @@ from functools import partial
 import msgspec
 
 from engine.protocol import Usage
+from gateway.backends.generation import Item, Piece
 from gateway.http.sse import DONE, TextEvent, event
 from gateway.openai.chat.calls import CallShape
 from gateway.openai.chat.wire import ChatChunk, ChatChunkChoice, ChatDelta
 from gateway.openai.shared.logprobs import TokenBytes, chat_logprobs
 from gateway.openai.shared.usage import usage_out
-from gateway.pipeline.choices import Piece
-from gateway.pipeline.pipeline import Item
 
 
 class ChatEvents:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -15,7 +14,6 @@ from litestar.response.base import ASGIResponse
 from msgspec import UNSET
 
 from gateway.content.idempotency import Idempotency
-from gateway.content.request_log import RequestContents
 from gateway.domain.errors import InvalidRequest
 from gateway.http.disconnect import unless_gone
 from gateway.http.envelope import call_of, tell_user
@@ -33,13 +31,11 @@ from gateway.openai.completions.wire import (
     TextCompletion,
 )
 from gateway.openai.shared import examples
-from gateway.openai.shared.admission import admit
 from gateway.openai.shared.caller import Caller
+from gateway.openai.shared.context import attach, context_of
 from gateway.openai.shared.grammar import requested_grammar
 from gateway.openai.shared.idempotent import idempotent
-from gateway.openai.shared.logged import listen, overheard, prompts_said
 from gateway.openai.shared.logprobs import TokenBytes, prompt_logprobs, whole_text_logprobs
-from gateway.openai.shared.merge import all_of, merged
 from gateway.openai.shared.obfuscation import obfuscated
 from gateway.openai.shared.options import (
     check_prompt_logprobs,
@@ -50,20 +46,13 @@ from gateway.openai.shared.options import (
     stop_strings,
     text_style,
 )
-from gateway.openai.shared.replies import (
-    Answer,
-    Collected,
-    collect,
-    fingerprint,
-    json_response,
-    reply_id,
-    row_id,
-)
+from gateway.openai.shared.replies import json_response, reply_id
 from gateway.openai.shared.slices import encoded
 from gateway.openai.shared.usage import usage_out
-from gateway.pipeline.bounds import check_logprobs, num_logprob_values
-from gateway.pipeline.pipeline import Pipeline, Prepared
+from gateway.pipeline.collected import Answer, Collected
+from gateway.pipeline.pipeline import Pipeline
 from gateway.pipeline.requests import FieldNames, TextRequest
+from gateway.pipeline.run import Run
 
 ENDPOINT = "/v1/completions"
 
@@ -73,42 +62,27 @@ SHAPE = shape(
 _DECODER = msgspec.json.Decoder(CompletionRequest)
 
 
-def completions(pipeline: Pipeline, idempotency: Idempotency, contents: RequestContents) -> HTTPRouteHandler:
+def completions(pipeline: Pipeline, idempotency: Idempotency) -> HTTPRouteHandler:
     @post("/completions", status_code=200, opt=SHAPE)
     @idempotent(idempotency)
     async def create_completion(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         """Continue a text, or several, whole or as a stream."""
         call = call_of(request.scope)
         wire = decode(_DECODER, await request.body())
-        call.model = wire.model
+        context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream)
         tell_user(call, wire.user)
         with_usage = include_usage(wire)
         _check(wire)
         given = prompts(wire.prompt, "prompt", MAX_PROMPTS)
-        asked = [_text_request(wire, each, row_id(call.request_id, index)) for index, each in enumerate(given)]
-        route = await pipeline.route(caller, wire.model)
-        good, num_logprobs = [], 0
-        for each in asked:
-            good.append(await pipeline.prepare(caller, route, each))
-            num_logprobs += num_logprob_values(good[-1].request)
-            check_logprobs(num_logprobs, _logprobs_field(wire))
-            await asyncio.sleep(0)  # the streams of others go on while many prompts are tokenized
-        prepared = await admit(pipeline, request, caller, good)
-        shown = [
-            ShownPrompt(_echo(pipeline, wire, each, index), each.request.prompt_token_ids)
-            for index, each in enumerate(prepared)
-        ]
-        tokenizer = pipeline.tokenizer(prepared[0])
-        to_bytes, runs = tokenizer.token_bytes, [pipeline.run(each) for each in prepared]
-        if caller.log_content_days:
-            heard = listen(contents, call, caller, ENDPOINT, prompts_said(given, tokenizer))
-            runs = [overheard(run, heard, index * prepared[index].request.n) for index, run in enumerate(runs)]
+        run = await pipeline.complete(context, [_text_request(wire, each) for each in given])
+        attach(call, run)
+        shown = [ShownPrompt(_echo(run, wire, index), token_ids) for index, token_ids in enumerate(run.prompts)]
         reply = partial(
             TextCompletion,
             id=reply_id("cmpl", call.request_id),
             created=int(time.time()),
             model=wire.model,
-            system_fingerprint=fingerprint(prepared[0]),
+            system_fingerprint=run.fingerprint,
         )
         if wire.stream:
             events = CompletionEvents(
@@ -117,13 +91,12 @@ def completions(pipeline: Pipeline, idempotency: Idempotency, contents: RequestC
                 shown,
                 with_usage=with_usage,
                 with_token_ids=bool(wire.return_token_ids),
-                to_bytes=None if wire.logprobs is None else to_bytes,
+                to_bytes=None if wire.logprobs is None else run.token_bytes,
             )
-            stream = events.of(merged(runs))
+            stream = events.of(run.merged())
             return await open_stream(request, obfuscated(stream, events.empty) if include_obfuscation(wire) else stream)
-        jobs = [collect(run, each.request.n) for run, each in zip(runs, prepared, strict=True)]
-        collected = await unless_gone(request.receive, all_of(jobs))
-        choices = await _choices(wire, collected, shown, to_bytes)
+        collected = await unless_gone(request.receive, run.collect())
+        choices = await _choices(wire, collected, shown, run.token_bytes)
         return json_response(reply(choices=choices, usage=usage_out([each.usage for each in collected])))
 
     return create_completion
@@ -152,7 +125,7 @@ def _num_choices(wire: CompletionRequest) -> tuple[int, int]:
     return num_choices, wire.best_of or num_choices
 
 
-def _text_request(wire: CompletionRequest, prompt: str | list[int], request_id: str) -> TextRequest:
+def _text_request(wire: CompletionRequest, prompt: str | list[int]) -> TextRequest:
     grammar, grammar_field = requested_grammar(None, wire.structured_outputs)
     num_choices, num_candidates = _num_choices(wire)
     chooses = num_candidates > num_choices  # by log-probabilities, whether they are shown or not
@@ -162,11 +135,13 @@ def _text_request(wire: CompletionRequest, prompt: str | list[int], request_id: 
     elif wire.max_tokens == 0:  # the engine is asked for something at least
         num_prompt_logprobs = wire.logprobs or 0
     return TextRequest(
-        request_id=request_id,
-        endpoint=ENDPOINT,
         prompt=prompt,
-        names=FieldNames(prompt="prompt", n="best_of" if chooses else "n", grammar=grammar_field),
-        stream=bool(wire.stream),
+        names=FieldNames(
+            prompt="prompt",
+            n="best_of" if chooses else "n",
+            grammar=grammar_field,
+            logprobs=_logprobs_field(wire),
+        ),
         sampling=sampling_params(
             wire,
             num_logprobs=0 if chooses and wire.logprobs is None else wire.logprobs,
@@ -184,14 +159,14 @@ def _text_request(wire: CompletionRequest, prompt: str | list[int], request_id: 
     )
 
 
-def _echo(pipeline: Pipeline, wire: CompletionRequest, prepared: Prepared, index: int) -> str:
+def _echo(run: Run, wire: CompletionRequest, index: int) -> str:
     """A prompt as it is shown before its choices; "" where the client did not ask for that."""
     if not wire.echo:
         return ""
     prompt = wire.prompt if isinstance(wire.prompt, str) else wire.prompt[index]
     if isinstance(prompt, str) and wire.truncate_prompt_tokens is None:
         return prompt
-    return pipeline.tokenizer(prepared).decode(prepared.request.prompt_token_ids)
+    return run.decode(run.prompts[index])
 
 
 def _logprobs_field(wire: CompletionRequest) -> str:

@@ -9,12 +9,11 @@ from functools import partial
 import msgspec
 
 from engine.protocol import Usage
+from gateway.backends.generation import Item, Piece, PromptTokens
 from gateway.http.sse import DONE, TextEvent, event
 from gateway.openai.completions.wire import CompletionChoice, TextCompletion
 from gateway.openai.shared.logprobs import TextLogprobs, TokenBytes, text_logprobs, whole_text_logprobs
 from gateway.openai.shared.usage import usage_out
-from gateway.pipeline.choices import Piece
-from gateway.pipeline.pipeline import Item, PromptTokens
 
 
 class ShownPrompt(msgspec.Struct, frozen=True):

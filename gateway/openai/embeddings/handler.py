@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +14,6 @@ from litestar.response.base import ASGIResponse
 from numpy.typing import NDArray
 
 from gateway.content.idempotency import Idempotency
-from gateway.content.request_log import RequestContents
 from gateway.domain.errors import InvalidRequest
 from gateway.http.disconnect import unless_gone
 from gateway.http.envelope import call_of, tell_user
@@ -33,15 +31,14 @@ from gateway.openai.embeddings.wire import (
     EmbeddingUsage,
 )
 from gateway.openai.shared import examples
-from gateway.openai.shared.admission import admit
 from gateway.openai.shared.caller import Caller
+from gateway.openai.shared.context import attach, context_of
 from gateway.openai.shared.idempotent import idempotent
-from gateway.openai.shared.logged import listen, prompts_said
-from gateway.openai.shared.merge import all_of
-from gateway.openai.shared.replies import json_response, row_id
+from gateway.openai.shared.replies import json_response
 from gateway.openai.shared.slices import encoded
+from gateway.pipeline.bounds import check_total
 from gateway.pipeline.pipeline import Pipeline
-from gateway.pipeline.requests import EmbeddingRequest, FieldNames
+from gateway.pipeline.requests import EmbeddingBounds, EmbeddingRequest, FieldNames
 
 ENDPOINT = "/v1/embeddings"
 
@@ -49,44 +46,43 @@ SHAPE = shape(body=EmbeddingsRequest, reply=EmbeddingList, is_billed=True, examp
 _DECODER = msgspec.json.Decoder(EmbeddingsRequest)
 
 
-def embeddings(pipeline: Pipeline, idempotency: Idempotency, contents: RequestContents) -> HTTPRouteHandler:
+def embeddings(pipeline: Pipeline, idempotency: Idempotency) -> HTTPRouteHandler:
     @post("/embeddings", status_code=200, opt=SHAPE)
     @idempotent(idempotency)
     async def create_embeddings(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         """Embed a text, or several."""
         call = call_of(request.scope)
         wire = decode(_DECODER, await request.body())
-        call.model = wire.model
+        context = context_of(call, caller, wire.model, ENDPOINT)
         tell_user(call, wire.user)
         refuse_unsupported(wire, EMBEDDING_NO_EFFECT)
         inputs = prompts(wire.input, "input", MAX_INPUTS)
         _check_lengths(inputs)
-        route = await pipeline.route(caller, wire.model)
-        check_numbers(wire, len(inputs), pipeline.model_of(route)[1].embedding_size)
-        good, num_tokens = [], 0
-        for index, prompt in enumerate(inputs):
-            asked = EmbeddingRequest(
-                request_id=row_id(call.request_id, index),
-                endpoint=ENDPOINT,
-                prompt=prompt,
-                names=FieldNames(prompt="input"),
-                pooling=wire.pooling or "mean",
-                dimensions=wire.dimensions,
-                add_special_tokens=wire.add_special_tokens is not False,
-                max_prompt_tokens=wire.truncate_prompt_tokens,
-            )
-            good.append(await pipeline.prepare_embedding(caller, route, asked))
-            num_tokens += len(good[-1].request.prompt_token_ids)
-            _check_total(num_tokens)
-            await asyncio.sleep(0)  # the streams of others go on while thousands of inputs are tokenized
-        prepared = await admit(pipeline, request, caller, good)
-        if caller.log_content_days:
-            listen(contents, call, caller, ENDPOINT, prompts_said(inputs, pipeline.tokenizer(prepared[0])))
-        results = await unless_gone(request.receive, all_of([pipeline.embed(each) for each in prepared]))
+        run = await pipeline.embed(context, [embedding_request(wire, each) for each in inputs], bounds_of(wire))
+        attach(call, run)
+        results = await unless_gone(request.receive, run.embed())
         data = await encoded(EmbeddingOut(index, _shown(wire, vector)) for index, (vector, _) in enumerate(results))
+        num_tokens = sum(map(len, run.prompts))
         return json_response(EmbeddingList(data, wire.model, EmbeddingUsage(num_tokens, num_tokens)))
 
     return create_embeddings
+
+
+def bounds_of(wire: EmbeddingsRequest) -> EmbeddingBounds:
+    """Return the bounds on all embeddings of a request: numbers in base64 take little room and little time."""
+    return EmbeddingBounds(None if wire.encoding_format == "base64" else MAX_NUMBERS, MAX_TOTAL_TOKENS)
+
+
+def embedding_request(wire: EmbeddingsRequest, prompt: str | list[int]) -> EmbeddingRequest:
+    """Return what the pipeline is asked for of one input."""
+    return EmbeddingRequest(
+        prompt=prompt,
+        names=FieldNames(prompt="input"),
+        pooling=wire.pooling or "mean",
+        dimensions=wire.dimensions,
+        add_special_tokens=wire.add_special_tokens is not False,
+        max_prompt_tokens=wire.truncate_prompt_tokens,
+    )
 
 
 def _check_lengths(inputs: Sequence[str | list[int]]) -> None:
@@ -96,28 +92,9 @@ def _check_lengths(inputs: Sequence[str | list[int]]) -> None:
             raise InvalidRequest(
                 f"Invalid value for 'input[{index}]': an input cannot be empty.", param="input", code="invalid_value"
             )
-    _check_total(sum(len(each) for each in inputs if not isinstance(each, str)))
-
-
-def check_numbers(wire: EmbeddingsRequest, num_inputs: int, size: int) -> None:
-    """size: of this model's embeddings. Raises InvalidRequest."""
-    num_numbers = num_inputs * min(wire.dimensions or size, size)
-    if wire.encoding_format != "base64" and num_numbers > MAX_NUMBERS:
-        raise InvalidRequest(
-            f"These inputs come to {num_numbers} numbers; one request may have at most {MAX_NUMBERS}, unless "
-            "'encoding_format' is 'base64'.",
-            param="input",
-            code="invalid_value",
-        )
-
-
-def _check_total(num_tokens: int) -> None:
-    if num_tokens > MAX_TOTAL_TOKENS:
-        raise InvalidRequest(
-            f"The inputs of one request may have at most {MAX_TOTAL_TOKENS} tokens in all.",
-            param="input",
-            code="max_tokens_per_request",
-        )
+    check_total(
+        sum(len(each) for each in inputs if not isinstance(each, str)), EmbeddingBounds(None, MAX_TOTAL_TOKENS), "input"
+    )
 
 
 def _shown(wire: EmbeddingsRequest, vector: bytes) -> list[float] | str:

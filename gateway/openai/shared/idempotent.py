@@ -81,7 +81,7 @@ async def _once(
     if isinstance(begun, Reply):
         call.headers = (REPLAYED, (ORIGINAL_ID, begun.request_id))
         return ASGIResponse(body=begun.body, headers=begun.headers, status_code=begun.status)
-    request.receive = never_gone
+    request.receive, call.outlives_client = never_gone, True
     try:
         return Recorded(await handler(request, caller), begun)
     except asyncio.CancelledError:

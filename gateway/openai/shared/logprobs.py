@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from engine.protocol import TokenLogprobs
+from gateway.backends.generation import Token
 from gateway.openai.shared.slices import encoded
-from gateway.pipeline.choices import Token
 
 LEAST_LOGPROB = -9999.0
 """What JSON shows of a probability of zero, which it has no number for; OpenAI's own replies do the same."""

@@ -10,7 +10,7 @@ from litestar.types import Message, Receive, ReceiveMessage, Scope, Send
 
 from gateway.content.idempotency import Execution, Reply
 from gateway.http.envelope import Call, call_of
-from gateway.openai.shared.admission import ADAPTER_HEADER
+from gateway.openai.shared.context import ADAPTER_HEADER
 
 
 async def never_gone() -> ReceiveMessage:

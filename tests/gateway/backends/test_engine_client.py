@@ -94,7 +94,7 @@ def final(request_id: str = "req_1", completion: int = 2, reason: str = "length"
 
 
 async def read(backend: EngineBackend, asked: GenerateRequest) -> list[Delta | Final]:
-    items = [item async for item in backend.generate(asked)]
+    items = [item async for item in backend.deltas(asked)]
     return [each for item in items for each in (item if isinstance(item, list) else [item])]
 
 
@@ -124,7 +124,7 @@ async def test_deltas_then_the_final_and_its_usage_once(engine, backend, sink):
 
 async def test_a_stream_that_nobody_reads_is_aborted_once_too_much_of_it_waits(engine, backend, sink):
     await ready(backend, engine)
-    items = backend.generate(request())
+    items = backend.deltas(request())
     reading = asyncio.create_task(anext(items))
     await engine.expect(Submit)
     await engine.send(StepOutputs([Delta("req_1", [7], 1)]))
@@ -202,7 +202,7 @@ async def test_never_more_in_flight_than_the_engine_granted(engine, backend):
 
 async def test_leaving_early_aborts_and_still_records_the_usage(engine, backend, sink):
     await ready(backend, engine)
-    stream = backend.generate(request())
+    stream = backend.deltas(request())
     first = asyncio.create_task(anext(stream))
     await engine.expect(Submit)
     await engine.send(StepOutputs([Delta("req_1", [7], 1)], []))
@@ -216,7 +216,7 @@ async def test_leaving_early_aborts_and_still_records_the_usage(engine, backend,
 
 async def test_tokens_after_a_stop_string_are_discarded_even_if_the_engine_was_faster(engine, backend, sink):
     await ready(backend, engine)
-    stream = backend.generate(request())
+    stream = backend.deltas(request())
     first = asyncio.create_task(anext(stream))
     await engine.expect(Submit)
     ended = final(completion=4)
@@ -235,7 +235,7 @@ async def test_tokens_after_a_stop_string_are_discarded_even_if_the_engine_was_f
 async def test_a_choice_that_a_stop_string_ends_is_aborted_alone_and_counts_up_to_it(engine, backend, sink):
     await ready(backend, engine)
     asked = msgspec.structs.replace(request(), n=3)
-    stream = backend.generate(asked)
+    stream = backend.deltas(asked)
     first = asyncio.create_task(anext(stream))
     await engine.expect(Submit)
     deltas = [Delta("req_1", [7, 8], 2, 0), Delta("req_1", [7, 8, 9, 9], 4, 1, finish_reason="length")]
@@ -254,7 +254,7 @@ async def test_a_choice_that_a_stop_string_ends_is_aborted_alone_and_counts_up_t
 
 async def test_tokens_are_counted_before_anybody_reads_them_and_without_those_after_a_stop(engine, backend, sink):
     await ready(backend, engine)
-    stream = backend.generate(msgspec.structs.replace(request(), n=2))
+    stream = backend.deltas(msgspec.structs.replace(request(), n=2))
     first = asyncio.create_task(anext(stream))
     await engine.expect(Submit)
     await engine.send(StepOutputs([Delta("req_1", [7, 8], 2, 0), Delta("req_1", [9], 1, 1)], []))
@@ -271,7 +271,7 @@ async def test_tokens_are_counted_before_anybody_reads_them_and_without_those_af
 
 async def test_what_came_since_the_last_look_is_read_at_once(engine, backend):
     await ready(backend, engine)
-    stream = backend.generate(request())
+    stream = backend.deltas(request())
     first = asyncio.create_task(anext(stream))
     await engine.expect(Submit)
     deltas = [Delta("req_1", [7], count) for count in range(1, 5)]

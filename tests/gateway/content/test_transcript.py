@@ -13,20 +13,20 @@ from gateway.content.cipher import Cipher
 from gateway.content.request_log import RequestContents
 from gateway.content.transcript import (
     BYTES_PER_CHAR,
-    MAX_HEARD_CHARS,
     MAX_LOGGED_BYTES,
+    MAX_TRANSCRIPT_CHARS,
     Content,
-    Heard,
     LoggedCall,
     LoggedMessage,
+    Transcript,
 )
 from gateway.content.writes import Writes
 from gateway.db.pool import Database
 from tests.gateway.limits.fleet import Key, make_key
 
 
-def heard(*asked: LoggedMessage) -> Heard:
-    return Heard("req_1", "/v1/chat/completions", "tiny", asked)
+def transcript(*asked: LoggedMessage) -> Transcript:
+    return Transcript("req_1", "/v1/chat/completions", "tiny", asked)
 
 
 def num_bytes(content: Content) -> tuple[int, int]:
@@ -40,7 +40,7 @@ def num_bytes(content: Content) -> tuple[int, int]:
 
 
 def test_what_fits_is_whole() -> None:
-    request = heard(LoggedMessage("user", "hello"), LoggedMessage("user", "there"))
+    request = transcript(LoggedMessage("user", "hello"), LoggedMessage("user", "there"))
     for index, text in ((1, "b"), (0, "a"), (1, "c")):
         request.add(index, text)
     request.add_call(1, "look", "{")
@@ -55,7 +55,7 @@ def test_what_fits_is_whole() -> None:
 
 @pytest.mark.parametrize("letter", ["x", "é", "\U0001f600"])
 def test_more_is_cut_and_says_so(letter: str) -> None:
-    request = heard(
+    request = transcript(
         LoggedMessage("user", "first"), LoggedMessage("user", letter * 70_000), LoggedMessage("user", "last")
     )
     for _ in range(700):
@@ -70,7 +70,7 @@ def test_more_is_cut_and_says_so(letter: str) -> None:
 def test_the_bound_is_of_redacted_text() -> None:
     """What is redacted to little leaves room for what follows."""
     addresses = ("someone.with.a.long.name@a.long.domain.example " * 2000)[:94_000]
-    content = heard(LoggedMessage("user", addresses), LoggedMessage("user", "the end")).content()
+    content = transcript(LoggedMessage("user", addresses), LoggedMessage("user", "the end")).content()
     assert [each.content for each in content.input][1:] == ["the end"]
     assert not content.input_truncated
 
@@ -78,12 +78,12 @@ def test_the_bound_is_of_redacted_text() -> None:
 @pytest.mark.parametrize("secret", ["4111 1111 1111 1111", "bob@somewhere.example", "sk-lk-" + "aB3" * 12])
 def test_no_half_of_a_secret_is_left_where_reading_ended(secret: str) -> None:
     """Wherever in it that is; so much was redacted before that all of the rest is shown."""
-    filler = ("someone.with.a.long.name@a.long.domain.example " * 3000)[: MAX_HEARD_CHARS - 2000]
+    filler = ("someone.with.a.long.name@a.long.domain.example " * 3000)[: MAX_TRANSCRIPT_CHARS - 2000]
     for num_more in range(1940, 1990, 6):
         text = filler + "." * num_more + f" {secret} and more" + "." * 100
-        request = heard()
+        request = transcript()
         request.add(0, text)
-        content = request.content() if num_more % 4 else heard(LoggedMessage("user", text)).content()
+        content = request.content() if num_more % 4 else transcript(LoggedMessage("user", text)).content()
         (shown,) = [each.content for each in (*content.input, *content.output)]
         assert content.input_truncated or content.output_truncated
         assert shown.startswith("[email] [email]") and secret[:4] not in shown
@@ -95,11 +95,11 @@ def test_memory_is_bounded_however_many_and_long_the_messages_are() -> None:
         [LoggedMessage("user", "x" * 1000)] * 1000,
         [LoggedMessage("user", "x" * (4 << 20))],
     ):
-        request = heard(*asked)
+        request = transcript(*asked)
         for index in range(1000):
             request.add(index, "x" * 1000)
             request.add_call(index, "f", "x" * 1000)
-        assert request.num_bytes <= BYTES_PER_CHAR * 2 * MAX_HEARD_CHARS
+        assert request.num_bytes <= BYTES_PER_CHAR * 2 * MAX_TRANSCRIPT_CHARS
         assert len(msgspec.json.encode(request.content())) < 12 * MAX_LOGGED_BYTES
 
 
@@ -116,12 +116,13 @@ async def test_what_there_is_no_room_for_is_counted_and_the_rest_is_written(
 ) -> None:
     registry = CollectorRegistry()
     writes = Writes(
-        Counter("lost", "x", ["kind"], registry=registry), max_bytes=3 * heard(LoggedMessage("user", "x")).num_bytes
+        Counter("lost", "x", ["kind"], registry=registry),
+        max_bytes=3 * transcript(LoggedMessage("user", "x")).num_bytes,
     )
     contents = RequestContents(database, cipher, writes)
     for number in range(5):
         contents.keep(
-            project.project_id, Heard(f"req_{number}", "/v1/embeddings", "tiny", [LoggedMessage("user", "x")])
+            project.project_id, Transcript(f"req_{number}", "/v1/embeddings", "tiny", [LoggedMessage("user", "x")])
         )
     await asyncio.sleep(0)
     assert registry.get_sample_value("lost_total", {"kind": "content"}) == 2
@@ -138,7 +139,7 @@ async def test_what_ends_after_logging_was_turned_off_is_not_written(
     writes = Writes(Counter("lost", "x", ["kind"], registry=CollectorRegistry()))
     async with database.acquire() as conn:
         await conn.execute("UPDATE projects SET log_content_days = 0")
-    RequestContents(database, cipher, writes).keep(project.project_id, heard(LoggedMessage("user", "x")))
+    RequestContents(database, cipher, writes).keep(project.project_id, transcript(LoggedMessage("user", "x")))
     await writes.stop()
     async with database.acquire() as conn:
         assert await conn.fetchval("SELECT count(*) FROM request_contents") == 0

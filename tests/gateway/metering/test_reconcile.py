@@ -29,7 +29,7 @@ from tests.patience import PATIENCE_S
 STATS = EngineStats(ended_prompt_tokens_total=30, ended_completion_tokens_total=70, unacked_usage=1)
 
 
-class Heard:
+class Transcript:
     """A backend, as far as its heartbeats go."""
 
     def __init__(self, stats: EngineStats | None) -> None:
@@ -40,7 +40,7 @@ class Heard:
 
 
 async def reconciled(database: Database, stats: EngineStats | None = STATS) -> Reconciliation:
-    pool = Pool("tiny", [cast("CountedBackend", Heard(stats))], created=0)
+    pool = Pool("tiny", [cast("CountedBackend", Transcript(stats))], created=0)
     return await Reconciler(database, {"tiny": pool}, JournalMetrics(CollectorRegistry())).reconcile()
 
 
@@ -61,7 +61,7 @@ async def test_both_are_metrics(database: Database) -> None:
         await report_journal(conn, "lost", 3)
         await conn.execute("UPDATE journals SET heard_at = heard_at - interval '2 minutes'")
     registry = CollectorRegistry()
-    pool = Pool("tiny", [cast("CountedBackend", Heard(STATS))], created=0)
+    pool = Pool("tiny", [cast("CountedBackend", Transcript(STATS))], created=0)
     reconciler = Reconciler(database, {"tiny": pool}, JournalMetrics(registry))
     reconciler.start()
     difference = ("lorikeet_reconciliation_difference_tokens", {"model_name": "tiny", "engine": "0"})

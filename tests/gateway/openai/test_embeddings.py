@@ -14,8 +14,9 @@ import pytest
 from engine.fake import fake_embedding
 from engine.protocol import GenerateRequest, SamplingParams
 from gateway.domain.errors import InvalidRequest
-from gateway.openai.embeddings.handler import check_numbers
+from gateway.openai.embeddings.handler import bounds_of, embedding_request
 from gateway.openai.embeddings.wire import EmbeddingsRequest
+from gateway.pipeline.bounds import check_numbers
 from tests.gateway.conftest import House
 from tests.gateway.openai.test_streams import usage_rows
 from tests.patience import PATIENCE_S
@@ -89,7 +90,8 @@ async def test_each_input_is_one_row_of_the_ledger(house: House):
 
 def test_more_numbers_than_a_reply_can_show_are_refused_before_any_work() -> None:
     def check(num_inputs: int, size: int, **fields: Any) -> None:
-        check_numbers(EmbeddingsRequest(model="tiny", input="x", **fields), num_inputs, size)
+        wire = EmbeddingsRequest(model="tiny", input="x", **fields)
+        check_numbers([embedding_request(wire, "x")] * num_inputs, size, bounds_of(wire))
 
     check(2048, 2048)
     check(2048, 4096, encoding_format="base64")

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from engine.protocol import TokenLogprobs
+from gateway.backends.generation import Token
 from gateway.openai.shared.logprobs import (
     chat_logprobs,
     prompt_logprobs,
@@ -18,7 +19,6 @@ from gateway.openai.shared.logprobs import (
     whole_text_logprobs,
 )
 from gateway.openai.shared.slices import encoded
-from gateway.pipeline.choices import Token
 
 T = TypeVar("T")
 

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from engine.protocol import Delta, TokenLogprobs
-from gateway.pipeline.choices import Choice, Piece, style_after
+from gateway.backends.engine.choices import Choice, style_after
+from gateway.backends.generation import Piece
 from gateway.text.options import TextStyle
 from gateway.text.tokenizer import Tokenizer
 from tests.demo import demo_model_dir

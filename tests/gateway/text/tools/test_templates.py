@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from engine.protocol import Delta
+from gateway.backends.engine.calling_choice import calling_choices
 from gateway.domain.errors import InvalidRequest
-from gateway.pipeline.calling_choice import calling_choices
 from gateway.text.options import PLAIN
 from gateway.text.tokenizer import Tokenizer
 from gateway.text.tools import formats

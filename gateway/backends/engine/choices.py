@@ -11,32 +11,12 @@ import itertools
 import msgspec
 
 from engine.protocol import Delta, FinishReason, TokenLogprobs
+from gateway.backends.generation import Piece, Token
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.options import PLAIN, TextStyle
 from gateway.text.tokenizer import Tokenizer
-from gateway.text.tools.parser import CallDelta
 
 PROMPT_TOKENS_AT_ONCE = 512
-
-
-class Token(msgspec.Struct, frozen=True):
-    """One token and where it begins, in characters of its text. logprobs: None for a prompt's first token."""
-
-    token_id: int
-    start: int
-    logprobs: TokenLogprobs | None
-
-
-class Piece(msgspec.Struct, frozen=True):
-    """What is new of one choice. tokens: those of the text, where log-probabilities were asked for. finish_reason:
-    nothing follows. calls: of tools; they follow the text. token_ids: those that came, where they were asked for."""
-
-    index: int
-    text: str
-    tokens: list[Token] = []
-    finish_reason: FinishReason | None = None
-    calls: tuple[CallDelta, ...] = ()
-    token_ids: list[int] = []
 
 
 class Choice:

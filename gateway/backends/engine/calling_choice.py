@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from engine.protocol import Delta, FinishReason
-from gateway.pipeline.choices import Piece, Token
+from gateway.backends.generation import Piece, Token
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.options import PLAIN, TextStyle
 from gateway.text.tokenizer import Tokenizer

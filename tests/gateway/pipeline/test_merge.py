@@ -9,7 +9,7 @@ from contextlib import aclosing
 import pytest
 
 from gateway.domain.limits.work import MAX_PROMPTS_AT_ONCE
-from gateway.openai.shared.merge import all_of, merged
+from gateway.pipeline.merge import all_of, merged
 
 
 class Sources:

@@ -1,0 +1,63 @@
+"""The border between the pipeline and its backends: what a backend is asked for, and what it yields.
+
+Text, calls of tools and log-probabilities travel here, whether a backend makes them of token ids or gets them as text.
+Knows neither how a backend works nor how an API shows any of it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.protocol import FinishReason, GenerateRequest, TokenLogprobs, Usage
+from gateway.text.options import PLAIN, TextStyle
+from gateway.text.tools.parser import CallDelta
+from gateway.text.tools.tool import ToolUse
+
+
+class Generation(msgspec.Struct, frozen=True):
+    """Completions of one prompt, as a backend is asked for them."""
+
+    request: GenerateRequest
+    """The prompt's token ids, the sampling and the bounds."""
+    stop: tuple[str, ...] = ()
+    """Strings that end a choice's text."""
+    tools: ToolUse | None = None
+    """Tools that the completions may call."""
+    style: TextStyle = PLAIN
+    """How token ids become the text that is shown."""
+
+
+class Token(msgspec.Struct, frozen=True):
+    """One token with its log-probabilities."""
+
+    token_id: int
+    start: int
+    """Where the token begins, in characters of its text."""
+    logprobs: TokenLogprobs | None
+    """None for a prompt's first token."""
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """The part of one choice that is new."""
+
+    index: int
+    """The number of the choice, from 0."""
+    text: str
+    tokens: list[Token] = []
+    """The tokens of the text, where log-probabilities were asked for."""
+    finish_reason: FinishReason | None = None
+    """Set in the last piece of a choice."""
+    calls: tuple[CallDelta, ...] = ()
+    """Calls of tools, which follow the text."""
+    token_ids: list[int] = []
+    """The token ids that came, where they were asked for."""
+
+
+class PromptTokens(msgspec.Struct, frozen=True):
+    """The log-probabilities of a prompt's own tokens."""
+
+    tokens: list[Token]
+
+
+Item = list[Piece] | PromptTokens | Usage
+"""One step of a generation. PromptTokens come before all pieces; exactly one Usage comes last."""

@@ -1,0 +1,44 @@
+"""Between HTTP and the pipeline: the context of a request, and what a reply tells of the run that it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gateway.content.transcript import LoggedMessage
+from gateway.domain.tenancy.principal import Principal
+from gateway.http.envelope import Call
+from gateway.pipeline.context import RequestContext
+from gateway.pipeline.run import Run
+
+ADAPTER_HEADER = "x-lorikeet-adapter"
+"""`<name>@<version>` of the adapter that a reply comes from; absent where that is the base model."""
+
+
+def context_of(
+    call: Call,
+    caller: Principal,
+    model: str | None,
+    endpoint: str,
+    *,
+    stream: bool | None = False,
+    said: Iterable[LoggedMessage] | None = None,
+) -> RequestContext:
+    """Return the context of an HTTP request, and note its model for the request's log line."""
+    call.model = model or ""
+    return RequestContext(
+        principal=caller,
+        request_id=call.request_id,
+        model=model,
+        endpoint=endpoint,
+        stream=bool(stream),
+        gone=lambda: call.client_gone and not call.outlives_client,
+        trace=call.trace,
+        said=said,
+    )
+
+
+def attach(call: Call, run: Run) -> None:
+    """Give a reply the headers of its run, and close the run when the reply is over, however it ended."""
+    call.headers, call.on_end, call.num_admitted = run.headers, run.close, len(run.prompts)
+    if run.adapter_label is not None:
+        call.headers = (*call.headers, (ADAPTER_HEADER, run.adapter_label))

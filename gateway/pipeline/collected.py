@@ -1,0 +1,54 @@
+"""The items of a run put together: each choice as a whole. Knows nothing of how an API shows a choice."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.protocol import Usage
+from gateway.backends.generation import Item, PromptTokens, Token
+from gateway.text.tools.parser import CallDelta
+
+
+class Answer(msgspec.Struct):
+    """One whole choice."""
+
+    text: str = ""
+    tokens: list[Token] = []
+    finish_reason: str = ""
+    calls: list[CallDelta] = []
+    """The deltas of the choice's calls, in order."""
+    token_ids: list[int] = []
+    """The choice's token ids, where they were asked for."""
+
+
+class Collected(msgspec.Struct, frozen=True):
+    """All choices of one prompt."""
+
+    answers: list[Answer]
+    prompt_tokens: list[Token]
+    """The tokens of the prompt, where their log-probabilities were asked for."""
+    usage: Usage
+
+
+class Collector:
+    """Puts the items of one prompt together."""
+
+    def __init__(self, num_choices: int) -> None:
+        self._answers = [Answer() for _ in range(num_choices)]
+        self._prompt_tokens: list[Token] = []
+
+    def add(self, item: Item) -> Collected | None:
+        """Take one item; return the whole with the last one."""
+        if isinstance(item, Usage):
+            return Collected(self._answers, self._prompt_tokens, item)
+        if isinstance(item, PromptTokens):
+            self._prompt_tokens = item.tokens
+            return None
+        for piece in item:
+            answer = self._answers[piece.index]
+            answer.text += piece.text
+            answer.tokens += piece.tokens
+            answer.calls += piece.calls
+            answer.token_ids += piece.token_ids
+            answer.finish_reason = piece.finish_reason or ""
+        return None

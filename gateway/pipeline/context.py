@@ -1,0 +1,46 @@
+"""The caller of one request, as far as the pipeline has to know it: HTTP, a line of a batch, a test. Knows no HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from gateway.content.transcript import LoggedMessage
+from gateway.domain.errors import ClientGone, DeadlinePassed
+from gateway.domain.tenancy.principal import Principal
+
+
+def _never() -> bool:
+    return False
+
+
+class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
+    """One request of a principal, from wherever it came."""
+
+    principal: Principal
+    """The caller, who is charged for the request and whose limits apply."""
+    request_id: str
+    """The id of the request's first row in the ledger; the rows of further prompts have ids made of it."""
+    model: str | None
+    """The model string as the caller wrote it; None where the operation may do without one."""
+    endpoint: str
+    """The operation, as the ledger and the request log name it."""
+    stream: bool = False
+    """True where the caller reads the reply as it is generated."""
+    deadline: float | None = None
+    """The event loop's time, in seconds, after which nothing of the request goes on."""
+    gone: Callable[[], bool] = _never
+    """Tells that nobody waits for the reply any more."""
+    trace: str = ""
+    """The trace that the request belongs to, as W3C's traceparent has it, for log lines."""
+    said: Iterable[LoggedMessage] | None = None
+    """The request's messages for the request log, read once and only if the project logs content. None: its prompts."""
+
+    def check(self) -> None:
+        """Raise ClientGone or DeadlinePassed where going on with the request would be of no use."""
+        if self.gone():
+            raise ClientGone("The client disconnected.")
+        if self.deadline is not None and asyncio.get_running_loop().time() > self.deadline:
+            raise DeadlinePassed("The request did not end before its deadline.")

@@ -1,0 +1,120 @@
+"""From a prompt as its client wrote it to one that a backend can run: defaults, tokens, grammar, bounds, usage tag.
+
+Nothing is asked of an engine or of a limit's account here; a prompt that is refused has cost nobody anything.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.protocol import GenerateRequest, SamplingParams
+from gateway.backends.base import Backend
+from gateway.backends.generation import Generation
+from gateway.domain.errors import Overloaded
+from gateway.limits.limiter import Limiter
+from gateway.metering.meter import Meter
+from gateway.metering.tag import MeterTag
+from gateway.pipeline.bounds import check_at_most, check_ids, check_prompt, completion_bound, too_long
+from gateway.pipeline.context import RequestContext
+from gateway.pipeline.defaults import with_defaults
+from gateway.pipeline.requests import Conversation, EmbeddingRequest, TextRequest
+from gateway.pipeline.run import Prepared
+from gateway.pipeline.tokenizing import predicted_tokens, prepared_prompt
+from gateway.routing.resolve import Route
+from gateway.text.tools.grammar import call_grammar
+
+TIER_WEIGHTS = {"flex": 0.5, "default": 1.0, "priority": 2.0}
+"""The share of service of a request's tenant, relative to others, while the engine is saturated."""
+
+
+class Preparation:
+    """Prepares the prompts of requests. One per gateway process."""
+
+    def __init__(self, meter: Meter, limiter: Limiter, *, default_max_tokens: int) -> None:
+        self._meter = meter
+        self._limiter = limiter
+        self._default_max_tokens = default_max_tokens
+
+    async def completion(
+        self, context: RequestContext, route: Route, backend: Backend, request: TextRequest, row_id: str
+    ) -> Prepared:
+        """Prepare one prompt's completions; row_id is the id of their row in the ledger.
+
+        Raises InvalidRequest: when a field cannot be served, by the client's name of the field.
+        Raises Overloaded: when no more usage can be kept.
+        """
+        adapter = route.adapter
+        if adapter is not None:
+            request = with_defaults(request, adapter.defaults)
+        tools = request.prompt.tools if isinstance(request.prompt, Conversation) else None
+        prompt = await prepared_prompt(backend, request)
+        capabilities, sampling = backend.capabilities, request.sampling
+        if tools is not None:
+            grammar = call_grammar(backend.tokenizer.tools, tools, sampling.grammar, request.names.grammar)
+            sampling = msgspec.structs.replace(sampling, grammar=grammar)
+        check_ids("stop_token_ids", sampling.stop_token_ids, capabilities.vocab_size)
+        check_ids("allowed_token_ids", sampling.allowed_token_ids, capabilities.vocab_size)
+        check_ids("logit_bias", sampling.logit_bias, capabilities.vocab_size)
+        check_at_most(request.names.n, request.n, capabilities.max_choices)
+        sizes = (await self._limiter.rules(context.principal, route.model)).sizes
+        max_tokens = completion_bound(
+            capabilities.max_model_len, sizes, prompt.num_tokens, request, self._default_max_tokens
+        )
+        tag = self._tag(context, route, request.service_tier)
+        generate = GenerateRequest(
+            request_id=row_id,
+            prompt_token_ids=prompt.token_ids,
+            sampling=msgspec.structs.replace(sampling, max_tokens=max_tokens),
+            tenant=context.principal.project_id,
+            adapter=adapter.key if adapter else "",
+            n=request.n,
+            predicted_token_ids=await predicted_tokens(backend, request.prediction, max_tokens),
+            weight=TIER_WEIGHTS.get(request.service_tier, 1.0),
+        )
+        return Prepared(Generation(generate, request.stop, tools, request.style), tag, request.names.grammar)
+
+    async def embedding(
+        self, context: RequestContext, route: Route, backend: Backend, request: EmbeddingRequest, row_id: str
+    ) -> Prepared:
+        """Prepare one text's embedding. Raises as `completion` does."""
+        prompt = await prepared_prompt(backend, request)
+        capabilities = backend.capabilities
+        if prompt.num_tokens > capabilities.max_model_len:
+            raise too_long(capabilities.max_model_len, prompt.num_tokens, request.names.prompt)
+        sizes = (await self._limiter.rules(context.principal, route.model)).sizes
+        check_prompt(sizes, prompt.num_tokens, request.names.prompt)
+        check_at_most("dimensions", request.dimensions or 1, capabilities.embedding_size)
+        tag = self._tag(context, route, request.service_tier)
+        generate = GenerateRequest(
+            request_id=row_id,
+            prompt_token_ids=prompt.token_ids,
+            sampling=SamplingParams(max_tokens=0),
+            tenant=context.principal.project_id,
+            adapter=route.adapter.key if route.adapter else "",
+            pooling=request.pooling,
+        )
+        return Prepared(Generation(generate), tag)
+
+    def _tag(self, context: RequestContext, route: Route, service_tier: str) -> MeterTag:
+        """Return what a prompt's usage event has to say beside its counts.
+
+        Raises Overloaded: when no more usage can be kept.
+        """
+        if not self._meter.has_room:
+            raise Overloaded("Usage cannot be recorded at the moment.", retry_after_s=5.0)
+        principal, adapter = context.principal, route.adapter
+        return MeterTag(
+            organization_id=principal.organization_id,
+            project_id=principal.project_id,
+            api_key_id=principal.api_key_id,
+            endpoint=context.endpoint,
+            model=route.model,
+            adapter_id=adapter.id if adapter else None,
+            adapter_version=adapter.ref.version if adapter else None,
+            # The digest of a shared adapter is its owner's to know; of a version there is but one.
+            adapter_digest=adapter.ref.digest if adapter and not adapter.is_shared else None,
+            created_at_ns=0,
+            stream=context.stream,
+            service_tier=service_tier,
+            journal_id=self._meter.journal_id,
+        )

@@ -1,0 +1,190 @@
+"""A request that was admitted: its prompts run while they are read, and its reservation ends when it is closed.
+
+Knows neither how a request is prepared nor how its reply is shown.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+
+import msgspec
+import structlog
+
+from engine.protocol import Usage
+from gateway.backends.base import Backend
+from gateway.backends.generation import Generation, Item, Piece
+from gateway.backends.pool import Pool
+from gateway.content.transcript import Transcript
+from gateway.domain.errors import BackendFailed, InvalidRequest
+from gateway.domain.limits.refusal import Headers
+from gateway.metering.tag import MeterTag
+from gateway.pipeline.collected import Collected, Collector
+from gateway.pipeline.context import RequestContext
+from gateway.pipeline.merge import all_of, merged
+from gateway.routing.resolve import RoutedAdapter
+
+log = structlog.get_logger(__name__)
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """One prompt that was found good: nothing but its tenant's limits and the backend can refuse it any more."""
+
+    generation: Generation
+    tag: MeterTag
+    """The tag of the prompt's usage, which travels with the request once it is admitted."""
+    grammar_field: str | None = None
+    """The client's name of the grammar, which only the engine understands."""
+
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens of each of the prompt's completions."""
+        return self.generation.request.sampling.max_tokens
+
+
+class Run:
+    """The admitted prompts of one request. Close it once the request is answered, whatever became of it."""
+
+    def __init__(
+        self,
+        context: RequestContext,
+        pool: Pool,
+        adapter: RoutedAdapter | None,
+        prepared: Sequence[Prepared],
+        headers: Headers,
+        close: Callable[[], None],
+        transcript: Transcript | None,
+    ) -> None:
+        self.headers = headers
+        """The standing of the caller's limits, as headers of a reply."""
+        self.close = close
+        """Gives the reservation back and has the request logged. May be called again."""
+        self.adapter_label = None if adapter is None else adapter.label
+        """`<name>@<version>` of the adapter that answers."""
+        self.prompts: list[list[int]] = [each.generation.request.prompt_token_ids for each in prepared]
+        """Each prompt's token ids."""
+        self._context = context
+        self._pool = pool
+        self._adapter = adapter
+        self._prepared = prepared
+        self._transcript = transcript
+        self._before_end: Callable[[Collected], Awaitable[None]] | None = None
+
+    @property
+    def token_bytes(self) -> Callable[[int], bytes]:
+        """The bytes of a token id's text, which need not be whole characters."""
+        return self._pool.any.tokenizer.token_bytes
+
+    def decode(self, token_ids: list[int]) -> str:
+        """Return the text of token ids of this run's model."""
+        return self._pool.any.tokenizer.decode(token_ids)
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The digest of all that an answer with a seed depends on beside its request; None while no engine is known.
+
+        An adapter counts by its version: its content only its owner may compare.
+        """
+        backend, adapter = self._pool.any.capabilities.fingerprint, self._adapter
+        if not backend:
+            return None
+        whole = backend if adapter is None else f"{backend}:{adapter.id}@{adapter.ref.version}"
+        return f"fp_{hashlib.sha256(whole.encode()).hexdigest()[:10]}"
+
+    def before_end(self, take: Callable[[Collected], Awaitable[None]]) -> None:
+        """Await `take` with each prompt's whole answer before the prompt's last item is yielded."""
+        self._before_end = take
+
+    def items(self, index: int = 0) -> AsyncGenerator[Item]:
+        """Yield one prompt's items as they come. Closing the generator aborts the prompt.
+
+        Raises as `gateway.backends.base.Backend.generate`, with the client's names of fields.
+        Raises DeadlinePassed: when the request's deadline passes meanwhile.
+        """
+        prepared = self._prepared[index]
+        if self._is_plain:
+            return self._generated(prepared)
+        return self._watched(index, prepared)
+
+    def merged(self) -> AsyncGenerator[tuple[int, Item]]:
+        """Yield the items of all prompts, each with the number of its prompt. Raises as `items`."""
+        return merged([self.items(index) for index in range(len(self._prepared))])
+
+    async def collect(self) -> list[Collected]:
+        """Run all prompts to their ends. Raises as `items`."""
+        return await all_of([self._collected(index) for index in range(len(self._prepared))])
+
+    async def embed(self) -> list[tuple[bytes, Usage]]:
+        """Return each prompt's embedding, fp32 little-endian and of unit length. Raises as `items`."""
+        return await all_of([self._embedded(each) for each in self._prepared])
+
+    @property
+    def _is_plain(self) -> bool:
+        return self._transcript is None and self._before_end is None and self._context.deadline is None
+
+    async def _generated(self, prepared: Prepared) -> AsyncGenerator[Item]:
+        try:
+            async with aclosing(self._backend().generate(prepared.generation)) as items:
+                async for item in items:
+                    yield item
+        except (InvalidRequest, BackendFailed) as error:
+            raise self._for_caller(error, prepared) from None
+
+    async def _watched(self, index: int, prepared: Prepared) -> AsyncGenerator[Item]:
+        """Yield the same items once the request log and `before_end` have seen each."""
+        num_choices = prepared.generation.request.n
+        collector = Collector(num_choices) if self._before_end is not None else None
+        async with aclosing(self._generated(prepared)) as items:
+            async for item in items:
+                self._context.check()
+                if self._transcript is not None and isinstance(item, list):
+                    _log_pieces(self._transcript, item, index * num_choices)
+                if collector is not None and (collected := collector.add(item)) is not None:
+                    assert self._before_end is not None
+                    await self._before_end(collected)
+                yield item
+
+    async def _collected(self, index: int) -> Collected:
+        collector = Collector(self._prepared[index].generation.request.n)
+        async with aclosing(self.items(index)) as items:
+            async for item in items:
+                if (collected := collector.add(item)) is not None:
+                    return collected
+        raise AssertionError("the backend ended without a usage")
+
+    async def _embedded(self, prepared: Prepared) -> tuple[bytes, Usage]:
+        try:
+            return await self._backend().embed(prepared.generation.request)
+        except (InvalidRequest, BackendFailed) as error:
+            raise self._for_caller(error, prepared) from None
+
+    def _backend(self) -> Backend:
+        self._context.check()
+        return self._pool.pick()
+
+    def _for_caller(self, error: InvalidRequest | BackendFailed, prepared: Prepared) -> InvalidRequest | BackendFailed:
+        """Return the error with the caller's own name of the field that was refused: the grammar or the adapter.
+
+        The reason why a shared adapter cannot be loaded, or fails the engine, is for its owner alone.
+        """
+        is_borrowed = self._adapter is not None and self._adapter.is_shared
+        if isinstance(error, BackendFailed):
+            context = self._context
+            log.warning("backend_failed", request_id=context.request_id, trace=context.trace, error=error.message)
+            return BackendFailed("The engine failed while it worked on the request.") if is_borrowed else error
+        if error.param == "model" and is_borrowed:
+            return InvalidRequest("The adapter cannot be loaded.", param=error.param, code=error.code)
+        return InvalidRequest(error.message, param=error.param or prepared.grammar_field, code=error.code)
+
+
+def _log_pieces(transcript: Transcript, pieces: list[Piece], first: int) -> None:
+    """Add pieces to the request log; `first` is the number of the prompt's first choice within the whole reply."""
+    for piece in pieces:
+        index = first + piece.index
+        if piece.text:
+            transcript.add(index, piece.text)
+        for new in piece.calls:
+            transcript.add_call(index, new.name, new.arguments)
+        if piece.finish_reason is not None:
+            transcript.end(index, piece.finish_reason)
