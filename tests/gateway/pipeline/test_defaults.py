@@ -18,11 +18,8 @@ SYSTEM = {"role": "system", "content": "mine"}
 
 def request(**fields: Any) -> TextRequest:
     common: dict[str, Any] = {
-        "request_id": "req_1",
-        "endpoint": "/v1/chat/completions",
         "prompt": Conversation([USER]),
         "names": FieldNames(prompt="messages"),
-        "stream": False,
         "sampling": SamplingParams(max_tokens=0),
     }
     return TextRequest(**(common | fields))
