@@ -43,6 +43,7 @@ class ModelConfig(msgspec.Struct, frozen=True):
 
     qkv_bias: Qwen2, or Llama with attention_bias. o_bias: Llama with attention_bias. qk_norm: Qwen3.
     sliding_window: tokens each position sees, itself included; None sees all.
+    embedding_sizes: to how many numbers an embedding may be shortened, hidden_size among them; () only hidden_size.
     """
 
     family: str
@@ -62,6 +63,7 @@ class ModelConfig(msgspec.Struct, frozen=True):
     qk_norm: bool = False
     sliding_window: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+    embedding_sizes: tuple[int, ...] = ()
 
     def projection_shape(self, projection: Projection) -> tuple[int, int]:
         """(in_features, out_features) of one linear of a layer."""
@@ -152,7 +154,22 @@ def _model_config(family: str, raw: dict[str, Any], folder: Path) -> ModelConfig
         qk_norm=family == "qwen3",
         sliding_window=_sliding_window(family, raw),
         eos_token_ids=_eos_token_ids(raw, folder),
+        embedding_sizes=_embedding_sizes(raw),
     )
+
+
+def _embedding_sizes(raw: dict[str, Any]) -> tuple[int, ...]:
+    """Return the sizes that the model was trained to have its embeddings shortened to (Matryoshka Representation
+    Learning, Kusupati et al., 2022), by the two keys that vLLM reads: a list of sizes, or that any size will do.
+
+    Raises UnsupportedModel: for sizes that an embedding of this model cannot have.
+    """
+    size, named = raw["hidden_size"], raw.get("matryoshka_dimensions")
+    if not named:
+        return tuple(range(1, size + 1)) if raw.get("is_matryoshka") is True else ()
+    if not isinstance(named, list) or not all(type(each) is int and 0 < each <= size for each in named):
+        raise UnsupportedModel(f"config.json: matryoshka_dimensions must be a list of integers in 1..{size}")
+    return tuple(sorted({*named, size}))
 
 
 def _rope(raw: dict[str, Any]) -> RopeParameters:

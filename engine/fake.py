@@ -242,13 +242,14 @@ class FakeCore:
         sampling = request.sampling
         prompt_logprobs = self._prompt_logprobs(request) if index == position == 0 else None
         token_ids: list[int] = []
+        stop_token_id: int | None = None
         reason: FinishReason | None = None
         if position < sampling.max_tokens:
             token = fake_token(request, position, index)
             position += 1
             self._num_tokens += 1
             if token in sampling.stop_token_ids and position > sampling.min_tokens:
-                reason = "stop"
+                reason, stop_token_id = "stop", token
             else:
                 token_ids.append(token)
         if reason is None and position == sampling.max_tokens:
@@ -259,7 +260,7 @@ class FakeCore:
         logprobs = None
         if sampling.num_logprobs is not None:
             logprobs = [fake_logprobs(each, sampling.num_logprobs, self._vocab_size) for each in token_ids]
-        return Delta(request.request_id, token_ids, position, index, logprobs, reason, prompt_logprobs)
+        return Delta(request.request_id, token_ids, position, index, logprobs, reason, prompt_logprobs, stop_token_id)
 
     def _prompt_logprobs(self, request: GenerateRequest) -> list[TokenLogprobs | None] | None:
         num_top = request.sampling.num_prompt_logprobs

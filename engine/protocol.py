@@ -85,7 +85,8 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
     prompt's as well; logit_bias in [-100, 100] by token id; allowed_token_ids: no other can be chosen, () allows all;
     not beside a grammar.
     seed: None draws from the engine's own entropy; with a seed the same prompt gives the same tokens.
-    stop_token_ids end the sequence, the stopping id being counted but never sent; ignore_eos disables the model's own.
+    stop_token_ids end the sequence, the stopping id being counted but no part of the completion (`Delta`); ignore_eos
+    disables the model's own.
     num_logprobs, num_prompt_logprobs: how many of the most likely tokens come with each token of the completion, of
     the prompt, at most MAX_LOGPROBS; None asks for no log-probabilities. They are of the unmodified distribution.
     """
@@ -167,7 +168,8 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
 class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
     """New tokens of one choice; num_completion_tokens is its cumulative count with these included.
 
-    logprobs: one per token id, where asked for. finish_reason: this choice ends here.
+    logprobs: one per token id, where asked for. finish_reason: this choice ends here. stop_token_id: the counted token
+    that ended it without being part of the completion, an end of sequence or a stop id; None where there is no such.
     prompt_logprobs: once, with choice 0's first delta, where asked for: one per prompt token, the first being None.
     """
 
@@ -178,6 +180,7 @@ class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
     logprobs: list[TokenLogprobs] | None = None
     finish_reason: FinishReason | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
+    stop_token_id: int | None = None
 
 
 class EngineError(msgspec.Struct, frozen=True):

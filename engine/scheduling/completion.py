@@ -73,6 +73,7 @@ def _take_tokens(chunk: Chunk, sampled: Many[Sampled], eos_token_ids: frozenset[
     sequence = chunk.sequence
     sequence.num_draft_tokens += len(chunk.drafts)
     shown: list[Sampled] = []
+    stop_token_id: int | None = None
     for position, token in enumerate(sampled):
         if position and sampled[position - 1].token_id != chunk.drafts[position - 1]:
             break
@@ -83,6 +84,7 @@ def _take_tokens(chunk: Chunk, sampled: Many[Sampled], eos_token_ids: frozenset[
         progress.num_new += 1
         if _stops(sequence, token.token_id, eos_token_ids):
             progress.finish_reason = "stop"
+            stop_token_id = token.token_id
             break
         shown.append(token)
         try:
@@ -96,7 +98,7 @@ def _take_tokens(chunk: Chunk, sampled: Many[Sampled], eos_token_ids: frozenset[
     sequence.num_accepted_drafts += num_accepted
     sequence.num_computed += num_accepted
     progress.num_computed += num_accepted
-    progress.delta = _delta(sequence, progress.num_new, shown, progress.finish_reason)
+    progress.delta = _delta(sequence, progress.num_new, shown, progress.finish_reason, stop_token_id)
 
 
 def _stops(sequence: Sequence, token_id: int, eos_token_ids: frozenset[int]) -> bool:
@@ -118,7 +120,13 @@ def _reason_to_end(sequence: Sequence, token_id: int) -> FinishReason | None:
     return "length" if sequence.num_completion_tokens == sequence.request.sampling.max_tokens else None
 
 
-def _delta(sequence: Sequence, num_new: int, shown: Many[Sampled], finish_reason: FinishReason | None) -> Delta:
+def _delta(
+    sequence: Sequence,
+    num_new: int,
+    shown: Many[Sampled],
+    finish_reason: FinishReason | None,
+    stop_token_id: int | None = None,
+) -> Delta:
     sampling = sequence.request.sampling
     logprobs = None
     if sampling.num_logprobs is not None:
@@ -136,4 +144,5 @@ def _delta(sequence: Sequence, num_new: int, shown: Many[Sampled], finish_reason
         logprobs,
         finish_reason,
         prompt_logprobs,
+        stop_token_id,
     )

@@ -30,6 +30,8 @@ class Capabilities(msgspec.Struct, frozen=True):
     """The most choices that the backend runs and keeps waiting."""
     embedding_size: int
     """Numbers in an embedding."""
+    embedding_sizes: tuple[int, ...] = ()
+    """The numbers that an embedding may be shortened to, embedding_size among them; () is embedding_size alone."""
     fingerprint: str = ""
     """As in `engine.protocol.Welcome`."""
 

@@ -25,6 +25,8 @@ class Generation(msgspec.Struct, frozen=True):
     """Tools that the completions may call."""
     style: TextStyle = PLAIN
     """How token ids become the text that is shown."""
+    prompt_text: str | None = None
+    """The whole prompt as the client wrote it; None where that is a conversation, token ids or cut."""
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -50,7 +52,9 @@ class Piece(msgspec.Struct, frozen=True):
     calls: tuple[CallDelta, ...] = ()
     """Calls of tools, which follow the text."""
     token_ids: list[int] = []
-    """The token ids that came, where they were asked for."""
+    """The token ids that came, where they were asked for, with the one that stopped the choice."""
+    num_tokens: int = 0
+    """Completion tokens of the choice so far, as they are billed."""
 
 
 class PromptTokens(msgspec.Struct, frozen=True):

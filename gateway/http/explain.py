@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from itertools import islice
 from typing import Any
 
+import msgspec
 from msgspec.inspect import (
     DictType,
     ListType,
@@ -27,6 +29,9 @@ _TYPE = re.compile(r"^Expected `(?P<wanted>[a-z| ]+)`, got `(?P<got>[a-z]+)`$")
 _BOUND = re.compile(r"^Expected `(?P<wanted>[a-z| ]+)` (?P<bound>.*)$", re.DOTALL)
 _STEP = re.compile(r"\.?([^.\[\]]+)|(\[\d*(?:\.\.\.)?\])")
 
+MAX_ENTRIES = 1024
+"""Of a mapping, how many are looked at for the one at fault: no field may have more."""
+
 _WORDS = {
     "int": "an integer",
     "float": "a number",
@@ -38,8 +43,36 @@ _WORDS = {
 }
 
 
-def explain(message: str, kind: Any) -> InvalidRequest:
-    """message: msgspec's, of a body that is no `kind`."""
+def explain(message: str, kind: Any, body: bytes = b"") -> InvalidRequest:
+    """Describe why a body cannot be read as `kind`. message: msgspec's; body: names the entry at fault in a mapping."""
+    error = _explained(message, kind)
+    found = _PATH.search(message)
+    if found is None or not (found["part"] or found["path"].endswith("[...]")):
+        return error
+    key = _wrong_key(kind, found["path"].removesuffix("[...]"), body)
+    if key is None:
+        return error
+    text = f"{error.message.removesuffix('.')} (the entry at fault is '{shortened(key)}')."
+    return InvalidRequest(text, param=error.param, code=error.code)
+
+
+def _wrong_key(kind: Any, field: str, body: bytes) -> str | None:
+    """Return the key of the first entry that may not be in a top-level mapping of the body; None where the field is no
+    such mapping, or where the rest of the body cannot be read."""
+    try:
+        types = {each.encode_name: each.type for each in msgspec.structs.fields(kind)}
+        entries = msgspec.json.decode(body)[field]
+        for key in islice(entries, MAX_ENTRIES):
+            try:
+                msgspec.convert({key: entries[key]}, types[field], str_keys=True)
+            except msgspec.ValidationError:
+                return str(key)
+    except (msgspec.DecodeError, RecursionError, LookupError, TypeError):
+        return None
+    return None
+
+
+def _explained(message: str, kind: Any) -> InvalidRequest:
     found = _PATH.search(message)
     path = found["path"].replace("[...]", "") if found else ""
     reason = message[: found.start()] if found else message

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -25,6 +25,9 @@ MinP = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 RepetitionPenalty = Annotated[float, Meta(ge=1e-3, le=2)]
 NumTokens = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+TruncationSide = Literal["left", "right"]
+"""Where `truncate_prompt_tokens` cuts a prompt: on the left, as without it, the last tokens are kept."""
+
 MinTokens = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 StopTokenIds = Annotated[list[TokenId], Meta(max_length=128)]
@@ -52,6 +55,7 @@ _LONE_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89abAB]..(?!\\u[dD][c-fC
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
@@ -59,7 +63,7 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise explain(str(error), decoder.type) from None
+        raise explain(str(error), decoder.type, body) from None
     except RecursionError:
         raise InvalidRequest("The body of the request is nested too deeply.", code="invalid_json") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

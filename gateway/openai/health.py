@@ -30,6 +30,11 @@ class Readiness(msgspec.Struct, frozen=True):
 
 
 def health(database: Database, pools: Sequence[Pool], metrics: Metrics) -> list[HTTPRouteHandler]:
+    @get("/health", opt=shape(media=("text/plain",)))
+    async def health_check() -> ASGIResponse:
+        """The process lives: 200 without a body, as vLLM answers."""
+        return ASGIResponse(headers={"content-type": "text/plain"})
+
     @get("/health/live")
     async def live() -> dict[str, str]:
         """The process lives."""
@@ -49,7 +54,7 @@ def health(database: Database, pools: Sequence[Pool], metrics: Metrics) -> list[
         """Metrics, as Prometheus reads them."""
         return ASGIResponse(body=metrics.render(), headers={"content-type": CONTENT_TYPE_LATEST})
 
-    return [live, ready, prometheus]
+    return [health_check, live, ready, prometheus]
 
 
 def _pool_detail(pool: Pool) -> str:

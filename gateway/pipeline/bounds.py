@@ -93,6 +93,25 @@ def check_at_most(field: str, value: int, bound: int) -> None:
         raise InvalidRequest(f"'{field}' must be at most {bound} with this model.", param=field, code="invalid_value")
 
 
+def check_dimensions(dimensions: int | None, size: int, sizes: tuple[int, ...]) -> None:
+    """Check the size that a client wants of an embedding. size: of the model's embeddings; sizes: to which the model
+    was trained to have them shortened, () for none.
+
+    Raises InvalidRequest: for a size that would cut off a part of what the embedding says.
+    """
+    if dimensions is None or dimensions == size or dimensions in sizes:
+        return
+    if not sizes:
+        allowed = (
+            f"{size} or left out with this model: it was not trained to have its embeddings shortened (Matryoshka)"
+        )
+    elif len(sizes) == size:
+        allowed = f"at most {size} with this model"
+    else:
+        allowed = f"one of {', '.join(map(str, sizes))} with this model"
+    raise InvalidRequest(f"'dimensions' must be {allowed}.", param="dimensions", code="invalid_value")
+
+
 def num_logprob_values(request: GenerateRequest) -> int:
     """The most log-probabilities that may have to be shown of a request's prompt and completions."""
     sampling, num_values = request.sampling, 0

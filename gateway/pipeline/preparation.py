@@ -14,7 +14,14 @@ from gateway.domain.errors import Overloaded
 from gateway.limits.limiter import Limiter
 from gateway.metering.meter import Meter
 from gateway.metering.tag import MeterTag
-from gateway.pipeline.bounds import check_at_most, check_ids, check_prompt, completion_bound, too_long
+from gateway.pipeline.bounds import (
+    check_at_most,
+    check_dimensions,
+    check_ids,
+    check_prompt,
+    completion_bound,
+    too_long,
+)
 from gateway.pipeline.context import RequestContext
 from gateway.pipeline.defaults import with_defaults
 from gateway.pipeline.requests import Conversation, EmbeddingRequest, TextRequest
@@ -71,7 +78,10 @@ class Preparation:
             predicted_token_ids=await predicted_tokens(backend, request.prediction, max_tokens),
             weight=TIER_WEIGHTS.get(request.service_tier, 1.0),
         )
-        return Prepared(Generation(generate, request.stop, tools, request.style), tag, request.names.grammar)
+        is_cut = request.max_prompt_tokens is not None
+        text = request.prompt if isinstance(request.prompt, str) and not is_cut else None
+        generation = Generation(generate, request.stop, tools, request.style, text)
+        return Prepared(generation, tag, request.names.grammar)
 
     async def embedding(
         self, context: RequestContext, route: Route, backend: Backend, request: EmbeddingRequest, row_id: str
@@ -83,7 +93,7 @@ class Preparation:
             raise too_long(capabilities.max_model_len, prompt.num_tokens, request.names.prompt)
         sizes = (await self._limiter.rules(context.principal, route.model)).sizes
         check_prompt(sizes, prompt.num_tokens, request.names.prompt)
-        check_at_most("dimensions", request.dimensions or 1, capabilities.embedding_size)
+        check_dimensions(request.dimensions, capabilities.embedding_size, capabilities.embedding_sizes)
         tag = self._tag(context, route, request.service_tier)
         generate = GenerateRequest(
             request_id=row_id,

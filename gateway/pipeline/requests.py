@@ -62,6 +62,8 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a prompt of text gets the tokenizer's special tokens around it."""
     max_prompt_tokens: int | None = None
     """Only so many of the prompt's last tokens count, where this is a number."""
+    keeps_first: bool = False
+    """True: so many of the prompt's first tokens count, instead of its last ones."""
     service_tier: str = "default"
     """The tier that the request is priced as and weighted by."""
 
@@ -76,6 +78,7 @@ class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
     """How many numbers of the embedding the client wants; None: all."""
     add_special_tokens: bool = True
     max_prompt_tokens: int | None = None
+    keeps_first: bool = False
     service_tier: str = "default"
 
 

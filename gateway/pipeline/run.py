@@ -64,6 +64,8 @@ class Run:
         """`<name>@<version>` of the adapter that answers."""
         self.prompts: list[list[int]] = [each.generation.request.prompt_token_ids for each in prepared]
         """Each prompt's token ids."""
+        self.prompt_texts = [each.generation.prompt_text for each in prepared]
+        """Each whole prompt as the client wrote it; None where that is a conversation, token ids or cut."""
         self._context = context
         self._pool = pool
         self._adapter = adapter
@@ -77,8 +79,8 @@ class Run:
         return self._pool.any.tokenizer.token_bytes
 
     def decode(self, token_ids: list[int]) -> str:
-        """Return the text of token ids of this run's model."""
-        return self._pool.any.tokenizer.decode(token_ids)
+        """Return the text of token ids of this run's model, special tokens included."""
+        return self._pool.any.tokenizer.decode(token_ids, with_special=True)
 
     @property
     def fingerprint(self) -> str | None:

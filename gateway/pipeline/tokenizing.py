@@ -23,13 +23,14 @@ PREDICTED_PER_TOKEN = 4
 
 
 async def prepared_prompt(backend: Backend, request: TextRequest | EmbeddingRequest) -> PreparedPrompt:
-    """A request's prompt, of which its client may want the end alone."""
+    """A request's prompt, of which its client may want the end alone, or the beginning."""
     prompt = await tokenized(
         backend, request.prompt, request.names.prompt, add_special_tokens=request.add_special_tokens
     )
-    if request.max_prompt_tokens is None or prompt.num_tokens <= request.max_prompt_tokens:
+    most = request.max_prompt_tokens
+    if most is None or prompt.num_tokens <= most:
         return prompt
-    return PreparedPrompt(prompt.token_ids[-request.max_prompt_tokens :], request.max_prompt_tokens)
+    return PreparedPrompt(prompt.token_ids[:most] if request.keeps_first else prompt.token_ids[-most:], most)
 
 
 async def tokenized(backend: Backend, prompt: Prompt, field: str, *, add_special_tokens: bool) -> PreparedPrompt:

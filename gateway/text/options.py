@@ -9,12 +9,13 @@ TemplateValue = str | bool | int | float
 
 class Argument(msgspec.Struct, frozen=True):
     """Of a chat template. field: as the client calls it. is_usual: the value says what holds without it, so a template
-    need not know it."""
+    need not know it. is_optional: the argument has no effect with a template that does not read its name."""
 
     name: str
     value: TemplateValue
     field: str
     is_usual: bool = False
+    is_optional: bool = False
 
 
 class Rendering(msgspec.Struct, frozen=True):

@@ -1,6 +1,7 @@
 """What a request may say to a chat template besides its messages: scalars, under names that the template itself reads.
 
 Templates are the operator's, arguments any tenant's: names that mean something to whoever renders are nobody's to set.
+A name that the template does not read never reaches the template.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from gateway.domain.errors import InvalidRequest
 from gateway.text.options import Argument, TemplateValue
 
 _EFFORT, _THINKS = "reasoning_effort", "enable_thinking"
-_RESERVED = frozenset({"raise_exception", "strftime_now", "messages"})
+_RESERVED = frozenset(
+    {
+        *("raise_exception", "strftime_now", "messages"),
+        *jinja2.Environment(autoescape=True).globals,
+        *inspect.signature(PreTrainedTokenizerFast.apply_chat_template).parameters,
+    }
+)
 _GENERATION = re.compile(
     r"\{%-?\s*(end)?generation\s*-?%\}"
 )  # transformers' own tag, which jinja2 alone does not parse
@@ -29,19 +36,33 @@ def known_arguments(fast: PreTrainedTokenizerFast) -> frozenset[str]:
     source = _GENERATION.sub("", "".join(template.values()) if isinstance(template, dict) else template)
     environment = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"], autoescape=True)  # parsed, never rendered
     read = jinja2.meta.find_undeclared_variables(environment.parse(source))
-    given = {*environment.globals, *inspect.signature(fast.apply_chat_template).parameters}
-    return frozenset(each for each in read - given - _RESERVED if not each.endswith(("_token", "_special_tokens")))
+    return frozenset(each for each in read if not is_reserved(each))
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether a name means something to the renderer or to every template, so that no request may set it."""
+    return name in _RESERVED or name.endswith(("_token", "_special_tokens"))
 
 
 def chosen(arguments: Sequence[Argument], known: Collection[str]) -> dict[str, TemplateValue]:
-    """By name. Raises InvalidRequest for one that the template does not read, unless its value changes nothing."""
+    """Return the values that the template gets, by name. known: the names that the template reads.
+
+    Raises InvalidRequest: for a reserved name, and for a name that the template does not read where the argument is
+    neither optional nor at its usual value.
+    """
     values: dict[str, TemplateValue] = {}
     for each in arguments:
+        if is_reserved(each.name):
+            raise InvalidRequest(
+                f"'{each.field}' cannot be set: chat templates are given '{each.name}' by the server itself.",
+                param=each.field,
+                code="invalid_value",
+            )
         if each.name in known:
             values[each.name] = each.value
         elif each.name == _EFFORT and each.value == "none" and _THINKS in known:
             values[_THINKS] = False
-        elif not each.is_usual:
+        elif not (each.is_usual or each.is_optional):
             raise InvalidRequest(
                 f"The field '{each.field}' is not supported with this model: its chat template does not read it.",
                 param=each.field,

@@ -64,6 +64,29 @@ def test_a_choice_that_has_ended_can_still_lose_tokens_past_a_stop() -> None:
     assert (usage.completion_tokens, usage.discarded_tokens) == (2 + 12, len(first.produced) - 2)
 
 
+@pytest.mark.parametrize("num_draft_tokens", [0, 4])
+def test_the_token_that_ended_a_choice_comes_beside_those_of_its_text(num_draft_tokens: int) -> None:
+    stop = expected_choice(request(max_tokens=12), 5).shown[4]
+    for asked in (
+        request(max_tokens=12, stop_token_ids=[stop]),
+        next(
+            ended
+            for first in range(VOCAB)
+            if (ended := request(max_tokens=12, ignore_eos=False, prompt_token_ids=[first, 1]))
+            and expected_choice(ended, 5).reason == "stop"
+        ),
+        request(),
+    ):
+        expected = expected_choice(asked, 5)
+        events, _ = run_core(asked, num_draft_tokens=num_draft_tokens)
+        last = deltas(events)[-1]
+        ended_by = [] if last.stop_token_id is None else [last.stop_token_id]
+        assert text(events) + ended_by == expected.produced
+        assert len(ended_by) == (expected.reason == "stop")
+        assert all(delta.stop_token_id is None for delta in deltas(events)[:-1])
+        assert final(events).usage.completion_tokens == last.num_completion_tokens == len(expected.produced)
+
+
 def test_embeddings_are_of_unit_length_and_the_only_output() -> None:
     for pooling in ("mean", "last"):
         asked = request(max_tokens=0, pooling=pooling)

@@ -76,4 +76,5 @@ def _join(deltas: Sequence[Delta]) -> Delta:
         logprobs,
         last.finish_reason,
         first.prompt_logprobs,
+        last.stop_token_id,
     )

@@ -64,6 +64,7 @@ class CallingChoice:
         )
         self._min_tokens = min_tokens
         self._with_token_ids = style.with_token_ids
+        self._num_tokens = 0
         self._has_calls = False
         self._num_shown_chars = 0
         self._pending: list[Token] = []  # it may turn out that they are not of the content
@@ -82,20 +83,25 @@ class CallingChoice:
             self._take(self._parser.push(text, is_trigger=token_id == self._trigger_id), new)
             if self._said.is_stopped:
                 return self._stopped(new)
+        self._num_tokens = delta.num_completion_tokens
         if delta.finish_reason in ("stop", "length"):
-            return self._end(delta.finish_reason, new)
+            return self._end(delta.finish_reason, new, delta.stop_token_id)
         return self._piece(new) if new.text or new.calls or new.token_ids else None
 
     def end(self, reason: FinishReason) -> Piece:
         return self._end(reason, _New())
 
-    def _end(self, reason: FinishReason, new: _New) -> Piece:
+    def _end(self, reason: FinishReason, new: _New, stop_token_id: int | None = None) -> Piece:
         self._take(self._parser.push(self._detokenizer.finish()), new)
         self._take(self._parser.finish(), new)
-        return self._stopped(new) if self._said.is_stopped else self._piece(new, reason)
+        if self._said.is_stopped:
+            return self._stopped(new)
+        if self._with_token_ids and stop_token_id is not None:
+            new.token_ids.append(stop_token_id)
+        return self._piece(new, reason)
 
     def _stopped(self, new: _New) -> Piece:
-        self.num_kept_tokens = self._detokenizer.num_tokens
+        self.num_kept_tokens = self._num_tokens = self._detokenizer.num_tokens
         return self._piece(new, "stop")
 
     def _piece(self, new: _New, reason: FinishReason | None = None) -> Piece:
@@ -103,7 +109,7 @@ class CallingChoice:
         self.finish_reason = reason
         is_all_content = reason is not None and self.num_kept_tokens is None and not self._has_calls
         tokens = self._pending if is_all_content else self._release(new.text)
-        return Piece(self._index, new.text, tokens, reason, tuple(new.calls), new.token_ids)
+        return Piece(self._index, new.text, tokens, reason, tuple(new.calls), new.token_ids, self._num_tokens)
 
     def _take(self, parsed: Parsed, new: _New) -> None:
         new.text += parsed.content

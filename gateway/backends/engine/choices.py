@@ -40,6 +40,7 @@ class Choice:
         self._with_token_ids = style.with_token_ids
         self._new_ids: list[int] = []
         self._num_shown_ids = 0
+        self._num_tokens = 0
         self._num_shown_chars = 0
         self._pending: list[tuple[Token, int]] = []  # with where they end: their text is not shown yet, or not wholly
 
@@ -48,15 +49,16 @@ class Choice:
         if self.finish_reason is not None:
             return None
         text = self._decode(delta)
+        self._num_tokens = delta.num_completion_tokens
         if self._with_token_ids:
-            self._new_ids += delta.token_ids
+            self._new_ids += ids_of(delta)
         if self._detokenizer.finished:
             return self._stopped(text)
         if delta.finish_reason in ("stop", "length"):
             return self.end(delta.finish_reason, text)
         tokens = self._release(text) if delta.logprobs is not None else []
         if text or tokens or self._new_ids:
-            return Piece(self._index, text, tokens, token_ids=self._take_ids())
+            return self._piece(text, tokens)
         return None
 
     def end(self, reason: FinishReason, text: str = "") -> Piece:
@@ -67,7 +69,12 @@ class Choice:
         self.finish_reason = reason
         self._num_shown_chars += len(text)
         tokens = [token for token, _ in self._pending]
-        return Piece(self._index, text, tokens, reason, token_ids=self._take_ids())
+        return self._piece(text, tokens)
+
+    def _piece(self, text: str, tokens: list[Token]) -> Piece:
+        return Piece(
+            self._index, text, tokens, self.finish_reason, token_ids=self._take_ids(), num_tokens=self._num_tokens
+        )
 
     def _decode(self, delta: Delta) -> str:
         if delta.logprobs is None:
@@ -83,10 +90,10 @@ class Choice:
 
     def _stopped(self, text: str) -> Piece:
         self.finish_reason = "stop"
-        self.num_kept_tokens = self._detokenizer.num_tokens
+        self.num_kept_tokens = self._num_tokens = self._detokenizer.num_tokens
         self._num_shown_chars += len(text)
         del self._new_ids[self.num_kept_tokens - self._num_shown_ids :]
-        return Piece(self._index, text, self._begun(), "stop", token_ids=self._take_ids())
+        return self._piece(text, self._begun())
 
     def _begun(self) -> list[Token]:
         """Of those that are pending, the ones whose text is shown, wholly or in part, or that have none."""
@@ -107,18 +114,34 @@ class Choice:
         return released
 
 
+def ids_of(delta: Delta) -> list[int]:
+    """Return the ids of all tokens that a delta counts: those of the completion, then the one that stopped it."""
+    return delta.token_ids if delta.stop_token_id is None else [*delta.token_ids, delta.stop_token_id]
+
+
 async def prompt_tokens(
-    tokenizer: Tokenizer, token_ids: list[int], logprobs: list[TokenLogprobs | None]
+    tokenizer: Tokenizer, token_ids: list[int], logprobs: list[TokenLogprobs | None], *, text: str | None
 ) -> list[Token]:
-    """A prompt's tokens as a choice's tokens are shown. The streams of others go on between."""
-    detokenizer = Detokenizer(tokenizer)
+    """Place a prompt's tokens in its text, special tokens included. The streams of other requests go on between.
+
+    text: the prompt as the client wrote it, None where it is only known by its tokens. A special token that the
+    tokenizer has put around the text, such as BOS, is no part of it and has no width.
+    """
+    detokenizer = Detokenizer(tokenizer, with_special=True)
     tokens: list[Token] = []
     for token_id, each in zip(token_ids, logprobs, strict=True):
-        tokens.append(Token(token_id, detokenizer.num_chars, each))
-        detokenizer.push((token_id,))
+        start = detokenizer.num_chars
+        tokens.append(Token(token_id, start, each))
+        added = text is not None and token_id in tokenizer.special_ids and not _is_at(tokenizer, token_id, text, start)
+        if not added:
+            detokenizer.push((token_id,))
         if not len(tokens) % PROMPT_TOKENS_AT_ONCE:
             await asyncio.sleep(0)
     return tokens
+
+
+def _is_at(tokenizer: Tokenizer, token_id: int, text: str, start: int) -> bool:
+    return text.startswith(tokenizer.token_bytes(token_id).decode(), start)
 
 
 def style_after(prompt_ids: list[int], tokenizer: Tokenizer, style: TextStyle) -> TextStyle:

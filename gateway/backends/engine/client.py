@@ -124,6 +124,7 @@ class EngineBackend:
             max_choices=min(MAX_CHOICES, limits.max_num_seqs) if limits else MAX_CHOICES,
             max_in_flight=limits.max_num_seqs + limits.max_waiting if limits else MAX_IN_FLIGHT,
             embedding_size=self._config.hidden_size,
+            embedding_sizes=self._config.embedding_sizes,
             fingerprint=self._welcome.fingerprint if self._welcome else "",
         )
 

@@ -43,7 +43,8 @@ async def items_of(
             pieces += await _pieces(choices, new, stop_at)
             if waits_for_prompt and (prompt := _prompt_logprobs(new)) is not None:
                 waits_for_prompt = False
-                yield PromptTokens(await prompt_tokens(tokenizer, request.prompt_token_ids, prompt))
+                text = generation.prompt_text
+                yield PromptTokens(await prompt_tokens(tokenizer, request.prompt_token_ids, prompt, text=text))
             if pieces and not waits_for_prompt:
                 yield pieces
                 pieces = []

@@ -40,10 +40,11 @@ from gateway.openai.shared.context import attach, context_of
 from gateway.openai.shared.grammar import check_beside_tools, requested_grammar
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.logged import messages_said
-from gateway.openai.shared.logprobs import TokenBytes, prompt_logprobs, whole_chat_logprobs
+from gateway.openai.shared.logprobs import TokenBytes, names_of, prompt_logprobs, whole_chat_logprobs
 from gateway.openai.shared.obfuscation import obfuscated
 from gateway.openai.shared.options import (
     check_prompt_logprobs,
+    continuous_usage,
     given_options,
     include_obfuscation,
     include_usage,
@@ -53,7 +54,7 @@ from gateway.openai.shared.options import (
     text_style,
 )
 from gateway.openai.shared.replies import json_response, reply_id
-from gateway.openai.shared.usage import usage_out
+from gateway.openai.shared.usage import UsageSoFar, usage_out
 from gateway.openai.stored.handler import check_store, store_chat
 from gateway.pipeline.collected import Answer, Collected
 from gateway.pipeline.pipeline import Pipeline
@@ -155,6 +156,7 @@ def _text_request(wire: ChatCompletionRequest, tier: ServedTier, tools: Requeste
         style=text_style(wire, follows_prompt=bool(wire.continue_final_message)),
         prediction=predicted_text(wire.prediction, wire.n or 1),
         max_prompt_tokens=wire.truncate_prompt_tokens,
+        keeps_first=wire.truncation_side == "right",
         service_tier=tier,
     )
 
@@ -191,8 +193,9 @@ class _Reply(msgspec.Struct, frozen=True):
             with_usage=with_usage,
             is_predicted=self.wire.prediction is not None,
             prompt_ids=self.prompt_ids if self.wire.return_token_ids else None,
-            to_bytes=self.to_bytes,
+            to_bytes=self._shown_names,
             calls=self.calls if may_call else None,
+            so_far=UsageSoFar(len(self.prompt_ids)) if continuous_usage(self.wire) else None,
         )
 
     async def whole(self, collected: Collected) -> ChatCompletion:
@@ -208,12 +211,17 @@ class _Reply(msgspec.Struct, frozen=True):
             prompt_token_ids=self.prompt_ids if wire.return_token_ids else UNSET,
         )
 
+    @property
+    def _shown_names(self) -> TokenBytes:
+        """The tokens of completions as the client wants them named."""
+        return names_of(self.to_bytes, by_id=self.wire.return_tokens_as_token_ids)
+
     async def _choice(self, index: int, answer: Answer) -> ChatChoice:
         wire = self.wire
         return ChatChoice(
             index,
             self.calls.message(index, answer.text, answer.calls),
             self.calls.finish_reason(answer.finish_reason, has_calls=bool(answer.calls)),
-            await whole_chat_logprobs(answer.tokens, self.to_bytes) if wire.logprobs else None,
+            await whole_chat_logprobs(answer.tokens, self._shown_names) if wire.logprobs else None,
             answer.token_ids if wire.return_token_ids else UNSET,
         )

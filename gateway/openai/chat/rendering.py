@@ -12,7 +12,7 @@ from gateway.text.options import Argument, Rendering
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Verbosity = Literal["low", "medium", "high"]
 
-# Templates are the operator's: their arguments are bounded scalars, refused where a template reads none of that name.
+# Templates are the operator's: their arguments are bounded scalars. A name that a template does not read is ignored.
 TemplateArguments = Annotated[
     dict[
         Annotated[str, Meta(min_length=1, max_length=64)],
@@ -62,7 +62,7 @@ def rendering(
             code="invalid_value",
         )
     arguments = [
-        Argument(name, value, f"chat_template_kwargs.{name}")
+        Argument(name, value, f"chat_template_kwargs.{name}", is_optional=True)
         for name, value in (fields.chat_template_kwargs or {}).items()
         if value is not None
     ]

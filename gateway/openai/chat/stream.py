@@ -14,7 +14,7 @@ from gateway.http.sse import DONE, TextEvent, event
 from gateway.openai.chat.calls import CallShape
 from gateway.openai.chat.wire import ChatChunk, ChatChunkChoice, ChatDelta
 from gateway.openai.shared.logprobs import TokenBytes, chat_logprobs
-from gateway.openai.shared.usage import usage_out
+from gateway.openai.shared.usage import UsageSoFar, usage_of_chunks, usage_out
 
 
 class ChatEvents:
@@ -31,9 +31,12 @@ class ChatEvents:
         prompt_ids: list[int] | None = None,
         to_bytes: TokenBytes,
         calls: CallShape | None = None,
+        so_far: UsageSoFar | None = None,
     ) -> None:
-        """prompt_ids: where token ids are to be shown. calls: where the choices may call tools."""
-        self._chunk = partial(chunk, usage=None if with_usage else msgspec.UNSET)
+        """prompt_ids: where token ids are to be shown. calls: where the choices may call tools. so_far: where every
+        chunk is to show the usage by then."""
+        self._chunk = partial(chunk, usage=usage_of_chunks(so_far, with_usage=with_usage))
+        self._so_far = so_far
         self._with_usage = with_usage
         self._is_predicted = is_predicted
         self._prompt_ids = prompt_ids
@@ -59,8 +62,8 @@ class ChatEvents:
         async with aclosing(items):
             async for item in items:
                 if isinstance(item, list):
-                    data = b"".join(map(self._piece, item))
-                    yield data if has_begun else self._roles() + data
+                    roles = b"" if has_begun else self._roles()
+                    yield roles + b"".join(map(self._piece, item))
                     has_begun = True
                 elif isinstance(item, Usage) and self._with_usage:
                     usage = usage_out([item], is_predicted=self._is_predicted)
@@ -77,12 +80,16 @@ class ChatEvents:
 
     def _piece(self, piece: Piece) -> bytes:
         data = b""
+        if self._so_far is not None:
+            self._chunk = partial(self._chunk, usage=self._so_far.add(piece.index, piece.num_tokens))
         if (self._with_logprobs and piece.tokens) or piece.token_ids:
             logprobs = chat_logprobs(piece.tokens, self._to_bytes) if self._with_logprobs else None
             token_ids = piece.token_ids if self._prompt_ids is not None else msgspec.UNSET
             delta = ChatDelta(content=piece.text) if piece.text or self._calls is None else ChatDelta()
             choice = ChatChunkChoice(piece.index, delta, None, logprobs, token_ids)
             data = event(self._chunk(choices=[choice]))
+        elif piece.text and self._so_far is not None:
+            data = event(self._chunk(choices=[ChatChunkChoice(piece.index, ChatDelta(content=piece.text))]))
         elif piece.text:
             data = self._text_events[piece.index](piece.text)
         if piece.calls:

@@ -35,10 +35,11 @@ from gateway.openai.shared.caller import Caller
 from gateway.openai.shared.context import attach, context_of
 from gateway.openai.shared.grammar import requested_grammar
 from gateway.openai.shared.idempotent import idempotent
-from gateway.openai.shared.logprobs import TokenBytes, prompt_logprobs, whole_text_logprobs
+from gateway.openai.shared.logprobs import TokenBytes, names_of, prompt_logprobs, whole_text_logprobs
 from gateway.openai.shared.obfuscation import obfuscated
 from gateway.openai.shared.options import (
     check_prompt_logprobs,
+    continuous_usage,
     given_options,
     include_obfuscation,
     include_usage,
@@ -48,7 +49,7 @@ from gateway.openai.shared.options import (
 )
 from gateway.openai.shared.replies import json_response, reply_id
 from gateway.openai.shared.slices import encoded
-from gateway.openai.shared.usage import usage_out
+from gateway.openai.shared.usage import UsageSoFar, usage_out
 from gateway.pipeline.collected import Answer, Collected
 from gateway.pipeline.pipeline import Pipeline
 from gateway.pipeline.requests import FieldNames, TextRequest
@@ -76,7 +77,10 @@ def completions(pipeline: Pipeline, idempotency: Idempotency) -> HTTPRouteHandle
         given = prompts(wire.prompt, "prompt", MAX_PROMPTS)
         run = await pipeline.complete(context, [_text_request(wire, each) for each in given])
         attach(call, run)
-        shown = [ShownPrompt(_echo(run, wire, index), token_ids) for index, token_ids in enumerate(run.prompts)]
+        shown = [
+            ShownPrompt(_echo(run, index) if wire.echo else "", token_ids)
+            for index, token_ids in enumerate(run.prompts)
+        ]
         reply = partial(
             TextCompletion,
             id=reply_id("cmpl", call.request_id),
@@ -91,7 +95,10 @@ def completions(pipeline: Pipeline, idempotency: Idempotency) -> HTTPRouteHandle
                 shown,
                 with_usage=with_usage,
                 with_token_ids=bool(wire.return_token_ids),
-                to_bytes=None if wire.logprobs is None else run.token_bytes,
+                to_bytes=None
+                if wire.logprobs is None
+                else names_of(run.token_bytes, by_id=wire.return_tokens_as_token_ids),
+                so_far=UsageSoFar(sum(map(len, run.prompts))) if continuous_usage(wire) else None,
             )
             stream = events.of(run.merged())
             return await open_stream(request, obfuscated(stream, events.empty) if include_obfuscation(wire) else stream)
@@ -156,17 +163,15 @@ def _text_request(wire: CompletionRequest, prompt: str | list[int]) -> TextReque
         style=text_style(wire, follows_prompt=True),
         add_special_tokens=wire.add_special_tokens is not False,
         max_prompt_tokens=wire.truncate_prompt_tokens,
+        keeps_first=wire.truncation_side == "right",
     )
 
 
-def _echo(run: Run, wire: CompletionRequest, index: int) -> str:
-    """A prompt as it is shown before its choices; "" where the client did not ask for that."""
-    if not wire.echo:
-        return ""
-    prompt = wire.prompt if isinstance(wire.prompt, str) else wire.prompt[index]
-    if isinstance(prompt, str) and wire.truncate_prompt_tokens is None:
-        return prompt
-    return run.decode(run.prompts[index])
+def _echo(run: Run, index: int) -> str:
+    """Return a prompt as it is shown before its choices: as the client wrote it, or else the text of its tokens,
+    special ones included."""
+    text = run.prompt_texts[index]
+    return run.decode(run.prompts[index]) if text is None else text
 
 
 def _logprobs_field(wire: CompletionRequest) -> str:
@@ -181,17 +186,18 @@ async def _choices(
 ) -> list[CompletionChoice]:
     """Each prompt's choices, the likeliest of its candidates where there are more. Each is encoded, see `slices`."""
     choices: list[CompletionChoice] = []
+    names = names_of(to_bytes, by_id=wire.return_tokens_as_token_ids)
     for each, prompt in zip(collected, prompts, strict=True):
         answers, num_choices = each.answers, wire.n or 1
         if len(answers) > num_choices:
             answers = sorted(answers, key=_mean_logprob, reverse=True)[:num_choices]
         of_prompt = UNSET if wire.prompt_logprobs is None else await prompt_logprobs(each.prompt_tokens, to_bytes)
         echoed_tokens = each.prompt_tokens if wire.echo and wire.logprobs is not None else []
-        echoed = await whole_text_logprobs(echoed_tokens, to_bytes)
+        echoed = await whole_text_logprobs(echoed_tokens, names)
         for answer in answers:
             logprobs = None
             if wire.logprobs is not None:
-                logprobs = echoed.followed_by(await whole_text_logprobs(answer.tokens, to_bytes, len(prompt.echo)))
+                logprobs = echoed.followed_by(await whole_text_logprobs(answer.tokens, names, len(prompt.echo)))
             choice = CompletionChoice(
                 len(choices),
                 prompt.echo + answer.text,

@@ -13,7 +13,7 @@ from gateway.backends.generation import Item, Piece, PromptTokens
 from gateway.http.sse import DONE, TextEvent, event
 from gateway.openai.completions.wire import CompletionChoice, TextCompletion
 from gateway.openai.shared.logprobs import TextLogprobs, TokenBytes, text_logprobs, whole_text_logprobs
-from gateway.openai.shared.usage import usage_out
+from gateway.openai.shared.usage import UsageSoFar, usage_of_chunks, usage_out
 
 
 class ShownPrompt(msgspec.Struct, frozen=True):
@@ -36,8 +36,11 @@ class CompletionEvents:
         with_usage: bool,
         with_token_ids: bool,
         to_bytes: TokenBytes | None,
+        so_far: UsageSoFar | None = None,
     ) -> None:
-        self._chunk = partial(chunk, usage=None if with_usage else msgspec.UNSET)
+        """so_far: where every chunk is to show the usage by then."""
+        self._chunk = partial(chunk, usage=usage_of_chunks(so_far, with_usage=with_usage))
+        self._so_far = so_far
         self._num_choices = num_choices
         self._shown = prompts
         self._with_token_ids = with_token_ids
@@ -71,11 +74,15 @@ class CompletionEvents:
         if index not in self._text_events:
             self._text_events[index] = TextEvent(self._chunk(choices=[CompletionChoice(index, "")]), "text")
             data = self._prompt(prompt, index)
+        if self._so_far is not None:
+            self._chunk = partial(self._chunk, usage=self._so_far.add(index, piece.num_tokens))
         if self._to_bytes is not None and (piece.tokens or piece.token_ids):
             logprobs = text_logprobs(piece.tokens, self._to_bytes, len(self._shown[prompt].echo))
             data += self._event(index, piece.text, logprobs=logprobs, token_ids=piece.token_ids)
         elif piece.token_ids:
             data += self._event(index, piece.text, token_ids=piece.token_ids)
+        elif piece.text and self._so_far is not None:
+            data += self._event(index, piece.text)
         elif piece.text:
             data += self._text_events[index](piece.text)
         if piece.finish_reason is not None:

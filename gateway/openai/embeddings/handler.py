@@ -82,6 +82,7 @@ def embedding_request(wire: EmbeddingsRequest, prompt: str | list[int]) -> Embed
         dimensions=wire.dimensions,
         add_special_tokens=wire.add_special_tokens is not False,
         max_prompt_tokens=wire.truncate_prompt_tokens,
+        keeps_first=wire.truncation_side == "right",
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.http.fields import Metadata, NumTokens
+from gateway.http.fields import Metadata, NumTokens, TruncationSide
 
 MAX_INPUTS = 2048
 MAX_TOTAL_TOKENS = 300_000
@@ -33,6 +33,7 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     pooling: Literal["mean", "last"] | None = None
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: NumTokens | None = None
+    truncation_side: TruncationSide | None = None
     priority: int | None = None
 
 

@@ -25,6 +25,7 @@ from gateway.http.fields import (
     Temperature,
     TopK,
     TopP,
+    TruncationSide,
 )
 from gateway.openai.shared.grammar import StructuredOutputs
 
@@ -59,7 +60,9 @@ class CommonFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     truncate_prompt_tokens: NumTokens | None = None
+    truncation_side: TruncationSide | None = None
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
     priority: int | None = None
     bad_words: list[str] | None = None
     logits_processors: list[Any] | None = None

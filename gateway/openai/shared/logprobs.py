@@ -40,7 +40,8 @@ class ChatLogprobs(msgspec.Struct, frozen=True):
 
 
 class TextLogprobs(msgspec.Struct, frozen=True):
-    """Four lists of one length. token_logprobs and top_logprobs are null for the first token of an echoed prompt."""
+    """Four lists of one length. token_logprobs and top_logprobs are null for the first token of an echoed prompt.
+    A token of the completion is among its own top_logprobs, under the name that it has in tokens."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -68,6 +69,20 @@ PromptLogprobs = list[dict[int, PromptLogprob] | None]
 """As vLLM shows them: of each token of the prompt the most likely ones and itself, by id; null for the first."""
 
 
+def names_of(to_bytes: TokenBytes, *, by_id: bool | None) -> TokenBytes:
+    """Return what tokens are shown by: their bytes or, by_id, the text `token_id:` and their id, as vLLM shows them."""
+    return _id_as_bytes if by_id else to_bytes
+
+
+def _id_as_bytes(token_id: int) -> bytes:
+    return id_name(token_id).encode()
+
+
+def id_name(token_id: int) -> str:
+    """Return the name of a token that has no text of its own to be told apart by."""
+    return f"token_id:{token_id}"
+
+
 async def prompt_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> PromptLogprobs:
     """Encoded, as in `whole_chat_logprobs`."""
     return await encoded(
@@ -88,18 +103,40 @@ def text_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes, offset: int = 0
     """offset: characters that precede the tokens' text in the choice's."""
     shown = TextLogprobs([], [], [], [])
     for token in tokens:
-        text, logprobs = _text(to_bytes(token.token_id)), token.logprobs
-        shown.tokens.append(text)
+        logprobs = token.logprobs
+        shown.tokens.append(token_name(to_bytes(token.token_id)))
         shown.text_offset.append(offset + token.start)
         shown.token_logprobs.append(None if logprobs is None else _finite(logprobs.logprob))
-        top: dict[str, float] | None = None
-        if logprobs is not None:
-            top = {}
-            for token_id, logprob in zip(logprobs.top_token_ids, logprobs.top_logprobs, strict=True):
-                top.setdefault(_text(to_bytes(token_id)), _finite(logprob))
-            top.setdefault(text, _finite(logprobs.logprob))
-        shown.top_logprobs.append(top)
+        shown.top_logprobs.append(None if logprobs is None else _top(token.token_id, logprobs, to_bytes))
     return shown
+
+
+def token_name(raw: bytes) -> str:
+    """Return what text completions call a token: its text, or where its bytes are no whole characters, as OpenAI does,
+    `bytes:\\xf0\\x9f`."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(chr(byte) if _is_plain(byte) else f"\\x{byte:02x}" for byte in raw)
+
+
+def _is_plain(byte: int) -> bool:
+    """Return whether a byte is shown as its character among others that are not: printable ASCII but the backslash."""
+    return 0x20 <= byte < 0x7F and byte != 0x5C
+
+
+def _top(token_id: int, logprobs: TokenLogprobs, to_bytes: TokenBytes) -> dict[str, float]:
+    """Return the most likely tokens and the chosen one, by name. If several tokens have one name, as in a byte-fallback
+    vocabulary, the chosen or else the likeliest one keeps it; the others are called `token_id:` and their id."""
+    own = token_name(to_bytes(token_id))
+    top: dict[str, float] = {}
+    for other_id, logprob in zip(logprobs.top_token_ids, logprobs.top_logprobs, strict=True):
+        name = own if other_id == token_id else token_name(to_bytes(other_id))
+        if other_id != token_id and (name == own or name in top):
+            name = id_name(other_id)
+        top[name] = _finite(logprob)
+    top.setdefault(own, _finite(logprobs.logprob))
+    return top
 
 
 async def whole_text_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes, offset: int = 0) -> TextLogprobs:

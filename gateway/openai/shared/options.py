@@ -100,6 +100,12 @@ def include_usage(request: CommonFields) -> bool:
     return bool(options.include_usage)
 
 
+def continuous_usage(request: CommonFields) -> bool:
+    """Return whether every chunk of the stream brings the usage so far; a request of vLLM's, with or without the last
+    chunk that `include_usage` asks for."""
+    return request.stream_options is not None and bool(request.stream_options.continuous_usage_stats)
+
+
 def include_obfuscation(request: CommonFields) -> bool:
     """Whether events are padded. OpenAI's default is yes; here it is no, since most clients are on the operator's own
     network, and padding adds a sixth to what a stream sends."""

@@ -1,4 +1,4 @@
-"""Token counts as OpenAI's replies show them."""
+"""Token counts as OpenAI's replies show them, of whole replies and, as vLLM's do, of streams under way."""
 
 from __future__ import annotations
 
@@ -24,13 +24,39 @@ class CompletionTokensDetails(msgspec.Struct, frozen=True):
 
 
 class UsageOut(msgspec.Struct, frozen=True):
-    """total_tokens = prompt_tokens + completion_tokens."""
+    """total_tokens = prompt_tokens + completion_tokens. The details are known once the reply has ended."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
-    completion_tokens_details: CompletionTokensDetails
+    prompt_tokens_details: PromptTokensDetails | msgspec.UnsetType = msgspec.UNSET
+    completion_tokens_details: CompletionTokensDetails | msgspec.UnsetType = msgspec.UNSET
+
+
+class UsageSoFar:
+    """Counts the tokens of one streamed reply, over all its prompts and choices."""
+
+    def __init__(self, num_prompt_tokens: int) -> None:
+        self._num_prompt_tokens = num_prompt_tokens
+        self._by_choice: dict[int, int] = {}
+
+    def add(self, choice: int, num_tokens: int) -> UsageOut:
+        """Return the usage once `choice` has come to num_tokens completion tokens."""
+        self._by_choice[choice] = num_tokens
+        return self.shown
+
+    @property
+    def shown(self) -> UsageOut:
+        """The usage by now."""
+        completion = sum(self._by_choice.values())
+        return UsageOut(self._num_prompt_tokens, completion, self._num_prompt_tokens + completion)
+
+
+def usage_of_chunks(so_far: UsageSoFar | None, *, with_usage: bool) -> UsageOut | msgspec.UnsetType | None:
+    """Return what a stream's first chunk shows as its usage: null where only the last chunk is to bring one."""
+    if so_far is not None:
+        return so_far.shown
+    return None if with_usage else msgspec.UNSET
 
 
 def usage_out(usages: Sequence[Usage], *, is_predicted: bool = False) -> UsageOut:

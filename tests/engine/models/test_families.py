@@ -35,6 +35,9 @@ def test_family_equals_transformers(name: str, tmp_path: Path) -> None:
         ({"mlp_bias": True}, "mlp_bias"),
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "rope type"),
         ({"model_type": "qwen2", "sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}, "mixes"),
+        ({"matryoshka_dimensions": [64, 1 << 20]}, "matryoshka_dimensions"),
+        ({"matryoshka_dimensions": ["64"]}, "matryoshka_dimensions"),
+        ({"matryoshka_dimensions": 64}, "matryoshka_dimensions"),
         ({"model_type": "mistral", "sliding_window": 8, "layer_types": ["full_attention", "x"]}, "mixes"),
     ],
 )
@@ -45,6 +48,25 @@ def test_what_the_decoder_would_compute_wrongly_is_refused_by_key(
     (tmp_path / "config.json").write_text(json.dumps(raw))
     with pytest.raises(UnsupportedModel, match=key):
         load_model_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "sizes"),
+    [
+        ({}, ()),
+        ({"is_matryoshka": False, "matryoshka_dimensions": []}, ()),
+        ({"is_matryoshka": True}, tuple(range(1, 33))),
+        ({"is_matryoshka": True, "matryoshka_dimensions": [16, 8]}, (8, 16, 32)),
+        ({"matryoshka_dimensions": [32, 16]}, (16, 32)),
+    ],
+    ids=str,
+)
+def test_the_sizes_of_embeddings_are_those_that_the_config_declares(
+    change: dict[str, object], sizes: tuple[int, ...], tmp_path: Path
+) -> None:
+    raw = LlamaConfig(**TINY).to_dict() | {"hidden_size": 32} | change
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    assert load_model_config(tmp_path).embedding_sizes == sizes
 
 
 def test_a_checkpoint_that_lacks_a_tensor_is_refused_by_name(tmp_path: Path) -> None:

@@ -30,10 +30,10 @@ def test_each_token_keeps_its_log_probabilities() -> None:
     first, second, end = (
         Delta("r", [1], 1, logprobs=logprobs(1)),
         Delta("r", [2, 3], 3, logprobs=logprobs(2)),
-        Delta("r", [], 3, logprobs=[], finish_reason="stop"),
+        Delta("r", [], 4, logprobs=[], finish_reason="stop", stop_token_id=5),
     )
     (delta,) = joined([first, second, end])
-    assert delta == Delta("r", [1, 2, 3], 3, logprobs=logprobs(3), finish_reason="stop")
+    assert delta == Delta("r", [1, 2, 3], 4, logprobs=logprobs(3), finish_reason="stop", stop_token_id=5)
 
 
 def test_a_reader_that_keeps_up_takes_each_delta_as_it_came() -> None:

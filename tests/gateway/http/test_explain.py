@@ -34,7 +34,11 @@ def of(**fields: Any) -> InvalidRequest:
         ({"stop": 1}, "Invalid type for 'stop': expected a string or an array, but got an integer instead."),
         ({"n": 0}, "Invalid value for 'n': expected an integer >= 1."),
         ({"stop": ["a"] * 5}, "Invalid value for 'stop': expected an array of length <= 4."),
-        ({"metadata": {"k" * 65: ""}}, "Invalid value for 'metadata': each key must be a string of length <= 64."),
+        (
+            {"metadata": {"k" * 65: ""}},
+            "Invalid value for 'metadata': each key must be a string of length <= 64 (the entry at fault is "
+            f"'{'k' * 65}').",
+        ),
         ({"verbosity": "x"}, "Invalid value for 'verbosity': 'x'. Supported values are: 'high', 'low' or 'medium'."),
         (
             {"response_format": {"type": "xml"}},
@@ -48,6 +52,33 @@ def of(**fields: Any) -> InvalidRequest:
 )
 def test_in_words(fields: dict[str, Any], message: str) -> None:
     assert of(**fields).message == message
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"five": 1}, "'five'"),
+        ({"-1": 1}, "'-1'"),
+        ({"7": 101}, "'7'"),
+        ({"7": "x"}, "'7'"),
+        ({"1.5": 1}, "'1.5'"),
+        ({"7": [1]}, "'7'"),
+        ({"": 1}, "''"),
+        ({"x" * 5000: 1}, f"'{'x' * 100}...'"),
+    ],
+    ids=range(8),
+)
+def test_a_wrong_entry_of_logit_bias_is_named(wrong: dict[str, Any], named: str) -> None:
+    for bias in (wrong, {"5": 1, "6": -2} | wrong, wrong | {"8": 1}):
+        error = of(logit_bias=bias)
+        assert (error.param, named in error.message) == ("logit_bias", True), error.message
+        assert "'5'" not in error.message and "'8'" not in error.message
+
+
+def test_an_entry_of_a_body_that_is_no_json_is_refused_without_its_name() -> None:
+    """The decoder stops at the first wrong field, so its answer stands without the name."""
+    error = refusal(b'{"logit_bias":{"five":1},"messages":[')
+    assert (error.param, "five" in error.message) == ("logit_bias", False)
 
 
 def test_the_values_of_a_role_are_listed() -> None:

@@ -83,7 +83,12 @@ def test_a_fingerprint_stands_for_engine_and_adapter(house: House, client: httpx
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 def test_token_ids_are_those_of_the_text_whole_and_streamed(client: httpx.Client, path: str) -> None:
-    for fields in ({}, {"stop": " a"}, {"stop": "€"}, {"logprobs": True if path == CHAT else 1}, {"n": 2}):
+    last_id = whole(client, path, return_token_ids=True)["choices"][0]["token_ids"][7]
+    for fields in (
+        *({}, {"stop": " a"}, {"stop": "€"}, {"logprobs": True if path == CHAT else 1}, {"n": 2}),
+        *({"stop_token_ids": [last_id]}, {"stop_token_ids": [last_id], "stop": "€", "n": 3}, {"max_tokens": 1}),
+        *({"stop_token_ids": [last_id], "logprobs": True if path == CHAT else 1}, {"stop": "€", "min_tokens": 9}),
+    ):
         reply = whole(client, path, return_token_ids=True, **fields)
         chunks = streamed(client, path, return_token_ids=True, **fields)
         for choice in reply["choices"]:
@@ -91,11 +96,14 @@ def test_token_ids_are_those_of_the_text_whole_and_streamed(client: httpx.Client
             assert [token for each in mine for token in each.get("token_ids") or []] == choice["token_ids"]
             body = {"tokens": choice["token_ids"]}
             text = client.post("/detokenize", json=body).json()["prompt"]
+            if "stop_token_ids" in fields and "stop" not in fields:
+                assert (choice["finish_reason"], choice["token_ids"][-1]) == ("stop", last_id)
             for special in ("<|im_start|>", "<|im_end|>"):
                 text = text.replace(special, "")
             shown = choice["text"] if path == TEXT else choice["message"]["content"]
             assert text.startswith(shown.rstrip("\ufffd")), "with what completed a stop string"
         assert sum(len(each["token_ids"]) for each in reply["choices"]) == reply["usage"]["completion_tokens"]
+        assert chunks[-1]["usage"]["completion_tokens"] == reply["usage"]["completion_tokens"]
         prompt = (reply if path == CHAT else reply["choices"][0])["prompt_token_ids"]
         assert len(prompt) == reply["usage"]["prompt_tokens"]
         first = chunks[0] if path == CHAT else chunks[0]["choices"][0]

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from engine.fake import fake_logprobs
+from gateway.openai.shared.logprobs import token_name
 from gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import House
 from tests.gateway.model_folder import make_model_folder
@@ -107,12 +108,19 @@ def stop_strings(rng: random.Random, text: str) -> list[str]:
     return [each for each in found if each]
 
 
-async def test_an_echoed_prompt_without_text_has_its_log_probabilities(house: House, tokenizer: Tokenizer) -> None:
+async def test_an_echoed_prompt_of_special_tokens_is_shown_with_its_log_probabilities(
+    house: House, tokenizer: Tokenizer
+) -> None:
     special = min(tokenizer.special_ids)
     body = {"model": "tiny", "prompt": [special, special], "max_tokens": 3, "logprobs": 1, "echo": True}
     (reply,) = await both_ways(house, "/v1/completions", [body])
     said = reply.choices[0]
-    assert (said.text, len(said.logprobs["tokens"]), said.logprobs["token_logprobs"][0]) == ("", 5, None)
+    assert (said.text, len(said.logprobs["tokens"]), said.logprobs["token_logprobs"][0]) == (
+        "<|im_start|>" * 2,
+        5,
+        None,
+    )
+    assert said.logprobs["text_offset"] == [0, 12, 24, 24, 24], "those of the completion have no text"
 
 
 async def test_completions_of_random_tokens(house: House, tokenizer: Tokenizer, num_requests: int) -> None:
@@ -128,14 +136,14 @@ async def test_completions_of_random_tokens(house: House, tokenizer: Tokenizer, 
         body["echo"] = rng.random() < 0.2
         bodies.append(body)
     for body, reply in zip(bodies, await both_ways(house, "/v1/completions", bodies), strict=True):
-        echo = tokenizer.decode(body["prompt"]) if body["echo"] else ""
+        echo = tokenizer.decode(body["prompt"], with_special=True) if body["echo"] else ""
         for index, said in reply.choices.items():
             ids = tokens_of(body["prompt"], index, body["max_tokens"])
             text = echo + tokenizer.decode(ids)
             assert text.startswith(said.text), body
             assert said.text == text or said.finish_reason == "stop", body
             if body["logprobs"] is not None and said.finish_reason == "length":
-                shown = [tokenizer.token_bytes(each).decode(errors="replace") for each in ids]
+                shown = [token_name(tokenizer.token_bytes(each)) for each in ids]
                 assert said.logprobs["tokens"][-len(ids) :] == shown, body
                 logprobs = [fake_logprobs(each, 0, 0).logprob for each in ids]
                 assert said.logprobs["token_logprobs"][-len(ids) :] == logprobs

@@ -239,7 +239,9 @@ def test_an_engine_that_dies_ends_its_streams_with_an_error_and_the_next_one_ser
     assert error["code"] == "backend_failed"
     unready = httpx.get(f"{gateway.url}/health/ready", timeout=PATIENCE_S)
     assert (unready.status_code, "ipc:" in unready.text) == (503, False)
-    assert httpx.get(f"{gateway.url}/health/live", timeout=PATIENCE_S).status_code == 200
+    for path in ("/health/live", "/health"):
+        assert httpx.get(f"{gateway.url}{path}", timeout=PATIENCE_S).status_code == 200
+    assert httpx.get(f"{gateway.url}/health", timeout=PATIENCE_S).content == b""
 
     refused = httpx.post(
         f"{gateway.url}/v1/completions", json={**body, "stream": False}, headers=headers, timeout=PATIENCE_S

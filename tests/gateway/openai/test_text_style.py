@@ -17,7 +17,7 @@ ANSWER = {"role": "assistant", "content": "It is"}
 
 @pytest.mark.parametrize("prompt", ["x", [1, 2]])
 def test_a_completion_follows_its_prompt(prompt: Any) -> None:
-    asked = completions._text_request(CompletionRequest(model="tiny", prompt=prompt), prompt, "req_1")
+    asked = completions._text_request(CompletionRequest(model="tiny", prompt=prompt), prompt)
     assert asked.style.follows_prompt
 
 
@@ -25,5 +25,5 @@ def test_a_completion_follows_its_prompt(prompt: Any) -> None:
 def test_a_turn_of_chat_follows_its_prompt_only_where_it_continues_a_message(continues: bool) -> None:
     body = {"model": "tiny", "messages": [ANSWER], "continue_final_message": continues}
     wire = msgspec.convert(body, ChatCompletionRequest)
-    asked = chat._text_request(wire, "req_1", "default", chat._tools(wire))
+    asked = chat._text_request(wire, "default", chat._tools(wire))
     assert asked.style.follows_prompt is continues

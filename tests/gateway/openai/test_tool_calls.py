@@ -173,11 +173,25 @@ def test_token_ids_are_those_of_content_and_calls(client: openai.OpenAI, house: 
         json={"model": "tiny", "tokens": ids},
         headers={"authorization": f"Bearer {house.acme.key}"},
     )
-    assert text.json()["prompt"] == f"One.\n{FIRST}"
+    assert text.json()["prompt"] == f"One.\n{FIRST}{END}", "with the token that ended it"
+    usage = ask(client, f"One.\n{FIRST}").usage
+    assert (len(ids), ids[-1]) == (usage.completion_tokens, END_ID)
     extra["include_stop_str_in_output"] = True
     stopped = ask(client, f"One. Two. {FIRST}", stop="Two", extra_body=extra).choices[0]
     assert (stopped.message.content, stopped.message.tool_calls) == ("One. Two", None)
     assert len(stopped.token_ids) == ask(client, "One. Two", max_tokens=300).usage.completion_tokens - 1
+
+
+def test_there_are_as_many_token_ids_as_are_billed_however_a_reply_ends(client: openai.OpenAI):
+    extra = {"stop_token_ids": [END_ID], "return_token_ids": True}
+    for says, fields in (
+        (FIRST, {"max_tokens": 9}),
+        (f"One. Two. {FIRST}", {"stop": "Tw", "n": 2}),
+        ("One. Two.", {"stop": "o."}),
+        ("One.", {"stop": f".{END}"}),
+    ):
+        reply = ask(client, says, extra_body=extra, **fields)
+        assert sum(len(choice.token_ids) for choice in reply.choices) == reply.usage.completion_tokens, (says, fields)
 
 
 def test_calls_cost_what_their_tokens_do(client: openai.OpenAI):

@@ -1,4 +1,4 @@
-"""A request's arguments reach templates that read them, and are refused by name elsewhere."""
+"""A request's arguments reach templates that read them. Elsewhere optional ones change nothing, others are refused."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ def effort(value: str) -> Argument:
     return Argument("reasoning_effort", value, "reasoning_effort", value in ("none", "medium"))
 
 
+def optional(name: str) -> Argument:
+    return Argument(name, "x", f"chat_template_kwargs.{name}", is_optional=True)
+
+
 def rendered(model: Tokenizer, *arguments: Argument) -> str:
     return model.render_chat(MESSAGES, rendering=Rendering(arguments=arguments))
 
@@ -37,10 +41,16 @@ def rendered(model: Tokenizer, *arguments: Argument) -> str:
 def test_an_argument_that_is_not_read_is_refused_unless_it_changes_nothing(tmp_path: Path) -> None:
     model = tokenizer(tmp_path)
     assert rendered(model, effort("medium"), effort("none")) == rendered(model)
-    for argument in (effort("low"), Argument("enable_thinking", True, "chat_template_kwargs.enable_thinking")):
-        with pytest.raises(InvalidRequest) as refused:
-            rendered(model, argument)
-        assert refused.value.param == argument.field
+    with pytest.raises(InvalidRequest) as refused:
+        rendered(model, effort("low"))
+    assert refused.value.param == "reasoning_effort"
+
+
+def test_an_optional_argument_that_is_not_read_changes_nothing(tmp_path: Path) -> None:
+    """As many clients send `enable_thinking` to every model."""
+    model = tokenizer(tmp_path, EFFORT)
+    assert rendered(model, optional("enable_thinking"), optional("level"), optional("loop")) == rendered(model)
+    assert rendered(model, optional("enable_thinking"), optional("reasoning_effort")) == "hellox"
 
 
 def test_an_argument_that_is_read_reaches_the_template(tmp_path: Path) -> None:
@@ -59,12 +69,17 @@ def test_no_effort_is_no_thinking_where_a_template_has_a_switch_for_it(tmp_path:
 
 
 @pytest.mark.parametrize(
-    "name", ["messages", "bos_token", "strftime_now", "tokenize", "chat_template", "level", "loop"]
+    "name",
+    [
+        *("messages", "bos_token", "some_special_tokens", "strftime_now", "raise_exception", "namespace", "range"),
+        *("tokenize", "chat_template", "tools", "return_tensors", "self", "tokenizer_kwargs", "padding"),
+    ],
 )
 def test_what_the_renderer_uses_itself_is_nobodys_to_set(tmp_path: Path, name: str) -> None:
     model = tokenizer(tmp_path, EFFORT)
-    with pytest.raises(InvalidRequest):
-        rendered(model, Argument(name, "x", f"chat_template_kwargs.{name}"))
+    with pytest.raises(InvalidRequest) as refused:
+        rendered(model, optional(name))
+    assert refused.value.param == f"chat_template_kwargs.{name}"
 
 
 def test_the_last_message_can_be_gone_on_with(tmp_path: Path) -> None:

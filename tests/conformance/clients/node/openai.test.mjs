@@ -114,12 +114,14 @@ test("completions stream, echo and have logprobs", async () => {
   assert.equal(whole.choices[0].logprobs.tokens.join(""), whole.choices[0].text);
 });
 
-test("embeddings as floats, as the client's base64, shortened", async () => {
+test("embeddings as floats, as the client's base64, of the model's own size alone", async () => {
   const wanted = { model: base, input: ["a parrot", "a ship"] };
   const packed = await openai.embeddings.create(wanted);
   const floats = await openai.embeddings.create({ ...wanted, encoding_format: "float" });
   packed.data[0].embedding.forEach((value, i) => assert.ok(Math.abs(value - floats.data[0].embedding[i]) < 1e-6));
-  assert.equal((await openai.embeddings.create({ ...wanted, dimensions: 8 })).data[1].embedding.length, 8);
+  const size = floats.data[0].embedding.length;
+  assert.equal((await openai.embeddings.create({ ...wanted, dimensions: size })).data[1].embedding.length, size);
+  await assert.rejects(openai.embeddings.create({ ...wanted, dimensions: 8 }), { status: 400, param: "dimensions" });
 });
 
 test("models are listed and retrieved", async () => {

@@ -41,9 +41,13 @@ def test_input_may_be(openai, embed, given, num):
     assert reply.usage.prompt_tokens == reply.usage.total_tokens > 0
 
 
-def test_dimensions_shorten_to_unit_length(openai, embed):
-    short = openai.embeddings.create(**embed, dimensions=16).data[0].embedding
-    assert len(short) == 16 and math.hypot(*short) == pytest.approx(1, abs=1e-4)
+def test_dimensions_are_the_models_own(openai, embed):
+    size = len(openai.embeddings.create(**embed).data[0].embedding)
+    whole = openai.embeddings.create(**embed, dimensions=size).data[0].embedding
+    assert len(whole) == size and math.hypot(*whole) == pytest.approx(1, abs=1e-4)
+    with pytest.raises(package.BadRequestError) as refused:  # it is not trained to have them shortened
+        openai.embeddings.create(**embed, dimensions=16)
+    assert refused.value.param == "dimensions"
 
 
 def test_models_are_listed_and_retrieved(openai, place):

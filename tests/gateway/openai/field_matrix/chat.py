@@ -220,9 +220,14 @@ def _templates() -> list[Field]:
             endpoint=PATH,
             name="chat_template_kwargs",
             valid=(honoured({"enable_thinking": False}, lambda seen: "enable_thinking=False" in seen.prompt),),
-            edge=(accepted({}), accepted({"enable_thinking": None})),
+            edge=(
+                accepted({}),
+                accepted({"enable_thinking": None}),
+                accepted({"unread": 1}),
+            ),
             invalid=(
-                refused({"unread": 1}, "chat_template_kwargs.unread"),
+                refused({"chat_template": "x"}, "chat_template_kwargs.chat_template"),
+                refused({"tokenize": True}, "chat_template_kwargs.tokenize"),
                 refused({"messages": "x"}, "chat_template_kwargs.messages"),
                 refused({"eos_token": "x"}, "chat_template_kwargs.eos_token"),
                 refused({"enable_thinking": "x" * 1025}),
@@ -230,7 +235,7 @@ def _templates() -> list[Field]:
             ),
             null=ABSENT,
             wrong_type=(refused([]), refused({"enable_thinking": [1]}), refused({"enable_thinking": {}})),
-            note="scalars that the template reads",
+            note="scalars; a name that the template does not read has no effect",
         ),
         switch(
             PATH,

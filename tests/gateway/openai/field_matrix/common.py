@@ -192,6 +192,7 @@ def _token_ids(endpoint: str, name: str, edge: tuple[Case, ...], invalid: tuple[
 
 
 def _of_tokens(endpoint: str) -> list[Field]:
+    given: dict[str, Any] = {"prompt": [1, 2, 3, 4]} if endpoint == "/v1/completions" else {}
     top_k: Callable[[int], Check] = lambda value: lambda seen: seen.sampling.top_k == value  # noqa: E731
     return [
         Field(
@@ -235,7 +236,34 @@ def _of_tokens(endpoint: str) -> list[Field]:
             invalid=(refused(0), refused(-1)),
             null=ABSENT,
             wrong_type=(refused("3"), refused(True)),
-            note="the last tokens of the prompt are kept",
+            note="the last tokens of the prompt are kept, or with `truncation_side` `right` the first",
+        ),
+        Field(
+            endpoint=endpoint,
+            name="truncation_side",
+            valid=(
+                honoured(
+                    "left",
+                    lambda seen: (
+                        seen.asked.prompt_token_ids == [3, 4] if "text" in seen.choice else seen.ends_for_assistant
+                    ),
+                    truncate_prompt_tokens=2 if endpoint == "/v1/completions" else 10,
+                    **given,
+                ),
+                honoured(
+                    "right",
+                    lambda seen: (
+                        seen.asked.prompt_token_ids == [1, 2] if "text" in seen.choice else not seen.ends_for_assistant
+                    ),
+                    truncate_prompt_tokens=2 if endpoint == "/v1/completions" else 10,
+                    **given,
+                ),
+            ),
+            edge=(accepted("right"),),
+            invalid=(refused("middle"), refused("")),
+            null=ABSENT,
+            wrong_type=(refused(1),),
+            note="which side `truncate_prompt_tokens` cuts; `left` where it is left out",
         ),
         Field(
             endpoint=endpoint,
@@ -327,6 +355,14 @@ def _of_streams(endpoint: str) -> list[Field]:
         ),
         switch(
             endpoint,
+            "stream_options.continuous_usage_stats",
+            lambda seen: [event["usage"]["completion_tokens"] for event in seen.reply[-3:-1]] == [2, 2],
+            lambda seen: all("usage" not in event for event in seen.reply[:-1]),
+            stream=True,
+            note="the usage so far in every chunk, with or without `include_usage`",
+        ),
+        switch(
+            endpoint,
             "stream_options.include_obfuscation",
             lambda seen: all(event["obfuscation"] for event in seen.reply[:-1]),
             lambda seen: all("obfuscation" not in event for event in seen.reply[:-1]),
@@ -340,6 +376,10 @@ def _of_replies(endpoint: str) -> list[Field]:
     def prompt_logprobs(seen: Observed) -> list[Any]:
         found: list[Any] = (seen.reply if "prompt_logprobs" in seen.reply else seen.choice)["prompt_logprobs"]
         return found
+
+    def shown_tokens(seen: Observed) -> list[str]:
+        logprobs = seen.choice["logprobs"]
+        return logprobs["tokens"] if "tokens" in logprobs else [each["token"] for each in logprobs["content"]]
 
     return [
         Field(
@@ -359,6 +399,14 @@ def _of_replies(endpoint: str) -> list[Field]:
             "return_token_ids",
             lambda seen: len(seen.choice["token_ids"]) == 2,
             lambda seen: "token_ids" not in seen.choice,
+        ),
+        switch(
+            endpoint,
+            "return_tokens_as_token_ids",
+            lambda seen: all(name.startswith("token_id:") for name in shown_tokens(seen)),
+            lambda seen: not any(name.startswith("token_id:") for name in shown_tokens(seen)),
+            logprobs=1 if endpoint == "/v1/completions" else True,
+            note="in the log-probabilities",
         ),
         switch(
             endpoint,

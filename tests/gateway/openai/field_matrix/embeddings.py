@@ -57,15 +57,12 @@ EMBEDDINGS = [
     Field(
         endpoint=PATH,
         name="dimensions",
-        valid=(honoured(8, lambda seen: len(seen.reply["data"][0]["embedding"]) == 8),),
-        edge=(
-            honoured(1, lambda seen: len(seen.reply["data"][0]["embedding"]) == 1),
-            honoured(SIZE, lambda seen: len(seen.reply["data"][0]["embedding"]) == SIZE),
-        ),
-        invalid=(refused(0), refused(-1), refused(SIZE + 1)),
+        valid=(honoured(SIZE, lambda seen: len(seen.reply["data"][0]["embedding"]) == SIZE),),
+        invalid=(refused(8), refused(1), refused(SIZE - 1), refused(SIZE + 1), refused(0), refused(-1)),
         null=ABSENT,
         wrong_type=(refused("8"), refused(True), refused(1.5)),
-        note="cut, and of unit length again",
+        note="the model's own size; smaller ones, of unit length again, where its config.json declares "
+        "`matryoshka_dimensions` or `is_matryoshka`",
     ),
     Field(
         endpoint=PATH,
@@ -86,7 +83,27 @@ EMBEDDINGS = [
         invalid=(refused(0), refused(-1)),
         null=ABSENT,
         wrong_type=(refused("2"), refused(True)),
-        note="the last tokens of the input are kept",
+        note="the last tokens of the input are kept, or with `truncation_side` `right` the first",
+    ),
+    Field(
+        endpoint=PATH,
+        name="truncation_side",
+        valid=(
+            honoured(
+                "left", lambda seen: seen.asked.prompt_token_ids == [3, 4], input=[1, 2, 3, 4], truncate_prompt_tokens=2
+            ),
+            honoured(
+                "right",
+                lambda seen: seen.asked.prompt_token_ids == [1, 2],
+                input=[1, 2, 3, 4],
+                truncate_prompt_tokens=2,
+            ),
+        ),
+        edge=(accepted("right"),),
+        invalid=(refused("middle"), refused("")),
+        null=ABSENT,
+        wrong_type=(refused(1),),
+        note="which side `truncate_prompt_tokens` cuts; `left` where it is left out",
     ),
     Field(
         endpoint=PATH,

@@ -101,8 +101,9 @@ TOKENS = [
         endpoint=PATH,
         name="chat_template_kwargs",
         valid=(honoured({"enable_thinking": False}, lambda seen: "enable_thinking=False" in seen.prompt, **MESSAGES),),
+        edge=(accepted({"unread": 1}, **MESSAGES),),
         invalid=(
-            refused({"unread": 1}, "chat_template_kwargs.unread", **MESSAGES),
+            refused({"tokenize": False}, "chat_template_kwargs.tokenize", **MESSAGES),
             refused({"enable_thinking": True}, **PROMPT),
         ),
         null=(accepted(None, **MESSAGES),),
