@@ -8,8 +8,9 @@ import gc
 import math
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import structlog
 import uvicorn
@@ -25,9 +26,11 @@ from gateway.http.connections import ConnectionCap, capped_protocol
 from gateway.http.envelope import Application
 from gateway.http.errors import exception_handlers
 from gateway.http.heads import bounded_heads
+from gateway.http.metrics_server import MetricsText, listening_socket, metrics_app, serving_metrics
 from gateway.http.old_clients import for_old_clients
 from gateway.http.server import ENDING_S, Server
 from gateway.http.slow_bodies import timely_bodies
+from gateway.http.slow_heads import timely_heads
 from gateway.http.unread import reading_protocol
 from gateway.http.unwanted import dropping_protocol
 from gateway.observability.metrics import configure_logging
@@ -36,11 +39,13 @@ from gateway.openai.completions.handler import completions
 from gateway.openai.embeddings.handler import embeddings
 from gateway.openai.health import health
 from gateway.openai.models import models
+from gateway.openai.shared.bodies import Bodies
 from gateway.openai.shared.caller import provide_caller
 from gateway.openai.stored.handler import stored_chats
 from gateway.openai.tokens.handler import tokens
 from gateway.reference.page.routes import documentation
 from gateway.settings import Settings
+from gateway.support.descriptors import max_connections, raise_descriptor_limit
 from gateway.support.pace import Pace
 
 log = structlog.get_logger(__name__)
@@ -50,16 +55,17 @@ TOKENIZING_PER_S, TOKENIZING_BURST = 50.0, 100.0
 
 
 def build_app(services: Services) -> Application:
-    """Every route: OpenAI's under /v1, the admin API, their document and page, the dashboard, health and metrics."""
+    """Every route: OpenAI's under /v1, the admin API, their document and page, the dashboard and health."""
     pools, settings = services.pools, services.settings
     caller = provide_caller(services.authenticator)
+    bodies = Bodies()
     pace = Pace(TOKENIZING_PER_S, TOKENIZING_BURST, what="tokens of texts")
     openai = Router(
         "/v1",
         route_handlers=[
-            chat_completions(services.pipeline, services.idempotency, services.chats),
-            completions(services.pipeline, services.idempotency),
-            embeddings(services.pipeline, services.idempotency),
+            chat_completions(services.pipeline, bodies, services.idempotency, services.chats),
+            completions(services.pipeline, bodies, services.idempotency),
+            embeddings(services.pipeline, bodies, services.idempotency),
             *stored_chats(services.chats),
             *models(services.resolver, pools),
             *tokens(services.pipeline, pace, operations=("tokenize", "detokenize")),
@@ -82,7 +88,7 @@ def build_app(services: Services) -> Application:
             *admin_routers(services.admin),
             *documentation(),
             *dashboard(),
-            *health(services.database, list(pools.values()), services.metrics),
+            *health(services.database, list(pools.values())),
         ],
         exception_handlers=exception_handlers(),
         request_max_body_size=settings.max_body_bytes,
@@ -93,7 +99,7 @@ def build_app(services: Services) -> Application:
     )
 
 
-def server_config(settings: Settings, app: Litestar) -> uvicorn.Config:
+def server_config(settings: Settings, app: Litestar | Callable[..., Any]) -> uvicorn.Config:
     """How the application is served."""
     return uvicorn.Config(
         app,
@@ -111,9 +117,10 @@ def server_config(settings: Settings, app: Litestar) -> uvicorn.Config:
 
 
 def _protocol(settings: Settings) -> type[HttpToolsProtocol]:
-    cap = ConnectionCap(settings.max_connections_per_address, settings.trusted_networks)
+    cap = ConnectionCap(settings.max_connections_per_address, settings.trusted_networks, max_in_all=max_connections())
     served = dropping_protocol(for_old_clients(reading_protocol(settings.unread_seconds)))
-    return timely_bodies(bounded_heads(capped_protocol(served, cap)), settings.body_seconds)
+    arriving = timely_bodies(bounded_heads(capped_protocol(served, cap)), settings.body_seconds)
+    return timely_heads(arriving, settings.head_seconds)
 
 
 def make_server(services: Services) -> Server:
@@ -129,18 +136,33 @@ def make_server(services: Services) -> Server:
 
 
 def run_gateway(
-    settings: Settings, *, model_dir: Path, dsn: str, sockets: Sequence[socket.socket] | None = None
+    settings: Settings,
+    *,
+    model_dir: Path,
+    dsn: str,
+    sockets: Sequence[socket.socket] | None = None,
+    metrics_socket: socket.socket | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then let running requests finish within `drain_seconds`.
 
     model_dir: the prepared base model. sockets: listening ones to serve on; without any, settings' host and port.
+    metrics_socket: a listening one for metrics; without any, and without sockets, settings' metrics_listen.
     """
     configure_logging(settings.log_level)
+    raise_descriptor_limit()
+    if sockets is None and metrics_socket is None:
+        metrics_socket = listening_socket(settings.metrics_address)
     with contextlib.suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, model_dir, dsn, list(sockets) if sockets else None))
+        runner.run(_serve(settings, model_dir, dsn, list(sockets) if sockets else None, metrics_socket))
 
 
-async def _serve(settings: Settings, model_dir: Path, dsn: str, sockets: list[socket.socket] | None) -> None:
+async def _serve(
+    settings: Settings,
+    model_dir: Path,
+    dsn: str,
+    sockets: list[socket.socket] | None,
+    metrics_socket: socket.socket | None,
+) -> None:
     loop, main = asyncio.get_running_loop(), asyncio.current_task()
     assert main is not None
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -152,7 +174,9 @@ async def _serve(settings: Settings, model_dir: Path, dsn: str, sockets: list[so
         gc.freeze()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, _stop, services, server, number)
-        await server.serve(sockets)
+        metrics = server_config(settings, metrics_app(MetricsText(services.metrics.render)))
+        async with serving_metrics(metrics, metrics_socket):
+            await server.serve(sockets)
     log.info("gateway_stopped")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -30,6 +30,8 @@ class Capabilities(msgspec.Struct, frozen=True):
     """The most choices that the backend runs and keeps waiting."""
     embedding_size: int
     """Numbers in an embedding."""
+    longest_token_bytes: int
+    """Bytes of text in the longest token."""
     embedding_sizes: tuple[int, ...] = ()
     """The numbers that an embedding may be shortened to, embedding_size among them; () is embedding_size alone."""
     fingerprint: str = ""
@@ -42,6 +44,15 @@ class PreparedPrompt(msgspec.Struct, frozen=True):
     token_ids: list[int]
     num_tokens: int
     """The number that every later limit uses."""
+
+
+Fit = Callable[[str], str]
+"""Makes a rendered prompt fit before it is tokenized, or raises InvalidRequest."""
+
+
+def as_it_is(text: str) -> str:
+    """Return the text: one of any length fits."""
+    return text
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -66,9 +77,13 @@ class Backend(Acknowledged, Protocol):
         """The tokenizer of the base model."""
 
     def prepare_chat(
-        self, messages: list[Message], tools: Sequence[Tool] = (), rendering: Rendering = USUAL
+        self,
+        messages: list[Message],
+        tools: Sequence[Tool] = (),
+        rendering: Rendering = USUAL,
+        fit: Fit = as_it_is,
     ) -> PreparedPrompt:
-        """Render the chat template and tokenize. Raises InvalidRequest, of messages param="messages"."""
+        """Render the chat template and tokenize what fits. Raises InvalidRequest, of messages param="messages"."""
 
     def prepare_text(self, prompt: str | list[int], field: str, *, add_special_tokens: bool = True) -> PreparedPrompt:
         """Tokenize a plain prompt, or check ids against the vocabulary. Raises InvalidRequest(param=field)."""

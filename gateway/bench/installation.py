@@ -84,6 +84,8 @@ def running(
                 "LORIKEET_MODEL": str(model_dir),
                 "LORIKEET_MODEL_NAME": MODEL_NAME,
                 "LORIKEET_PORT": str(port),
+                "LORIKEET_METRICS_LISTEN": "off",
+                "LORIKEET_MAX_CONNECTIONS_PER_ADDRESS": "0",
                 "DATABASE_URL": dsn,
                 **(settings_of or {}),
             }

@@ -1,7 +1,8 @@
-"""A bound on the open connections of each address, so that one client cannot take them all. Per gateway process.
+"""Bounds on the open connections of each address, so that one client cannot take them all, and of all addresses, so
+that this process can always open files. Per gateway process.
 
-Connections over the bound are answered with 429 and closed before anything is read from them. Knows nothing about
-requests.
+Connections over a bound are answered with 429, or 503, and closed before anything is read from them. Knows nothing
+about requests.
 """
 
 from __future__ import annotations
@@ -15,23 +16,33 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from gateway.domain.tenancy.addresses import Network, client_of, contains
 
 RETRY_AFTER_S = 1
-_BODY = (
-    b'{"error":{"message":"Too many open connections from your address.","type":"requests","param":null,'
-    b'"code":"rate_limit_exceeded"}}'
+_BODY = b'{"error":{"message":"%b","type":"%b","param":null,"code":"%b"}}'
+
+
+def _refusal(status: bytes, message: bytes, kind: bytes, code: bytes) -> bytes:
+    body = _BODY % (message, kind, code)
+    return (
+        b"HTTP/1.1 %b\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        b"retry-after: %d\r\ncontent-length: %d\r\n\r\n%b" % (status, RETRY_AFTER_S, len(body), body)
+    )
+
+
+REFUSAL = _refusal(
+    b"429 Too Many Requests", b"Too many open connections from your address.", b"requests", b"rate_limit_exceeded"
 )
-REFUSAL = (
-    b"HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\nconnection: close\r\n"
-    b"retry-after: %d\r\ncontent-length: %d\r\n\r\n%b" % (RETRY_AFTER_S, len(_BODY), _BODY)
-)
+FULL = _refusal(b"503 Service Unavailable", b"Too many open connections.", b"server_error", b"server_is_overloaded")
 
 
 class ConnectionCap:
-    """Counts open connections per client. max_per_client 0: no bound. exempt: proxies that speak for many clients."""
+    """Counts open connections, per client and in all. max_per_client 0: no bound. exempt: proxies that speak for many
+    clients, and are within max_in_all as everybody is."""
 
-    def __init__(self, max_per_client: int, exempt: Sequence[Network] = ()) -> None:
+    def __init__(self, max_per_client: int, exempt: Sequence[Network] = (), *, max_in_all: int = 1 << 20) -> None:
         self._max_per_client = max_per_client
+        self._max_in_all = max_in_all
         self._exempt = exempt
         self._num_open: Counter[str] = Counter()
+        self._num_in_all = 0
 
     def enter(self, address: str) -> bool:
         """Whether one more may be open; each that may has to `leave`."""
@@ -40,10 +51,17 @@ class ConnectionCap:
         if full and not contains(self._exempt, address):
             return False
         self._num_open[client] += 1
+        self._num_in_all += 1
         return True
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no client may open one more."""
+        return self._num_in_all >= self._max_in_all
 
     def leave(self, address: str) -> None:
         client = client_of(address)
+        self._num_in_all -= 1
         self._num_open[client] -= 1
         if not self._num_open[client]:
             del self._num_open[client]
@@ -58,7 +76,10 @@ def capped_protocol(base: type[HttpToolsProtocol], cap: ConnectionCap) -> type[H
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
             address = self.client[0] if self.client else ""
-            if cap.enter(address):
+            if cap.is_full:
+                transport.write(FULL)
+                transport.close()
+            elif cap.enter(address):
                 self.counted = address
             else:
                 transport.write(REFUSAL)

@@ -74,7 +74,7 @@ def _wrong_key(kind: Any, field: str, body: bytes) -> str | None:
 
 def _explained(message: str, kind: Any) -> InvalidRequest:
     found = _PATH.search(message)
-    path = found["path"].replace("[...]", "") if found else ""
+    path = shortened(found["path"].replace("[...]", "")) if found else ""  # it may hold a client's own key
     reason = message[: found.start()] if found else message
     if unknown := _UNKNOWN.match(reason):
         param = _join(path, shortened(unknown["field"]))

@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from gateway.domain.errors import InvalidRequest, shortened
 from gateway.http.explain import explain
+from gateway.http.json_work import UNCOUNTED_BYTES, affordable, without_collector
 
 T = TypeVar("T")
 
@@ -52,6 +53,10 @@ _LONE_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89abAB]..(?!\\u[dD][c-fC
 """Found only where decoding failed: the decoder then says that the body was cut off."""
 
 
+SEARCHED_BYTES = 256 << 10
+"""Of a body that is no JSON, for half of a surrogate pair."""
+
+
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
@@ -61,7 +66,11 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     """Raises InvalidRequest: without param for what is not JSON, else with the path of the field."""
     try:
-        return decoder.decode(body)
+        if len(body) <= UNCOUNTED_BYTES:
+            return decoder.decode(body)
+        body = affordable(body, decoder.type)
+        with without_collector():
+            return decoder.decode(body)
     except msgspec.ValidationError as error:
         raise explain(str(error), decoder.type, body) from None
     except RecursionError:
@@ -82,22 +91,23 @@ def check_depth(value: Any, field: str) -> None:
     """Raises InvalidRequest for objects and arrays in one another that whoever goes through them would not survive."""
     level = [value]
     for _ in range(MAX_DEPTH):
-        level = [below for each in level for below in _below(each)]
+        within = [each for each in level if isinstance(each, dict | list)]
+        if not within:
+            return
+        level = [below for each in within for below in _below(each)]
         if not level:
             return
     raise invalid(f"'{field}' is nested more than {MAX_DEPTH} levels deep.", field)
 
 
-def _below(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
+def _below(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
 
 
 def _no_json(body: bytes, reason: str) -> str:
     if not body:
         return "The body of the request is empty: expected a JSON object."
-    if _LONE_SURROGATE.search(body):
+    if _LONE_SURROGATE.search(body, 0, SEARCHED_BYTES):
         reason = "half of a surrogate pair is not text"
     try:
         body.decode()

@@ -1,35 +1,36 @@
-"""Whether the process lives, whether it can serve, and its metrics. No key is asked for."""
+"""Whether the process lives, and whether it can serve. No key is asked for, so no more is told than that; the log says
+what is missing."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
+import structlog
 from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from litestar.response.base import ASGIResponse
-from prometheus_client import CONTENT_TYPE_LATEST
 
 from gateway.backends.pool import Pool
 from gateway.db.organization.organizations import installation_id
 from gateway.db.pool import UNAVAILABLE, Database
 from gateway.http.shape import shape
-from gateway.observability.metrics import Metrics
 from gateway.openai.shared.replies import json_response
+
+log = structlog.get_logger(__name__)
 
 DATABASE_TIMEOUT_S = 2.0
 
 
 class Readiness(msgspec.Struct, frozen=True):
-    """database and each pool: "ready", or why not."""
-
-    status: str
-    database: str
-    pools: dict[str, str]
+    status: Literal["ready", "not ready"]
 
 
-def health(database: Database, pools: Sequence[Pool], metrics: Metrics) -> list[HTTPRouteHandler]:
+def health(database: Database, pools: Sequence[Pool]) -> list[HTTPRouteHandler]:
+    reasons: dict[str, str] = {}  # those that the log has
+
     @get("/health", opt=shape(media=("text/plain",)))
     async def health_check() -> ASGIResponse:
         """The process lives: 200 without a body, as vLLM answers."""
@@ -42,23 +43,21 @@ def health(database: Database, pools: Sequence[Pool], metrics: Metrics) -> list[
 
     @get("/health/ready", opt=shape(reply=Readiness, statuses={503: Readiness}))
     async def ready() -> ASGIResponse:
-        """200 once the database answers and every pool has a ready backend, else 503; says what is missing."""
-        database_detail = await _database_detail(database)
-        details = {pool.name: _pool_detail(pool) for pool in pools}
-        is_ready = database_detail is None and all(pool.ready for pool in pools)
-        body = Readiness("ready" if is_ready else "not ready", database_detail or "ready", details)
-        return json_response(body, status=200 if is_ready else 503)
+        """200 once the database answers and every pool has a ready backend, else 503."""
+        nonlocal reasons
+        found = {pool.name: _pool_detail(pool) for pool in pools if not pool.ready}
+        if detail := await _database_detail(database):
+            found["database"] = detail
+        if found and found != reasons:
+            log.warning("not_ready", **found)
+        reasons = found
+        return json_response(Readiness("not ready" if found else "ready"), status=503 if found else 200)
 
-    @get("/metrics", opt=shape(media=("text/plain",)))
-    async def prometheus() -> ASGIResponse:
-        """Metrics, as Prometheus reads them."""
-        return ASGIResponse(body=metrics.render(), headers={"content-type": CONTENT_TYPE_LATEST})
-
-    return [health_check, live, ready, prometheus]
+    return [health_check, live, ready]
 
 
 def _pool_detail(pool: Pool) -> str:
-    return "ready" if pool.ready else "; ".join(backend.health().detail for backend in pool.backends)
+    return "; ".join(backend.health().detail for backend in pool.backends)
 
 
 async def _database_detail(database: Database) -> str | None:

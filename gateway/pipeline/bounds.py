@@ -65,11 +65,19 @@ def check_prompt(sizes: Sizes, num_tokens: int, field: str) -> None:
 
 
 def too_long(
-    context: int, num_tokens: int, prompt_field: str, asked: int | None = None, asked_field: str | None = None
+    context: int,
+    num_tokens: int,
+    prompt_field: str,
+    asked: int | None = None,
+    asked_field: str | None = None,
+    *,
+    is_at_least: bool = False,
 ) -> InvalidRequest:
+    """Return the refusal of a prompt of num_tokens, or, where it was not read, of at least so many."""
+    count = f"at least {num_tokens}" if is_at_least else str(num_tokens)
     more = f" and asks for {asked} more in the completion" if asked else ""
     return InvalidRequest(
-        f"This model's maximum context length is {context} tokens. However, your request has {num_tokens} tokens in "
+        f"This model's maximum context length is {context} tokens. However, your request has {count} tokens in "
         f"the {prompt_field}{more}.",
         param=asked_field or prompt_field,
         code="context_length_exceeded",

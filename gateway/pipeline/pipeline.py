@@ -26,7 +26,7 @@ from gateway.pipeline.defaults import with_system_prompt
 from gateway.pipeline.preparation import Preparation
 from gateway.pipeline.requests import EmbeddingBounds, EmbeddingRequest, Prompt, TextRequest
 from gateway.pipeline.run import Prepared, Run
-from gateway.pipeline.tokenizing import tokenized
+from gateway.pipeline.tokenizing import Tokenizing
 from gateway.routing.resolve import Resolver, Route
 
 T = TypeVar("T")
@@ -62,7 +62,8 @@ class Pipeline:
         self._pools = pools
         self._limiter = limiter
         self._contents = contents
-        self._preparation = Preparation(meter, limiter, default_max_tokens=default_max_tokens)
+        self._tokenizing = Tokenizing()
+        self._preparation = Preparation(meter, limiter, self._tokenizing, default_max_tokens=default_max_tokens)
 
     async def complete(self, context: RequestContext, asked: Sequence[TextRequest]) -> Run:
         """Admit completions of one prompt or several, which run when the Run is read.
@@ -121,7 +122,10 @@ class Pipeline:
         if prompt == "":
             token_ids = tokenizer.encode_text("", add_special_tokens=add_special_tokens)
         else:
-            token_ids = (await tokenized(pool.any, prompt, field, add_special_tokens=add_special_tokens)).token_ids
+            found = await self._tokenizing.tokenized(
+                context.principal.project_id, pool.any, prompt, field, add_special_tokens=add_special_tokens
+            )
+            token_ids = found.token_ids
         strings = None
         if with_strings:
             vocabulary = tokenizer.backend.id_to_token

@@ -26,7 +26,7 @@ from gateway.pipeline.context import RequestContext
 from gateway.pipeline.defaults import with_defaults
 from gateway.pipeline.requests import Conversation, EmbeddingRequest, TextRequest
 from gateway.pipeline.run import Prepared
-from gateway.pipeline.tokenizing import predicted_tokens, prepared_prompt
+from gateway.pipeline.tokenizing import Tokenizing
 from gateway.routing.resolve import Route
 from gateway.text.tools.grammar import call_grammar
 
@@ -37,9 +37,10 @@ TIER_WEIGHTS = {"flex": 0.5, "default": 1.0, "priority": 2.0}
 class Preparation:
     """Prepares the prompts of requests. One per gateway process."""
 
-    def __init__(self, meter: Meter, limiter: Limiter, *, default_max_tokens: int) -> None:
+    def __init__(self, meter: Meter, limiter: Limiter, tokenizing: Tokenizing, *, default_max_tokens: int) -> None:
         self._meter = meter
         self._limiter = limiter
+        self._tokenizing = tokenizing
         self._default_max_tokens = default_max_tokens
 
     async def completion(
@@ -54,7 +55,7 @@ class Preparation:
         if adapter is not None:
             request = with_defaults(request, adapter.defaults)
         tools = request.prompt.tools if isinstance(request.prompt, Conversation) else None
-        prompt = await prepared_prompt(backend, request)
+        prompt = await self._tokenizing.prepared_prompt(context.principal.project_id, backend, request)
         capabilities, sampling = backend.capabilities, request.sampling
         if tools is not None:
             grammar = call_grammar(backend.tokenizer.tools, tools, sampling.grammar, request.names.grammar)
@@ -68,6 +69,9 @@ class Preparation:
             capabilities.max_model_len, sizes, prompt.num_tokens, request, self._default_max_tokens
         )
         tag = self._tag(context, route, request.service_tier)
+        predicted = await self._tokenizing.predicted_tokens(
+            context.principal.project_id, backend, request.prediction, max_tokens
+        )
         generate = GenerateRequest(
             request_id=row_id,
             prompt_token_ids=prompt.token_ids,
@@ -75,7 +79,7 @@ class Preparation:
             tenant=context.principal.project_id,
             adapter=adapter.key if adapter else "",
             n=request.n,
-            predicted_token_ids=await predicted_tokens(backend, request.prediction, max_tokens),
+            predicted_token_ids=predicted,
             weight=TIER_WEIGHTS.get(request.service_tier, 1.0),
         )
         is_cut = request.max_prompt_tokens is not None
@@ -87,7 +91,7 @@ class Preparation:
         self, context: RequestContext, route: Route, backend: Backend, request: EmbeddingRequest, row_id: str
     ) -> Prepared:
         """Prepare one text's embedding. Raises as `completion` does."""
-        prompt = await prepared_prompt(backend, request)
+        prompt = await self._tokenizing.prepared_prompt(context.principal.project_id, backend, request)
         capabilities = backend.capabilities
         if prompt.num_tokens > capabilities.max_model_len:
             raise too_long(capabilities.max_model_len, prompt.num_tokens, request.names.prompt)

@@ -1,18 +1,22 @@
 """From what a request says to the tokens that an engine gets: prompts, and what a client predicts. Off the event loop
-where it is long. Knows no bound and no field."""
+where it is long. Knows no field."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from gateway.backends.base import Backend, Message, PreparedPrompt
+from gateway.backends.base import Backend, Capabilities, Fit, Message, PreparedPrompt, as_it_is
+from gateway.pipeline.bounds import too_long
 from gateway.pipeline.requests import Conversation, EmbeddingRequest, Prompt, TextRequest
+from gateway.pipeline.tokenizing_threads import TokenizingThreads
 
-THREAD_ABOVE_CHARS = 16_384
+THREAD_ABOVE_CHARS = 4096
 """Longer prompts are tokenized in a thread, so that the streams of others go on."""
+
+MAX_CHAR_BYTES = 4
+"""Of one character, in UTF-8."""
 
 CHARS_PER_VALUE = 16
 """What each message, field and value of a conversation counts as beside its text: a template goes through them all."""
@@ -22,37 +26,87 @@ PREDICTED_PER_TOKEN = 4
 """Tokens of a prediction that may be kept for each one of the completion: much of it may be left out."""
 
 
-async def prepared_prompt(backend: Backend, request: TextRequest | EmbeddingRequest) -> PreparedPrompt:
-    """A request's prompt, of which its client may want the end alone, or the beginning."""
-    prompt = await tokenized(
-        backend, request.prompt, request.names.prompt, add_special_tokens=request.add_special_tokens
-    )
-    most = request.max_prompt_tokens
-    if most is None or prompt.num_tokens <= most:
-        return prompt
-    return PreparedPrompt(prompt.token_ids[:most] if request.keeps_first else prompt.token_ids[-most:], most)
+class Tokenizing:
+    """Prompts to tokens, for all projects of one gateway process."""
+
+    def __init__(self) -> None:
+        self._threads = TokenizingThreads()
+
+    async def prepared_prompt(
+        self, project_id: str, backend: Backend, request: TextRequest | EmbeddingRequest
+    ) -> PreparedPrompt:
+        """Return a request's prompt, or the part of it that its client wants: the end, or the beginning.
+
+        Raises InvalidRequest: for a prompt that cannot fit the model's context, most of them without reading it.
+        """
+        wanted, field = request.max_prompt_tokens, request.names.prompt
+        cut = _beginning_within if request.keeps_first else _end_within
+        fit = partial(_within if wanted is None else cut, backend.capabilities, field)
+        prompt = await self.tokenized(
+            project_id, backend, request.prompt, field, add_special_tokens=request.add_special_tokens, fit=fit
+        )
+        if wanted is None or prompt.num_tokens <= wanted:
+            return prompt
+        return PreparedPrompt(prompt.token_ids[:wanted] if request.keeps_first else prompt.token_ids[-wanted:], wanted)
+
+    async def tokenized(
+        self,
+        project_id: str,
+        backend: Backend,
+        prompt: Prompt,
+        field: str,
+        *,
+        add_special_tokens: bool,
+        fit: Fit = as_it_is,
+    ) -> PreparedPrompt:
+        """Return the tokens of a prompt. Conversations say themselves what is added.
+
+        field: the client's name of the prompt. fit: what becomes of a text before it is tokenized.
+
+        Raises InvalidRequest: for what the model cannot read.
+        """
+        if isinstance(prompt, Conversation):
+            messages, rendering = prompt.messages, prompt.rendering
+            tools = prompt.tools.tools if prompt.tools else ()
+            if tools or is_long(messages):
+                return await self._threads.run(project_id, backend.prepare_chat, messages, tools, rendering, fit)
+            return backend.prepare_chat(messages, tools, rendering, fit)
+        if isinstance(prompt, str):
+            prompt = fit(prompt)
+        prepare = partial(backend.prepare_text, prompt, field, add_special_tokens=add_special_tokens)
+        if isinstance(prompt, str) and len(prompt) > THREAD_ABOVE_CHARS:
+            return await self._threads.run(project_id, prepare)
+        return prepare()
+
+    async def predicted_tokens(self, project_id: str, backend: Backend, prediction: str, max_tokens: int) -> list[int]:
+        """Return a prediction's tokens, as many as can be of use to a completion of max_tokens."""
+        if not prediction:
+            return []
+        capabilities = backend.capabilities
+        most = min(PREDICTED_PER_TOKEN * max_tokens, capabilities.max_model_len)
+        text = prediction[: most * capabilities.longest_token_bytes]
+        prepared = await self.tokenized(project_id, backend, text, "prediction", add_special_tokens=False)
+        return prepared.token_ids[:most]
 
 
-async def tokenized(backend: Backend, prompt: Prompt, field: str, *, add_special_tokens: bool) -> PreparedPrompt:
-    """Raises InvalidRequest; field: what the client calls the prompt. Conversations say themselves what is added."""
-    if isinstance(prompt, Conversation):
-        messages, rendering = prompt.messages, prompt.rendering
-        tools = prompt.tools.tools if prompt.tools else ()
-        if tools or is_long(messages):
-            return await asyncio.to_thread(backend.prepare_chat, messages, tools, rendering)
-        return backend.prepare_chat(messages, tools, rendering)
-    prepare = partial(backend.prepare_text, prompt, field, add_special_tokens=add_special_tokens)
-    if isinstance(prompt, str) and len(prompt) > THREAD_ABOVE_CHARS:
-        return await asyncio.to_thread(prepare)
-    return prepare()
+def _within(capabilities: Capabilities, field: str, text: str) -> str:
+    """Return the text. Raises InvalidRequest: where its bytes are more than a context of the longest tokens has."""
+    longest = capabilities.longest_token_bytes
+    if len(text) * MAX_CHAR_BYTES > capabilities.max_model_len * longest:
+        num_tokens = -(-len(text.encode(errors="replace")) // longest)
+        if num_tokens > capabilities.max_model_len:
+            raise too_long(capabilities.max_model_len, num_tokens, field, is_at_least=True)
+    return text
 
 
-async def predicted_tokens(backend: Backend, prediction: str, max_tokens: int) -> list[int]:
-    """A prediction's tokens, as many as can be of use to a completion of max_tokens."""
-    if not prediction:
-        return []
-    prepared = await tokenized(backend, prediction, "prediction", add_special_tokens=False)
-    return prepared.token_ids[: min(PREDICTED_PER_TOKEN * max_tokens, backend.capabilities.max_model_len)]
+def _end_within(capabilities: Capabilities, field: str, text: str) -> str:
+    """Return the end of a text, long enough to fill the model's context."""
+    return text[-capabilities.max_model_len * capabilities.longest_token_bytes :]
+
+
+def _beginning_within(capabilities: Capabilities, field: str, text: str) -> str:
+    """Return the beginning of a text, long enough to fill the model's context."""
+    return text[: capabilities.max_model_len * capabilities.longest_token_bytes]
 
 
 def is_long(messages: Sequence[Message]) -> bool:

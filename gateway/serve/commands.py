@@ -44,9 +44,11 @@ def engine_command(settings: Settings, model_dir: Path) -> list[str]:
     return [sys.executable, "-m", "engine", *(part for flag in flags.items() for part in flag)]
 
 
-def gateway_command(listener_fd: int) -> list[str]:
-    """One gateway process on a listening socket that it inherits."""
-    return [sys.executable, "-m", "gateway.cli", "gateway", "--fd", str(listener_fd)]
+def gateway_command(listener_fd: int, metrics_fd: int | None = None) -> list[str]:
+    """Return the command of one gateway process on listening sockets that it inherits. metrics_fd: of the socket for
+    metrics, where there is one."""
+    metrics = [] if metrics_fd is None else ["--metrics-fd", str(metrics_fd)]
+    return [sys.executable, "-m", "gateway.cli", "gateway", "--fd", str(listener_fd), *metrics]
 
 
 def gateway_environ(environ: Mapping[str, str], settings: Settings, model_dir: Path, dsn: str) -> dict[str, str]:

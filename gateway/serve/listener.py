@@ -18,12 +18,14 @@ class PortUnavailable(RuntimeError):
 class Listener:
     """One address, reserved when constructed: connections are refused until `listen`. Raises PortUnavailable."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._host, self._port = host, port
+    def __init__(
+        self, host: str, port: int, *, host_setting: str = "LORIKEET_HOST", port_setting: str = "LORIKEET_PORT"
+    ) -> None:
+        self._host, self._port, self._port_setting = host, port, port_setting
         try:
             found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         except socket.gaierror as error:
-            raise PortUnavailable(f"LORIKEET_HOST={host}: {error.strerror}") from None
+            raise PortUnavailable(f"{host_setting}={host}: {error.strerror}") from None
         family, kind, protocol, _, address = found[0]
         self._socket = socket.socket(family, kind, protocol)
         # Connections of an earlier run that still linger must not keep this one from starting.
@@ -51,7 +53,9 @@ class Listener:
 
     def _unavailable(self, error: OSError) -> PortUnavailable:
         if error.errno == errno.EADDRINUSE:
-            return PortUnavailable(f"port {self._port} of {self._host} is in use: choose another with LORIKEET_PORT")
+            return PortUnavailable(
+                f"port {self._port} of {self._host} is in use: choose another with {self._port_setting}"
+            )
         return PortUnavailable(f"cannot listen on {self._host} port {self._port}: {error.strerror}")
 
 

@@ -88,7 +88,8 @@ def _run(settings: Settings, gateways: int, terminal: Terminal, stop: StopSignal
         postgres, dsn = _start_database(settings, terminal, stop, stack)
         with stop.interrupts(), terminal.step("database schema and keys"):
             access = asyncio.run(bootstrap(dsn, settings))
-        fleet = _build_fleet(settings, gateways, model_dir, dsn, postgres, listener, terminal)
+        metrics_fd = _metrics_fd(settings, terminal, stack)
+        fleet = _build_fleet(settings, gateways, model_dir, dsn, postgres, listener, metrics_fd, terminal)
         stack.callback(fleet.drain, settings.drain_seconds, lambda: stop.hurried)
         fleet.start(stop)
         _wait_until_ready(settings, fleet, terminal, stop)
@@ -118,6 +119,22 @@ async def _check_database(dsn: str) -> None:
         raise DatabaseUnusable(f"DATABASE_URL: {in_words(error)}") from None
 
 
+def _metrics_fd(settings: Settings, terminal: Terminal, stack: ExitStack) -> int | None:
+    """Return the descriptor of a socket that listens for metrics, which all gateways accept from; None where there is
+    to be none, or the port is taken, which is no reason not to start."""
+    if settings.metrics_address is None:
+        return None
+    try:
+        setting = "LORIKEET_METRICS_LISTEN"
+        listener = Listener(*settings.metrics_address, host_setting=setting, port_setting=setting)
+        stack.callback(listener.close)
+        listener.listen()
+    except PortUnavailable as error:
+        terminal.say(f"warning: no metrics: {error}")
+        return None
+    return listener.fd
+
+
 def _build_fleet(
     settings: Settings,
     gateways: int,
@@ -125,6 +142,7 @@ def _build_fleet(
     dsn: str,
     postgres: EmbeddedPostgres | None,
     listener: Listener,
+    metrics_fd: int | None,
     terminal: Terminal,
 ) -> Fleet:
     private_folder(settings.run_dir, os.geteuid(), os.getegid())
@@ -135,7 +153,9 @@ def _build_fleet(
     environ = gateway_environ(os.environ, settings, model_dir, dsn)
     log = settings.log_dir / "gateway.log"
     names = ["gateway"] if gateways == 1 else [f"gateway {number}" for number in range(1, gateways + 1)]
-    children = [Child(name, gateway_command(listener.fd), environ, log, pass_fds=[listener.fd]) for name in names]
+    command = gateway_command(listener.fd, metrics_fd)
+    fds = [listener.fd] if metrics_fd is None else [listener.fd, metrics_fd]
+    children = [Child(name, command, environ, log, pass_fds=fds) for name in names]
     return Fleet(postgres, engine, children, listener, terminal)
 
 

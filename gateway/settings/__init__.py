@@ -33,6 +33,7 @@ DEMO_MODEL_NAME = "smollm2-135m-instruct"
 MAX_SOCKET_PATH_BYTES = 107
 """The longest path of a Unix socket on Linux (`sockaddr_un.sun_path`, less its final NUL)."""
 
+MAX_PORT = 65535
 MODEL_NAME_PATTERN = r"^[^:\s]+$"
 ENGINE_ENDPOINT = re.compile(r"ipc://.+|tcp://(localhost|127(\.\d{1,3}){3}|\[::1\]):\d{1,5}")
 ORIGIN = re.compile(r"https?://[A-Za-z0-9.-]+(:\d{1,5})?|https?://\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
@@ -70,6 +71,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     host: Annotated[str, Meta(description="Address the gateway listens on.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=1, le=65535, description="Port the gateway listens on.")] = 8080
+    metrics_listen: Annotated[
+        str,
+        Meta(
+            description="Address and port of Prometheus metrics, which show what every tenant does: keep them from "
+            "tenants (`off`: none). The gateways of one `serve` share the port."
+        ),
+    ] = "127.0.0.1:9464"
     data_dir: Annotated[Path, Meta(description="Folder that holds everything Lorikeet keeps.")] = Path(".lorikeet")
     model: Annotated[str, Meta(description="Base model: `demo`, a folder, a `.gguf` file, or a hub id.")] = "demo"
     model_name: Annotated[
@@ -165,7 +173,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 100
     max_connections_per_address: Annotated[
         Count, Meta(description="Open connections per address, in each gateway (0: no bound).")
-    ] = 1024
+    ] = 128
     unread_seconds: Annotated[
         float,
         Meta(
@@ -175,6 +183,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "work aborted.",
         ),
     ] = 60.0
+    head_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=3600,
+            description="How long a new connection may take until the headers of its first request are complete, and "
+            "each later request from its first byte; then the connection is closed (408).",
+        ),
+    ] = 10.0
     body_seconds: Annotated[
         float,
         Meta(
@@ -242,6 +259,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """URL at which this machine reaches the gateway, without a path."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)  # noqa: S104
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """Host and port of metrics_listen; None where it is off. Raises ValueError, which `load_settings` turns into
+        BadSetting."""
+        if self.metrics_listen == "off":
+            return None
+        host, _, port = self.metrics_listen.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or not port.isascii() or not port.isdigit() or int(port) > MAX_PORT:
+            raise ValueError("Expected HOST:PORT, such as 127.0.0.1:9464, or off")
+        return host, int(port)
 
     @property
     def trusted_networks(self) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
@@ -345,6 +374,7 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
     settings = Settings(**values)
     _check_model_name(settings)
     _check_engine_endpoint(settings.engine_endpoint)
+    _check_metrics_listen(settings)
     _check_networks(settings)
     _check_origins(settings)
     _check_adapter_places(settings)
@@ -389,6 +419,13 @@ def _check_engine_endpoint(endpoint: str) -> None:
             f"LORIKEET_ENGINE_ENDPOINT={endpoint!r}: Expected ipc://PATH, or tcp://HOST:PORT with localhost, 127.x.x.x "
             "or [::1]; only engines on this machine are supported until the transport is encrypted"
         )
+
+
+def _check_metrics_listen(settings: Settings) -> None:
+    try:
+        _ = settings.metrics_address
+    except ValueError as error:
+        raise BadSetting(f"LORIKEET_METRICS_LISTEN={settings.metrics_listen!r}: {error}") from None
 
 
 def _check_networks(settings: Settings) -> None:

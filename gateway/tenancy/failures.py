@@ -42,5 +42,12 @@ class FailureCap:
         if len(self._windows) > self._max_clients:
             self._windows.popitem(last=False)
 
+    def give_back(self, address: str) -> None:
+        """Take back one failure that was counted: the attempt was none."""
+        client = client_of(address)
+        started_s, num_failures = self._windows.get(client, (0.0, 0))
+        if num_failures:
+            self._windows[client] = (started_s, num_failures - 1)
+
     def __len__(self) -> int:
         return len(self._windows)

@@ -6,11 +6,14 @@ answered by this server, and not a page that merely makes the browser send the c
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import datetime
 import hashlib
 import hmac
 import math
 import secrets
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,7 +23,8 @@ from gateway.db.pool import Database
 from gateway.domain.errors import InvalidCredentials, TooManyAttempts
 from gateway.domain.tenancy import totp
 from gateway.tenancy.failures import FailureCap
-from gateway.tenancy.passwords import Passwords
+from gateway.tenancy.login_line import LoginLine
+from gateway.tenancy.passwords import MAX_AT_ONCE, Passwords
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -74,6 +78,7 @@ class Logins:
         self._database = database
         self._passwords = passwords
         self._failures = failures
+        self._line = LoginLine(MAX_AT_ONCE)
 
     async def log_in(self, email: str, password: str, code: str | None, client: Client) -> NewLogin:
         """Raises InvalidCredentials, alike for a wrong password and an unknown address, and TooManyAttempts.
@@ -84,19 +89,21 @@ class Logins:
         if user.totp_confirmed and code is None:
             raise InvalidCredentials("Send the code of your authenticator as well.", param="code", code="totp_required")
         if user.totp_confirmed and not await self.use_code(user, code or ""):
-            raise await self._failed(user, client)
+            self._failures.count(client.address, client.now_s)
+            raise await self._wrong(user, client)
         return await self._succeeded(user, client)
 
     async def verify(self, email: str, password: str, client: Client) -> logins.Credentials:
         """The user whose password it is. Raises as `log_in` does; the attempt counts as failed until a login."""
         self._check_blocked(client.address, client.now_s)
         email = email.lower()
-        async with self._database.acquire() as conn:
-            await _count_attempt(conn, _identity(email))
-            user = await logins.find_credentials(conn, email)
-        # No connection is held while the password is hashed.
-        if not await self._passwords.matches(user.password_hash if user else None, password) or user is None:
-            raise await self._failed(user, client)
+        with self._counted(client), self._line.place(client.address):
+            async with self._database.acquire() as conn:
+                await _count_attempt(conn, _identity(email))
+                user = await logins.find_credentials(conn, email)
+            # No connection is held while the password is hashed.
+            if not await self._passwords.matches(user.password_hash if user else None, password) or user is None:
+                raise await self._wrong(user, client)
         return user
 
     async def use_code(self, user: logins.Credentials, code: str) -> bool:
@@ -120,8 +127,23 @@ class Logins:
         if blocked_s := self._failures.blocked_for_s(address, now_s):
             raise TooManyAttempts("Too many failed attempts from your address.", retry_after_s=blocked_s)
 
-    async def _failed(self, user: logins.Credentials | None, client: Client) -> InvalidCredentials:
+    @contextlib.contextmanager
+    def _counted(self, client: Client) -> Iterator[None]:
+        """Count a failure of the client before its password is hashed, so that parallel guesses cannot overtake the
+        count. The failure is given back where the password is right, or was not looked at; a client that leaves before
+        its answer gets nothing back."""
         self._failures.count(client.address, client.now_s)
+        try:
+            yield
+        except (InvalidCredentials, asyncio.CancelledError):
+            raise
+        except Exception:
+            self._failures.give_back(client.address)
+            raise
+        else:
+            self._failures.give_back(client.address)
+
+    async def _wrong(self, user: logins.Credentials | None, client: Client) -> InvalidCredentials:
         if user is not None:
             async with self._database.acquire() as conn, conn.transaction():
                 await audit.record(conn, _author(user, client), "login.failed", user.id)

@@ -38,6 +38,17 @@ class TokenText:
             raw = self._found[token_id] = self._find(token_id)
         return raw
 
+    def longest_bytes(self) -> int:
+        """Return the number of bytes of the longest token."""
+        vocabulary = self._backend.get_vocab(with_added_tokens=True)
+        return max(self._num_bytes(token, token_id) for token, token_id in vocabulary.items())
+
+    def _num_bytes(self, token: str, token_id: int) -> int:
+        """Return the number of bytes of a token, or a few more where it stands for a byte; cheaper than `_find`."""
+        if self._alphabet is not None and token_id not in self._added_ids:
+            return len(token)
+        return len(token.replace(_VISIBLE_SPACE, " ").encode())
+
     def _find(self, token_id: int) -> bytes:
         token: str | None = self._backend.id_to_token(token_id)
         if token is None:

@@ -41,6 +41,8 @@ class Tokenizer:
         self._token_text = TokenText(self.backend)
         self.token_bytes: Callable[[int], bytes] = self._token_text.to_bytes
         """The bytes of one token, which need not be whole characters."""
+        self.longest_token_bytes = self._token_text.longest_bytes()
+        """Bytes of text in the longest token: a text has no fewer tokens than its bytes divided by that."""
         self._template_arguments = known_arguments(fast)
         self.tools = self._template_tools()
         """What the chat template makes of tools."""

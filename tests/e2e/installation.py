@@ -27,11 +27,14 @@ class Installation:
         self._flags = flags
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
+        metrics_address = f"127.0.0.1:{free_port()}"
+        self.metrics_url = f"http://{metrics_address}/metrics"
         data_dir.mkdir(parents=True, exist_ok=True)
         data_dir.chmod(0o711)
         (data_dir / "models").symlink_to(demo_model_dir().parent)  # prepared once for all runs
         self.env = {name: value for name, value in os.environ.items() if not name.startswith(("LORIKEET_", "OPENAI_"))}
         self.env |= {"LORIKEET_DATA_DIR": str(data_dir), "LORIKEET_PORT": str(self.port)}
+        self.env["LORIKEET_METRICS_LISTEN"] = metrics_address
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> float:

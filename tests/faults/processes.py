@@ -119,10 +119,12 @@ class Gateway:
         self._dsn = dsn
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port = int(self._socket.getsockname()[1])
+        self._metrics_socket = socket.create_server(("127.0.0.1", 0))
+        self._metrics_port = int(self._metrics_socket.getsockname()[1])
         self._process: ForkServerProcess | None = None
 
     def start(self) -> None:
-        self._process = start_gateway(self._settings, self._dsn, self._socket, self.log)
+        self._process = start_gateway(self._settings, self._dsn, self._socket, self._metrics_socket, self.log)
 
     def kill(self) -> None:
         if self._process is not None:
@@ -150,6 +152,7 @@ class Gateway:
     def close(self) -> None:
         self.kill()
         self._socket.close()
+        self._metrics_socket.close()
 
     def wait_ready(self) -> None:
         deadline_s = time.monotonic() + PATIENCE_S
@@ -164,7 +167,7 @@ class Gateway:
 
     def metric(self, name: str) -> float:
         """The sum of a metric's samples."""
-        text = httpx.get(f"http://127.0.0.1:{self.port}/metrics", timeout=PATIENCE_S).text
+        text = httpx.get(f"http://127.0.0.1:{self._metrics_port}/metrics", timeout=PATIENCE_S).text
         lines = [line for line in text.splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 

@@ -45,7 +45,12 @@ def house(postgres: str, database_template: str, tmp_path_factory: pytest.TempPa
 
 @contextmanager
 def open_house(
-    postgres: str, database_template: str, folder: Path, database: str, tokens_per_s: int = 500
+    postgres: str,
+    database_template: str,
+    folder: Path,
+    database: str,
+    tokens_per_s: int = 500,
+    max_body_bytes: int = 1 << 20,
 ) -> Iterator[House]:
     """A gateway over a new database of this name, until the context is left."""
     model_dir = make_model_folder(folder / "model")
@@ -59,7 +64,7 @@ def open_house(
         data_dir=folder,
         model=str(model_dir),
         model_name=BASE,
-        max_body_bytes=1 << 20,
+        max_body_bytes=max_body_bytes,
         max_failed_keys=0,
         cors_origins="https://app.example.com, https://other.example.com:8443",
     )

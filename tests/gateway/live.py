@@ -107,6 +107,7 @@ class LiveGateway:
         self._dsn = dsn
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.app: Litestar | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._server: uvicorn.Server | None = None
         self._services: Services | None = None
         self._error: BaseException | None = None
@@ -128,6 +129,11 @@ class LiveGateway:
         """Of clients, open ones."""
         assert self._server is not None
         return len(self._server.server_state.connections)
+
+    def metrics(self) -> str:
+        """What Prometheus would be told now."""
+        assert self._services is not None
+        return self._services.metrics.render().decode()
 
     def start(self) -> None:
         self._thread.start()
@@ -162,6 +168,7 @@ class LiveGateway:
     async def _serve(self) -> None:
         async with running_services(self._settings, model_dir=self._model_dir, dsn=self._dsn) as services:
             self._services = services
+            self.loop = asyncio.get_running_loop()
             self._server = make_server(services)
             self.app = self._server.app
             await self._server.serve([self._socket])

@@ -38,6 +38,10 @@ Password = Annotated[str, msgspec.Meta(max_length=MAX_CHARS)]
 Code = Annotated[str, msgspec.Meta(min_length=totp.DIGITS, max_length=totp.DIGITS)]
 
 
+MAX_LOGIN_BYTES = 16 << 10
+"""Of a login's body, which anybody may send."""
+
+
 class LogIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """code: of the authenticator, for who has one."""
 
@@ -127,7 +131,7 @@ class TotpSecret(msgspec.Struct, frozen=True):
 _log_in_decoder = msgspec.json.Decoder(LogIn)
 
 
-@post("/login", status_code=200, opt=shape(body=LogIn))
+@post("/login", status_code=200, opt=shape(body=LogIn), request_max_body_size=MAX_LOGIN_BYTES)
 async def log_in(request: Request[Any, Any, Any], services: Services) -> Response[CurrentLogin]:
     if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin") or _is_form(request):
         raise PermissionDenied("Another site's page cannot log anybody in here.", code="csrf")

@@ -33,7 +33,7 @@ from engine.protocol import (
     UsageRecord,
     Welcome,
 )
-from gateway.backends.base import Capabilities, Health, Message, PreparedPrompt
+from gateway.backends.base import Capabilities, Fit, Health, Message, PreparedPrompt, as_it_is
 from gateway.backends.engine.adapter_calls import AdapterCalls
 from gateway.backends.engine.backlog import Backlog
 from gateway.backends.engine.link import EngineGone, EngineLink
@@ -125,6 +125,7 @@ class EngineBackend:
             max_in_flight=limits.max_num_seqs + limits.max_waiting if limits else MAX_IN_FLIGHT,
             embedding_size=self._config.hidden_size,
             embedding_sizes=self._config.embedding_sizes,
+            longest_token_bytes=self.tokenizer.longest_token_bytes,
             fingerprint=self._welcome.fingerprint if self._welcome else "",
         )
 
@@ -138,9 +139,14 @@ class EngineBackend:
         return self._credits.num_taken
 
     def prepare_chat(
-        self, messages: list[Message], tools: Sequence[Tool] = (), rendering: Rendering = USUAL
+        self,
+        messages: list[Message],
+        tools: Sequence[Tool] = (),
+        rendering: Rendering = USUAL,
+        fit: Fit = as_it_is,
     ) -> PreparedPrompt:
-        token_ids = self.tokenizer.encode_chat(messages, tools, rendering)
+        text = fit(self.tokenizer.render_chat(messages, tools, rendering))
+        token_ids = self.tokenizer.encode_text(text, add_special_tokens=rendering.add_special_tokens)
         return PreparedPrompt(token_ids, len(token_ids))
 
     def prepare_text(self, prompt: str | list[int], field: str, *, add_special_tokens: bool = True) -> PreparedPrompt:

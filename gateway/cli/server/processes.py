@@ -44,6 +44,9 @@ def register(verbs: Verbs) -> None:
     gateway.add_argument(
         "--fd", type=int, metavar="N", help="serve on this inherited listening socket instead of opening one"
     )
+    gateway.add_argument(
+        "--metrics-fd", type=int, metavar="N", help="serve metrics on this inherited listening socket (with --fd)"
+    )
     gateway.set_defaults(run=_gateway)
     engine = verbs.add_parser(
         "engine",
@@ -82,7 +85,9 @@ def _serve(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 def _gateway(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     settings = load_settings(environ)
-    sockets = None if arguments.fd is None else [_listening_socket(arguments.fd)]
+    sockets = None if arguments.fd is None else [_listening_socket("--fd", arguments.fd)]
+    metrics_fd = arguments.metrics_fd
+    metrics_socket = None if metrics_fd is None else _listening_socket("--metrics-fd", metrics_fd)
     from adapters.errors import StoreFailure
     from gateway.assembly.app import run_gateway
     from gateway.db.pool import UNUSABLE, in_words
@@ -91,7 +96,13 @@ def _gateway(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     _refuse_half_restored(settings)
     try:
-        run_gateway(settings, model_dir=_prepared(settings), dsn=database_dsn(settings), sockets=sockets)
+        run_gateway(
+            settings,
+            model_dir=_prepared(settings),
+            dsn=database_dsn(settings),
+            sockets=sockets,
+            metrics_socket=metrics_socket,
+        )
     except UNUSABLE as error:
         raise CommandFailed(in_words(error)) from None
     except (BadContentKey, JournalUnusable, StoreFailure) as error:
@@ -189,11 +200,11 @@ def database_dsn(settings: Settings) -> str:
     return dsn
 
 
-def _listening_socket(descriptor: int) -> socket.socket:
+def _listening_socket(flag: str, descriptor: int) -> socket.socket:
     try:
         return socket.socket(fileno=descriptor)
     except OSError as error:
-        raise CommandFailed(f"--fd {descriptor} is not a socket: {error.strerror}") from None
+        raise CommandFailed(f"{flag} {descriptor} is not a socket: {error.strerror}") from None
 
 
 def _num_gateways(text: str) -> int:

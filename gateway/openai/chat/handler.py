@@ -17,7 +17,7 @@ from gateway.content.stored_chats import StoredChats
 from gateway.domain.errors import InvalidRequest
 from gateway.http.disconnect import unless_gone
 from gateway.http.envelope import call_of, tell_user
-from gateway.http.fields import decode, refuse_unsupported
+from gateway.http.fields import refuse_unsupported
 from gateway.http.shape import shape
 from gateway.http.sse import open_stream
 from gateway.openai.chat.calls import CallShape
@@ -35,6 +35,7 @@ from gateway.openai.chat.wire import (
     ServedTier,
 )
 from gateway.openai.shared import examples
+from gateway.openai.shared.bodies import Bodies, decoded
 from gateway.openai.shared.caller import Caller
 from gateway.openai.shared.context import attach, context_of
 from gateway.openai.shared.grammar import check_beside_tools, requested_grammar
@@ -66,14 +67,16 @@ SHAPE = shape(body=ChatCompletionRequest, reply=ChatCompletion, event=ChatChunk,
 _DECODER = msgspec.json.Decoder(ChatCompletionRequest)
 
 
-def chat_completions(pipeline: Pipeline, idempotency: Idempotency, chats: StoredChats) -> HTTPRouteHandler:
+def chat_completions(
+    pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency, chats: StoredChats
+) -> HTTPRouteHandler:
     @post("/chat/completions", status_code=200, opt=SHAPE)
     @idempotent(idempotency)
     async def create_chat_completion(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         """Answer a conversation, whole or as a stream."""
         call = call_of(request.scope)
-        body = await request.body()
-        wire = decode(_DECODER, body)
+        body = await bodies.read(request, caller)
+        wire = await decoded(_DECODER, body)
         said = messages_said(wire.messages)
         context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream, said=said)
         tell_user(call, wire.user, wire.safety_identifier)

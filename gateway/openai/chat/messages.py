@@ -9,6 +9,7 @@ import msgspec
 from gateway.backends.base import Message
 from gateway.domain.errors import InvalidRequest
 from gateway.http.fields import check_depth, invalid, missing
+from gateway.http.json_work import are_too_much
 from gateway.openai.chat.tools_wire import FunctionCallParam, ToolCallParam
 from gateway.openai.chat.wire import ChatMessage, ContentPart
 
@@ -30,6 +31,7 @@ _FIELDS_OF = {
 def template_messages(messages: list[ChatMessage]) -> list[Message]:
     """Calls have their arguments as an object, or as a text where they are none. Raises InvalidRequest for what only
     other modalities could serve, and for results and calls that do not belong together."""
+    _check_arguments(messages)
     rendered = []
     unanswered: dict[str, str] = {}  # names by the ids of calls
     for index, message in enumerate(messages):
@@ -49,6 +51,14 @@ def template_messages(messages: list[ChatMessage]) -> list[Message]:
             unanswered[call.id] = given["tool_calls"][number]["function"]["name"]
     _check_answered(unanswered, "messages")
     return rendered
+
+
+def _check_arguments(messages: list[ChatMessage]) -> None:
+    """Raises InvalidRequest for arguments of calls that would take long to decode together."""
+    calls = [call.function for message in messages for call in message.tool_calls or () if call.function is not None]
+    calls += [message.function_call for message in messages if message.function_call is not None]
+    if are_too_much([call.arguments for call in calls]):
+        raise invalid("The arguments of all calls in 'messages' together hold too many values.", "messages")
 
 
 def _message(message: ChatMessage, path: str) -> Message:

@@ -17,7 +17,7 @@ from gateway.content.idempotency import Idempotency
 from gateway.domain.errors import InvalidRequest
 from gateway.http.disconnect import unless_gone
 from gateway.http.envelope import call_of, tell_user
-from gateway.http.fields import decode, refuse_unsupported
+from gateway.http.fields import refuse_unsupported
 from gateway.http.shape import shape
 from gateway.http.sse import open_stream
 from gateway.openai.completions.prompts import prompts
@@ -31,6 +31,7 @@ from gateway.openai.completions.wire import (
     TextCompletion,
 )
 from gateway.openai.shared import examples
+from gateway.openai.shared.bodies import Bodies, decoded
 from gateway.openai.shared.caller import Caller
 from gateway.openai.shared.context import attach, context_of
 from gateway.openai.shared.grammar import requested_grammar
@@ -63,13 +64,13 @@ SHAPE = shape(
 _DECODER = msgspec.json.Decoder(CompletionRequest)
 
 
-def completions(pipeline: Pipeline, idempotency: Idempotency) -> HTTPRouteHandler:
+def completions(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> HTTPRouteHandler:
     @post("/completions", status_code=200, opt=SHAPE)
     @idempotent(idempotency)
     async def create_completion(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         """Continue a text, or several, whole or as a stream."""
         call = call_of(request.scope)
-        wire = decode(_DECODER, await request.body())
+        wire = await decoded(_DECODER, await bodies.read(request, caller))
         context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream)
         tell_user(call, wire.user)
         with_usage = include_usage(wire)

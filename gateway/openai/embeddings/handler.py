@@ -17,7 +17,7 @@ from gateway.content.idempotency import Idempotency
 from gateway.domain.errors import InvalidRequest
 from gateway.http.disconnect import unless_gone
 from gateway.http.envelope import call_of, tell_user
-from gateway.http.fields import decode, refuse_unsupported
+from gateway.http.fields import refuse_unsupported
 from gateway.http.shape import shape
 from gateway.openai.completions.prompts import prompts
 from gateway.openai.embeddings.wire import (
@@ -31,6 +31,7 @@ from gateway.openai.embeddings.wire import (
     EmbeddingUsage,
 )
 from gateway.openai.shared import examples
+from gateway.openai.shared.bodies import Bodies, decoded
 from gateway.openai.shared.caller import Caller
 from gateway.openai.shared.context import attach, context_of
 from gateway.openai.shared.idempotent import idempotent
@@ -46,13 +47,13 @@ SHAPE = shape(body=EmbeddingsRequest, reply=EmbeddingList, is_billed=True, examp
 _DECODER = msgspec.json.Decoder(EmbeddingsRequest)
 
 
-def embeddings(pipeline: Pipeline, idempotency: Idempotency) -> HTTPRouteHandler:
+def embeddings(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> HTTPRouteHandler:
     @post("/embeddings", status_code=200, opt=SHAPE)
     @idempotent(idempotency)
     async def create_embeddings(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
         """Embed a text, or several."""
         call = call_of(request.scope)
-        wire = decode(_DECODER, await request.body())
+        wire = await decoded(_DECODER, await bodies.read(request, caller))
         context = context_of(call, caller, wire.model, ENDPOINT)
         tell_user(call, wire.user)
         refuse_unsupported(wire, EMBEDDING_NO_EFFECT)

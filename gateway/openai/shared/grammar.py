@@ -13,6 +13,7 @@ from msgspec import Meta
 from engine.protocol import Grammar
 from gateway.domain.errors import InvalidRequest, shortened
 from gateway.http.fields import Name, as_json, check_depth, invalid, missing
+from gateway.http.json_work import are_too_much
 
 JSON_OBJECT = Grammar("json_object")
 
@@ -125,6 +126,8 @@ def _schema_text(schema: dict[str, Any] | str, field: str) -> str:
 
 
 def _object(text: str, field: str) -> dict[str, Any]:
+    if are_too_much([text]):
+        raise invalid(f"'{field}' holds too many values.", field)
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except RecursionError:

@@ -12,11 +12,11 @@ from litestar.response.base import ASGIResponse
 
 from gateway.domain.errors import InvalidRequest
 from gateway.http.envelope import call_of
-from gateway.http.fields import decode
 from gateway.http.shape import shape
 from gateway.openai.chat.messages import template_messages
 from gateway.openai.chat.rendering import rendering
 from gateway.openai.chat.tools import requested_tools
+from gateway.openai.shared.bodies import decoded
 from gateway.openai.shared.caller import Caller
 from gateway.openai.shared.context import context_of
 from gateway.openai.shared.replies import json_response
@@ -41,7 +41,7 @@ def tokens(pipeline: Pipeline, pace: Pace, *, operations: tuple[str, str]) -> li
         """The tokens of a text, or of messages as the chat template renders them."""
         body = await request.body()
         pace.take(caller.project_id, 1 + len(body) / BYTES_PER_REQUEST)
-        wire = decode(_TOKENIZE, body)
+        wire = await decoded(_TOKENIZE, body)
         prompt, field = _prompt(wire)
         found = await pipeline.tokenize(
             context_of(call_of(request.scope), caller, wire.model or pipeline.only_model, "/tokenize"),
@@ -59,7 +59,7 @@ def tokens(pipeline: Pipeline, pace: Pace, *, operations: tuple[str, str]) -> li
         """The text of tokens."""
         body = await request.body()
         pace.take(caller.project_id, 1 + len(body) / BYTES_PER_REQUEST)
-        wire = decode(_DETOKENIZE, body)
+        wire = await decoded(_DETOKENIZE, body)
         context = context_of(call_of(request.scope), caller, wire.model or pipeline.only_model, "/detokenize")
         return json_response(Detokenized(await pipeline.detokenize(context, wire.tokens, "tokens")))
 

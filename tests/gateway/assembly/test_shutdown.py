@@ -27,9 +27,10 @@ PROGRAM = """
 import pathlib, socket, sys
 from gateway.app import run_gateway
 from gateway.settings import Settings
-data_dir, model_dir, dsn, fd, drain_s = sys.argv[1:]
+data_dir, model_dir, dsn, fd, metrics_fd, drain_s = sys.argv[1:]
 settings = Settings(data_dir=pathlib.Path(data_dir), model=model_dir, model_name="tiny", drain_seconds=float(drain_s))
-run_gateway(settings, model_dir=pathlib.Path(model_dir), dsn=dsn, sockets=[socket.socket(fileno=int(fd))])
+sockets, metrics = [socket.socket(fileno=int(fd))], socket.socket(fileno=int(metrics_fd))
+run_gateway(settings, model_dir=pathlib.Path(model_dir), dsn=dsn, sockets=sockets, metrics_socket=metrics)
 """
 
 
@@ -49,12 +50,12 @@ async def slots(dsn: str) -> list[str]:
         await conn.close()
 
 
-def wait_running(client: httpx.Client, count: int) -> None:
+def wait_running(running: Running, count: int) -> None:
     """Until the engine's next heartbeat says that so many requests run."""
     deadline = time.monotonic() + PATIENCE_S
-    while not re.search(rf"^vllm:num_requests_running.* {count}\.0$", client.get("/metrics").text, re.MULTILINE):
+    while not re.search(rf"^vllm:num_requests_running.* {count}\.0$", running.metrics(), re.MULTILINE):
         assert time.monotonic() < deadline
-        time.sleep(0.02)
+        time.sleep(0.1)
 
 
 def wait_ready(url: str) -> None:
@@ -71,11 +72,15 @@ def wait_ready(url: str) -> None:
 
 class Running(msgspec.Struct, frozen=True):
     url: str
+    metrics_url: str
     key: str
     process: subprocess.Popen[bytes]
 
     def client(self) -> httpx.Client:
         return httpx.Client(base_url=self.url, headers={"authorization": f"Bearer {self.key}"}, timeout=PATIENCE_S)
+
+    def metrics(self) -> str:
+        return httpx.get(self.metrics_url, timeout=PATIENCE_S).text
 
     def log_until_end(self) -> bytes:
         _, log = self.process.communicate(timeout=PATIENCE_S)
@@ -93,17 +98,20 @@ def running_gateway(dsn: str, folder: Path, *, drain_s: float) -> Iterator[Runni
     settings.run_dir.mkdir()
     engine = FakeEngine(settings.engine_endpoint, model_dir, "--tokens-per-s", "50")
     listener = socket.create_server(("127.0.0.1", 0))
-    fd = listener.fileno()
+    metrics_listener = socket.create_server(("127.0.0.1", 0))
+    fd, metrics_fd = listener.fileno(), metrics_listener.fileno()
+    metrics_url = f"http://127.0.0.1:{metrics_listener.getsockname()[1]}/metrics"
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     gateway = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(folder), str(model_dir), dsn, str(fd), str(drain_s)],
-        pass_fds=[fd],
+        [sys.executable, "-c", PROGRAM, str(folder), str(model_dir), dsn, str(fd), str(metrics_fd), str(drain_s)],
+        pass_fds=[fd, metrics_fd],
         stderr=subprocess.PIPE,
     )
     try:
         listener.close()
+        metrics_listener.close()
         wait_ready(url)
-        yield Running(url, tenant.key, gateway)
+        yield Running(url, metrics_url, tenant.key, gateway)
     finally:
         gateway.kill()
         gateway.communicate()
@@ -140,7 +148,7 @@ def test_what_the_drain_leaves_ends_with_an_error_that_says_why_and_is_billed(ds
             lines = (line for line in reply.iter_lines() if line)
             next(lines)
             whole = [pool.submit(post, headers) for headers in ({}, keyed, keyed, keyed)]
-            wait_running(client, 3)
+            wait_running(running, 3)
             running.process.send_signal(signal.SIGTERM)
             *_, last = lines
         answers = [each.result() for each in whole]

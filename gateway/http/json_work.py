@@ -1,0 +1,127 @@
+"""How much work a JSON text makes, known before anything is made of the text: a few megabytes of `[]` would be a
+million objects, and nobody else's request would go on meanwhile.
+
+Work is counted on the bytes, in milliseconds, outside of strings. Knows types of bodies, not what their fields mean.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.domain.errors import InvalidRequest
+from gateway.http.explain import explain
+
+CONTAINER_WORK, STRING_WORK, ELEMENT_WORK = 8, 2, 1
+"""What an object or array, a string (keys included) and a comma count as: about their times relative to each other."""
+
+MAX_WORK = 384 << 10
+"""The most that is decoded of one body: 300,000 token ids, or 20,000 content parts. Such a body takes some 20 ms."""
+
+UNCOUNTED_BYTES = MAX_WORK // CONTAINER_WORK
+"""A text of no more bytes is within MAX_WORK whatever it holds."""
+
+_NULL, _SKIPPED = b"null", b"{}"
+"""The latter stands for a value that is refused whatever it is."""
+
+
+def are_too_much(texts: list[str]) -> bool:
+    """Whether decoding these JSON texts might take more than MAX_WORK together. What their strings hold counts as well,
+    so that many small texts are counted at once."""
+    if sum(map(len, texts)) <= UNCOUNTED_BYTES // 4:  # a character may be four bytes
+        return False
+    return _sum(np.frombuffer("".join(texts).encode(errors="replace"), np.uint8), None) > MAX_WORK
+
+
+def affordable(body: bytes, kind: Any) -> bytes:
+    """Return a body that is decoded to `kind` within MAX_WORK.
+
+    kind: a struct. Its fields of the type Any are those that are refused whatever they hold: where the work is in
+    them, an empty object stands for each, which is refused alike.
+
+    Raises InvalidRequest: for a body that takes more, naming the field that takes most.
+    Raises msgspec.DecodeError: for what is no JSON, and for a field that the struct does not have.
+    """
+    total = 0 if len(body) <= UNCOUNTED_BYTES else _work(body)
+    if total <= MAX_WORK:
+        return body
+    skimmed = _skimmer(kind).decode(body)
+    fields = {name: bytes(getattr(skimmed, name)) for name in skimmed.__struct_fields__}
+    refused = {field.encode_name for field in msgspec.structs.fields(kind) if field.type is Any}
+    num_refused_bytes = sum(len(fields[name]) for name in refused)
+    # Not the sum over other fields: one that is given many times is decoded as often, and only its last value is here.
+    if len(body) - num_refused_bytes > UNCOUNTED_BYTES:
+        total -= sum(_work(fields[name]) for name in refused)
+        if total > MAX_WORK:
+            heaviest = max((name for name in fields if name not in refused), key=lambda name: len(fields[name]))
+            raise _refusal(heaviest, fields[heaviest], kind)
+    shown = {name: raw if raw == _NULL or name not in refused else _SKIPPED for name, raw in fields.items() if raw}
+    return b"{%b}" % b",".join(b'"%b":%b' % (name.encode(), raw) for name, raw in shown.items())
+
+
+def _refusal(field: str, raw: bytes, kind: Any) -> InvalidRequest:
+    """Return what is wrong with a field: what it holds, where the field can hold no such value at all, or how much."""
+    empty = b"[]" if raw.startswith(b"[") else _SKIPPED
+    try:
+        msgspec.json.decode(b'{"%b":%b}' % (field.encode(), empty), type=kind)
+    except msgspec.ValidationError as error:
+        wrong = explain(str(error), kind)
+        if wrong.code == "invalid_type" and wrong.param == field:
+            return wrong
+    return InvalidRequest(
+        f"Invalid value for '{field}': it holds more objects, arrays and values than one request may have.",
+        param=field,
+        code="invalid_value",
+    )
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Keep the collector of reference cycles, which would walk through everything several times while a large body is
+    decoded, off for that long. Decoding makes no cycles."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@cache
+def _skimmer(kind: Any) -> msgspec.json.Decoder[msgspec.Struct]:
+    """Return a decoder to a struct that has the fields of `kind`, each as the bytes that it holds; b"" where absent."""
+    fields = [(field.encode_name, msgspec.Raw, msgspec.Raw()) for field in msgspec.structs.fields(kind)]
+    return msgspec.json.Decoder(
+        msgspec.defstruct(f"Skimmed{kind.__name__}", fields, forbid_unknown_fields=True, frozen=True)
+    )
+
+
+def _work(text: bytes) -> int:
+    """Return the work of a JSON text, or, where that is within MAX_WORK, no less than that."""
+    codes = np.frombuffer(text, np.uint8)
+    bound = _sum(codes, None)
+    if bound <= MAX_WORK:
+        return bound
+    if b"\\" in text:  # what a backslash escapes is no end of a string
+        codes = np.frombuffer(text.replace(rb"\\", b"__").replace(rb"\"", b"__"), np.uint8)
+    is_outside = np.bitwise_xor.accumulate((codes == ord('"')).view(np.uint8)) == 0
+    return _sum(codes, is_outside)
+
+
+def _sum(codes: NDArray[np.uint8], where: NDArray[np.bool_] | None) -> int:
+    """Return the work of bytes, of their brackets and commas only `where` that is true."""
+
+    def count(char: str) -> int:
+        is_char = codes == ord(char)
+        return int(np.count_nonzero(is_char if where is None else is_char & where))
+
+    num_strings = int(np.count_nonzero(codes == ord('"'))) // 2
+    return (count("[") + count("{")) * CONTAINER_WORK + num_strings * STRING_WORK + count(",") * ELEMENT_WORK

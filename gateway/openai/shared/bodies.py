@@ -1,0 +1,49 @@
+"""The JSON bodies of requests for a project's work, at a pace: reading and tokenizing one costs a gateway work, also
+where the request is refused afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypeVar
+
+import msgspec
+from litestar import Request
+
+from gateway.http.fields import decode
+from gateway.http.json_work import UNCOUNTED_BYTES
+from gateway.openai.shared.caller import Caller
+from gateway.support.pace import Pace
+
+T = TypeVar("T")
+
+BODY_BYTES_PER_S = 4 << 20
+"""Of one project, in one gateway: about a million tokens a second."""
+
+BURST_BYTES = 16 << 20
+
+
+class Bodies:
+    """Bodies of all projects in one gateway process."""
+
+    def __init__(self) -> None:
+        self._pace = Pace(BODY_BYTES_PER_S, BURST_BYTES, what="bodies this large")
+
+    async def read(self, request: Request[Any, Any, Any], caller: Caller) -> bytes:
+        """Return the body of a request, not decoded yet.
+
+        Raises LimitReached: when the project sends more bytes than its pace allows.
+        """
+        body = await request.body()
+        self._pace.take(caller.project_id, len(body))
+        return body
+
+
+async def decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    """Decode a body, then let others go on where the body is large: checking its fields is work as well.
+
+    Raises InvalidRequest: as `decode` does.
+    """
+    found = decode(decoder, body)
+    if len(body) > UNCOUNTED_BYTES:
+        await asyncio.sleep(0)
+    return found

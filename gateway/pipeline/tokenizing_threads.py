@@ -1,0 +1,58 @@
+"""Threads for tokenizing, and whose turn it is in them: a project has one place, so that one with many long prompts
+keeps no other project waiting. Knows nothing about text."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from gateway.domain.errors import LimitReached
+
+T = TypeVar("T")
+
+MAX_WAITING = 64
+"""Of one project's jobs, the one that runs among them."""
+
+
+class TokenizingThreads:
+    """The threads of one gateway process. At most one job of each project is with them: they serve in the order of
+    arrival, so projects take turns, and a project's own jobs wait here."""
+
+    def __init__(self, num_threads: int | None = None) -> None:
+        self._threads = ThreadPoolExecutor(num_threads or os.cpu_count() or 1, "tokenizing")
+        self._places: dict[str, asyncio.Lock] = {}
+        self._num_jobs: Counter[str] = Counter()
+
+    async def run(self, project_id: str, work: Callable[..., T], *args: Any) -> T:
+        """Return what `work` returns, called in a thread when it is the project's turn.
+
+        Raises LimitReached: when MAX_WAITING jobs of the project wait already.
+        """
+        if self._num_jobs[project_id] >= MAX_WAITING:
+            raise LimitReached("Too many long prompts of this project at once.", retry_after_s=1.0)
+        place = self._places.setdefault(project_id, asyncio.Lock())
+        self._num_jobs[project_id] += 1
+        try:
+            await place.acquire()
+        except BaseException:
+            self._end(project_id)
+            raise
+        job = self._threads.submit(work, *args)
+        loop = asyncio.get_running_loop()
+
+        def free(_: Future[T]) -> None:
+            place.release()
+            self._end(project_id)
+
+        # A job that runs cannot be stopped: whoever stops waiting for it leaves its place taken until it has ended.
+        job.add_done_callback(lambda done: loop.call_soon_threadsafe(free, done))
+        return await asyncio.wrap_future(job)
+
+    def _end(self, project_id: str) -> None:
+        self._num_jobs[project_id] -= 1
+        if not self._num_jobs[project_id]:
+            del self._num_jobs[project_id], self._places[project_id]

@@ -1,0 +1,28 @@
+"""How many files and connections this process may have open, and how many of them clients may take."""
+
+from __future__ import annotations
+
+import resource
+
+MAX_DESCRIPTORS = 1 << 20
+"""The most that are ever asked for, also where the system knows no bound."""
+
+RESERVED = 256
+"""Descriptors that no client's connection takes: for journals, uploads, the database, engines and inspections."""
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit of open files to the hard one: the usual soft limit of 1024 is meant for programs that call
+    select(2)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def max_connections() -> int:
+    """Return how many connections of clients may be open, such that RESERVED descriptors are left; half of all where
+    there are few."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+    return limit - min(RESERVED, limit // 2)

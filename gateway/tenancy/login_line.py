@@ -1,0 +1,43 @@
+"""The line of logins whose passwords are being hashed or wait for it: short, and never all of one client's.
+
+Hashing is dear on purpose, so a login that finds the line full is refused instead of making everybody wait. Knows
+nothing about passwords.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gateway.domain.errors import TooManyAttempts
+from gateway.domain.tenancy.addresses import client_of
+
+MAX_WAITING = 8
+RETRY_AFTER_S = 1.0
+
+
+class LoginLine:
+    """The places of one gateway process: num_at_once logins are hashed, and MAX_WAITING wait behind them. One client
+    takes at most half of the places."""
+
+    def __init__(self, num_at_once: int) -> None:
+        self._num_places = num_at_once + MAX_WAITING
+        self._taken: Counter[str] = Counter()
+
+    @contextmanager
+    def place(self, address: str) -> Iterator[None]:
+        """Hold a place for the client at this address.
+
+        Raises TooManyAttempts: when the line is full, or half of it is this client's.
+        """
+        client = client_of(address)
+        if self._taken.total() >= self._num_places or self._taken[client] >= self._num_places // 2:
+            raise TooManyAttempts("Too many logins at once. Try again in a moment.", retry_after_s=RETRY_AFTER_S)
+        self._taken[client] += 1
+        try:
+            yield
+        finally:
+            self._taken[client] -= 1
+            if not self._taken[client]:
+                del self._taken[client]
