@@ -9,6 +9,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from engine.config.openmp import sleep_while_waiting
+
+sleep_while_waiting()  # before torch is imported
+
 import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast

@@ -14,6 +14,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from engine.config.openmp import sleep_while_waiting
+
+sleep_while_waiting()  # before torch is imported
+
 import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import save_file

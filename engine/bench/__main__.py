@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import sys
 
+from engine.config.openmp import spin_briefly
+
 
 def main(arguments: list[str]) -> int:
+    spin_briefly()  # transformers, too
     if any(argument.partition("=")[0] == "--shape" for argument in arguments):
         from engine.bench.shape.command import main as measure_shape
 

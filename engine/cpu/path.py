@@ -12,6 +12,7 @@ from engine.cpu.attention import PagedAttention, PagedCache
 from engine.cpu.batch import BatchBuilder
 from engine.cpu.lora import BatchedLora, Segment
 from engine.cpu.tables import AdapterTables
+from engine.cpu.threads import AdaptedThreads
 from engine.lora.layer import LoadedAdapter
 from engine.models.decoder import Batch, Decoder
 from engine.sequence import Plan, Sequence
@@ -19,7 +20,8 @@ from engine.transfers import Event, PastEvent
 
 
 class CpuPath:
-    """adapter_in: the adapter that a slot of the pool holds; tables: of those that decode."""
+    """adapter_in: the adapter that a slot of the pool holds; tables: of those that decode; threads: None keeps their
+    number."""
 
     def __init__(
         self,
@@ -28,11 +30,13 @@ class CpuPath:
         block_size: int,
         adapter_in: Callable[[int], LoadedAdapter],
         tables: AdapterTables,
+        threads: AdaptedThreads | None = None,
     ) -> None:
         self._decoder = decoder
         self._cache = cache
         self._adapter_in = adapter_in
         self._tables = tables
+        self._threads = threads
         self._batches = BatchBuilder(block_size, decoder.config.sliding_window)
 
     @property
@@ -57,6 +61,8 @@ class CpuPath:
         return self._tables.order([self._adapter_of(chunk.sequence) for chunk in plan.decodes])
 
     def forward(self, plan: Plan, output_rows: Many[int]) -> Tensor:
+        if self._threads is not None:
+            self._threads.adapt()
         token_ids, rows = self._batches.build(plan)
         wanted = torch.tensor(output_rows, dtype=torch.int64)
         return self._decoder.forward(Batch(token_ids, PagedAttention(self._cache, rows), wanted, self._step_lora(plan)))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from engine.config import EngineConfig, ModelConfig
 from engine.cpu.attention import PagedCache
 from engine.cpu.path import CpuPath
 from engine.cpu.tables import AdapterTables
+from engine.cpu.threads import AdaptedThreads, linux_usage
 from engine.device import AdapterIn, Device, blocks_within, context_length, kv_token_bytes
 from engine.hardware import free_host_bytes, num_threads
 from engine.models.checkpoint import load_weights
@@ -21,7 +24,8 @@ ADAPTER_BYTES = 1 << 30
 
 def build_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> Device:
     """Raises SetupError or UnsupportedModel."""
-    torch.set_num_threads(num_threads(config.num_threads))
+    most = num_threads(config.num_threads)
+    torch.set_num_threads(most)
     weights = load_weights(config.model_dir, model, dtype, torch.device("cpu"))
     budget = KV_CACHE_BYTES if config.kv_cache_bytes is None else config.kv_cache_bytes
     num_blocks = blocks_within(budget, kv_token_bytes(model, dtype) * config.block_size, free_host_bytes())
@@ -32,7 +36,9 @@ def build_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> D
 
     def make_path(adapter_in: AdapterIn) -> CpuPath:
         cache = PagedCache(model, num_blocks * config.block_size, max_model_len, dtype)
-        return CpuPath(Decoder(model, weights), cache, config.block_size, adapter_in, tables)
+        # A number that was asked for is kept.
+        threads = None if config.num_threads else AdaptedThreads(most, linux_usage, len(os.sched_getaffinity(0)))
+        return CpuPath(Decoder(model, weights), cache, config.block_size, adapter_in, tables, threads)
 
     return Device(
         num_blocks=num_blocks,

@@ -27,6 +27,7 @@ from typing import Any
 import msgspec
 
 from engine.config import UnsupportedModel, load_model_config
+from engine.config.openmp import sleep_while_waiting
 from engine.prepare.sources import (
     DEMO_DISTRIBUTION,
     DEMO_VERSION,
@@ -174,6 +175,7 @@ def main() -> int:
     parser.add_argument("source", help="demo, a .gguf file, a model folder, or a hub id (OWNER/NAME)")
     parser.add_argument("--out", required=True, type=Path, help="folder to make, where the source needs conversion")
     arguments = parser.parse_args()
+    sleep_while_waiting()
     try:
         folder = prepare(arguments.source, arguments.out)
     except (PreparationFailed, UnsupportedModel, OSError) as error:

@@ -123,7 +123,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             version=_version(),
         )
         backend = EngineBackend(
-            settings.engine_endpoint,
+            settings.engine.endpoint,
             database_id=database_id,
             model_digest=model_digest(model_dir),
             config=config,
@@ -239,10 +239,10 @@ def _run(stack: AsyncExitStack, *workers: Worker) -> None:
 def _lifecycle(settings: Settings, config: ModelConfig, database: Database, pool: Pool) -> Lifecycle:
     return Lifecycle(
         database,
-        open_store(settings.adapter_store, settings.adapter_cache_dir, settings.adapter_cache_bytes),
+        open_store(settings.engine.adapter_store, settings.adapter_cache_dir, settings.engine.adapter_cache_bytes),
         PoolEngines(pool),
         base=BaseShape(config.adapter_targets(), config.num_layers),
-        bounds=Bounds(settings.max_adapter_rank, settings.max_adapter_bytes),
+        bounds=Bounds(settings.engine.max_adapter_rank, settings.max_adapter_bytes),
         upload_dir=settings.data_dir / "uploads",
         inspection_lock=settings.data_dir / "inspection.lock",
         grace_s=settings.adapter_grace_seconds,

@@ -74,7 +74,7 @@ def running(
         dsn = server.start()
         stack.callback(server.stop)
         keys = asyncio.run(_tenants(dsn, num_tenants, with_limits))
-        engine = ("engine.fake", "--endpoint", settings.engine_endpoint, "--model-dir", str(model_dir))
+        engine = ("engine.fake", "--endpoint", settings.engine.endpoint, "--model-dir", str(model_dir))
         spawn(stack, folder / "engine.log", (sys.executable, "-m", *engine, *engine_flags), {})
         ports, gateways = [], []
         for number in range(num_gateways):
@@ -94,7 +94,7 @@ def running(
             ports.append(port)
         for port, process in zip(ports, gateways, strict=True):
             _wait_ready(port, process)
-        yield Installation(ports, keys, gateways, settings.engine_endpoint)
+        yield Installation(ports, keys, gateways, settings.engine.endpoint)
 
 
 async def _tenants(dsn: str, count: int, with_limits: bool) -> list[str]:

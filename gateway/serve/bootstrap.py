@@ -177,7 +177,7 @@ async def _tenant(connection: Connection, organization_id: str, tenant: str, set
     """Id of the tenant's project, made together with its adapters or not at all."""
     if found := await find_project(connection, organization_id, tenant):
         return found.id
-    store = open_store(settings.adapter_store, settings.adapter_cache_dir, settings.adapter_cache_bytes)
+    store = open_store(settings.engine.adapter_store, settings.adapter_cache_dir, settings.engine.adapter_cache_bytes)
     made: list[tuple[str, str, dict[str, Any]]] = []
     async with store_shared(connection):
         project = await create_project(connection, organization_id, tenant)

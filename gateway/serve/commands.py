@@ -8,40 +8,18 @@ from pathlib import Path
 
 import msgspec
 
+from engine.config.text import whole_flag
 from gateway.observability.metrics import SHARED_METRICS_DIR
-from gateway.settings import PREFIX, Settings, variable
+from gateway.settings import PREFIX, Settings, variables
 
 # A child finds the model prepared and the database running; the operator's secrets are no business of theirs.
-_NOT_INHERITED = frozenset({"admin_key", "admin_password"})
+_NOT_INHERITED = frozenset({"LORIKEET_ADMIN_KEY", "LORIKEET_ADMIN_PASSWORD"})
 
 
 def engine_command(settings: Settings, model_dir: Path) -> list[str]:
-    """The engine process of this machine."""
-    flags = {
-        "--model-dir": str(model_dir),
-        "--endpoint": settings.engine_endpoint,
-        "--adapter-store": settings.adapter_store,
-        "--device": settings.device,
-        "--dtype": settings.dtype,
-        "--max-model-len": str(settings.max_model_len),
-        "--max-num-seqs": str(settings.max_num_seqs),
-        "--max-batched-tokens": str(settings.max_batched_tokens),
-        "--max-waiting": str(settings.max_waiting),
-        "--max-adapters": str(settings.max_adapters),
-        "--max-adapter-rank": str(settings.max_adapter_rank),
-        "--adapter-host-bytes": str(settings.adapter_host_bytes),
-        "--gpu-memory-fraction": str(settings.gpu_memory_fraction),
-        "--num-threads": str(settings.num_threads),
-        "--num-draft-tokens": str(settings.num_draft_tokens),
-    }
-    if settings.has_remote_store:
-        flags["--adapter-cache-dir"] = str(settings.adapter_cache_dir)
-        flags["--adapter-cache-bytes"] = str(settings.adapter_cache_bytes)
-    if settings.kv_cache_bytes is not None:
-        flags["--kv-cache-bytes"] = str(settings.kv_cache_bytes)
-    if settings.adapter_device_bytes is not None:
-        flags["--adapter-device-bytes"] = str(settings.adapter_device_bytes)
-    return [sys.executable, "-m", "engine", *(part for flag in flags.items() for part in flag)]
+    """Return the command of this machine's engine process, which gets its settings as one argument."""
+    config = msgspec.structs.replace(settings.engine, model_dir=str(model_dir))
+    return [sys.executable, "-m", "engine", *whole_flag(config)]
 
 
 def gateway_command(listener_fd: int, metrics_fd: int | None = None) -> list[str]:
@@ -57,14 +35,10 @@ def gateway_environ(environ: Mapping[str, str], settings: Settings, model_dir: P
     The DSN holds a password: it travels here rather than on a command line that every user can list.
     """
     effective = msgspec.structs.replace(settings, model=str(model_dir), database_url=dsn)
-    variables = {
-        variable(name): str(value)
-        for name, value in msgspec.structs.asdict(effective).items()
-        if value is not None and name not in _NOT_INHERITED
-    }
-    return engine_environ(environ) | variables | {SHARED_METRICS_DIR: str(settings.metrics_dir)}
+    values = {name: value for name, value in variables(effective).items() if name not in _NOT_INHERITED}
+    return engine_environ(environ) | values | {SHARED_METRICS_DIR: str(settings.metrics_dir)}
 
 
 def engine_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """The engine is told everything by flags: no setting, and no secret among them, reaches it."""
+    """The engine is told everything by its command: no setting, and no secret among them, reaches it this way."""
     return {name: value for name, value in environ.items() if name != "DATABASE_URL" and not name.startswith(PREFIX)}

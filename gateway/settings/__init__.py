@@ -11,7 +11,6 @@ import hashlib
 import ipaddress
 import re
 import tempfile
-import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,6 +19,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from engine.config import Bytes, Count, EngineConfig, Positive
+from engine.config.text import Field, fields_of
 from gateway.domain.adapters.sources import AllowedSources, WrongSource, parse_place
 from gateway.domain.content.keys import BadContentKey, parse_keys
 
@@ -39,24 +40,19 @@ ENGINE_ENDPOINT = re.compile(r"ipc://.+|tcp://(localhost|127(\.\d{1,3}){3}|\[::1
 ORIGIN = re.compile(r"https?://[A-Za-z0-9.-]+(:\d{1,5})?|https?://\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
 
 _LONGEST_SOCKET_NAME = ".s.PGSQL.5432.lock"
-_BYTE_FIELDS = frozenset(
-    {
-        "kv_cache_bytes",
-        "adapter_device_bytes",
-        "adapter_host_bytes",
-        "adapter_cache_bytes",
-        "max_body_bytes",
-        "max_adapter_bytes",
-        "journal_bytes",
-    }
-)
 _PATH_FIELDS = frozenset({"data_dir", "adapter_folder"})  # Path is not one of msgspec's types
 _SECRET_FIELDS = frozenset({"admin_key", "admin_password", "content_key", "database_url"})
-_BYTE_UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+ENGINE_DEFAULTS = EngineConfig(model_dir="", endpoint="", adapter_store="")
+"""The engine's settings where no variable is set, before its places are derived from the data folder."""
 
-Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-Bytes = Annotated[int, Meta(ge=1, le=2**50)]
+_OF_THE_ENGINE = {"endpoint": "LORIKEET_ENGINE_ENDPOINT"}
+"""Variables of the engine's fields that are not called LORIKEET_<FIELD>."""
+
+_NO_VARIABLE = frozenset({"model_dir", "adapter_cache_dir"})
+"""Fields of the engine that follow from LORIKEET_MODEL and LORIKEET_DATA_DIR."""
+
+_WHERE_UNSET = {"adapter_store": "`adapters` in the data folder", "endpoint": "a socket under the data folder"}
+"""Fields of the engine that it must be given, and what they are derived as where their variable is unset."""
 
 
 class BadSetting(ValueError):
@@ -66,7 +62,9 @@ class BadSetting(ValueError):
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """One field per variable, `LORIKEET_<FIELD>` (and `DATABASE_URL`); each field's description is its documentation.
 
-    model_name, adapter_store and engine_endpoint are never empty once constructed: left out, they are derived.
+    engine holds the settings of the engine, with variables of their own; its model_dir is empty until the model is
+    prepared. model_name, engine.adapter_store and engine.endpoint are never empty once constructed: left out, they are
+    derived.
     """
 
     host: Annotated[str, Meta(description="Address the gateway listens on.")] = "127.0.0.1"
@@ -83,62 +81,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     model_name: Annotated[
         str, Meta(pattern=MODEL_NAME_PATTERN, description="Public id of the base model (unset: from LORIKEET_MODEL).")
     ] = ""
-    device: Annotated[
-        Literal["auto", "cpu", "cuda"], Meta(description="Where the engine computes: `auto`, `cpu` or `cuda`.")
-    ] = "auto"
-    dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16"],
-        Meta(description="Format of the weights: `auto`, `float32`, `bfloat16` or `float16`."),
-    ] = "auto"
-    kv_cache_bytes: Annotated[
-        Bytes | None, Meta(description="Memory of the KV cache, e.g. `512MiB` (unset: chosen at start).")
-    ] = None
-    max_model_len: Annotated[Count, Meta(description="Longest sequence in tokens (0: the model's own).")] = 0
-    max_num_seqs: Annotated[Positive, Meta(description="Sequences in one batch.")] = 64
-    max_batched_tokens: Annotated[
-        Count, Meta(description="Tokens computed in one step (0: 512 on a CPU, 2048 on a GPU).")
-    ] = 0
-    max_waiting: Annotated[
-        Positive, Meta(description="Requests that may queue in the engine; one tenant fills at most half.")
-    ] = 512
-    num_threads: Annotated[
-        Count,
-        Meta(
-            description="CPU threads of the engine (0: as many as `OMP_NUM_THREADS` says, or as there are processors)."
-        ),
-    ] = 0
-    max_adapters: Annotated[Positive, Meta(description="Adapters on the device at once.")] = 32
-    max_adapter_rank: Annotated[
-        int, Meta(ge=1, le=256, description="Largest rank of an adapter; GPUs are faster with less.")
-    ] = 256
-    adapter_device_bytes: Annotated[
-        Bytes | None, Meta(description="Memory of those, e.g. `2GiB` (unset: chosen at start).")
-    ] = None
-    adapter_host_bytes: Annotated[Bytes, Meta(description="Memory of adapters kept ready to return to the device.")] = (
-        1 << 30
-    )
-    gpu_memory_fraction: Annotated[
-        float, Meta(gt=0, le=1, description="Of a GPU's memory, what weights, steps, caches and adapters may take.")
-    ] = 0.9
-    num_draft_tokens: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=32,
-            description="Tokens guessed ahead per step by speculative decoding (0: off); a GPU then waits for the host "
-            "between steps.",
-        ),
-    ] = 0
+    engine: EngineConfig = ENGINE_DEFAULTS
     default_max_tokens: Annotated[Positive, Meta(description="Completion tokens when a request sets no bound.")] = 1024
     max_body_bytes: Annotated[Bytes, Meta(description="Largest request body, e.g. `4MiB`.")] = 4 << 20
     max_adapter_bytes: Annotated[Bytes, Meta(description="Largest adapter upload, e.g. `512MiB`.")] = 512 << 20
-    adapter_store: Annotated[
-        str,
-        Meta(description="Keeps adapters: a folder or `s3://bucket/prefix` (unset: `adapters` in the data folder)."),
-    ] = ""
-    adapter_cache_bytes: Annotated[
-        Bytes, Meta(description="What each machine keeps on its disk of adapters in a bucket.")
-    ] = 16 << 30
     adapter_grace_seconds: Annotated[
         float,
         Meta(
@@ -211,9 +157,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     drain_seconds: Annotated[
         float, Meta(ge=0, le=86400, description="How long running requests may take to finish at shutdown.")
     ] = 30.0
-    engine_endpoint: Annotated[
-        str, Meta(description="ZeroMQ address of the engine (unset: a socket under the data folder).")
-    ] = ""
     admin_key: Annotated[
         str | None, Meta(description="The operator's key (unset: read from `operator.key` in the data folder).")
     ] = None
@@ -244,15 +187,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "data_dir", self.data_dir.expanduser().absolute())
         if self.adapter_folder is not None:
             msgspec.structs.force_setattr(self, "adapter_folder", self.adapter_folder.expanduser().absolute())
-        if "://" not in self.adapter_store:
-            folder = (
-                Path(self.adapter_store).expanduser().absolute() if self.adapter_store else self.data_dir / "adapters"
-            )
-            msgspec.structs.force_setattr(self, "adapter_store", str(folder))
         if not self.model_name:
             msgspec.structs.force_setattr(self, "model_name", _model_name(self.model))
-        if not self.engine_endpoint:
-            msgspec.structs.force_setattr(self, "engine_endpoint", f"ipc://{self.run_dir / 'engine.sock'}")
+        msgspec.structs.force_setattr(self, "engine", self._placed(self.engine))
+
+    def _placed(self, engine: EngineConfig) -> EngineConfig:
+        """Return the engine's settings with every place that was left out, or is relative, put in or made absolute."""
+        store = engine.adapter_store
+        if "://" not in store:
+            store = str(Path(store).expanduser().absolute() if store else self.data_dir / "adapters")
+        return msgspec.structs.replace(
+            engine,
+            adapter_store=store,
+            adapter_cache_dir=str(self.data_dir / "adapter-cache"),
+            endpoint=engine.endpoint or f"ipc://{self.run_dir / 'engine.sock'}",
+        )
 
     @property
     def base_url(self) -> str:
@@ -294,12 +243,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_remote_store(self) -> bool:
         """Whether adapters are kept in a bucket."""
-        return self.adapter_store.startswith("s3://")
+        return self.engine.adapter_store.startswith("s3://")
 
     @property
     def adapter_cache_dir(self) -> Path:
         """What this machine keeps of adapters in a bucket."""
-        return self.data_dir / "adapter-cache"
+        return Path(self.engine.adapter_cache_dir)
 
     @property
     def export_dir(self) -> Path:
@@ -357,23 +306,22 @@ class SettingRow(msgspec.Struct, frozen=True):
 
 
 def variable(field: str) -> str:
-    """The environment variable of a field of `Settings`."""
-    return "DATABASE_URL" if field == "database_url" else PREFIX + field.upper()
+    """The environment variable of a field of `Settings`, or of the engine's settings in it."""
+    if field == "database_url":
+        return "DATABASE_URL"
+    return _OF_THE_ENGINE.get(field) or PREFIX + field.upper()
 
 
 def load_settings(environ: Mapping[str, str]) -> Settings:
     """Read every setting; an empty value counts as unset. Raises BadSetting."""
-    hints = typing.get_type_hints(Settings, include_extras=True)
-    fields = {variable(name): name for name in hints}
+    known = [variable(field.name) for field in (*_fields(), *_engine_fields())]
     for name in sorted(environ):
-        if name.startswith(PREFIX) and name not in fields and name not in CLIENT_VARIABLES:
-            raise BadSetting(f"{name} is not a setting{_suggestion(name, list(fields))}")
-    values = {
-        field: _value(name, field, environ[name], hints[field]) for name, field in fields.items() if environ.get(name)
-    }
-    settings = Settings(**values)
+        if name.startswith(PREFIX) and name not in known and name not in CLIENT_VARIABLES:
+            raise BadSetting(f"{name} is not a setting{_suggestion(name, known)}")
+    engine = _values(_engine_fields(), environ)
+    settings = Settings(**_values(_fields(), environ), engine=msgspec.structs.replace(ENGINE_DEFAULTS, **engine))
     _check_model_name(settings)
-    _check_engine_endpoint(settings.engine_endpoint)
+    _check_engine_endpoint(settings.engine.endpoint)
     _check_metrics_listen(settings)
     _check_networks(settings)
     _check_origins(settings)
@@ -385,24 +333,47 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
 
 
 def settings_table() -> list[SettingRow]:
-    """Every setting with its default and one line of documentation, in the order of the struct."""
-    rows = []
-    for field in msgspec.structs.fields(Settings):
-        metas = typing.get_type_hints(Settings, include_extras=True)[field.name].__metadata__
-        doc = next(meta.description for meta in metas if meta.description)
-        rows.append(SettingRow(variable(field.name), _shown(field.name, field.default), doc))
-    return rows
+    """Every setting with its default and one line of documentation, the engine's together behind those of the model."""
+    rows = [SettingRow(variable(field.name), field.show(), field.doc) for field in _fields()]
+    engine = [SettingRow(variable(field.name), field.show(), _doc(field)) for field in _engine_fields()]
+    split = 1 + [row.name for row in rows].index("LORIKEET_MODEL_NAME")
+    return rows[:split] + engine + rows[split:]
 
 
-def _value(name: str, field: str, text: str, hint: Any) -> Any:
+def variables(settings: Settings) -> dict[str, str]:
+    """Return the variables of the environment from which `load_settings` reads the same settings."""
+    values = {variable(field.name): getattr(settings, field.name) for field in _fields()}
+    values |= {variable(field.name): getattr(settings.engine, field.name) for field in _engine_fields()}
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
+def _fields() -> list[Field]:
+    return fields_of(Settings)
+
+
+def _engine_fields() -> list[Field]:
+    return [field for field in fields_of(EngineConfig) if field.name not in _NO_VARIABLE]
+
+
+def _doc(field: Field) -> str:
+    where = _WHERE_UNSET.get(field.name)
+    return field.doc if where is None else f"{field.doc.removesuffix('.')} (unset: {where})."
+
+
+def _values(fields: list[Field], environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values of those fields whose variable is set. Raises BadSetting."""
+    named = ((field, variable(field.name)) for field in fields)
+    return {field.name: _value(name, field, environ[name]) for field, name in named if environ.get(name)}
+
+
+def _value(name: str, field: Field, text: str) -> Any:
+    if field.name in _PATH_FIELDS:
+        return Path(text.strip())
     try:
-        raw: Any = _parse_bytes(text) if field in _BYTE_FIELDS else text.strip()
-        return Path(raw) if field in _PATH_FIELDS else msgspec.convert(raw, hint, strict=False)
-    except ValueError as error:  # msgspec.ValidationError is one
-        choices = typing.get_args(typing.get_args(hint)[0]) if "enum" in str(error) else ()
-        why = f"Expected one of {', '.join(choices)}" if choices else str(error).removesuffix(", got `str`")
-        shown = "" if field in _SECRET_FIELDS else f"={text!r}"
-        raise BadSetting(f"{name}{shown}: {why}") from None
+        return field.parse(text)
+    except ValueError as error:
+        shown = "" if field.name in _SECRET_FIELDS else f"={text!r}"
+        raise BadSetting(f"{name}{shown}: {error}") from None
 
 
 def _check_model_name(settings: Settings) -> None:
@@ -450,14 +421,14 @@ def _check_adapter_places(settings: Settings) -> None:
             parse_place(place)
         except WrongSource as error:
             raise BadSetting(f"LORIKEET_ADAPTER_SOURCES: {place!r} is no source: {error}") from None
-    if "://" in settings.adapter_store:
+    if "://" in settings.engine.adapter_store:
         try:
-            is_bucket = parse_place(settings.adapter_store).scheme == "s3"
+            is_bucket = parse_place(settings.engine.adapter_store).scheme == "s3"
         except WrongSource:
             is_bucket = False
         if not is_bucket:
             raise BadSetting(
-                f"LORIKEET_ADAPTER_STORE={settings.adapter_store!r}: Expected a folder, or s3://BUCKET/PREFIX"
+                f"LORIKEET_ADAPTER_STORE={settings.engine.adapter_store!r}: Expected a folder, or s3://BUCKET/PREFIX"
             )
 
 
@@ -488,28 +459,10 @@ def _listed(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _parse_bytes(text: str) -> int:
-    match = re.fullmatch(r"(\d+)\s*([A-Za-z]*)", text.strip())
-    unit = _BYTE_UNITS.get(match[2].upper()) if match else None
-    if match is None or unit is None:
-        raise ValueError("Expected a number of bytes, plain or with KiB, MiB or GiB")
-    return int(match[1]) * unit
-
-
 def _suggestion(name: str, known: list[str]) -> str:
     bare = {other.removeprefix(PREFIX): other for other in known}
     nearest = difflib.get_close_matches(name.removeprefix(PREFIX), bare, n=1, cutoff=0.5)
     return f"; did you mean {bare[nearest[0]]}?" if nearest else "; `lorikeet settings` lists them all"
-
-
-def _shown(field: str, default: Any) -> str:
-    if default is None:
-        return ""
-    if field in _BYTE_FIELDS:
-        return f"{default >> 20}MiB"
-    if isinstance(default, bool):
-        return str(default).lower()
-    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def _model_name(model: str) -> str:

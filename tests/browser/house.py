@@ -111,7 +111,7 @@ def open_house(dsn: str, folder: Path) -> Iterator[BrowserHouse]:
         data_dir=folder, model=str(model_dir), model_name=BASE, max_failed_keys=0, adapter_sources=SOURCES
     )
     (folder / "run").mkdir(exist_ok=True)
-    engine = FakeEngine(settings.engine_endpoint, model_dir, "--tokens-per-s", "200")
+    engine = FakeEngine(settings.engine.endpoint, model_dir, "--tokens-per-s", "200")
     gateway = LiveGateway(settings, model_dir, dsn)
     try:
         gateway.start()

@@ -81,14 +81,14 @@ class Installation:
         return dict(line.removeprefix("export ").split("=", 1) for line in lines if "=" in line)
 
     def engine_pid(self) -> int:
-        """The process that has this folder's adapter store on its command line."""
+        """The engine that has this folder's adapter store in its settings."""
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 try:
                     command = (entry / "cmdline").read_bytes().decode().split("\0")
                 except OSError:
                     continue
-                if "engine" in command and str(self.data_dir / "adapters") in command:
+                if "engine" in command and any(f'"{self.data_dir}/adapters"' in part for part in command):
                     return int(entry.name)
         raise AssertionError("no engine process")
 

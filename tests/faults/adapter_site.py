@@ -67,7 +67,7 @@ class AdapterSite:
         self.promised = Promised()
         self._dsn = dsn
         self._folder = folder
-        self._engine = FakeEngine(self.settings.engine_endpoint, model_dir)
+        self._engine = FakeEngine(self.settings.engine.endpoint, model_dir)
         self._num_made = 0
 
     async def start(self) -> None:
@@ -149,7 +149,7 @@ class AdapterSite:
                 if states <= {"ready", "rejected"}:
                     break
                 await asyncio.sleep(0.1)
-        store, uploads_dir = AdapterStore(Path(self.settings.adapter_store)), self.settings.data_dir / "uploads"
+        store, uploads_dir = AdapterStore(Path(self.settings.engine.adapter_store)), self.settings.data_dir / "uploads"
         async with await Database.connect(self._dsn, max_size=2) as database:
             uploads = Uploads(database, uploads_dir)
             collector = Collector(database, store, uploads, resident=frozenset, unload=_nothing, grace_s=0.0)
@@ -168,7 +168,7 @@ class AdapterSite:
 
     def num_contents(self) -> int:
         """Of the store."""
-        return sum(not path.name.startswith(".") for path in Path(self.settings.adapter_store).glob("*"))
+        return sum(not path.name.startswith(".") for path in Path(self.settings.engine.adapter_store).glob("*"))
 
     async def imports_at_work(self) -> set[str]:
         """Ids of those that have not come to an end, those of dead gateways among them."""

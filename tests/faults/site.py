@@ -52,7 +52,7 @@ class Site:
         self.lost: set[str] = set()
         self.torn: set[str] = set()
         self._produced = folder / "produced"
-        flags = f"--tokens-per-s {TOKENS_PER_S} --max-num-seqs 256 --endpoint {self.settings.engine_endpoint}".split()
+        flags = f"--tokens-per-s {TOKENS_PER_S} --max-num-seqs 256 --endpoint {self.settings.engine.endpoint}".split()
         command = [sys.executable, "-m", "engine.fake", "--model-dir", str(model_dir), *flags]
         self.engine = Engine([*command, "--produced", str(self._produced)], folder / "engine.log")
         self.gateways = [Gateway(self.settings, self.postgres.dsn, number) for number in range(num_gateways)]

@@ -36,9 +36,9 @@ class Engine:
 
     def __init__(self, settings: Settings, model_dir: Path) -> None:
         self._mailbox = Mailbox()
-        config = engine_config(model_dir, settings.data_dir / "adapters", endpoint=settings.engine_endpoint)
+        config = engine_config(model_dir, settings.data_dir / "adapters", endpoint=settings.engine.endpoint)
         self._core, limits = build_core(config, self._mailbox)
-        self._server = EngineServer(settings.engine_endpoint, model_digest(model_dir), limits, self._mailbox)
+        self._server = EngineServer(settings.engine.endpoint, model_digest(model_dir), limits, self._mailbox)
         self._threads = [threading.Thread(target=run, daemon=True) for run in (self._core.run, self._server.run)]
         for thread in self._threads:
             thread.start()

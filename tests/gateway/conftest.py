@@ -69,7 +69,7 @@ def open_house(
         cors_origins="https://app.example.com, https://other.example.com:8443",
     )
     (folder / "run").mkdir()
-    engine = FakeEngine(settings.engine_endpoint, model_dir, "--tokens-per-s", str(tokens_per_s))
+    engine = FakeEngine(settings.engine.endpoint, model_dir, "--tokens-per-s", str(tokens_per_s))
     gateway = LiveGateway(settings, model_dir, dsn)
     try:
         gateway.start()

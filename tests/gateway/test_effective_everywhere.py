@@ -44,7 +44,7 @@ def fleet(dsn: str, tmp_path: Path) -> Iterator[Fleet]:
     model_dir = make_model_folder(tmp_path / "model")
     settings = Settings(data_dir=tmp_path, model=str(model_dir), model_name=BASE, max_failed_keys=0)
     (tmp_path / "run").mkdir()
-    engine = FakeEngine(settings.engine_endpoint, model_dir)
+    engine = FakeEngine(settings.engine.endpoint, model_dir)
     gateways = [LiveGateway(settings, model_dir, dsn) for _ in range(NUM_GATEWAYS)]
     try:
         operator_key = asyncio.run(make_operator_key(dsn))

@@ -131,7 +131,9 @@ def _installation(settings: Settings) -> Installation:
 
     return Installation(
         data_dir=settings.data_dir,
-        store=open_store(settings.adapter_store, settings.adapter_cache_dir, settings.adapter_cache_bytes),
+        store=open_store(
+            settings.engine.adapter_store, settings.adapter_cache_dir, settings.engine.adapter_cache_bytes
+        ),
         journal_dir=settings.journal_dir,
         key_files=_key_files(settings),
     )

@@ -35,6 +35,9 @@ def register(actions: Verbs) -> None:
 def _merge(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if not arguments.adapter.is_dir():
         raise CommandFailed(f"--adapter: expected a folder, as PEFT saves it, and {arguments.adapter} is none")
+    from engine.config.openmp import sleep_while_waiting
+
+    sleep_while_waiting()  # adapters.merge imports torch
     from adapters.errors import AdapterRejected
     from adapters.merge import MergeRefused, merge
 

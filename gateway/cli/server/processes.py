@@ -116,7 +116,7 @@ def _engine(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.serve.commands import engine_command, engine_environ
     from gateway.support.process import private_folder
 
-    if settings.engine_endpoint.startswith(f"ipc://{settings.run_dir}/"):
+    if settings.engine.endpoint.startswith(f"ipc://{settings.run_dir}/"):
         settings.run_dir.parent.mkdir(parents=True, exist_ok=True)
         private_folder(settings.run_dir, os.geteuid(), os.getegid())
     command = engine_command(settings, model_dir)

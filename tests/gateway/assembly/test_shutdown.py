@@ -96,7 +96,7 @@ def running_gateway(dsn: str, folder: Path, *, drain_s: float) -> Iterator[Runni
     tenant = asyncio.run(make_tenant(dsn, "acme", "pirate", "1"))
     settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE)
     settings.run_dir.mkdir()
-    engine = FakeEngine(settings.engine_endpoint, model_dir, "--tokens-per-s", "50")
+    engine = FakeEngine(settings.engine.endpoint, model_dir, "--tokens-per-s", "50")
     listener = socket.create_server(("127.0.0.1", 0))
     metrics_listener = socket.create_server(("127.0.0.1", 0))
     fd, metrics_fd = listener.fileno(), metrics_listener.fileno()

@@ -72,7 +72,7 @@ def site(postgres: str, database_template: str, tmp_path_factory: pytest.TempPat
         max_failed_keys=0,
     )
     (folder / "run").mkdir()
-    engine = FakeEngine(settings.engine_endpoint, model_dir)
+    engine = FakeEngine(settings.engine.endpoint, model_dir)
     gateway = LiveGateway(settings, model_dir, dsn)
     with listener, pytest.MonkeyPatch.context() as patch:
         patch.setenv("SSL_CERT_FILE", str(folder / "ca.pem"))

@@ -53,7 +53,7 @@ def place_at(dsn: str, folder: Path, unread_s: float) -> Iterator[Place]:
     tenant = asyncio.run(make_tenant(dsn, f"acme {unread_s}", "pirate", "1"))
     settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE, unread_seconds=unread_s)
     settings.run_dir.mkdir()
-    engine = FakeEngine(settings.engine_endpoint, model_dir, "--tokens-per-s", "200")
+    engine = FakeEngine(settings.engine.endpoint, model_dir, "--tokens-per-s", "200")
     gateway = LiveGateway(settings, model_dir, dsn)
     try:
         gateway.start()

@@ -88,7 +88,7 @@ def running_fleet(
     settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE)
     settings.run_dir.mkdir(parents=True)
     asyncio.run(_set_prices(dsn))
-    engine = FakeEngine(settings.engine_endpoint, model_dir, *engine_flags)
+    engine = FakeEngine(settings.engine.endpoint, model_dir, *engine_flags)
     urls, processes = [], []
     try:
         for number in range(num_gateways):

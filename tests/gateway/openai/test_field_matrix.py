@@ -95,7 +95,7 @@ def stage(postgres: str, database_template: str, tmp_path_factory: pytest.TempPa
     (model_dir / "chat_template.jinja").write_text(READS + CHAT_TEMPLATE)
     settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE, max_body_bytes=4 << 20)
     (folder / "run").mkdir()
-    engine = RecordingEngine(settings.engine_endpoint, model_dir, tokens_per_s=0)
+    engine = RecordingEngine(settings.engine.endpoint, model_dir, tokens_per_s=0)
     gateway = LiveGateway(settings, model_dir, dsn)
     try:
         gateway.start()

@@ -208,7 +208,7 @@ def slow(dsn: str, tmp_path) -> Iterator[tuple[LiveGateway, FakeEngine, Tenant]]
     tenant = asyncio.run(make_tenant(dsn, "acme", "pirate", "1"))
     settings = Settings(data_dir=tmp_path, model=str(model_dir), model_name=BASE)
     settings.run_dir.mkdir()
-    engine = FakeEngine(settings.engine_endpoint, model_dir, "--tokens-per-s", "20")
+    engine = FakeEngine(settings.engine.endpoint, model_dir, "--tokens-per-s", "20")
     gateway = LiveGateway(settings, model_dir, dsn)
     try:
         gateway.start()

@@ -75,7 +75,7 @@ def city(postgres: str, database_template: str, tmp_path_factory: pytest.TempPat
     operator_key = asyncio.run(prepare())
     settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE, max_failed_keys=0)
     (folder / "run").mkdir()
-    engine = RecordingEngine(settings.engine_endpoint, model_dir, tokens_per_s=500)
+    engine = RecordingEngine(settings.engine.endpoint, model_dir, tokens_per_s=500)
     gateways = [LiveGateway(settings, model_dir, dsn) for _ in range(2)]
     try:
         for gateway in gateways:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine.__main__ import parse_arguments
@@ -19,9 +20,8 @@ def test_engine_and_gateway_use_one_store_and_one_cache_of_it(store: str) -> Non
     assert command[:3] == [sys.executable, "-m", "engine"]
     engine = parse_arguments(command[3:])
     assert engine.adapter_store == (store or "/data/adapters")
-    if settings.has_remote_store:
-        assert engine.adapter_cache_dir == str(settings.adapter_cache_dir)
-        assert engine.adapter_cache_bytes == settings.adapter_cache_bytes
+    assert engine.adapter_cache_dir == str(settings.adapter_cache_dir) == "/data/adapter-cache"
+    assert engine == msgspec.structs.replace(settings.engine, model_dir="/model")
     environ = gateway_environ({}, settings, Path("/model"), "postgresql://db/x")
     read_back = load_settings({name: value for name, value in environ.items() if name.startswith("LORIKEET_")})
-    assert read_back.adapter_store == settings.adapter_store
+    assert read_back.engine == settings.engine

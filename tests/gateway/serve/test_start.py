@@ -44,7 +44,7 @@ from gateway.serve.lock import DataFolderInUse, data_folder_lock
 from gateway.serve.model import ModelNotPrepared, prepare_model
 from gateway.serve.run import serve
 from gateway.serve.stop import StopRequested, StopSignals
-from gateway.settings import Settings, load_settings
+from gateway.settings import ENGINE_DEFAULTS, Settings, load_settings
 from gateway.support.process import private_folder
 from gateway.tenancy.passwords import Passwords
 from tests.patience import PATIENCE_S
@@ -220,12 +220,13 @@ def test_the_curl_line_survives_a_shell(tmp_path: Path) -> None:
 
 
 def test_a_gateway_reads_back_the_settings_it_was_given(tmp_path: Path) -> None:
-    settings = Settings(data_dir=tmp_path, kv_cache_bytes=512 << 20, drain_seconds=1.5, admin_key="k", port=8081)
+    engine = msgspec.structs.replace(ENGINE_DEFAULTS, kv_cache_bytes=512 << 20)
+    settings = Settings(data_dir=tmp_path, engine=engine, drain_seconds=1.5, admin_key="k", port=8081)
     environ = gateway_environ({"LORIKEET_PORT": "1", "PATH": "/bin"}, settings, tmp_path / "model", "postgresql://x")
     assert environ["PATH"] == "/bin" and "LORIKEET_ADMIN_KEY" not in environ
     read = load_settings(environ)
     assert read.model == str(tmp_path / "model") and read.database_url == "postgresql://x"
-    for field in ("data_dir", "model_name", "engine_endpoint", "kv_cache_bytes", "drain_seconds", "port"):
+    for field in ("data_dir", "model_name", "engine", "drain_seconds", "port"):
         assert getattr(read, field) == getattr(settings, field)
 
 

@@ -7,7 +7,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.settings import MAX_SOCKET_PATH_BYTES, BadSetting, Settings, load_settings, settings_table
+from engine.config import EngineConfig
+from engine.config.text import fields_of
+from gateway.settings import (
+    ENGINE_DEFAULTS,
+    MAX_SOCKET_PATH_BYTES,
+    BadSetting,
+    Settings,
+    load_settings,
+    settings_table,
+    variable,
+    variables,
+)
 
 
 def test_an_empty_environment_gives_the_defaults() -> None:
@@ -37,14 +48,13 @@ def test_every_variable_is_read() -> None:
         data_dir=Path("/data"),
         model="org/Some-Model",
         model_name="some-model",
-        device="cuda",
-        kv_cache_bytes=2 << 30,
+        engine=msgspec.structs.replace(ENGINE_DEFAULTS, device="cuda", kv_cache_bytes=2 << 30),
         max_body_bytes=1000,
         drain_seconds=1.5,
         database_url="postgresql://db/lorikeet",
     )
     assert settings.base_url == "http://[::1]:9000"
-    assert settings.engine_endpoint == "ipc:///data/run/engine.sock"
+    assert settings.engine.endpoint == "ipc:///data/run/engine.sock"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +103,7 @@ def test_a_wrong_variable_is_named_in_one_line_with_the_reason(variable: str, va
     ],
 )
 def test_an_engine_on_this_machine_may_be_anywhere(endpoint: str) -> None:
-    assert load_settings({"LORIKEET_ENGINE_ENDPOINT": endpoint}).engine_endpoint == endpoint
+    assert load_settings({"LORIKEET_ENGINE_ENDPOINT": endpoint}).engine.endpoint == endpoint
 
 
 @pytest.mark.parametrize(
@@ -142,17 +152,19 @@ def test_every_form_of_a_database_url_is_taken(url: str) -> None:
 
 
 def test_adapters_lie_in_a_folder_that_every_process_finds_or_in_a_bucket() -> None:
-    assert load_settings({"LORIKEET_DATA_DIR": "/data"}).adapter_store == "/data/adapters"
+    assert load_settings({"LORIKEET_DATA_DIR": "/data"}).engine.adapter_store == "/data/adapters"
     relative = load_settings({"LORIKEET_ADAPTER_STORE": "kept", "LORIKEET_ADAPTER_FOLDER": "watched"})
-    assert (relative.adapter_store, relative.has_remote_store) == (str(Path.cwd() / "kept"), False)
+    assert (relative.engine.adapter_store, relative.has_remote_store) == (str(Path.cwd() / "kept"), False)
     assert relative.adapter_folder == Path.cwd() / "watched"
     remote = load_settings({"LORIKEET_ADAPTER_STORE": "s3://bucket/prefix"})
-    assert (remote.adapter_store, remote.has_remote_store) == ("s3://bucket/prefix", True)
+    assert (remote.engine.adapter_store, remote.has_remote_store) == ("s3://bucket/prefix", True)
 
 
 def test_the_table_documents_every_field_with_a_default_that_reads_back() -> None:
     table = settings_table()
-    assert len(table) == len(msgspec.structs.fields(Settings))
+    of_the_engine = set(EngineConfig.__struct_fields__) - {"model_dir", "adapter_cache_dir", "block_size"}
+    assert len(table) == len(set(Settings.__struct_fields__) - {"engine"}) + len(of_the_engine)
+    assert {row.name for row in table} >= {variable(name) for name in of_the_engine}
     assert all(row.doc.endswith(".") for row in table)
     assert load_settings({row.name: row.default for row in table}) == Settings()
 
@@ -161,3 +173,40 @@ def test_sockets_fit_the_operating_system_however_deep_the_data_folder_is() -> N
     deep = Settings(data_dir=Path("/" + "deep/" * 30))
     assert len(f"{deep.run_dir}/engine.sock".encode()) <= MAX_SOCKET_PATH_BYTES
     assert deep.run_dir != Settings(data_dir=Path("/" + "deep/" * 31)).run_dir
+
+
+EVERY_ENGINE_VARIABLE = {
+    "LORIKEET_ENGINE_ENDPOINT": "ipc:///elsewhere.sock",
+    "LORIKEET_DEVICE": "cuda",
+    "LORIKEET_DTYPE": "float16",
+    "LORIKEET_KV_CACHE_BYTES": "512MiB",
+    "LORIKEET_MAX_MODEL_LEN": "100",
+    "LORIKEET_MAX_NUM_SEQS": "7",
+    "LORIKEET_MAX_BATCHED_TOKENS": "300",
+    "LORIKEET_MAX_WAITING": "9",
+    "LORIKEET_NUM_THREADS": "3",
+    "LORIKEET_MAX_ADAPTERS": "5",
+    "LORIKEET_MAX_ADAPTER_RANK": "64",
+    "LORIKEET_ADAPTER_DEVICE_BYTES": "2GiB",
+    "LORIKEET_ADAPTER_HOST_BYTES": "3GiB",
+    "LORIKEET_ADAPTER_STORE": "s3://bucket/prefix",
+    "LORIKEET_ADAPTER_CACHE_BYTES": "4GiB",
+    "LORIKEET_GPU_MEMORY_FRACTION": "0.5",
+    "LORIKEET_NUM_DRAFT_TOKENS": "4",
+}
+"""A value for each variable of the engine that is not its default. The names are promised: none is ever renamed."""
+
+
+def test_every_variable_of_the_engine_reaches_its_field_and_is_written_back() -> None:
+    settings = load_settings(EVERY_ENGINE_VARIABLE | {"LORIKEET_DATA_DIR": "/data"})
+    changed = {field.name for field in fields_of(EngineConfig) if getattr(settings.engine, field.name) != field.default}
+    assert changed == {field.name for field in fields_of(EngineConfig)}
+    assert (settings.engine.max_num_seqs, settings.engine.adapter_cache_bytes) == (7, 4 << 30)
+    assert (settings.engine.adapter_cache_dir, settings.engine.model_dir) == ("/data/adapter-cache", "")
+    assert load_settings(variables(settings)) == settings
+
+
+def test_the_gateway_and_the_engine_bound_the_cache_of_a_bucket_by_the_same_default() -> None:
+    assert load_settings({}).engine.adapter_cache_bytes == 8 << 30
+    (field,) = (field for field in fields_of(EngineConfig) if field.name == "adapter_cache_bytes")
+    assert field.default == 8 << 30

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 PROJECTIONS: tuple[Projection, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -83,35 +84,77 @@ class ModelConfig(msgspec.Struct, frozen=True):
         return {projection: self.projection_shape(projection) for projection in PROJECTIONS}
 
 
-class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How one engine process runs. Sizes in tokens unless the name says otherwise; None and 0 mean: choose at start.
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Bytes = Annotated[int, Meta(ge=1, le=2**50)]
 
-    num_draft_tokens: most tokens guessed ahead of a sequence in one step; 0 turns speculation off.
-    adapter_store: a folder, or the s3:// URL of a bucket, of which adapter_cache_dir keeps adapter_cache_bytes on disk.
-    max_adapter_rank: a GPU's kernels are made for it, so a smaller one is faster; adapters above it are refused.
-    gpu_memory_fraction: of a GPU's memory, what may be taken before graphs are captured; the rest is theirs.
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every setting of one engine process: the only list of them.
+
+    The gateway reads the fields from variables of the environment, and `python -m engine` has a flag for each or takes
+    all as one JSON object. Each description is the documentation of the variable and of the flag.
     """
 
-    model_dir: str
-    adapter_store: str
-    endpoint: str
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    kv_cache_bytes: int | None = None
-    max_model_len: int = 0
-    max_num_seqs: int = 64
-    max_batched_tokens: int = 0
-    max_waiting: int = 512
+    model_dir: Annotated[str, Meta(description="Folder of the base model, with `config.json` and `*.safetensors`.")]
+    endpoint: Annotated[str, Meta(description="ZeroMQ address of the engine, e.g. `ipc:///run/lorikeet/engine.sock`.")]
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], Meta(description="Where the engine computes: `auto`, `cpu` or `cuda`.")
+    ] = "auto"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        Meta(description="Format of the weights: `auto`, `float32`, `bfloat16` or `float16`."),
+    ] = "auto"
+    kv_cache_bytes: Annotated[
+        Bytes | None, Meta(description="Memory of the KV cache, e.g. `512MiB` (unset: chosen at start).")
+    ] = None
+    max_model_len: Annotated[Count, Meta(description="Longest sequence in tokens (0: the model's own).")] = 0
+    max_num_seqs: Annotated[Positive, Meta(description="Sequences in one batch.")] = 64
+    max_batched_tokens: Annotated[
+        Count, Meta(description="Tokens computed in one step (0: 512 on a CPU, 2048 on a GPU).")
+    ] = 0
+    max_waiting: Annotated[
+        Positive, Meta(description="Requests that may queue in the engine; one tenant fills at most half.")
+    ] = 512
+    num_threads: Annotated[
+        Count,
+        Meta(
+            description="CPU threads of the engine (0: as many as `OMP_NUM_THREADS` says, or as there are processors, "
+            "and fewer while other work takes these)."
+        ),
+    ] = 0
+    max_adapters: Annotated[Positive, Meta(description="Adapters on the device at once.")] = 32
+    max_adapter_rank: Annotated[
+        int,
+        Meta(ge=1, le=256, description="Largest rank of an adapter; others are refused. GPUs are faster with less."),
+    ] = 256
+    adapter_device_bytes: Annotated[
+        Bytes | None, Meta(description="Memory of the adapters on the device, e.g. `2GiB` (unset: chosen at start).")
+    ] = None
+    adapter_host_bytes: Annotated[Bytes, Meta(description="Memory of adapters kept ready to return to the device.")] = (
+        1 << 30
+    )
+    adapter_store: Annotated[str, Meta(description="Keeps adapters: a folder or `s3://bucket/prefix`.")]
+    adapter_cache_dir: Annotated[str, Meta(description="Folder that keeps copies of the adapters of a bucket.")] = ""
+    # The copies of 16 adapters of the largest size that may be uploaded by default, or of a hundred of rank 16 for a
+    # model of 8B parameters. A bound in bytes, so that it means the same beside any other use of the disk.
+    adapter_cache_bytes: Annotated[
+        Bytes, Meta(description="What each machine keeps on its disk of adapters in a bucket.")
+    ] = 8 << 30
+    gpu_memory_fraction: Annotated[
+        float, Meta(gt=0, le=1, description="Of a GPU's memory, what weights, steps, caches and adapters may take.")
+    ] = 0.9
+    num_draft_tokens: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=32,
+            description="Tokens guessed ahead per step by speculative decoding (0: off); a GPU then waits for the host "
+            "between steps.",
+        ),
+    ] = 0
+    # Tokens in one block of the KV cache. Without a description, as it is no setting: tests alone vary it.
     block_size: int = 16
-    max_adapters: int = 32
-    max_adapter_rank: int = 256
-    adapter_device_bytes: int | None = None
-    adapter_host_bytes: int = 1 << 30
-    adapter_cache_dir: str = ""
-    adapter_cache_bytes: int = 8 << 30
-    gpu_memory_fraction: float = 0.9
-    num_threads: int = 0
-    num_draft_tokens: int = 0
 
 
 def load_model_config(model_dir: str | Path) -> ModelConfig:

@@ -1,0 +1,106 @@
+"""How many threads compute while other work shares the processors. Knows nothing of models or steps.
+
+All threads of an operation wait for the last one, so a thread whose processor is taken by other work holds all others
+up: one thread fewer is faster. Counted is what others take, rather than how long our threads wait for a processor:
+once there are fewer threads none of them waits, and nothing would tell when there may be more again.
+
+A change of the number leaves the deltas of adapters as they are, bit by bit. Frozen matrices may be summed up in
+another order, so whole outputs agree up to rounding, as they do beside other neighbors in a batch.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+INTERVAL_S = 1.0
+STALE_S = 5.0
+"""What lies further apart says nothing of the present: the engine had nothing to compute in between."""
+CALM_INTERVALS = 3
+"""How many intervals in a row must leave room for another thread before it comes back."""
+CROWDED = 0.4
+"""How much of a thread's processor others may take before the thread is given up."""
+FREE = 0.8
+"""How much of a processor must be left over before a thread comes back to it."""
+
+
+class ThreadCount:
+    """Decides from what others take how many threads compute: between one and most, of as many processors as given."""
+
+    def __init__(self, most: int, num_processors: int) -> None:
+        self.count = most
+        self._most = most
+        self._num_processors = num_processors
+        self._num_calm = 0
+
+    def take(self, elapsed_s: float, others_s: float) -> int:
+        """Return how many threads shall compute from now on.
+
+        elapsed_s: the time since the last call; others_s: the processor time that everything else used in it.
+        """
+        left = self._num_processors - others_s / elapsed_s
+        if left < self.count - CROWDED:
+            self.count = max(1, int(left + CROWDED))
+            self._num_calm = 0
+        elif self.count < self._most and left >= self.count + FREE:
+            self._num_calm += 1
+            if self._num_calm >= CALM_INTERVALS:
+                self.count = min(self._most, int(left + 1 - FREE))
+                self._num_calm = 0
+        else:
+            self._num_calm = 0
+        return self.count
+
+
+class Usage(NamedTuple):
+    """Clocks of one moment, in seconds."""
+
+    now_s: float
+    all_s: float
+    """The time that this process' processors were busy, for whomever."""
+    own_s: float
+    """The processor time of this process."""
+
+
+class AdaptedThreads:
+    """Keeps PyTorch's number of threads at what other work leaves. Belongs to the thread that computes."""
+
+    def __init__(
+        self, most: int, usage: Callable[[], Usage | None], num_processors: int, interval_s: float = INTERVAL_S
+    ) -> None:
+        self._interval_s = interval_s
+        self._count = ThreadCount(most, num_processors)
+        self._usage = usage
+        self._last = usage()
+        self._next_s = 0.0
+
+    def adapt(self) -> None:
+        """Call before each step: looks once a second, and changes the number if need be."""
+        now_s = time.monotonic()
+        if now_s < self._next_s or self._last is None:
+            return
+        self._next_s = now_s + self._interval_s
+        last, self._last = self._last, self._usage()
+        if self._last is None or not INTERVAL_S / 2 <= self._last.now_s - last.now_s <= STALE_S:
+            return
+        before = self._count.count
+        others_s = (self._last.all_s - last.all_s) - (self._last.own_s - last.own_s)
+        if self._count.take(self._last.now_s - last.now_s, max(others_s, 0.0)) != before:
+            torch.set_num_threads(self._count.count)
+
+
+def linux_usage() -> Usage | None:
+    """Read the clocks of the processors that this process may use; None where the system does not tell."""
+    mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    try:
+        rows = [line.split() for line in Path("/proc/stat").read_text().splitlines() if line.startswith("cpu")]
+        # user, nice, system, idle, iowait, irq, softirq, steal; what a hypervisor steals is others' as well
+        ticks = sum(sum(map(int, (*row[1:4], *row[6:9]))) for row in rows if row[0] in mine)
+    except (OSError, ValueError):
+        return None
+    return Usage(time.monotonic(), ticks / os.sysconf("SC_CLK_TCK"), time.process_time()) if ticks else None

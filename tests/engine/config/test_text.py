@@ -1,0 +1,112 @@
+"""The engine's settings are one struct: its flags, their help and its JSON are made from the fields."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from engine.__main__ import parse_arguments
+from engine.config import EngineConfig
+from engine.config.text import fields_of, whole_flag
+
+REQUIRED = ["--model-dir", "/model", "--adapter-store", "/store", "--endpoint", "ipc:///sock"]
+
+EVERY_FLAG = {
+    "--model-dir": ("/model", "/model"),
+    "--endpoint": ("ipc:///sock", "ipc:///sock"),
+    "--device": ("cpu", "cpu"),
+    "--dtype": ("bfloat16", "bfloat16"),
+    "--kv-cache-bytes": ("1048576", 1 << 20),
+    "--max-model-len": ("100", 100),
+    "--max-num-seqs": ("7", 7),
+    "--max-batched-tokens": ("300", 300),
+    "--max-waiting": ("9", 9),
+    "--num-threads": ("3", 3),
+    "--max-adapters": ("5", 5),
+    "--max-adapter-rank": ("64", 64),
+    "--adapter-device-bytes": ("2GiB", 2 << 30),
+    "--adapter-host-bytes": ("3 MiB", 3 << 20),
+    "--adapter-store": ("s3://bucket/prefix", "s3://bucket/prefix"),
+    "--adapter-cache-dir": ("/cache", "/cache"),
+    "--adapter-cache-bytes": ("4GiB", 4 << 30),
+    "--gpu-memory-fraction": ("0.5", 0.5),
+    "--num-draft-tokens": ("4", 4),
+}
+"""A text for each flag, and the value that it means. The names are promised: none is ever renamed."""
+
+
+def test_every_field_has_a_flag_that_sets_it() -> None:
+    config = parse_arguments([part for flag, (text, _) in EVERY_FLAG.items() for part in (flag, text)])
+    assert {field.flag: getattr(config, field.name) for field in fields_of(EngineConfig)} == {
+        flag: value for flag, (_, value) in EVERY_FLAG.items()
+    }
+
+
+def test_every_field_is_documented_but_what_only_tests_vary() -> None:
+    documented = [field.name for field in fields_of(EngineConfig)]
+    assert set(EngineConfig.__struct_fields__) - set(documented) == {"block_size"}
+    assert all(field.doc.endswith(".") for field in fields_of(EngineConfig))
+
+
+def test_the_help_of_each_flag_is_the_documentation_of_its_field(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        parse_arguments(["--help"])
+    assert left.value.code == 0
+    shown = "".join(capsys.readouterr().out.split())
+    for field in fields_of(EngineConfig):
+        assert field.flag in shown
+        assert "".join(field.doc.split()) in shown
+
+
+def test_flags_that_are_left_out_have_the_defaults_of_the_struct() -> None:
+    config = parse_arguments(REQUIRED)
+    assert config == EngineConfig(model_dir="/model", adapter_store="/store", endpoint="ipc:///sock")
+
+
+def test_a_whole_struct_travels_to_a_child_as_one_argument() -> None:
+    config = parse_arguments([part for flag, (text, _) in EVERY_FLAG.items() for part in (flag, text)])
+    for each in (config, parse_arguments(REQUIRED)):
+        flag, text = whole_flag(each)
+        assert parse_arguments([flag, text]) == each
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--max-num-seqs", "0"], "argument --max-num-seqs: '0': Expected `int` >= 1"),
+        (["--max-num-seqs", "many"], "argument --max-num-seqs: 'many': Expected `int`"),
+        (["--device", "tpu"], "argument --device: 'tpu': Expected one of auto, cpu, cuda"),
+        (["--kv-cache-bytes", "2 parsecs"], "argument --kv-cache-bytes: '2 parsecs': Expected a number of bytes"),
+        (["--gpu-memory-fraction", "2"], "argument --gpu-memory-fraction: '2': Expected `float` <= 1"),
+        (["--threads", "2"], "unrecognized arguments: --threads 2"),
+        (["--config", "{}"], "--config takes the place of all other flags"),
+    ],
+)
+def test_a_wrong_flag_is_named(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        parse_arguments([*REQUIRED, *arguments])
+    assert left.value.code == 2
+    assert says in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"max_num_seqs": 0}, "Expected `int` >= 1 - at `$.max_num_seqs`"),
+        ({"max_num_seq": 1}, "unknown field `max_num_seq`"),
+        ({"endpoint": None}, "Expected `str`, got `null` - at `$.endpoint`"),
+    ],
+)
+def test_a_wrong_field_of_the_whole_is_named(
+    change: dict[str, object], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = msgspec.to_builtins(parse_arguments(REQUIRED)) | change
+    with pytest.raises(SystemExit):
+        parse_arguments(["--config", msgspec.json.encode(whole).decode()])
+    assert says in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_what_must_be_given_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_arguments(["--model-dir", "/model"])
+    assert "required: --endpoint, --adapter-store" in capsys.readouterr().err

@@ -1,0 +1,168 @@
+"""Fewer threads compute while other work takes processors, and as many as before once it has ended."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from engine.cpu.threads import CALM_INTERVALS, INTERVAL_S, STALE_S, AdaptedThreads, ThreadCount, Usage, linux_usage
+from engine.mailbox import Mailbox
+from engine.setup import build_core
+from kernels.lora import Run, add_batched_lora_
+from kernels.workspace import Workspace
+from tests.engine.harness import engine_config
+from tests.engine.models.tiny import save_tiny
+
+
+@pytest.fixture(autouse=True)
+def _restore_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def counts(threads: ThreadCount, others: Sequence[float]) -> list[int]:
+    """The number of threads after each second in which others used so many processors."""
+    return [threads.take(1.0, each) for each in others]
+
+
+def test_a_busy_process_beside_two_threads_costs_one_of_them_at_once_and_its_end_gives_it_back() -> None:
+    threads = ThreadCount(2, 2)
+    assert counts(threads, [0.0, 1.0, 1.0, 1.0]) == [2, 1, 1, 1]
+    assert counts(threads, [0.0] * CALM_INTERVALS) == [1] * (CALM_INTERVALS - 1) + [2]
+
+
+def test_a_pause_of_other_work_brings_no_thread_back() -> None:
+    threads = ThreadCount(2, 2)
+    assert set(counts(threads, [1.0, *([0.0, 0.0, 1.0] * 10)])) == {1}
+
+
+def test_little_work_costs_no_thread_and_what_would_cost_one_gives_none_back() -> None:
+    assert set(counts(ThreadCount(2, 2), [0.35] * 10)) == {2}
+    threads = ThreadCount(2, 2)
+    assert set(counts(threads, [0.9, *([0.3] * 10)])) == {1}
+
+
+def test_one_thread_is_left_however_crowded_it_is() -> None:
+    assert counts(ThreadCount(16, 16), [16.0, 99.0]) == [1, 1]
+
+
+def test_of_many_processors_as_many_threads_remain_as_others_leave() -> None:
+    threads = ThreadCount(16, 16)
+    assert counts(threads, [0.2, 4.0, 4.1]) == [16, 12, 12]
+    assert counts(threads, [1.0] * CALM_INTERVALS)[-1] == 15
+    assert counts(threads, [0.0] * CALM_INTERVALS)[-1] == 16
+
+
+def test_fewer_threads_than_processors_stay_while_there_is_room_beside_them() -> None:
+    assert set(counts(ThreadCount(4, 16), [11.5] * 5)) == {4}
+    assert counts(ThreadCount(4, 16), [14.0]) == [2]
+
+
+@pytest.mark.parametrize("others", list(itertools.product([0.0, 0.5, 1.0, 3.0], repeat=3)))
+def test_the_number_stays_between_one_and_the_most(others: tuple[float, ...]) -> None:
+    assert set(counts(ThreadCount(3, 4), others * 4)) <= {1, 2, 3}
+
+
+class Clocks:
+    """Usage that tests move on; adapt() looks at it only as often as time itself passes."""
+
+    def __init__(self) -> None:
+        self.usage = Usage(0.0, 0.0, 0.0)
+
+    def __call__(self) -> Usage:
+        return self.usage
+
+    def move(self, elapsed_s: float, own_s: float, others_s: float) -> None:
+        now_s, all_s, own = self.usage
+        self.usage = Usage(now_s + elapsed_s, all_s + own_s + others_s, own + own_s)
+
+
+def adapted(clocks: Clocks, threads: AdaptedThreads, elapsed_s: float, others_s: float) -> int:
+    clocks.move(elapsed_s, 1.5 * elapsed_s, others_s)
+    threads.adapt()
+    return torch.get_num_threads()
+
+
+def test_pytorch_gets_the_number_and_own_work_does_not_count() -> None:
+    torch.set_num_threads(2)
+    clocks = Clocks()
+    threads = AdaptedThreads(2, clocks, 2, interval_s=0.0)
+    assert adapted(clocks, threads, 1.0, 0.0) == 2
+    assert adapted(clocks, threads, 1.0, 1.0) == 1
+
+
+def test_a_time_in_which_nothing_was_computed_decides_nothing() -> None:
+    torch.set_num_threads(2)
+    clocks = Clocks()
+    threads = AdaptedThreads(2, clocks, 2, interval_s=0.0)
+    assert adapted(clocks, threads, 2 * STALE_S, 4 * STALE_S) == 2
+    assert adapted(clocks, threads, 1.0, 1.0) == 1
+
+
+def test_the_clocks_are_read_once_an_interval_however_many_steps_there_are() -> None:
+    num_reads = 0
+
+    def usage() -> Usage:
+        nonlocal num_reads
+        num_reads += 1
+        return Usage(time.monotonic(), 0.0, 0.0)
+
+    threads = AdaptedThreads(2, usage, 2)
+    start_s = time.monotonic()
+    for _ in range(1000):
+        threads.adapt()
+    assert num_reads <= 2 + (time.monotonic() - start_s) / INTERVAL_S
+
+
+def test_where_the_system_does_not_tell_the_number_stays() -> None:
+    torch.set_num_threads(2)
+    AdaptedThreads(2, lambda: None, 2).adapt()
+    assert torch.get_num_threads() == 2
+
+
+def test_linux_tells_what_this_process_used_and_all_did() -> None:
+    before = linux_usage()
+    assert before is not None
+    while time.process_time() < before.own_s + 0.2:
+        pass
+    after = linux_usage()
+    assert after is not None
+    assert after.own_s - before.own_s >= 0.2
+    assert after.all_s - before.all_s >= 0.1  # in hundredths of a second for each processor
+
+
+@pytest.mark.parametrize(("asked", "adapts"), [(0, True), (1, False)])
+def test_a_number_that_was_asked_for_is_kept(asked: int, adapts: bool, tmp_path: Path) -> None:
+    save_tiny("llama", tmp_path / "model")
+    config = msgspec.structs.replace(engine_config(tmp_path / "model", tmp_path / "store"), num_threads=asked)
+    mailbox = Mailbox()
+    core, _ = build_core(config, mailbox)
+    assert (core._runner._path._threads is not None) == adapts  # type: ignore[attr-defined]
+    core.close()
+    mailbox.close()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("num_rows", [1, 3, 16, 65])
+@pytest.mark.parametrize("rank", [4, 16, 64])
+def test_the_number_changes_no_bit_of_an_adapters_delta(rank: int, num_rows: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(rank + num_rows)
+    num_adapters, num_in, num_out = 3, 576, 1536
+    x = torch.randn(num_adapters * num_rows, num_in, generator=generator).to(dtype)
+    a = torch.randn(num_adapters, rank, num_in, generator=generator).to(dtype)
+    b = torch.randn(num_adapters, rank, num_out, generator=generator).to(dtype)
+    deltas = []
+    for count in (1, 2):
+        torch.set_num_threads(count)
+        out = torch.zeros(num_adapters * num_rows, num_out, dtype=dtype)
+        run = Run(torch.arange(len(x)), a, (b,), None)
+        add_batched_lora_([out], x, [run], None, None, Workspace(dtype, torch.device("cpu")))
+        deltas.append(out)
+    assert torch.equal(*deltas)
