@@ -10,4 +10,8 @@
     compiler       the queue of grammars to compile, beside the stepping thread
 
 It reads the tokenizer's vocabulary, and never makes or parses text.
+
+A process beside the engine tries each grammar out under hard limits of time, memory and stack, and dies of a hostile
+one. A thread compiles the accepted ones again, of each tenant in turn, cached per tenant. A matcher has a budget of
+processor time per token; one that exceeds it ends its own request.
 """

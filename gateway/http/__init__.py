@@ -1,1 +1,22 @@
-"""The HTTP server and everything around a request that is not about one API."""
+"""The HTTP server and everything around a request that is not about one API. It knows no field of OpenAI's.
+
+Bounds on what strangers send hold before any handler runs:
+
+    heads         what precedes a body: 128 headers, 64 KiB with the URL (431); refusals get the error shape
+    connections   open connections
+    slow_bodies   the wait for a body (408); the framework bounds the body's size (413)
+    old_clients   no chunks for HTTP/1.0
+    unread        a client that does not read its reply
+    unwanted      a refused body: up to 32 MiB are read and dropped for 10 s, so that the client sees why
+    fields        the depth of schemas and of arguments of calls, which others walk through
+
+A client that does not read makes its stream wait once its own buffers, 64 KiB in the kernel and 16 KiB of the
+connection, are full. After LORIKEET_UNREAD_SECONDS the connection is cut off and its work is aborted. What the engine
+sends meanwhile is joined and encoded (`gateway.backends.engine.backlog`); beyond 128 KiB the request is aborted
+before that.
+
+A gateway that stops lets running requests finish. In the last two seconds of the drain (`server`) it cuts off what
+engines still compute: its readers get `ShuttingDown`, and usage is counted as after a client that leaves. Then the
+gateway answers requests that have no reply yet, and closes connections. A request with an Idempotency-Key is then
+kept as one that failed.
+"""

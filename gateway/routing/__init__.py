@@ -1,1 +1,6 @@
-"""From the model string of a request to what serves it."""
+"""From the model string of a request to what serves it.
+
+A model string is `base`, `base:name`, `base:name@3` or an alias. It is resolved once per request, from a dictionary
+that the change feed keeps true. Limits, prices and the ledger know an adapter as `base:name`, whichever way it was
+named. A string that another tenant owns is refused exactly like one that does not exist.
+"""

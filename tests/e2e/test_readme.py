@@ -1,63 +1,81 @@
-"""What README shows in Python runs as it stands, in a folder where `lorikeet serve` has its data."""
+"""Programs that the documents show run as they stand, in a folder where `lorikeet serve` has its data."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
-import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.documents import PRESENT, REPOSITORY, blocks
 from tests.e2e.installation import BASE, Installation
 from tests.patience import PATIENCE_S
 
-README = Path(__file__).parents[2] / "README.md"
-PROGRAMS = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
-NAMES = {"from openai": "openai", "from langchain_openai": "langchain", "from peft": "peft"}
+PROGRAMS = [text for name in PRESENT for text in blocks(name, "python")]
+MARKS = ("stream=True", "from langchain_openai", "response_format=", "tools=[", "embeddings.create", "from peft")
+"""Words that only one program has each, and that its test finds it by."""
 
 
 @pytest.fixture
 def folder(installation: Installation, tmp_path: Path) -> Path:
     (tmp_path / ".lorikeet").symlink_to(installation.data_dir)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    (tmp_path / "adapters").symlink_to(REPOSITORY / "adapters")
     return tmp_path
 
 
-def program(first_words: str) -> str:
-    (found,) = [text for text in PROGRAMS if first_words in text]
+def program(mark: str, programs: list[str] = PROGRAMS) -> str:
+    (found,) = [text for text in programs if mark in text]
     return found
 
 
 def run(installation: Installation, folder: Path, text: str) -> str:
-    """Its output, with the variables that README has people read from `demo.env`."""
+    """Return the output of a Python program, run with the variables that README has people read from `demo.env`."""
+    return _output([sys.executable, "-c", text], folder, os.environ | installation.keys)
+
+
+def run_in_shell(installation: Installation, folder: Path, text: str) -> str:
+    """Return the output of a shell's program, run beside the data folder of a server on a port of its own."""
+    return _output(["bash", "-euo", "pipefail", "-c", text], folder, installation.env)
+
+
+def _output(command: list[str], folder: Path, environ: dict[str, str]) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", text],
-        cwd=folder,
-        env=os.environ | installation.keys,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
+        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_every_program_is_run_here() -> None:
-    assert sorted(next(name for words, name in NAMES.items() if words in text) for text in PROGRAMS) == sorted(
-        NAMES.values()
-    )
+    assert sorted(program(mark) for mark in MARKS) == sorted(PROGRAMS)
 
 
 def test_openais_client_streams_an_adapter(installation: Installation, folder: Path) -> None:
-    assert run(installation, folder, program("from openai")).startswith("Arr")
+    assert run(installation, folder, program("stream=True")).startswith("Arr")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("langchain_openai") is None, reason="langchain-openai is not installed")
 def test_langchain_asks_an_adapter(installation: Installation, folder: Path) -> None:
     assert run(installation, folder, program("from langchain_openai")).startswith("Arr")
+
+
+def test_an_answer_is_held_to_a_schema(installation: Installation, folder: Path) -> None:
+    assert run(installation, folder, program("response_format=")).strip() in ("Paris", "Rome")
+
+
+def test_a_tool_is_called(installation: Installation, folder: Path) -> None:
+    name, _, arguments = run(installation, folder, program("tools=[")).partition(" ")
+    assert name == "weather" and isinstance(json.loads(arguments)["city"], str)
+
+
+def test_texts_are_embedded(installation: Installation, folder: Path) -> None:
+    assert run(installation, folder, program("embeddings.create")).startswith("2 vectors, ")
 
 
 def test_what_peft_trains_can_be_added(installation: Installation, folder: Path) -> None:
@@ -68,6 +86,18 @@ def test_what_peft_trains_can_be_added(installation: Installation, folder: Path)
     assert installation.cli("tenant", "create", "readme").returncode == 0
     added = installation.cli("adapter", "add", str(folder / "adapter"), "--tenant", "readme", "--name", "support")
     assert added.returncode == 0 and f"{BASE}:support" in added.stdout, added.stderr
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_first_request_of_readme_is_answered(installation: Installation, folder: Path) -> None:
+    text = program("demo.env", blocks("README.md", "sh"))
+    reply = json.loads(run_in_shell(installation, folder, text))
+    assert reply["choices"][0]["message"]["content"].startswith("Arr")
+
+
+def test_the_first_adapter_of_readme_answers(installation: Installation, folder: Path) -> None:
+    text = program("adapter add", blocks("README.md", "sh"))
+    assert "Arr" in run_in_shell(installation, folder, text)
 
 
 def test_a_terminal_talks_to_the_demo_without_being_told_where_it_is(installation: Installation) -> None:

@@ -1,1 +1,1 @@
-"""Commands about chat completions."""
+"""`lorikeet chat`: a client as any other, over HTTP."""

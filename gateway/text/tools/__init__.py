@@ -7,5 +7,17 @@
     parser     text that comes piece by piece to content and calls
     said       that content: stop strings, and white space that may lead to a call
 
-It knows no field of an API and no engine.
+It knows no field of an API and no engine. These laws hold:
+
+- The format is the model's. `formats` reads it off the chat template. The gateway names the literal pieces, the tools
+  and whether there must be a call (`CallGrammar`); the engine makes the grammar of them and knows no format.
+- No text can be read both ways. The beginning of a call cannot occur in the text beside it, so the parser decides by
+  letters alone. It holds back text that may become a call; text between content and a call belongs to neither.
+- A marker that is a special token goes over the border to the engine as its id. Completions of such a model are
+  decoded with special tokens, of which the grammar allows no other.
+- One parser serves whole replies and streams, fed token by token. Stop strings see the content that it lets through.
+- A schema travels with the name that its client gives it, and a refusal brings that name back as `param`.
+
+What clients send of tools is in `gateway.openai.chat`; `engine.grammar.tool_calls` writes the grammar in Lark, with
+each schema through the same checks as a `response_format`.
 """

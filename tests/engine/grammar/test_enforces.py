@@ -1,4 +1,4 @@
-"""What the README says must be enforced: a continuation that would violate it is masked off."""
+"""Grammars enforce what gateway/README.md lists: a continuation that would violate it is masked off."""
 
 from __future__ import annotations
 

@@ -1,0 +1,73 @@
+"""Commands that documents show are commands of `lorikeet`, with arguments that it takes."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+
+import pytest
+
+from gateway.cli.command import build_parser
+from tests.documents import PRESENT, blocks, quoted
+
+PARSER = build_parser()
+CALL = re.compile(r"(?:^|\| |\$\()lorikeet (.*)")
+
+
+def calls(line: str) -> list[tuple[str, ...]]:
+    """Return the words behind `lorikeet` in one line of a shell's program, without what is for the shell."""
+    found = CALL.search(line)
+    if found is None:
+        return []
+    call = found[1].split(")")[0] if "$(lorikeet" in line else found[1]
+    words = shlex.split(call, comments=True)
+    return [tuple(words[: words.index("<")] if "<" in words else words)]
+
+
+SHOWN = sorted(
+    {call for name in PRESENT for text in blocks(name, "sh") for it in text.splitlines() for call in calls(it)}
+)
+
+
+def choices_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Return the parsers of a command's own commands by name."""
+    actions = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return dict(actions[0].choices) if actions else {}
+
+
+def unknown_word(mention: str) -> str | None:
+    """Return the first word of a mentioned command that names no command where one has to come."""
+    parser = PARSER
+    for word in mention.split()[1:]:
+        choices = choices_of(parser)
+        if not choices or word.startswith("-"):
+            return None
+        if word not in choices:
+            return word
+        parser = choices[word]
+    return None
+
+
+def test_the_documents_show_commands_for_most_tasks() -> None:
+    assert {words[0] for words in SHOWN} >= set(choices_of(PARSER)) - {
+        "gateway",
+        "engine",
+        "migrate",
+        "model",
+        "settings",
+        "webhook",
+        "organization",
+        "stripe-customer",
+    }
+
+
+@pytest.mark.parametrize("words", SHOWN, ids=" ".join)
+def test_a_command_that_is_shown_is_understood(words: tuple[str, ...]) -> None:
+    PARSER.parse_args(words)
+
+
+@pytest.mark.parametrize("name", PRESENT)
+def test_a_command_that_is_mentioned_exists(name: str) -> None:
+    mentioned = [piece for piece in quoted(name) if piece.startswith("lorikeet ")]
+    assert {piece: word for piece in mentioned if (word := unknown_word(piece)) is not None} == {}
