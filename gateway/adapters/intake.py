@@ -31,6 +31,7 @@ from gateway.adapters.workspace import workspace
 from gateway.db.adapters import adapter_imports
 from gateway.db.adapters.adapter_imports import ImportRow
 from gateway.db.adapters.adapter_versions import Content, PutVersion, VersionState, find_version, put_version
+from gateway.db.adapters.adapters import OtherBase
 from gateway.db.adapters.contents import store_shared
 from gateway.db.adapters.refused_adapters import pass_inspection, put_off_import
 from gateway.db.limits.limits import exceeded_storage, lock_storage
@@ -61,6 +62,7 @@ class Inspect(Protocol):
 Again = Literal["receiving", "fetching"]
 
 UNAVAILABLE = "Adapters cannot be inspected or stored at the moment."
+OTHER_BASE = "The tenant has an adapter of this name for another base model: remove it, or take another name."
 NO_ROOM = "There is no room left on the server's disk."
 RETRY_AFTER_S = 10.0
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -85,7 +87,8 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class Intake:
-    """base, bounds: what content has to fit. line: whose turn it is to be inspected."""
+    """base, bounds: what content has to fit. base_digest: the digest of that base, which is registered in the database.
+    line: whose turn it is to be inspected."""
 
     def __init__(
         self,
@@ -94,6 +97,7 @@ class Intake:
         prober: Prober,
         *,
         base: BaseShape,
+        base_digest: str,
         bounds: Bounds,
         line: Line,
         inspect: Inspect = inspect,
@@ -102,6 +106,7 @@ class Intake:
         self._store = store
         self._prober = prober
         self._base = base
+        self._base_digest = base_digest
         self._bounds = bounds
         self._inspect = inspect
         self._line = line
@@ -196,15 +201,19 @@ class Intake:
             raise Conflict("The project is archived.", param="project_id", code="project_archived")
         await lock_storage(conn, author.organization_id, project_id)
         content = Content(report.digest, report.rank, report.size_bytes, msgspec.json.encode(report).decode())
-        put = await put_version(
-            conn,
-            project_id,
-            imported.name,
-            content,
-            source=imported.source,
-            promoted=imported.promote,
-            claimed=self._prober.ready,
-        )
+        try:
+            put = await put_version(
+                conn,
+                project_id,
+                imported.name,
+                content,
+                base_digest=self._base_digest,
+                source=imported.source,
+                promoted=imported.promote,
+                claimed=self._prober.ready,
+            )
+        except OtherBase:
+            raise Conflict(OTHER_BASE, param="name", code="adapter_of_other_base") from None
         if put.is_new:
             await _check_storage(conn, author.organization_id, project_id)
         if not await adapter_imports.finish_import(conn, imported.id, put.adapter_id, put.version):

@@ -65,7 +65,8 @@ class PoolEngines:
 
 
 class Lifecycle:
-    """Works in the background between `start` and `stop`. upload_dir: for the bytes of resumable uploads.
+    """Works in the background between `start` and `stop`. base, base_digest: the shape of the base model, and its
+    digest, which is registered in the database. upload_dir: for the bytes of resumable uploads.
     inspection_lock: a file that all gateways of this machine share.
     grace_s: how long content stays that nothing refers to."""
 
@@ -76,6 +77,7 @@ class Lifecycle:
         engines: Engines,
         *,
         base: BaseShape,
+        base_digest: str,
         bounds: Bounds,
         upload_dir: Path,
         inspection_lock: Path,
@@ -88,7 +90,14 @@ class Lifecycle:
         self.verifier = Verifier(database, store)
         self.prober = Prober(database, engines.ready, engines.probe)
         self.intake = Intake(
-            database, store, self.prober, base=base, bounds=bounds, line=Line(inspection_lock), inspect=inspect
+            database,
+            store,
+            self.prober,
+            base=base,
+            base_digest=base_digest,
+            bounds=bounds,
+            line=Line(inspection_lock),
+            inspect=inspect,
         )
         self.collector = Collector(
             database, store, self.uploads, resident=engines.resident, unload=engines.unload, grace_s=grace_s

@@ -38,6 +38,7 @@ from gateway.content.purge import Purger
 from gateway.content.request_log import MAX_WAITING_BYTES, RequestContents
 from gateway.content.stored_chats import StoredChats
 from gateway.content.writes import Writes
+from gateway.db.adapters.bases import settle_base
 from gateway.db.billing.prices import PriceLoader
 from gateway.db.changes import Change
 from gateway.db.limits.leases import PostgresLeases
@@ -96,13 +97,14 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
     StoreFailure and BadContentKey.
     """
     cipher = Cipher(content_keys(settings.content_key, settings.content_key_path))
-    config = load_model_config(model_dir)
+    config, base_digest = load_model_config(model_dir), model_digest(model_dir)
     tokenizer = Tokenizer.from_folder(model_dir)
     shared = os.environ.get(SHARED_METRICS_DIR)
     metrics = Metrics(CollectorRegistry(), Path(shared) if shared else None)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(await connect_database(dsn))
         await once_available(lambda: _warn_about_locks(database))
+        await once_available(lambda: _settle_base(database, base_digest, settings.model_name))
         failures = FailureCap(settings.max_failed_keys)
         authenticator = Authenticator(database, failures)
         resolver = Resolver(database, settings.model_name)
@@ -125,14 +127,14 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         backend = EngineBackend(
             settings.engine.endpoint,
             database_id=database_id,
-            model_digest=model_digest(model_dir),
+            model_digest=base_digest,
             config=config,
             tokenizer=tokenizer,
             sink=metering.meter,
         )
         pools = {settings.model_name: Pool(settings.model_name, [backend], created=int(time.time()))}
         reconciler = Reconciler(database, pools, metrics.journal)
-        lifecycle = _lifecycle(settings, config, database, pools[settings.model_name])
+        lifecycle = _lifecycle(settings, config, base_digest, database, pools[settings.model_name])
         content_writes = Writes(metrics.content_lost, max_bytes=MAX_WAITING_BYTES)
         contents = RequestContents(database, cipher, content_writes)
         admin = _admin_services(
@@ -236,12 +238,13 @@ def _run(stack: AsyncExitStack, *workers: Worker) -> None:
         stack.push_async_callback(worker.stop)
 
 
-def _lifecycle(settings: Settings, config: ModelConfig, database: Database, pool: Pool) -> Lifecycle:
+def _lifecycle(settings: Settings, config: ModelConfig, base_digest: str, database: Database, pool: Pool) -> Lifecycle:
     return Lifecycle(
         database,
         open_store(settings.engine.adapter_store, settings.adapter_cache_dir, settings.engine.adapter_cache_bytes),
         PoolEngines(pool),
         base=BaseShape(config.adapter_targets(), config.num_layers),
+        base_digest=base_digest,
         bounds=Bounds(settings.engine.max_adapter_rank, settings.max_adapter_bytes),
         upload_dir=settings.data_dir / "uploads",
         inspection_lock=settings.data_dir / "inspection.lock",
@@ -291,6 +294,12 @@ def _admin_services(
         reconcile=reconciler.reconcile,
         contents=contents,
     )
+
+
+async def _settle_base(database: Database, digest: str, name: str) -> None:
+    async with database.acquire() as conn:
+        if num_adopted := await settle_base(conn, digest, name):
+            log.info("adapters_adopted", base=name, digest=digest, num_adapters=num_adopted)
 
 
 async def _database_id(database: Database) -> str:

@@ -19,7 +19,9 @@ from adapters.errors import AdapterRejected
 from gateway.backup.journals import add_journals, journals_owned
 from gateway.backup.manifest import ADAPTERS, DATABASE, KEYS, BackupError, BackupManifest, verify
 from gateway.backup.take import Installation
-from gateway.db.migrate import read_migrations
+from gateway.db.conversion import LAST, is_convertible, is_too_old
+from gateway.db.migrate import MigrationRefused, migrate
+from gateway.db.schema_files import schema_names
 from gateway.postgres.dump import (
     Contents,
     DumpFailed,
@@ -38,8 +40,13 @@ LAST_SESSIONS_S = 1.0
 def check_backup(folder: Path) -> BackupManifest:
     """Read all of it and see whether this version can restore it. Raises BackupError."""
     manifest = verify(folder)
-    known = tuple(migration.name for migration in read_migrations())
-    if manifest.contents.migrations != known[: len(manifest.contents.migrations)]:
+    names, known = manifest.contents.migrations, schema_names()
+    if is_too_old(names):
+        raise BackupError(
+            f"{folder} is at migration {names[-1]}: restore it with the version that made it, run `lorikeet migrate` "
+            f"of the version that ends with {LAST}, and back up again"
+        )
+    if names != known[: len(names)] and not is_convertible(names):
         raise BackupError(f"{folder} was made by Lorikeet {manifest.version}, whose schema this version does not know")
     return manifest
 
@@ -144,6 +151,19 @@ async def _restore(
     except DumpFailed as error:
         raise BackupError(str(error)) from None
     _compare(manifest.contents, await contents(dsn))
+    if is_convertible(manifest.contents.migrations):
+        await _convert(dsn)
+
+
+async def _convert(dsn: str) -> None:
+    """Bring a restored database of the schema before numbering began anew up to date.
+
+    Raises BackupError: when its migrations are not the ones that are known under these names.
+    """
+    try:
+        await migrate(dsn)
+    except MigrationRefused as error:
+        raise BackupError(str(error)) from None
 
 
 async def _wait_until_unused(dsn: str) -> None:

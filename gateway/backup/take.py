@@ -20,7 +20,7 @@ from gateway.backup.manifest import (
     BackupManifest,
     hash_file,
 )
-from gateway.db.migrate import read_migrations
+from gateway.db.schema_files import schema_names
 from gateway.postgres.dump import DumpFailed, Snapshot, dump, snapshot
 from gateway.support.process import write_private
 
@@ -75,8 +75,7 @@ async def _take(
 
 
 def _dump(moment: Snapshot, dsn: str, folder: Path) -> None:
-    known = tuple(migration.name for migration in read_migrations())
-    if moment.contents.migrations != known:
+    if moment.contents.migrations != schema_names():
         raise BackupError("the database's schema is not this version's: run `lorikeet migrate` first")
     try:
         dump(dsn, moment.id, folder / DATABASE)

@@ -1,23 +1,37 @@
-"""Brings the schema up to date: numbered SQL files, applied forward only, each once and in its own transaction.
+"""Brings the schema up to date, in one transaction: all of it, or nothing.
 
-Every applied file is remembered with its SHA-256. A database that is newer than this code, and a file that was edited
-after it was applied, are refused before anything is changed. Concurrent runs wait for each other.
+An empty database is built from the files of tables, which are the schema as it is now. Any other gets the numbered
+migrations that it lacks, each once; a database of the last schema before numbering began anew is converted. Functions,
+triggers and views are applied whole whenever their files or the tables have changed, and left alone otherwise:
+replacing a trigger locks its table, and gateways of the same schema may be running.
+
+Everything that was applied is remembered with its SHA-256. A database that is newer than this code, and a file that was
+edited after it was applied, are refused before anything is changed. Concurrent runs wait for each other.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import asyncpg
-import msgspec
+
+from gateway.db.conversion import convert
+from gateway.db.schema_files import (
+    BASELINE,
+    MIGRATIONS,
+    MigrationRefused,
+    Script,
+    read_conversion,
+    read_functions,
+    read_migrations,
+    read_tables,
+)
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-MIGRATIONS = Path(__file__).parent / "migrations"
+__all__ = ["MIGRATIONS", "MigrationRefused", "migrate", "read_migrations"]
 
 _LOCK_KEY = 0x6C6F72696B656574  # "lorikeet"
 _CREATE_LEDGER = """
@@ -27,22 +41,19 @@ _CREATE_LEDGER = """
         applied_at  timestamptz NOT NULL DEFAULT now()
     )
 """
-_SELECT_APPLIED = "SELECT name, sha256 FROM schema_migrations ORDER BY name"
-_INSERT_APPLIED = "INSERT INTO schema_migrations (name, sha256) VALUES ($1, $2)"
-
-
-class MigrationRefused(RuntimeError):
-    """The database and the migrations of this code contradict each other; nothing was changed."""
-
-
-class Migration(msgspec.Struct, frozen=True):
-    name: str
-    sql: str
-    sha256: str
+_SELECT_APPLIED = "SELECT name, sha256 FROM schema_migrations WHERE name <> 'functions' ORDER BY name"
+_SELECT_FUNCTIONS = "SELECT sha256 FROM schema_migrations WHERE name = 'functions'"
+_REMEMBER = """
+    INSERT INTO schema_migrations (name, sha256) VALUES ($1, $2)
+    ON CONFLICT (name) DO UPDATE SET sha256 = excluded.sha256, applied_at = excluded.applied_at
+"""
 
 
 async def migrate(dsn_or_conn: str | Connection, folder: Path = MIGRATIONS) -> list[str]:
-    """Apply what is missing; returns the names applied now, oldest first. Raises MigrationRefused."""
+    """Apply what is missing; return the names of what was applied now, oldest first.
+
+    Raises MigrationRefused: when the database is newer than this code, contradicts its files, or is too old.
+    """
     if not isinstance(dsn_or_conn, str):
         return await _migrate(dsn_or_conn, read_migrations(folder))
     connection = await asyncpg.connect(dsn_or_conn)
@@ -52,44 +63,58 @@ async def migrate(dsn_or_conn: str | Connection, folder: Path = MIGRATIONS) -> l
         await connection.close()
 
 
-def read_migrations(folder: Path = MIGRATIONS) -> list[Migration]:
-    """The files `NNNN_name.sql` of a folder in order; a number may be left out, for it can't be filled once a later one
-    was applied. Raises MigrationRefused for other names and for numbers that repeat."""
-    migrations: list[Migration] = []
-    for path in sorted(folder.glob("*.sql")):
-        if not re.fullmatch(r"\d{4}_[a-z0-9_]+", path.stem):
-            raise MigrationRefused(f"{path.name}: expected a file named NNNN_<name>.sql")
-        if migrations and migrations[-1].name[:4] == path.stem[:4]:
-            raise MigrationRefused(f"{path.name}: its number is that of {migrations[-1].name}.sql")
-        content = path.read_bytes()
-        migrations.append(Migration(path.stem, content.decode(), hashlib.sha256(content).hexdigest()))
-    return migrations
-
-
-async def _migrate(conn: Connection, migrations: list[Migration]) -> list[str]:
+async def _migrate(conn: Connection, migrations: list[Script]) -> list[str]:
     await conn.execute("SELECT pg_advisory_lock($1)", _LOCK_KEY)
     try:
-        await conn.execute(_CREATE_LEDGER)
-        applied = {row["name"]: row["sha256"] for row in await conn.fetch(_SELECT_APPLIED)}
-        _check(applied, migrations)
-        missing = migrations[len(applied) :]
-        for migration in missing:
-            async with conn.transaction():
-                await conn.execute(migration.sql)
-                await conn.execute(_INSERT_APPLIED, migration.name, migration.sha256)
-        return [migration.name for migration in missing]
+        async with conn.transaction():
+            applied = await _apply_tables(conn, migrations)
+            functions = read_functions()
+            if applied or await conn.fetchval(_SELECT_FUNCTIONS) != functions.sha256:
+                await conn.execute(functions.sql)
+                await _remember(conn, functions)
+                applied = applied or [functions.name]
+            return applied
     finally:
         await conn.execute("SELECT pg_advisory_unlock($1)", _LOCK_KEY)
 
 
-def _check(applied: dict[str, str], migrations: list[Migration]) -> None:
-    """The applied ones must be exactly the first ones of the code, unchanged."""
-    known = {migration.name: migration for migration in migrations}
+async def _apply_tables(conn: Connection, migrations: list[Script]) -> list[str]:
+    """Bring the tables up to date; return the names of what was applied."""
+    await conn.execute(_CREATE_LEDGER)
+    applied = {row["name"]: row["sha256"] for row in await conn.fetch(_SELECT_APPLIED)}
+    steps = [read_conversion(), *migrations]
+    if not applied:
+        await conn.execute(read_tables())
+        for step in steps:
+            await _remember(conn, step)
+        return [step.name for step in steps]
+    if BASELINE not in applied:
+        await convert(conn, applied)
+        await _remember(conn, steps[0])
+        num_applied = 1
+        missing = steps
+    else:
+        _check(applied, steps)
+        num_applied = len(applied)
+        missing = steps[num_applied:]
+    for step in steps[num_applied:]:
+        await conn.execute(step.sql)
+        await _remember(conn, step)
+    return [step.name for step in missing]
+
+
+async def _remember(conn: Connection, script: Script) -> None:
+    await conn.execute(_REMEMBER, script.name, script.sha256)
+
+
+def _check(applied: dict[str, str], steps: list[Script]) -> None:
+    """Raise MigrationRefused unless the applied steps are the first ones of the code, unchanged."""
+    known = {step.name: step for step in steps}
     for name, sha256 in applied.items():
         if name not in known:
             raise MigrationRefused(f"the database has migration {name}, which this version of Lorikeet does not know")
         if sha256 != known[name].sha256:
             raise MigrationRefused(f"migration {name} was edited after it was applied to this database")
-    for migration in migrations[: len(applied)]:
-        if migration.name not in applied:
-            raise MigrationRefused(f"migration {migration.name} comes before one that is already applied")
+    for step in steps[: len(applied)]:
+        if step.name not in applied:
+            raise MigrationRefused(f"migration {step.name} comes before one that is already applied")

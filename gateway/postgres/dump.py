@@ -78,7 +78,7 @@ async def contents(dsn: str) -> Contents:
 
 _COUNT = """
     SELECT (SELECT id FROM installation) AS installation_id,
-           (SELECT array_agg(name ORDER BY name) FROM schema_migrations) AS migrations,
+           (SELECT array_agg(name ORDER BY name) FROM schema_migrations WHERE name <> 'functions') AS migrations,
            (SELECT count(*) FROM organizations) AS num_organizations,
            (SELECT count(*) FROM projects) AS num_projects,
            (SELECT count(*) FROM api_keys) AS num_api_keys,

@@ -21,6 +21,7 @@ from adapters.demo import DEMO
 from adapters.peft_format import read_adapter
 from adapters.stores import open_store
 from gateway.db.adapters.adapter_versions import put_adapter
+from gateway.db.adapters.bases import settle_base
 from gateway.db.adapters.contents import store_shared
 from gateway.db.billing.prices import add_version, list_versions
 from gateway.db.migrate import migrate
@@ -68,19 +69,21 @@ class Access(msgspec.Struct, frozen=True):
     has_demo_prices: bool = False
 
 
-async def bootstrap(dsn: str, settings: Settings) -> Access:
-    """Bring the schema up to date and see to it that the keys and the demo exist.
+async def bootstrap(dsn: str, settings: Settings, base_digest: str) -> Access:
+    """Bring the schema up to date and see to it that the base model, the keys and the demo exist.
 
+    base_digest: the digest of the base model of the settings.
     Raises MigrationRefused, BadOperatorKey, AdapterRejected, or what the database raises.
     """
     await migrate(dsn)
     async with await Database.connect(dsn, max_size=1) as database, database.acquire() as connection:
         organization = await ensure_organization(connection, ORGANIZATION)
+        await settle_base(connection, base_digest, settings.model_name)
         operator_key = await _operator_key(connection, organization.id, settings)
         new_password = await _first_person(connection, organization.id, settings)
         tenant_keys: dict[str, str] = {}
         if settings.model == "demo":
-            tenant_keys = await _demo(connection, organization.id, operator_key, settings)
+            tenant_keys = await _demo(connection, organization.id, operator_key, settings, base_digest)
         return Access(operator_key, tenant_keys, new_password, await _has_demo_prices(connection, organization.id))
 
 
@@ -125,7 +128,9 @@ async def _first_person(connection: Connection, organization_id: str, settings: 
     return password
 
 
-async def _demo(connection: Connection, organization_id: str, operator_key: str, settings: Settings) -> dict[str, str]:
+async def _demo(
+    connection: Connection, organization_id: str, operator_key: str, settings: Settings, base_digest: str
+) -> dict[str, str]:
     kept = read_env_file(settings.demo_env_path)
     keys: dict[str, str] = {}
     for tenant, variable in TENANT_KEY_NAMES.items():
@@ -137,7 +142,7 @@ async def _demo(connection: Connection, organization_id: str, operator_key: str,
     for tenant, key in keys.items():
         if await was_archived(connection, organization_id, tenant):
             continue
-        project_id = await _tenant(connection, organization_id, tenant, settings)
+        project_id = await _tenant(connection, organization_id, tenant, settings, base_digest)
         await _store_key(connection, key, organization_id, project_id, "demo", TENANT_SCOPES)
     return keys
 
@@ -173,7 +178,9 @@ async def _has_demo_prices(connection: Connection, organization_id: str) -> bool
     return bool(newest) and newest[0].version.entries == (DEMO_PRICES,)
 
 
-async def _tenant(connection: Connection, organization_id: str, tenant: str, settings: Settings) -> str:
+async def _tenant(
+    connection: Connection, organization_id: str, tenant: str, settings: Settings, base_digest: str
+) -> str:
     """Id of the tenant's project, made together with its adapters or not at all."""
     if found := await find_project(connection, organization_id, tenant):
         return found.id
@@ -190,6 +197,7 @@ async def _tenant(connection: Connection, organization_id: str, tenant: str, set
                 connection,
                 project.id,
                 adapter.name,
+                base_digest=base_digest,
                 digest=digest,
                 rank=file.rank_max,
                 size_bytes=store.size_bytes(digest),

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from adapters.errors import AdapterRejected, StoreFailure
+from engine.config import model_digest
 from gateway.db.migrate import MigrationRefused
 from gateway.db.pool import UNAVAILABLE, UNUSABLE, Database, in_words
 from gateway.observability.metrics import empty_shared_metrics
@@ -87,7 +88,7 @@ def _run(settings: Settings, gateways: int, terminal: Terminal, stop: StopSignal
             model_dir = prepare_model(settings, terminal.say)
         postgres, dsn = _start_database(settings, terminal, stop, stack)
         with stop.interrupts(), terminal.step("database schema and keys"):
-            access = asyncio.run(bootstrap(dsn, settings))
+            access = asyncio.run(bootstrap(dsn, settings, model_digest(model_dir)))
         metrics_fd = _metrics_fd(settings, terminal, stack)
         fleet = _build_fleet(settings, gateways, model_dir, dsn, postgres, listener, metrics_fd, terminal)
         stack.callback(fleet.drain, settings.drain_seconds, lambda: stop.hurried)

@@ -19,11 +19,11 @@ import asyncpg
 import httpx
 import msgspec
 
-from gateway.db.adapters.adapter_versions import put_adapter
 from gateway.db.ledger.rollups import roll_up
 from gateway.db.migrate import migrate
 from gateway.postgres.embedded import EmbeddedPostgres
 from gateway.settings import Settings
+from tests.gateway.bases import put_adapter
 from tests.gateway.live import BASE, FakeEngine, LiveGateway, make_operator_key
 from tests.gateway.model_folder import make_model_folder
 from tests.patience import PATIENCE_S

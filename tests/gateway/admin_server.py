@@ -29,6 +29,7 @@ from gateway.backends.engine.picture import EnginePicture
 from gateway.content.cipher import Cipher
 from gateway.content.request_log import RequestContents
 from gateway.content.writes import Writes
+from gateway.db.adapters.bases import register_base
 from gateway.db.organization.keys import create_key
 from gateway.db.organization.organizations import ensure_organization
 from gateway.db.pool import Database
@@ -47,6 +48,7 @@ from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.failures import FailureCap
 from gateway.tenancy.logins import Logins
 from gateway.tenancy.passwords import Passwords
+from tests.gateway.bases import BASE_DIGEST
 from tests.patience import PATIENCE_S
 
 MAX_ADAPTER_BYTES = 64 * 1024
@@ -214,11 +216,14 @@ async def serve_admin(
     failures = FailureCap(max_failed_keys)
     kept = store or AdapterStore(folder / "adapters")
     engines = engines or GoodEngines()
+    async with database.acquire() as conn:
+        await register_base(conn, BASE_DIGEST, "tiny")
     lifecycle = Lifecycle(
         database,
         kept,
         engines,
         base=BaseShape(TINY_MODEL.adapter_targets(), TINY_MODEL.num_layers),
+        base_digest=BASE_DIGEST,
         bounds=Bounds(MAX_ADAPTER_RANK, MAX_ADAPTER_BYTES),
         upload_dir=folder / "uploads",
         inspection_lock=folder / "inspection.lock",

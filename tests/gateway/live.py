@@ -19,12 +19,12 @@ from litestar import Litestar
 
 from gateway.assembly.app import make_server
 from gateway.assembly.services import Services, running_services
-from gateway.db.adapters.adapter_versions import put_adapter
 from gateway.db.organization.keys import create_key
 from gateway.db.organization.organizations import ensure_organization
 from gateway.db.organization.projects import create_project
 from gateway.domain.tenancy.keys import new_key
 from gateway.settings import Settings
+from tests.gateway.bases import put_adapter
 from tests.patience import PATIENCE_S
 
 BASE = "tiny"

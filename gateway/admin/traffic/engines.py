@@ -79,7 +79,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunningGateway(msgspec.Struct, frozen=True):
-    """requests_running: sent to an engine, and not in the ledger yet. version, started_at: None of older gateways."""
+    """requests_running: sent to an engine, and not in the ledger yet. version, started_at: None where no gateway
+    runs."""
 
     id: str
     version: str | None

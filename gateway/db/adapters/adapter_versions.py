@@ -119,14 +119,24 @@ _WISH = "UPDATE adapter_versions SET promotion = $3 WHERE adapter_id = $1 AND ve
 
 
 async def put_version(
-    conn: Connection, project_id: str, name: str, content: Content, *, source: str, promoted: bool, claimed: bool
+    conn: Connection,
+    project_id: str,
+    name: str,
+    content: Content,
+    *,
+    base_digest: str,
+    source: str,
+    promoted: bool,
+    claimed: bool,
 ) -> PutVersion:
     """Make this content a version of the adapter `name`, new or not, in the caller's transaction.
 
     Content that is a version already, ready or to be probed, gets no second number; promoted, it becomes current (once
     it is ready). claimed: the caller will probe a new one.
+    base_digest: the base that the content was inspected for; it is registered (`bases`).
+    Raises OtherBase: when the adapter of this name is for another base.
     """
-    adapter, is_new_adapter = await ensure_adapter(conn, project_id, name)
+    adapter, is_new_adapter = await ensure_adapter(conn, project_id, name, base_digest)
     same = await conn.fetchrow(_SAME, adapter.id, content.digest)
     is_current = same is not None and same["version"] == adapter.version
     if same is not None and (not promoted or is_current or same["is_wished"]):
@@ -150,14 +160,15 @@ async def wish(conn: Connection, adapter_id: str, version: int, promotion: int) 
 
 
 async def put_adapter(
-    conn: Connection, project_id: str, name: str, *, digest: str, rank: int, size_bytes: int
+    conn: Connection, project_id: str, name: str, *, base_digest: str, digest: str, rank: int, size_bytes: int
 ) -> tuple[AdapterRow, bool]:
     """Make content that needs no probe, as of the demo, the current version of the adapter `name`, new or not.
 
     Returns the adapter and whether anything changed: nothing does if the digest is current already.
+    Raises OtherBase: when the adapter of this name is for another base.
     """
     async with conn.transaction():
-        adapter, _ = await ensure_adapter(conn, project_id, name)
+        adapter, _ = await ensure_adapter(conn, project_id, name, base_digest)
         changed = adapter.digest != digest
         if changed:
             promotion = await next_promotion(conn, adapter.id)

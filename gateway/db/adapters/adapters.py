@@ -20,6 +20,7 @@ class AdapterRow(msgspec.Struct, frozen=True):
     """An adapter as its owner sees it: version, digest, rank and size_bytes are None while none was ever current.
 
     defaults: of requests that do not say otherwise, by field.
+    base_digest: the digest of the adapter's base model; None only until a base adopts the adapter (`bases`).
     """
 
     id: str
@@ -33,11 +34,16 @@ class AdapterRow(msgspec.Struct, frozen=True):
     pinned: bool
     defaults: dict[str, Any]
     created_at: datetime.datetime
+    base_digest: str | None
+
+
+class OtherBase(Exception):
+    """The project has an adapter of this name for another base model."""
 
 
 _FIND = """
     SELECT a.id, a.project_id, a.name, v.version, v.digest, v.rank, v.size_bytes, a.previous_version, a.pinned,
-           a.defaults, a.created_at
+           a.defaults, a.created_at, a.base_digest
     FROM adapters a LEFT JOIN adapter_versions v ON v.adapter_id = a.id AND v.version = a.current_version
     WHERE a.project_id = $1 AND a.name = $2 AND a.removed_at IS NULL
 """
@@ -60,7 +66,7 @@ async def lock_adapter(conn: Connection, project_id: str, name: str) -> AdapterR
 
 _LIST = """
     SELECT a.id, a.project_id, a.name, v.version, v.digest, v.rank, v.size_bytes, a.previous_version, a.pinned,
-           a.defaults, a.created_at
+           a.defaults, a.created_at, a.base_digest
     FROM adapters a LEFT JOIN adapter_versions v ON v.adapter_id = a.id AND v.version = a.current_version
     WHERE a.project_id = $1 AND a.removed_at IS NULL
       AND ($2::text IS NULL OR (a.created_at, a.id) >
@@ -85,7 +91,7 @@ class TenantsAdapter(msgspec.Struct, frozen=True):
 
 _LIST_ALL = """
     SELECT a.id, a.project_id, a.name, v.version, v.digest, v.rank, v.size_bytes, a.previous_version, a.pinned,
-           a.defaults, a.created_at, p.name AS project_name
+           a.defaults, a.created_at, a.base_digest, p.name AS project_name
     FROM adapters a JOIN projects p ON p.id = a.project_id
         LEFT JOIN adapter_versions v ON v.adapter_id = a.id AND v.version = a.current_version
     WHERE p.organization_id = $1 AND ($2::text[] IS NULL OR p.id = ANY ($2)) AND p.archived_at IS NULL
@@ -131,21 +137,25 @@ async def adapter_existed(conn: Connection, project_id: str, adapter_id: str) ->
 
 # DO UPDATE rather than DO NOTHING: it locks the row it meets, and inserts if that row is being removed.
 _ENSURE = """
-    INSERT INTO adapters AS a (id, project_id, name) VALUES ($1, $2, $3)
+    INSERT INTO adapters AS a (id, project_id, name, base_digest) VALUES ($1, $2, $3, $4)
     ON CONFLICT (project_id, name) WHERE removed_at IS NULL DO UPDATE SET name = excluded.name
-    RETURNING a.id
 """
 
 
-async def ensure_adapter(conn: Connection, project_id: str, name: str) -> tuple[AdapterRow, bool]:
-    """The adapter of this name, locked until the transaction ends, and whether it is new."""
-    if (known := await lock_adapter(conn, project_id, name)) is not None:
-        return known, False  # without a change that would be announced
-    made_id = new_id("adpt")
-    adapter_id = await conn.fetchval(_ENSURE, made_id, project_id, name)
-    adapter = await find_adapter(conn, project_id, name)
+async def ensure_adapter(conn: Connection, project_id: str, name: str, base_digest: str) -> tuple[AdapterRow, bool]:
+    """Return the adapter of this name, locked until the transaction ends, and whether it is new.
+
+    base_digest: the base that the adapter is for; it is registered (`bases`).
+    Raises OtherBase: when the adapter of this name is for another base.
+    """
+    adapter, made_id = await lock_adapter(conn, project_id, name), new_id("adpt")
+    if adapter is None:  # a known one is left as it is, without a change that would be announced
+        await conn.execute(_ENSURE, made_id, project_id, name, base_digest)
+        adapter = await find_adapter(conn, project_id, name)
     assert adapter is not None
-    return adapter, adapter_id == made_id
+    if adapter.base_digest not in (base_digest, None):
+        raise OtherBase
+    return adapter, adapter.id == made_id
 
 
 # The schema remembers what was current before.

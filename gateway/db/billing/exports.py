@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import AsyncIterator
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -83,13 +84,8 @@ class LedgerRow(msgspec.Struct, frozen=True):
 LEDGER_ORDER = ("created_at", "request_id", "attempt", "revision")
 
 _LEDGER_ROWS = """
-    SELECT l.created_at, l.request_id, l.attempt, l.revision, l.kind, to_char(l.period, 'YYYY-MM'),
-           to_char(l.corrects_period, 'YYYY-MM'), l.corrects_request_id, l.reason, l.project_id, l.api_key_id,
-           l.endpoint, l.model, l.adapter_id, l.adapter_version, l.adapter_digest, l.adapter_class, l.service_tier,
-           l.stream, l.prompt_tokens, l.cached_tokens, l.completion_tokens, l.discarded_tokens, l.finish_reason,
-           l.queue_ms, l.prefill_ms, l.decode_ms, l.ttft_ms, l.latency_ms, l.adapter_load_bytes, l.finished_at,
-           $6::text, l.price_version, l.input_cost_nanos, l.cached_cost_nanos, l.output_cost_nanos, l.cost_nanos,
-           l.list_cost_nanos
+    SELECT l.*, $6::text AS currency, to_char(l.period, 'YYYY-MM') AS month,
+           to_char(l.corrects_period, 'YYYY-MM') AS corrects_month
     FROM ledger l
     WHERE l.organization_id = $1 AND l.period = $3
         AND ($4::timestamptz IS NULL OR l.created_at >= $4) AND ($5::timestamptz IS NULL OR l.created_at < $5)
@@ -101,13 +97,16 @@ _LEDGER_ROWS = """
 _IN_ORDER = "SET LOCAL enable_sort = off"
 """Rows come out of the days' indexes one by one; a planner that counts only the whole would sort a month first."""
 
+_AS_TEXT = {"period": "month", "corrects_period": "corrects_month"}
+_row_values = itemgetter(*(_AS_TEXT.get(name, name) for name in LedgerRow.__struct_fields__))
+
 
 async def ledger_rows(conn: Connection, scope: Scope) -> AsyncIterator[list[LedgerRow]]:
     """Batches in LEDGER_ORDER. Within a transaction."""
     await conn.execute(_IN_ORDER)
     cursor = await conn.cursor(_LEDGER_ROWS, *msgspec.structs.astuple(scope))
     while records := await cursor.fetch(ROWS_PER_BATCH):
-        yield [LedgerRow(*record) for record in records]
+        yield [LedgerRow(*_row_values(record)) for record in records]
 
 
 class LedgerSums(msgspec.Struct, frozen=True):

@@ -152,11 +152,13 @@ _SIZES = """
 _WAITING = """
     SELECT DISTINCT q.minute, q.project_id
     FROM (
-        SELECT minute, organization_id, project_id, model, adapter_id FROM traffic_queue ORDER BY id DESC LIMIT 2000
+        SELECT minute, kind, organization_id, project_id, model, adapter_id FROM rollup_queue
+        ORDER BY id DESC LIMIT 2000
     ) q
-    WHERE q.organization_id = $1 AND q.minute >= date_trunc('minute', $2::timestamptz, 'UTC') AND q.minute < $3
+    WHERE q.organization_id = $1 AND q.kind = 'usage'
+      AND q.minute >= date_trunc('minute', $2::timestamptz, 'UTC') AND q.minute < $3
       AND ($4::text[] IS NULL OR q.project_id = ANY ($4)) AND ($5::text[] = '{}' OR q.model = ANY ($5))
-      AND ($6::text[] = '{}' OR q.adapter_id = ANY ($6))
+      AND ($6::text[] = '{}' OR coalesce(q.adapter_id, '') = ANY ($6))
 """
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -148,13 +149,9 @@ class AttemptRow(msgspec.Struct, frozen=True):
 
 
 _ATTEMPTS = """
-    SELECT r.request_id, r.attempt, r.revision, r.finish_reason, r.prompt_tokens, r.cached_tokens, r.completion_tokens,
-           r.discarded_tokens, r.queue_ms, r.prefill_ms, r.decode_ms, r.ttft_ms, r.latency_ms, r.adapter_digest,
-           r.adapter_load_bytes, r.adapter_class, r.price_version,
-           CASE WHEN r.price_version IS NOT NULL THEN p.input_nanos END AS input_nanos,
+    SELECT r.*, CASE WHEN r.price_version IS NOT NULL THEN p.input_nanos END AS input_nanos,
            CASE WHEN r.price_version IS NOT NULL THEN p.cached_input_nanos END AS cached_input_nanos,
-           CASE WHEN r.price_version IS NOT NULL THEN p.output_nanos END AS output_nanos, p.basis_points,
-           r.input_cost_nanos, r.cached_cost_nanos, r.output_cost_nanos, r.cost_nanos, r.finished_at
+           CASE WHEN r.price_version IS NOT NULL THEN p.output_nanos END AS output_nanos, p.basis_points
     FROM ledger r
         CROSS JOIN LATERAL price_of(r.organization_id, r.project_id, r.model, r.adapter_class, r.service_tier,
                                     r.created_at) p
@@ -162,9 +159,10 @@ _ATTEMPTS = """
       AND split_part(r.request_id, '.', 1) = $4 AND r.kind = 'usage'
     ORDER BY r.request_id, r.attempt, r.revision
 """
+_attempt_values = itemgetter(*AttemptRow.__struct_fields__)
 
 
 async def list_attempts(conn: Connection, organization_id: str, row: RequestRow) -> list[AttemptRow]:
     """Every record of the request, prompt by prompt."""
     values = (organization_id, row.project_id, row.created_at, row.request_id)
-    return [AttemptRow(**each) for each in await conn.fetch(_ATTEMPTS, *values)]
+    return [AttemptRow(*_attempt_values(each)) for each in await conn.fetch(_ATTEMPTS, *values)]

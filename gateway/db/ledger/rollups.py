@@ -21,11 +21,7 @@ DAYS_AHEAD = 7
 
 _ROLL_UP = """
     WITH taken AS (
-        DELETE FROM rollup_queue WHERE id IN (SELECT id FROM rollup_queue ORDER BY id LIMIT $1)
-        RETURNING minute, period, corrects_period, kind, organization_id, project_id, api_key_id, endpoint, model,
-                  adapter_id, adapter_class, service_tier, price_version, num_requests, prompt_tokens, cached_tokens,
-                  completion_tokens, input_cost_nanos, cached_cost_nanos, output_cost_nanos, cost_nanos,
-                  list_cost_nanos
+        DELETE FROM rollup_queue WHERE id IN (SELECT id FROM rollup_queue ORDER BY id LIMIT $1) RETURNING *
     ), by_time AS (
         INSERT INTO usage_rollups AS r (
             organization_id, width, bucket, project_id, api_key_id, model, adapter_id, endpoint, service_tier,
@@ -70,25 +66,15 @@ _ROLL_UP = """
             output_cost_nanos = s.output_cost_nanos + excluded.output_cost_nanos,
             cost_nanos = s.cost_nanos + excluded.cost_nanos,
             list_cost_nanos = s.list_cost_nanos + excluded.list_cost_nanos
-    )
-    SELECT count(*) FROM taken
-"""
-
-
-_TRAFFIC = """
-    WITH taken AS (
-        DELETE FROM traffic_queue WHERE id IN (SELECT id FROM traffic_queue ORDER BY id LIMIT $1)
-        RETURNING minute, organization_id, project_id, model, adapter_id, adapter_version, num_requests, num_stop,
-                  num_length, num_cancelled, num_errors, prompt_tokens, cached_tokens, completion_tokens, cost_nanos,
-                  ttft_buckets, tpot_buckets
     ), in_minutes AS (
-        SELECT minute, organization_id, project_id, model, adapter_id, adapter_version,
+        SELECT minute, organization_id, project_id, model, coalesce(adapter_id, '') AS adapter_id,
+               coalesce(adapter_version, 0) AS adapter_version,
                sum(num_requests) AS num_requests, sum(num_stop) AS num_stop, sum(num_length) AS num_length,
                sum(num_cancelled) AS num_cancelled, sum(num_errors) AS num_errors,
                sum(prompt_tokens) AS prompt_tokens, sum(cached_tokens) AS cached_tokens,
                sum(completion_tokens) AS completion_tokens, sum(cost_nanos) AS cost_nanos,
                all_of(ttft_buckets) AS ttft_buckets, all_of(tpot_buckets) AS tpot_buckets
-        FROM taken GROUP BY 1, 2, 3, 4, 5, 6
+        FROM taken WHERE kind = 'usage' GROUP BY 1, 2, 3, 4, 5, 6
     ), sums AS MATERIALIZED (
         SELECT t.organization_id, l.level, w.width, date_trunc(w.width, t.minute, 'UTC') AS bucket,
                CASE WHEN l.by_project THEN t.project_id ELSE '' END AS project_id,
@@ -145,8 +131,7 @@ async def roll_up(conn: Connection, max_rows: int = MAX_BATCH) -> int | None:
     if not await conn.fetchval(_TRY_LOCK, _LOCK_KEY):
         return None
     num_rows: int = await conn.fetchval(_ROLL_UP, max_rows)
-    num_of_traffic: int = await conn.fetchval(_TRAFFIC, max_rows)
-    return max(num_rows, num_of_traffic)
+    return num_rows
 
 
 async def catch_up(database: Database) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime
 
+from gateway.db.adapters.bases import register_base
 from gateway.db.ids import new_id
 from gateway.db.ledger.usage import UsageEvent, write_usage_events
 from gateway.db.organization import audit
 from gateway.db.pool import Database
+from tests.gateway.bases import BASE_DIGEST
 from tests.gateway.billing.generator import KEYS_PER_PROJECT, MODELS_PER_PROJECT, NUM_PROJECTS
 
 NUM_CHANGES, NUM_REFUSED, NUM_USERS, NUM_RECENT = 500, 50, 100, 200
@@ -23,13 +25,13 @@ _KEYS = """
          LATERAL (SELECT 'key_' || p || '_' || k AS id) i
 """
 _ADAPTERS = """
-    INSERT INTO adapters (id, project_id, name, current_version)
-    SELECT 'adpt_' || p || '_' || m, 'proj_' || p, 'a' || p || '-' || m, 1
+    INSERT INTO adapters (id, project_id, base_digest, name, current_version)
+    SELECT 'adpt_' || p || '_' || m, 'proj_' || p, $3, 'a' || p || '-' || m, 1
     FROM generate_series(0, $1::integer - 1) p, generate_series(1, $2::integer - 1) m
 """
 _VERSIONS = """
-    INSERT INTO adapter_versions (adapter_id, version, digest, rank, size_bytes)
-    SELECT id, 1, encode(sha256(id::bytea), 'hex'), 8, 1000000 FROM adapters
+    INSERT INTO adapter_versions (adapter_id, version, digest, rank, size_bytes, state, source)
+    SELECT id, 1, encode(sha256(id::bytea), 'hex'), 8, 1000000, 'ready', 'upload' FROM adapters
 """
 _LIMITS = """
     INSERT INTO limits (id, organization_id, project_id, unit, period, max, hard, alert_percents)
@@ -56,7 +58,8 @@ async def furnish(database: Database, organization_id: str) -> list[str]:
         if not await conn.fetchval("SELECT EXISTS (SELECT FROM projects WHERE organization_id = $1)", organization_id):
             await conn.execute(_TENANTS, organization_id, NUM_PROJECTS)
             await conn.execute(_KEYS, organization_id, NUM_PROJECTS, KEYS_PER_PROJECT)
-            await conn.execute(_ADAPTERS, NUM_PROJECTS, MODELS_PER_PROJECT)
+            await register_base(conn, BASE_DIGEST, "base")
+            await conn.execute(_ADAPTERS, NUM_PROJECTS, MODELS_PER_PROJECT, BASE_DIGEST)
             await conn.execute(_VERSIONS)
             await conn.execute(_LIMITS, organization_id, NUM_PROJECTS)
             await conn.execute(_USERS, organization_id, NUM_USERS)

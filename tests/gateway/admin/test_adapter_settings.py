@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.db.adapters.adapter_versions import put_adapter
 from gateway.db.organization.projects import purge_project
 from gateway.db.pool import Database
 from tests.gateway.admin_server import AdminServer
+from tests.gateway.bases import put_adapter
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import httpx
 import pytest
 
 from gateway.backends.engine.picture import EnginePicture
-from gateway.db.adapters.adapter_versions import put_adapter
 from gateway.db.ledger.journals import report_journal
 from gateway.db.limits import alerts as alert_rows
 from gateway.db.pool import Database
 from gateway.metering.journal import JournalState
 from tests.gateway.admin_server import AdminServer, serve_admin
+from tests.gateway.bases import put_adapter
 from tests.gateway.billing.books import NOW, Books, open_books
 from tests.patience import least
 
@@ -63,8 +63,8 @@ async def test_each_condition_is_told_once_and_tenants_hear_of_their_own(databas
         async with database.acquire() as conn:
             await put_adapter(conn, acme.project_id, "pirate", digest="a" * 64, rank=2, size_bytes=1)
             await conn.execute(
-                "INSERT INTO adapter_versions (adapter_id, version, digest, rank, size_bytes, state, reason)"
-                " SELECT id, 2, repeat('b', 64), 2, 1, 'rejected', 'not finite' FROM adapters"
+                "INSERT INTO adapter_versions (adapter_id, version, digest, rank, size_bytes, state, source, reason)"
+                " SELECT id, 2, repeat('b', 64), 2, 1, 'rejected', 'upload', 'not finite' FROM adapters"
             )
             await report_journal(conn, "gone", 4)
             await conn.execute("UPDATE journals SET heard_at = heard_at - interval '2 minutes'")
@@ -109,12 +109,13 @@ _MANY_LIMITS = """
         INSERT INTO projects (id, organization_id, name)
         SELECT 'p' || n, $1, 'tenant ' || n FROM generate_series(1, 500) n RETURNING id
     ), adapters AS (
-        INSERT INTO adapters (id, project_id, name, current_version)
-        SELECT 'a' || n || id, id, 'a' || n, 1 FROM projects, generate_series(1, 4) n RETURNING id, project_id
+        INSERT INTO adapters (id, project_id, base_digest, name, current_version)
+        SELECT 'a' || n || p.id, p.id, b.digest, 'a' || n, 1
+        FROM projects p, bases b, generate_series(1, 4) n RETURNING id, project_id
     ), versions AS (
-        INSERT INTO adapter_versions (adapter_id, version, digest, rank, size_bytes, state)
+        INSERT INTO adapter_versions (adapter_id, version, digest, rank, size_bytes, state, source)
         SELECT id, 1, repeat(CASE WHEN id < 'a3' THEN 'a' ELSE 'b' END, 64), 8, 300,
-               CASE WHEN id > 'a4' THEN 'rejected' ELSE 'ready' END
+               CASE WHEN id > 'a4' THEN 'rejected' ELSE 'ready' END, 'upload'
         FROM adapters
     ), gateways AS (INSERT INTO limit_gateways (id) VALUES ('g1'), ('g2') RETURNING id
     ), made AS (

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.db.adapters.adapter_versions import put_adapter
 from gateway.db.pool import Database
+from tests.gateway.bases import put_adapter
 
 ALIAS = {"name": "support-bot", "adapter": "pirate", "version": 1}
 

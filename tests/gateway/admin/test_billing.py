@@ -8,8 +8,8 @@ import asyncpg
 import httpx
 import pytest
 
-from gateway.db.adapters.adapter_versions import put_adapter
 from gateway.db.pool import Database
+from tests.gateway.bases import put_adapter
 from tests.gateway.billing.books import THIS_MONTH, Books, month_before, within
 
 ENTRY = {"input_nanos_per_million": 3_000_000, "output_nanos_per_million": 7_000_000}

@@ -22,7 +22,7 @@ LIMITS = EngineLimits(max_model_len=64, max_num_seqs=8, max_waiting=16, block_si
 
 
 async def add_adapter(database: Database, project_id: str, name: str) -> None:
-    from gateway.db.adapters.adapter_versions import put_adapter
+    from tests.gateway.bases import put_adapter
 
     async with database.acquire() as conn:
         await put_adapter(conn, project_id, name, digest=DIGEST, rank=2, size_bytes=10)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from gateway.db.adapters.adapter_versions import put_adapter
 from gateway.db.organization.projects import purge_project
 from gateway.db.pool import Database
 from tests.gateway.admin_server import AdminServer
+from tests.gateway.bases import put_adapter
 
 DIGEST = "a" * 64
 

@@ -21,7 +21,6 @@ from engine.protocol import GenerateRequest, SamplingParams
 from gateway.backup.restore import marked
 from gateway.backup.take import Installation, take_backup
 from gateway.cli import main
-from gateway.db.adapters import adapter_versions
 from gateway.db.migrate import migrate
 from gateway.db.organization.keys import find_usable_key
 from gateway.db.pool import Database
@@ -35,6 +34,7 @@ from gateway.postgres import dump
 from gateway.serve.lock import DataFolderUnusable, refuse_half_restored
 from tests.conftest import with_database
 from tests.gateway.admin_server import write_adapter
+from tests.gateway.bases import put_adapter
 from tests.gateway.exports.ledger import BEFORE, make_books
 from tests.gateway.metering.records import BEGUN, ended, record
 from tests.gateway.unlimited import unlimited
@@ -72,9 +72,7 @@ async def _furnish(data_dir: Path, dsn: str) -> House:
         books = await make_books(database, num_rows=200)
         async with database.transaction() as conn:
             for number, digest in enumerate(digests):
-                await adapter_versions.put_adapter(
-                    conn, books.acme, f"adapter-{number}", digest=digest, rank=2, size_bytes=9
-                )
+                await put_adapter(conn, books.acme, f"adapter-{number}", digest=digest, rank=2, size_bytes=9)
             await conn.execute(
                 "INSERT INTO api_keys (id, kind, organization_id, project_id, name, public, sha256, scopes)"
                 " VALUES ('key_x', 'project', $1, $2, 'x', $3, $4, '{inference}')",

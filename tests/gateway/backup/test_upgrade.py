@@ -1,21 +1,21 @@
-"""A database that the first version made: brought up to date it is exported and backed up like any other."""
+"""A database of the schema before numbering began anew: brought up to date it is exported like any other."""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
 
 import asyncpg
 import pytest
 
 from gateway.cli import main
-from gateway.db.migrate import MIGRATIONS, migrate
+from gateway.db.migrate import migrate
 from gateway.db.pool import Database
+from tests.gateway.db.old import build_old_schema
 from tests.gateway.exports.ledger import Books
 from tests.gateway.exports.reading import export, json_rows
 
-_FIRST_VERSION = """
+_OLD_USAGE = """
     INSERT INTO organizations (id, name) VALUES ('org_1', 'default');
     INSERT INTO projects (id, organization_id, name) VALUES ('proj_1', 'org_1', 'acme');
     INSERT INTO usage_events (
@@ -30,12 +30,9 @@ _FIRST_VERSION = """
 
 @pytest.fixture
 async def upgraded_dsn(empty_dsn: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    first = tmp_path / "first version"
-    first.mkdir()
-    shutil.copy(MIGRATIONS / "0001_foundation.sql", first)
-    await migrate(empty_dsn, first)
     conn = await asyncpg.connect(empty_dsn)
-    await conn.execute(_FIRST_VERSION)
+    await build_old_schema(conn)
+    await conn.execute(_OLD_USAGE)
     await conn.close()
     environ = {"DATABASE_URL": empty_dsn, "LORIKEET_DATA_DIR": str(tmp_path / "data")}
     assert await asyncio.to_thread(main, ["backup", str(tmp_path / "too early")], environ) == 1
@@ -44,7 +41,7 @@ async def upgraded_dsn(empty_dsn: str, tmp_path: Path, capsys: pytest.CaptureFix
     return empty_dsn
 
 
-async def test_usage_of_the_first_version_is_exported_to_the_token(upgraded_dsn: str) -> None:
+async def test_usage_of_the_old_schema_is_exported_to_the_token(upgraded_dsn: str) -> None:
     async with await Database.connect(upgraded_dsn) as database:
         books = Books(database, "org_1", "proj_1", "")
         content, manifest = await export(books, "usage", "jsonl", "2025-03")

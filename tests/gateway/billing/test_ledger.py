@@ -16,59 +16,10 @@ from gateway.db.ledger.usage import UsageEvent, list_usage_events
 from gateway.db.pool import Database
 from tests.gateway.billing.books import NOW, Books, open_books
 
-# As gateways of version 0003 send it, to the letter.
-OLD_STATEMENT = """
-    INSERT INTO usage_events AS known (
-        request_id, attempt, organization_id, project_id, api_key_id, endpoint, model,
-        adapter_id, adapter_version, adapter_digest, stream,
-        prompt_tokens, cached_tokens, completion_tokens, discarded_tokens, finish_reason,
-        queue_ms, prefill_ms, decode_ms, ttft_ms, latency_ms, adapter_load_bytes, created_at, finished_at)
-    SELECT * FROM unnest(
-        $1::text[], $2::integer[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
-        $8::text[], $9::integer[], $10::text[], $11::boolean[],
-        $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::text[],
-        $17::float8[], $18::float8[], $19::float8[], $20::float8[], $21::float8[], $22::bigint[],
-        $23::timestamptz[], $24::timestamptz[])
-    ON CONFLICT (request_id, attempt) DO UPDATE SET
-        prompt_tokens = greatest(known.prompt_tokens, excluded.prompt_tokens),
-        cached_tokens = excluded.cached_tokens,
-        completion_tokens = greatest(known.completion_tokens, excluded.completion_tokens),
-        discarded_tokens = excluded.discarded_tokens,
-        finish_reason = excluded.finish_reason,
-        queue_ms = excluded.queue_ms,
-        prefill_ms = excluded.prefill_ms,
-        decode_ms = excluded.decode_ms,
-        adapter_load_bytes = excluded.adapter_load_bytes
-    WHERE known.finish_reason = 'error' AND (
-        excluded.finish_reason <> 'error'
-        OR excluded.prompt_tokens > known.prompt_tokens
-        OR excluded.completion_tokens > known.completion_tokens)
-    RETURNING request_id, attempt, xmax = 0 AS is_new  -- xmax is the transaction that replaced the row before it
-"""
-
-
-async def write_as_before(books: Books, *events: UsageEvent) -> None:
-    fields = [field for field in UsageEvent.__struct_fields__ if field != "service_tier"]
-    columns = [[getattr(event, field) for event in events] for field in fields]
-    async with books.database.acquire() as conn:
-        await conn.fetch(OLD_STATEMENT, *columns)
-
 
 async def attempts(books: Books) -> list[UsageEvent]:
     async with books.database.acquire() as conn:
         return await list_usage_events(conn, books.project_id, 1000)
-
-
-async def test_gateways_of_the_version_before_write_to_the_same_ledger(books: Books) -> None:
-    await books.set_prices()
-    await books.backdate_prices(NOW - datetime.timedelta(days=1))
-    mine, theirs = books.event("req_1"), books.event("req_2")
-    await write_as_before(books, theirs, mine)
-    assert await books.write(mine, theirs, books.event("req_3")) == {("req_3", 0)}
-    await write_as_before(books, books.event("req_3"), books.event("req_1", completion_tokens=9))
-    assert {event.request_id for event in await attempts(books)} == {"req_1", "req_2", "req_3"}
-    assert await books.value("SELECT sum(cost_nanos)::bigint FROM ledger") == 3 * 57
-    assert await books.value("SELECT count(*) FROM usage_events") == 0
 
 
 async def test_a_better_count_adds_what_it_has_beyond_the_one_before(books: Books) -> None:
@@ -105,8 +56,8 @@ async def impatient(dsn: str) -> AsyncIterator[Books]:
 
 
 async def test_copies_that_come_at_once_count_once(impatient: Books) -> None:
-    """Gateways of both versions, in any order; of better counts the best, each once. Where two of them wait for each
-    other, PostgreSQL ends one of the transactions, and the gateway tries again."""
+    """In any order; of better counts the best, each once. Where two gateways wait for each other, PostgreSQL ends one
+    of the transactions, and the gateway tries again."""
     books, rng = impatient, random.Random(3)
     copies = []
     for number in range(12):
@@ -119,14 +70,11 @@ async def test_copies_that_come_at_once_count_once(impatient: Books) -> None:
         while mine:
             batch = list({each.request_id: each for each in mine[-5:]}.values())
             with contextlib.suppress(asyncpg.DeadlockDetectedError):
-                if seed % 2:
-                    await books.write(*batch)
-                else:
-                    await write_as_before(books, *batch)
+                await books.write(*batch)
                 written = {id(each) for each in batch}
                 mine = [each for each in mine if id(each) not in written]
 
-    await asyncio.gather(*(gateway(rng.randrange(1000) * 2 + place % 2) for place in range(6)))
+    await asyncio.gather(*(gateway(rng.randrange(2000)) for _ in range(6)))
     assert sorted((each.request_id, each.completion_tokens) for each in await attempts(books)) == sorted(
         (f"req_{number}", 8) for number in range(12)
     )

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.db.adapters.adapter_versions import put_adapter
 from gateway.db.pool import Database
+from tests.gateway.bases import put_adapter
 from tests.gateway.cli.conftest import Cli
 
 OF_ACME = ("--tenant", "acme")

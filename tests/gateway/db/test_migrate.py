@@ -1,25 +1,42 @@
-"""The schema is built once, in order, whoever starts first, and never over contradictions."""
+"""The schema is built once, whoever starts first, and never over contradictions."""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
 
 import asyncpg
 import pytest
 
-from gateway.db.migrate import MIGRATIONS, MigrationRefused, migrate, read_migrations
+from gateway.db.migrate import MigrationRefused, migrate, read_migrations
+from gateway.db.schema_files import BASELINE, FUNCTIONS, ROOM, TABLES, read_functions, read_tables, schema_names
 
 
-async def test_an_empty_database_gets_every_migration_and_the_second_time_none(empty_dsn: str) -> None:
-    assert await migrate(empty_dsn) == [migration.name for migration in read_migrations()]
+async def execute(dsn: str, *statements: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+async def fetch_value(dsn: str, query: str) -> object:
+    connection = await asyncpg.connect(dsn)
+    try:
+        return await connection.fetchval(query)
+    finally:
+        await connection.close()
+
+
+async def test_an_empty_database_gets_the_schema_and_the_second_time_nothing(empty_dsn: str) -> None:
+    assert await migrate(empty_dsn) == list(schema_names())
     assert await migrate(empty_dsn) == []
 
 
-async def test_concurrent_starts_apply_each_migration_once(empty_dsn: str) -> None:
+async def test_concurrent_starts_build_the_schema_once(empty_dsn: str) -> None:
     applied = await asyncio.gather(*(migrate(empty_dsn) for _ in range(5)))
-    assert sorted(name for names in applied for name in names) == [migration.name for migration in read_migrations()]
+    assert sorted(name for names in applied for name in names) == list(schema_names())
 
 
 async def test_a_connection_may_be_given(empty_dsn: str) -> None:
@@ -31,47 +48,91 @@ async def test_a_connection_may_be_given(empty_dsn: str) -> None:
         await connection.close()
 
 
-async def test_an_edited_migration_is_refused_by_name(empty_dsn: str, tmp_path: Path) -> None:
-    await migrate(empty_dsn)
-    edited = shutil.copytree(MIGRATIONS, tmp_path / "migrations")
-    first = sorted(edited.glob("*.sql"))[0]
-    first.write_text(first.read_text() + "-- one more thought\n")
-    with pytest.raises(MigrationRefused, match=f"{first.stem} was edited"):
-        await migrate(empty_dsn, edited)
+def test_every_file_of_the_schema_is_applied() -> None:
+    assert sorted(TABLES) == sorted(path.stem for path in (ROOM / "schema").glob("*"))
+    assert sorted(FUNCTIONS) == sorted(path.stem for path in (ROOM / "functions").glob("*"))
+    for folder, script in (("schema", read_tables()), ("functions", read_functions().sql)):
+        assert all(path.read_text() in script for path in (ROOM / folder).glob("*.sql"))
 
 
-async def test_a_database_newer_than_the_code_is_refused(empty_dsn: str, tmp_path: Path) -> None:
-    newer = shutil.copytree(MIGRATIONS, tmp_path / "migrations")
+async def test_functions_that_differ_are_applied_anew_and_others_are_left_alone(dsn: str) -> None:
+    """Other functions than those of this code are of another version of it, or of a restored backup."""
+    definition = "SELECT prosrc FROM pg_proc WHERE proname = 'month_of'"
+    ours = await fetch_value(dsn, definition)
+    edit = "CREATE OR REPLACE FUNCTION month_of(instant timestamptz) RETURNS date LANGUAGE sql AS 'SELECT current_date'"
+    await execute(dsn, edit, "DROP TRIGGER invoices_stay ON invoices")
+    assert await migrate(dsn) == []
+    assert await fetch_value(dsn, definition) == "SELECT current_date"
+    await execute(dsn, "UPDATE schema_migrations SET sha256 = 'another' WHERE name = 'functions'")
+    assert await migrate(dsn) == ["functions"]
+    assert await fetch_value(dsn, definition) == ours
+    assert await fetch_value(dsn, "SELECT count(*) FROM pg_trigger WHERE tgname = 'invoices_stay'") == 1
+    assert await migrate(dsn) == []
+
+
+async def test_a_schema_that_is_up_to_date_is_no_hindrance_to_gateways_nor_they_to_it(dsn: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        async with connection.transaction():
+            await connection.execute("LOCK TABLE ledger, adapters, limits, installation IN ROW EXCLUSIVE MODE")
+            async with asyncio.timeout(20):
+                assert await migrate(dsn) == []
+    finally:
+        await connection.close()
+
+
+async def test_a_migration_is_applied_once_and_functions_after_it(dsn: str, tmp_path: Path) -> None:
+    await execute(dsn, "DROP TRIGGER invoices_stay ON invoices")
+    (tmp_path / "0101_column.sql").write_text("ALTER TABLE invoices ADD COLUMN remark text")
+    assert await migrate(dsn, tmp_path) == ["0101_column"]
+    assert await migrate(dsn, tmp_path) == []
+    assert await fetch_value(dsn, "SELECT count(*) FROM pg_trigger WHERE tgname = 'invoices_stay'") == 1
+
+
+async def test_an_edited_migration_is_refused_by_name(dsn: str, tmp_path: Path) -> None:
+    (tmp_path / "0101_first.sql").write_text("SELECT 1")
+    await migrate(dsn, tmp_path)
+    (tmp_path / "0101_first.sql").write_text("SELECT 1 -- one more thought")
+    with pytest.raises(MigrationRefused, match="0101_first was edited"):
+        await migrate(dsn, tmp_path)
+
+
+async def test_a_baseline_of_another_conversion_is_refused(dsn: str) -> None:
+    await execute(dsn, f"UPDATE schema_migrations SET sha256 = 'another' WHERE name = '{BASELINE}'")
+    with pytest.raises(MigrationRefused, match=f"{BASELINE} was edited"):
+        await migrate(dsn)
+
+
+async def test_a_database_newer_than_the_code_is_refused(dsn: str, tmp_path: Path) -> None:
     name = "9999_from_the_future"
-    (newer / f"{name}.sql").write_text("CREATE TABLE future (id text)")
-    assert name in await migrate(empty_dsn, newer)
+    (tmp_path / f"{name}.sql").write_text("CREATE TABLE future (id text)")
+    assert await migrate(dsn, tmp_path) == [name]
     with pytest.raises(MigrationRefused, match=f"{name}, which this version"):
-        await migrate(empty_dsn)
+        await migrate(dsn)
 
 
-async def test_a_failing_migration_leaves_the_ones_before_it_and_nothing_of_itself(
-    empty_dsn: str, tmp_path: Path
-) -> None:
-    (tmp_path / "0001_good.sql").write_text("CREATE TABLE good (id text)")
-    (tmp_path / "0002_bad.sql").write_text("CREATE TABLE half (id text); SELECT nonsense")
+async def test_a_failing_migration_leaves_nothing_of_itself_nor_of_the_ones_before(dsn: str, tmp_path: Path) -> None:
+    (tmp_path / "0101_good.sql").write_text("CREATE TABLE good (id text)")
+    (tmp_path / "0102_bad.sql").write_text("CREATE TABLE half (id text); SELECT nonsense")
     with pytest.raises(asyncpg.UndefinedColumnError):
-        await migrate(empty_dsn, tmp_path)
-    (tmp_path / "0002_bad.sql").write_text("CREATE TABLE half (id text)")
-    assert await migrate(empty_dsn, tmp_path) == ["0002_bad"]
+        await migrate(dsn, tmp_path)
+    (tmp_path / "0102_bad.sql").write_text("CREATE TABLE half (id text)")
+    assert await migrate(dsn, tmp_path) == ["0101_good", "0102_bad"]
 
 
-def test_numbers_that_repeat_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["0003_too", "0000_again", "later"])
+def test_numbers_that_repeat_and_other_names_are_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "0001_first.sql").write_text("")
     (tmp_path / "0003_third.sql").write_text("")
-    (tmp_path / "0003_too.sql").write_text("")
-    with pytest.raises(MigrationRefused, match="its number is that of 0003_third"):
+    (tmp_path / f"{name}.sql").write_text("")
+    with pytest.raises(MigrationRefused, match=rf"{name}\.sql: (its number is that of 0003_third|expected a file)"):
         read_migrations(tmp_path)
 
 
-async def test_a_migration_that_comes_late_is_refused(empty_dsn: str, tmp_path: Path) -> None:
-    (tmp_path / "0001_first.sql").write_text("SELECT 1")
-    (tmp_path / "0003_third.sql").write_text("SELECT 1")
-    await migrate(empty_dsn, tmp_path)
-    (tmp_path / "0002_second.sql").write_text("SELECT 1")
-    with pytest.raises(MigrationRefused, match="0002_second comes before one that is already applied"):
-        await migrate(empty_dsn, tmp_path)
+async def test_a_migration_that_comes_late_is_refused(dsn: str, tmp_path: Path) -> None:
+    (tmp_path / "0101_first.sql").write_text("SELECT 1")
+    (tmp_path / "0103_third.sql").write_text("SELECT 1")
+    await migrate(dsn, tmp_path)
+    (tmp_path / "0102_second.sql").write_text("SELECT 1")
+    with pytest.raises(MigrationRefused, match="0102_second comes before one that is already applied"):
+        await migrate(dsn, tmp_path)

@@ -7,12 +7,13 @@ import datetime
 import msgspec
 import pytest
 
-from gateway.db.adapters import adapter_versions, adapters, contents
+from gateway.db.adapters import adapters, contents
 from gateway.db.ledger import usage
 from gateway.db.ledger.usage import UsageEvent
 from gateway.db.organization import keys, organizations, projects
 from gateway.db.pool import Database
 from gateway.domain.tenancy.keys import new_key
+from tests.gateway.bases import put_adapter
 
 DIGEST_A = "a" * 64
 DIGEST_B = "b" * 64
@@ -50,7 +51,7 @@ async def tenants(database: Database) -> Tenants:
                 scopes=["inference"],
             )
             assert key is not None
-            await adapter_versions.put_adapter(conn, project.id, "pirate", digest=digest, rank=8, size_bytes=1000)
+            await put_adapter(conn, project.id, "pirate", digest=digest, rank=8, size_bytes=1000)
             ids.append(project.id)
             key_ids.append(key.id)
     return Tenants(organization, other, *ids, *key_ids)
@@ -150,12 +151,8 @@ async def test_adapters_belong_to_a_project(database: Database, tenants: Tenants
 
 async def test_adapter_versions_count_changes_of_content(database: Database, tenants: Tenants) -> None:
     async with database.acquire() as conn:
-        same, changed_same = await adapter_versions.put_adapter(
-            conn, tenants.acme, "pirate", digest=DIGEST_A, rank=8, size_bytes=1000
-        )
-        other, changed_other = await adapter_versions.put_adapter(
-            conn, tenants.acme, "pirate", digest=DIGEST_B, rank=4, size_bytes=500
-        )
+        same, changed_same = await put_adapter(conn, tenants.acme, "pirate", digest=DIGEST_A, rank=8, size_bytes=1000)
+        other, changed_other = await put_adapter(conn, tenants.acme, "pirate", digest=DIGEST_B, rank=4, size_bytes=500)
         assert await adapters.find_adapter(conn, tenants.acme, "pirate") == other
     assert (same.version, changed_same) == (1, False)
     assert (other.version, other.rank, other.size_bytes, changed_other) == (2, 4, 500, True)
@@ -167,16 +164,14 @@ async def test_a_removed_name_is_free_and_starts_a_new_adapter(database: Databas
         before = await adapters.find_adapter(conn, tenants.acme, "pirate")
         assert await adapters.remove_adapter(conn, tenants.acme, "pirate")
         assert not await adapters.remove_adapter(conn, tenants.acme, "pirate")
-        after, changed = await adapter_versions.put_adapter(
-            conn, tenants.acme, "pirate", digest=DIGEST_A, rank=8, size_bytes=1000
-        )
+        after, changed = await put_adapter(conn, tenants.acme, "pirate", digest=DIGEST_A, rank=8, size_bytes=1000)
     assert before is not None and changed
     assert (after.version, after.id == before.id) == (1, False)
 
 
 async def test_content_is_unreferenced_only_when_no_tenant_uses_it(database: Database, tenants: Tenants) -> None:
     async with database.acquire() as conn:
-        await adapter_versions.put_adapter(conn, tenants.globex, "copy", digest=DIGEST_A, rank=8, size_bytes=1000)
+        await put_adapter(conn, tenants.globex, "copy", digest=DIGEST_A, rank=8, size_bytes=1000)
         await adapters.remove_adapter(conn, tenants.acme, "pirate")
         both = {DIGEST_A: {tenants.globex}, DIGEST_B: {tenants.globex}}
         assert await contents.owners(conn, [DIGEST_A, DIGEST_B]) == both

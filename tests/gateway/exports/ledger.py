@@ -46,7 +46,7 @@ _DISCOUNT = "INSERT INTO price_discounts (organization_id, version, project_id, 
 
 # Deterministic numbers: row n has the same in every database.
 _USAGE = """
-    SELECT write_usage(array_agg(jsonb_populate_record(NULL::usage_events, jsonb_build_object(
+    SELECT write_usage(array_agg(jsonb_populate_record(NULL::ledger, jsonb_build_object(
         'request_id', $4::text || lpad(n::text, 6, '0'), 'attempt', n % 2, 'organization_id', $1::text,
         'project_id', CASE WHEN n % 3 = 0 THEN $3::text ELSE $2::text END,
         'api_key_id', 'key_' || n % 4, 'endpoint', '/v1/chat/completions',

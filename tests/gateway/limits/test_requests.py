@@ -14,11 +14,11 @@ import asyncpg
 import httpx
 import pytest
 
-from gateway.db.adapters.adapter_versions import put_adapter
 from gateway.db.billing.credits import grant_credit, set_prepaid
 from gateway.db.pool import Database
 from gateway.domain.limits.limit import Limit, Unit, Window
 from tests.conftest import with_database
+from tests.gateway.bases import put_adapter
 from tests.gateway.conftest import _create_database
 from tests.gateway.limits.fleet import (
     INPUT_NANOS,

@@ -14,10 +14,10 @@ import httpx
 import msgspec
 import pytest
 
-from gateway.db.adapters.adapter_versions import put_adapter
 from gateway.db.pool import LISTENER_NAME
 from gateway.settings import Settings
 from tests.conftest import with_database
+from tests.gateway.bases import put_adapter
 from tests.gateway.live import BASE, LiveGateway, make_operator_key
 from tests.gateway.model_folder import make_model_folder
 from tests.gateway.routing.recording_engine import RecordingEngine

@@ -14,8 +14,8 @@ _RETIRE = """
 """
 # Claimed, so that no gateway probes it.
 _INSPECTED = """
-    INSERT INTO adapter_versions (adapter_id, version, digest, rank, size_bytes, state, claimed_at)
-    SELECT id, 4, $2, 8, 1, 'inspected', now() + interval '1 hour'
+    INSERT INTO adapter_versions (adapter_id, version, digest, rank, size_bytes, state, source, claimed_at)
+    SELECT id, 4, $2, 8, 1, 'inspected', 'upload', now() + interval '1 hour'
     FROM adapters WHERE project_id = $1 AND name = 'pirate'
 """
 

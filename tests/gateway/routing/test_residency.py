@@ -14,9 +14,9 @@ from engine.protocol import LoadAdapter, UnloadAdapter
 from gateway.adapters.residency import Residency
 from gateway.backends.base import Health
 from gateway.db.adapters.adapter_settings import SettingsRow, find_settings, set_settings
-from gateway.db.adapters.adapter_versions import put_adapter
 from gateway.db.pool import Database
 from gateway.domain.errors import InvalidRequest, Overloaded
+from tests.gateway.bases import put_adapter
 from tests.gateway.live import make_tenant
 from tests.gateway.routing.conftest import City, Tenant, digest_of_version
 from tests.patience import PATIENCE_S

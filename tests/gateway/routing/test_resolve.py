@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from gateway.db.adapters import aliases, shares
-from gateway.db.adapters.adapter_versions import put_adapter
 from gateway.db.adapters.adapters import remove_adapter
 from gateway.db.changes import Change
 from gateway.db.pool import Database
 from gateway.domain.errors import ModelNotFound
 from gateway.routing.resolve import Resolver
+from tests.gateway.bases import put_adapter
 from tests.gateway.live import Tenant, make_tenant
 
 

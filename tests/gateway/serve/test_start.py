@@ -47,6 +47,7 @@ from gateway.serve.stop import StopRequested, StopSignals
 from gateway.settings import ENGINE_DEFAULTS, Settings, load_settings
 from gateway.support.process import private_folder
 from gateway.tenancy.passwords import Passwords
+from tests.gateway.bases import BASE_DIGEST
 from tests.patience import PATIENCE_S
 
 
@@ -119,7 +120,7 @@ async def test_a_first_start_makes_keys_and_demo_and_a_second_one_changes_nothin
     empty_dsn: str, tmp_path: Path
 ) -> None:
     settings = Settings(data_dir=tmp_path, port=8123)
-    access = await bootstrap(empty_dsn, settings)
+    access = await bootstrap(empty_dsn, settings, BASE_DIGEST)
     assert settings.operator_key_path.read_text().strip() == access.operator_key
     assert read_env_file(settings.demo_env_path) == {
         "OPENAI_BASE_URL": "http://127.0.0.1:8123/v1",
@@ -154,7 +155,7 @@ async def test_a_first_start_makes_keys_and_demo_and_a_second_one_changes_nothin
 
         await remove_adapter(connection, acme.id, "json")
         await revoke_key(connection, acme.id, key.id)
-        assert await bootstrap(empty_dsn, settings) == msgspec.structs.replace(access, new_password=None)
+        assert await bootstrap(empty_dsn, settings, BASE_DIGEST) == msgspec.structs.replace(access, new_password=None)
         assert await list_audit(connection, organization.id, AuditFilter(), after=None, limit=100) == events
         assert [row.name for row in await list_adapters(connection, acme.id)] == ["pirate"]
         (prices,) = await list_versions(connection, organization.id)
@@ -163,25 +164,25 @@ async def test_a_first_start_makes_keys_and_demo_and_a_second_one_changes_nothin
 
 
 async def test_the_demo_sets_no_prices_where_somebody_would_have_to_pay_them(empty_dsn: str, tmp_path: Path) -> None:
-    await bootstrap(empty_dsn, Settings(data_dir=tmp_path, model="some/model"))
+    await bootstrap(empty_dsn, Settings(data_dir=tmp_path, model="some/model"), BASE_DIGEST)
     async with await Database.connect(empty_dsn, max_size=1) as database, database.acquire() as connection:
         organization = await ensure_organization(connection, ORGANIZATION)
         await create_project(connection, organization.id, "customer")
         settings = Settings(data_dir=tmp_path)
-        access = await bootstrap(empty_dsn, settings)
+        access = await bootstrap(empty_dsn, settings, BASE_DIGEST)
         assert await list_versions(connection, organization.id) == []
         assert access.tenant_keys and "  prices  " not in banner(settings, access)
 
 
 async def test_a_first_start_makes_somebody_who_can_sign_in_and_never_again(empty_dsn: str, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path, model="some/model")
-    access = await bootstrap(empty_dsn, settings)
+    access = await bootstrap(empty_dsn, settings, BASE_DIGEST)
     assert access.new_password is not None and len(access.new_password) >= 20
     path = settings.admin_login_path
     assert read_env_file(path) == {"email": ADMIN_EMAIL, "password": access.new_password}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert f"{settings.base_url}/admin/" in banner(settings, access) and access.new_password in banner(settings, access)
-    again = await bootstrap(empty_dsn, settings)
+    again = await bootstrap(empty_dsn, settings, BASE_DIGEST)
     assert again.new_password is None
     assert access.new_password not in banner(settings, again) and str(path) in banner(settings, again)
 
@@ -190,13 +191,13 @@ async def test_a_first_start_makes_somebody_who_can_sign_in_and_never_again(empt
         assert person is not None and person.role == "owner"
         assert await Passwords().matches(person.password_hash, access.new_password)
         await remove_user(connection, person.organization_id, person.id)
-        await bootstrap(empty_dsn, settings)
+        await bootstrap(empty_dsn, settings, BASE_DIGEST)
         assert await find_credentials(connection, ADMIN_EMAIL) is None, "who was removed does not come back"
 
 
 async def test_the_first_password_may_be_a_setting(empty_dsn: str, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path, model="some/model", admin_password="a password of mine")
-    access = await bootstrap(empty_dsn, settings)
+    access = await bootstrap(empty_dsn, settings, BASE_DIGEST)
     assert not settings.admin_login_path.exists() and "a password of mine" not in banner(settings, access)
     async with await Database.connect(empty_dsn, max_size=1) as database, database.acquire() as connection:
         person = await find_credentials(connection, ADMIN_EMAIL)
@@ -205,11 +206,11 @@ async def test_the_first_password_may_be_a_setting(empty_dsn: str, tmp_path: Pat
 
 async def test_without_the_demo_only_the_operator_gets_a_key(empty_dsn: str, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path, model="some/model")
-    access = await bootstrap(empty_dsn, settings)
+    access = await bootstrap(empty_dsn, settings, BASE_DIGEST)
     assert access.tenant_keys == {} and not settings.demo_env_path.exists()
     assert "lorikeet tenant create" in banner(settings, access)
     with pytest.raises(BadOperatorKey, match="LORIKEET_ADMIN_KEY"):
-        await bootstrap(empty_dsn, Settings(data_dir=tmp_path, model="some/model", admin_key="secret"))
+        await bootstrap(empty_dsn, Settings(data_dir=tmp_path, model="some/model", admin_key="secret"), BASE_DIGEST)
 
 
 def test_the_curl_line_survives_a_shell(tmp_path: Path) -> None:

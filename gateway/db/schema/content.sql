@@ -1,0 +1,83 @@
+-- Content of tenants, encrypted by gateways: replies for an Idempotency-Key, stored chat completions and logged requests.
+-- Each row names the key that opens it. Columns named sealed hold ciphertext, which does not compress.
+
+-- Ids of the keys that gateways encrypt with; the keys themselves are never in the database.
+CREATE TABLE content_keys (
+    id       text PRIMARY KEY,
+    -- When a gateway last reported that it uses the key.
+    used_at  timestamptz NOT NULL DEFAULT now()
+);
+
+-- One row per Idempotency-Key that a client sent: the gateway that inserts the row executes the request.
+CREATE TABLE idempotency_keys (
+    project_id   text NOT NULL REFERENCES projects (id),
+    key_sha256   bytea NOT NULL,
+    -- The fingerprint of the request, and the id of the request that executes.
+    fingerprint  bytea NOT NULL,
+    request_id   text NOT NULL,
+    -- Whether a reply is in kept_replies, or why not. A lost request that is run again may still keep its reply.
+    state        text NOT NULL DEFAULT 'running'
+                 CHECK (state IN ('running', 'kept', 'too_large', 'not_allowed', 'lost')),
+    -- The gateway that executes moves this instant on; a request that is still running after it is lost.
+    alive_until  timestamptz NOT NULL,
+    expires_at   timestamptz NOT NULL,
+    PRIMARY KEY (project_id, key_sha256)
+);
+
+CREATE INDEX idempotency_keys_by_expiry ON idempotency_keys (expires_at);
+
+-- A table of its own, since backups leave its rows out: the key that opens them is in the same backup.
+CREATE TABLE kept_replies (
+    project_id   text NOT NULL,
+    key_sha256   bytea NOT NULL,
+    kept_at      timestamptz NOT NULL DEFAULT now(),
+    content_key  text NOT NULL,
+    sealed       bytea NOT NULL,
+    PRIMARY KEY (project_id, key_sha256),
+    FOREIGN KEY (project_id, key_sha256) REFERENCES idempotency_keys ON DELETE CASCADE
+);
+
+CREATE INDEX kept_replies_by_time ON kept_replies (project_id, kept_at);
+CREATE INDEX kept_replies_by_content_key ON kept_replies (content_key);
+
+CREATE TABLE stored_chats (
+    project_id       text NOT NULL REFERENCES projects (id),
+    id               text NOT NULL,
+    created_at       timestamptz NOT NULL DEFAULT now(),
+    model            text NOT NULL,
+    -- One tag for each pair of the metadata, by which the chat is found; only gateways with the key can compute them.
+    tags             bytea[] NOT NULL,
+    content_key      text NOT NULL,
+    sealed_metadata  bytea NOT NULL,
+    sealed_messages  bytea NOT NULL,
+    sealed_reply     bytea NOT NULL,
+    PRIMARY KEY (project_id, id)
+);
+
+CREATE INDEX stored_chats_by_time ON stored_chats (project_id, created_at, id);
+CREATE INDEX stored_chats_by_tag ON stored_chats USING gin (tags);
+CREATE INDEX stored_chats_by_content_key ON stored_chats (content_key);
+
+-- What requests said and were answered, redacted, for projects that log it. Backups leave the rows out.
+CREATE TABLE request_contents (
+    project_id   text NOT NULL REFERENCES projects (id),
+    request_id   text NOT NULL,
+    created_at   timestamptz NOT NULL DEFAULT now(),
+    -- The end that was promised when the content was logged: a longer setting does not extend it, a shorter one hides
+    -- the content sooner.
+    expires_at   timestamptz NOT NULL,
+    content_key  text NOT NULL,
+    sealed       bytea NOT NULL,
+    PRIMARY KEY (project_id, request_id)
+);
+
+CREATE INDEX request_contents_by_time ON request_contents (project_id, created_at);
+CREATE INDEX request_contents_by_expiry ON request_contents (expires_at);
+CREATE INDEX request_contents_by_content_key ON request_contents (content_key);
+
+ALTER TABLE kept_replies ALTER COLUMN sealed SET STORAGE EXTERNAL;
+ALTER TABLE request_contents ALTER COLUMN sealed SET STORAGE EXTERNAL;
+ALTER TABLE stored_chats
+    ALTER COLUMN sealed_metadata SET STORAGE EXTERNAL,
+    ALTER COLUMN sealed_messages SET STORAGE EXTERNAL,
+    ALTER COLUMN sealed_reply SET STORAGE EXTERNAL;

@@ -1,0 +1,396 @@
+"""What each table owes, written out by hand: who may reach it, that nobody reaches another organization's rows, what
+bounds it, when rows go, and whether a backup holds them. `test_every_table` fails on a table that is not here, and on
+an entry that does not hold.
+
+Each entry points at something that can be looked up, or is a reason in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from gateway.adapters import watched_files
+from gateway.admin.adapters import adapters as admin_adapters
+from gateway.admin.adapters import aliases as admin_aliases
+from gateway.admin.billing import deliveries as admin_deliveries
+from gateway.admin.billing import prices as admin_prices
+from gateway.admin.limits import limits as admin_limits
+from gateway.admin.limits import webhooks as admin_webhooks
+from gateway.admin.organization import projects as admin_projects
+from gateway.db.adapters import adapter_imports
+from gateway.db.billing import deliveries, prices
+from gateway.db.content import idempotency, request_contents, stored_chats
+from gateway.db.ledger import journals, refusals, rollups
+from gateway.db.limits import leases, webhooks
+from gateway.db.organization import logins, projects, users
+from tests.gateway.adapters import test_watcher
+from tests.gateway.admin import test_shares
+from tests.gateway.content import test_idempotency, test_stored_chats
+from tests.gateway.content import test_request_log as test_contents
+
+Test = Callable[..., Any]
+"""A test function that holds the promise."""
+
+
+class Route(msgspec.Struct, frozen=True):
+    """The rows are reached by admin routes with these words in their path: see MEANT in the tests of the admin API,
+    test_access.py, where the matrix of roles is."""
+
+    about: tuple[str, ...]
+
+
+class ForeignId(msgspec.Struct, frozen=True):
+    """Routes take an id of such a row, or of its project: see Foreign in the same file."""
+
+    field: str
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """The number of rows, or the time for which they stay, is bounded by a constant of the code."""
+
+    limit: int
+    of: str
+
+
+class Quota(msgspec.Struct, frozen=True):
+    """A limit that an operator sets, by its unit, bounds the rows."""
+
+    unit: str
+
+
+class Removal(msgspec.Struct, frozen=True):
+    """A statement that removes rows, or what they say of people."""
+
+    sql: str
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Why the promise does not apply, or what else holds it."""
+
+    why: str
+
+
+class Coverage(msgspec.Struct, frozen=True, kw_only=True):
+    """One table's entry."""
+
+    access: Route | Test | Reason
+    """Who may read and write rows."""
+
+    foreign: ForeignId | Test | Reason
+    """Rows of another organization answer as if they did not exist."""
+
+    bound: Bound | Quota | Reason
+    """Nobody can make rows without end."""
+
+    removal: Removal | Reason
+    """Rows go when their time is over, or when their project is purged."""
+
+    in_backup: bool = True
+
+
+INTERNAL = Reason("no route names these rows; gateways alone read and write them")
+OF_ADAPTER = Reason("rows are reached under the name of an adapter, which is looked up within the project")
+OF_ORGANIZATION = Reason("rows are reached as lists of the caller's own organization: no route takes an id")
+BY_HAND = Reason("each is one call of an operator's key or a person in the organization; nothing makes them by itself")
+USAGE = Reason("as many as there is usage, which the operator's limits bound")
+LEDGER = Reason("never removed: invoices and reports rest on the ledger")
+RECORD = Reason("never removed: it records what was done, or what was billed")
+STAYS = Reason("never removed: the ledger or the audit log names it; one short row")
+
+REMOVES_LIMITS = Removal(projects._REMOVE_LIMITS)
+
+TABLES: dict[str, Coverage] = {
+    # organization
+    "organizations": Coverage(access=Route(()), foreign=OF_ORGANIZATION, bound=BY_HAND, removal=STAYS),
+    "projects": Coverage(
+        access=Route(("projects",)),
+        foreign=ForeignId("project_id"),
+        bound=BY_HAND,
+        removal=Removal(projects._PURGED),
+    ),
+    "users": Coverage(
+        access=Route(("users",)), foreign=ForeignId("user_id"), bound=BY_HAND, removal=Removal(users._REMOVE)
+    ),
+    "project_members": Coverage(
+        access=Route(("projects", "users")),
+        foreign=ForeignId("user_id"),
+        bound=Reason("one row per user and project"),
+        removal=Removal(projects._REMOVE_MEMBERS),
+    ),
+    "service_accounts": Coverage(
+        access=Route(("projects", "service_accounts")),
+        foreign=ForeignId("account_id"),
+        bound=BY_HAND,
+        removal=Removal(projects._REMOVE_ACCOUNTS),
+    ),
+    "api_keys": Coverage(
+        access=Route(("projects", "api_keys")),
+        foreign=ForeignId("key_id"),
+        bound=BY_HAND,
+        removal=Removal(projects._FORGET_KEYS),
+    ),
+    "logins": Coverage(
+        access=Route(("users", "logins")),
+        foreign=Reason("the id of a login is looked up among the logins of a user, whose id is tested"),
+        bound=Reason("one row per sign-in with a right password; old ones go at the next"),
+        removal=Removal(logins._DELETE_OLD),
+    ),
+    "login_failures": Coverage(
+        access=INTERNAL,
+        foreign=INTERNAL,
+        bound=Reason("one row per e-mail address tried; sign-ins are slowed by the password's hash"),
+        removal=Removal(logins._FORGET_OLD),
+    ),
+    "audit_log": Coverage(
+        access=Route(("audit_logs",)), foreign=OF_ORGANIZATION, bound=Reason("one row per change"), removal=RECORD
+    ),
+    "audit_heads": Coverage(
+        access=INTERNAL, foreign=INTERNAL, bound=Reason("one row per organization"), removal=RECORD
+    ),
+    "installation": Coverage(
+        access=INTERNAL,
+        foreign=INTERNAL,
+        bound=Reason("one row, by its key"),
+        removal=Reason("it is the database's identity"),
+    ),
+    "schema_migrations": Coverage(
+        access=INTERNAL,
+        foreign=INTERNAL,
+        bound=Reason("one row per migration"),
+        removal=Reason("it is what the schema is known by"),
+    ),
+    # adapters
+    "bases": Coverage(
+        access=INTERNAL,
+        foreign=INTERNAL,
+        bound=Reason("one row per base model that was ever served"),
+        removal=Reason("adapters name it"),
+    ),
+    "adapters": Coverage(
+        access=Route(("projects", "adapters")),
+        foreign=ForeignId("name"),
+        bound=Quota("storage_bytes"),
+        removal=Removal(projects._REMOVE_ADAPTERS),
+    ),
+    "adapter_versions": Coverage(
+        access=Route(("projects", "adapters", "versions")),
+        foreign=OF_ADAPTER,
+        bound=Quota("storage_bytes"),
+        removal=STAYS,
+    ),
+    "adapter_imports": Coverage(
+        access=Route(("projects", "adapter_imports")),
+        foreign=ForeignId("import_id"),
+        bound=Bound(admin_adapters.MAX_AT_WORK, "imports under way in a project"),
+        removal=Removal(adapter_imports._FORGET),
+    ),
+    "model_aliases": Coverage(
+        access=Route(("projects", "aliases")),
+        foreign=ForeignId("name"),
+        bound=Bound(admin_aliases.MAX_ALIASES, "aliases of a project"),
+        removal=Removal(projects._REMOVE_ALIASES),
+    ),
+    "adapter_shares": Coverage(
+        access=Route(("projects", "adapters", "shares")),
+        foreign=test_shares.test_only_with_another_active_project_of_the_organization,
+        bound=Reason("one row per adapter and project of the organization"),
+        removal=Removal(projects._REMOVE_SHARES),
+    ),
+    "watched_adapters": Coverage(
+        access=INTERNAL,
+        foreign=test_watcher.test_a_folder_never_becomes_another_projects,
+        bound=Bound(watched_files.MAX_FOLDERS, "folders that are looked at"),
+        removal=Reason("never removed: one short row per folder of the operator's disk"),
+    ),
+    "watched_tenants": Coverage(
+        access=INTERNAL,
+        foreign=test_watcher.test_a_folder_never_becomes_another_projects,
+        bound=Bound(watched_files.MAX_FOLDERS, "folders that are looked at"),
+        removal=Reason("never removed, so that no other project gets the folder"),
+    ),
+    # limits
+    "limits": Coverage(
+        access=Route(("limits",)),
+        foreign=ForeignId("limit_id"),
+        bound=Bound(admin_limits.MAX_LIMITS, "limits of a project or of an organization itself"),
+        removal=REMOVES_LIMITS,
+    ),
+    "limit_accounts": Coverage(
+        access=INTERNAL,
+        foreign=INTERNAL,
+        bound=Reason("one row per limit and window"),
+        removal=Removal(leases._CLEAN_UP),
+    ),
+    "limit_gateways": Coverage(
+        access=INTERNAL, foreign=INTERNAL, bound=Reason("one row per gateway"), removal=Removal(leases._FORGET)
+    ),
+    "limit_leases": Coverage(
+        access=INTERNAL,
+        foreign=INTERNAL,
+        bound=Reason("one row per limit, window and gateway"),
+        removal=Removal(leases._DELETE),
+    ),
+    "limit_alerts": Coverage(
+        access=INTERNAL,
+        foreign=INTERNAL,
+        bound=Reason("one row per limit, window and threshold"),
+        removal=Removal(webhooks._FORGET_ALERTS),
+    ),
+    "webhooks": Coverage(
+        access=Route(("webhooks",)),
+        foreign=ForeignId("webhook_id"),
+        bound=Bound(admin_webhooks.MAX_WEBHOOKS, "webhooks of an organization"),
+        removal=Removal(webhooks._REMOVE),
+    ),
+    "webhook_deliveries": Coverage(
+        access=INTERNAL,
+        foreign=INTERNAL,
+        bound=Reason("one row per alert and webhook, both of which are bounded"),
+        removal=Removal(webhooks._FORGET_DELIVERIES),
+    ),
+    # ledger
+    "ledger": Coverage(
+        access=Route(("projects", "requests")),
+        foreign=ForeignId("project_id"),
+        bound=USAGE,
+        removal=LEDGER,
+    ),
+    "rollup_queue": Coverage(access=INTERNAL, foreign=INTERNAL, bound=USAGE, removal=Removal(rollups._ROLL_UP)),
+    "usage_rollups": Coverage(
+        access=Route(("usage", "completions")),
+        foreign=OF_ORGANIZATION,
+        bound=USAGE,
+        removal=LEDGER,
+    ),
+    "period_sums": Coverage(
+        access=Route(("projects", "invoices")),
+        foreign=ForeignId("project_id"),
+        bound=USAGE,
+        removal=LEDGER,
+    ),
+    "journals": Coverage(
+        access=Route(("reconciliation",)),
+        foreign=Reason("journals belong to the installation, not to an organization"),
+        bound=Reason("one row per journal folder"),
+        removal=Removal(journals._FORGET),
+    ),
+    "engine_usage": Coverage(
+        access=Route(("reconciliation",)),
+        foreign=Reason("engines belong to the installation, not to an organization"),
+        bound=Reason("one row per engine and journal"),
+        removal=Removal(journals._FORGET_ENGINES),
+    ),
+    # billing
+    "price_versions": Coverage(
+        access=Route(("prices",)), foreign=OF_ORGANIZATION, bound=BY_HAND, removal=Removal(prices._DELETE)
+    ),
+    "prices": Coverage(
+        access=Route(("prices",)),
+        foreign=OF_ORGANIZATION,
+        bound=Bound(admin_prices.MAX_ENTRIES, "entries of a version"),
+        removal=Removal(prices._DELETE_ENTRIES),
+    ),
+    "price_discounts": Coverage(
+        access=Route(("prices",)),
+        foreign=OF_ORGANIZATION,
+        bound=Bound(admin_prices.MAX_DISCOUNTS, "discounts of a version"),
+        removal=Removal(prices._DELETE_DISCOUNTS),
+    ),
+    "billing_periods": Coverage(
+        access=Route(("periods",)),
+        foreign=OF_ORGANIZATION,
+        bound=Reason("one row per organization and month"),
+        removal=RECORD,
+    ),
+    "period_names": Coverage(
+        access=INTERNAL, foreign=INTERNAL, bound=Reason("one row per object and closed month"), removal=RECORD
+    ),
+    "stripe_customers": Coverage(
+        access=Route(("projects", "stripe_customer")),
+        foreign=ForeignId("project_id"),
+        bound=Reason("one row per project"),
+        removal=Removal(deliveries._REMOVE_CUSTOMER),
+    ),
+    "period_stripe_customers": Coverage(
+        access=INTERNAL, foreign=INTERNAL, bound=Reason("one row per project and closed month"), removal=RECORD
+    ),
+    "credit_grants": Coverage(
+        access=Route(("projects", "credits")), foreign=ForeignId("project_id"), bound=BY_HAND, removal=RECORD
+    ),
+    "credit_draws": Coverage(
+        access=Route(("projects", "credits")),
+        foreign=ForeignId("project_id"),
+        bound=Reason("one row per grant and month"),
+        removal=RECORD,
+    ),
+    "invoices": Coverage(
+        access=Route(("projects", "invoices")),
+        foreign=ForeignId("project_id"),
+        bound=Reason("one row per project and month"),
+        removal=RECORD,
+    ),
+    "deliveries": Coverage(
+        access=Route(("deliveries",)),
+        foreign=ForeignId("delivery_id"),
+        bound=Bound(admin_deliveries.MAX_DELIVERIES, "deliveries of an organization"),
+        removal=Removal(deliveries._REMOVE),
+    ),
+    "delivery_runs": Coverage(
+        access=Route(("deliveries",)),
+        foreign=ForeignId("delivery_id"),
+        bound=Reason("one row per delivery and day or month"),
+        removal=Reason("goes with its delivery, by the foreign key"),
+    ),
+    # content
+    "content_keys": Coverage(
+        access=INTERNAL, foreign=INTERNAL, bound=Reason("one row per key of the operator"), removal=STAYS
+    ),
+    "idempotency_keys": Coverage(
+        access=Reason("a key of the project that sent it, by the request's own guard"),
+        foreign=test_idempotency.test_another_projects_key_is_another_key,
+        bound=Reason("as many as there are requests of a day, which limits bound"),
+        removal=Removal(idempotency._EXPIRE),
+    ),
+    "kept_replies": Coverage(
+        access=Reason("a key of the project that sent the request, by the request's own guard"),
+        foreign=test_idempotency.test_another_projects_key_is_another_key,
+        bound=Reason("as many as there are requests of a day, which limits bound; no large reply is kept"),
+        removal=Removal(idempotency._DROP_FORBIDDEN),
+        in_backup=False,
+    ),
+    "stored_chats": Coverage(
+        access=Reason("a key of the project with the scope for inference, by the request's own guard"),
+        foreign=test_stored_chats.test_another_projects_is_answered_as_nothing_to_the_byte,
+        bound=Bound(admin_projects.MAX_STORE_DAYS, "days for which a chat may be stored"),
+        removal=Removal(stored_chats._DROP_OLD),
+    ),
+    "request_contents": Coverage(
+        access=Route(("projects", "requests", "content")),
+        foreign=test_contents.test_another_projects_is_answered_as_nothing_to_the_byte,
+        bound=Bound(admin_projects.MAX_LOG_CONTENT_DAYS, "days for which content may be logged"),
+        removal=Removal(request_contents._DROP_EXPIRED),
+        in_backup=False,
+    ),
+    # traffic
+    "traffic_rollups": Coverage(
+        access=Route(("projects", "traffic")),
+        foreign=ForeignId("project_id"),
+        bound=USAGE,
+        removal=LEDGER,
+    ),
+    "traffic_times": Coverage(
+        access=Route(("projects", "traffic")),
+        foreign=ForeignId("project_id"),
+        bound=USAGE,
+        removal=LEDGER,
+    ),
+    "refusals": Coverage(
+        access=Route(("projects", "refusals")),
+        foreign=ForeignId("project_id"),
+        bound=Bound(refusals.MAX_PER_PROJECT, "rows of a project"),
+        removal=Removal(refusals._DROP_OLD),
+    ),
+}
