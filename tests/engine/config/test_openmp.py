@@ -24,7 +24,7 @@ os._exit(0)
 """
 """A package in torch's place that tells under which wait policy and spin count it was loaded, and ends the process."""
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 
 
 def _served(folder: Path) -> list[str]:

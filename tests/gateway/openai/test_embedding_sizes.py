@@ -39,7 +39,7 @@ def client(postgres: str, database_template: str, tmp_path_factory: pytest.TempP
     (model_dir / "config.json").write_text(json.dumps(config | {"matryoshka_dimensions": [8, 2]}))
     settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE)
     (folder / "run").mkdir()
-    engine = RecordingEngine(settings.engine_endpoint, model_dir, tokens_per_s=0)
+    engine = RecordingEngine(settings.engine.endpoint, model_dir, tokens_per_s=0)
     gateway = LiveGateway(settings, model_dir, dsn)
     try:
         gateway.start()
