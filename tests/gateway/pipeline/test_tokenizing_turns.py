@@ -31,13 +31,6 @@ class Reader:
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            exact_counts=True,
-            token_ids=True,
-            lora=False,
-            sampling=frozenset(),
-            logprobs=False,
-            grammar=False,
-            abort=False,
             max_model_len=CONTEXT,
             vocab_size=self._tokenizer.vocab_size,
             max_choices=1,
