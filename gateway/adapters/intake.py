@@ -31,7 +31,7 @@ from gateway.adapters.workspace import workspace
 from gateway.db.adapters import adapter_imports
 from gateway.db.adapters.adapter_imports import ImportRow
 from gateway.db.adapters.adapter_versions import Content, PutVersion, VersionState, find_version, put_version
-from gateway.db.adapters.adapters import OtherBase
+from gateway.db.adapters.adapters import OtherBase, find_adapter
 from gateway.db.adapters.contents import store_shared
 from gateway.db.adapters.refused_adapters import pass_inspection, put_off_import
 from gateway.db.limits.limits import exceeded_storage, lock_storage
@@ -46,6 +46,7 @@ from gateway.domain.errors import (
     QuotaExceeded,
     UploadsPaused,
 )
+from gateway.domain.routing.bases import Bases
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -87,8 +88,11 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class Intake:
-    """base, bounds: what content has to fit. base_digest: the digest of that base, which is registered in the database.
-    line: whose turn it is to be inspected."""
+    """Takes content in for adapters of any base model that is served.
+
+    bases: the base models; each is registered in the database. bounds: the largest content. line: whose turn it is to
+    be inspected.
+    """
 
     def __init__(
         self,
@@ -96,8 +100,7 @@ class Intake:
         store: AdapterStore,
         prober: Prober,
         *,
-        base: BaseShape,
-        base_digest: str,
+        bases: Bases,
         bounds: Bounds,
         line: Line,
         inspect: Inspect = inspect,
@@ -105,8 +108,7 @@ class Intake:
         self._database = database
         self._store = store
         self._prober = prober
-        self._base = base
-        self._base_digest = base_digest
+        self._bases = bases
         self._bounds = bounds
         self._inspect = inspect
         self._line = line
@@ -151,16 +153,34 @@ class Intake:
         """No connection is held while files are read. What was collected before anything referred to it is put into the
         store again, and so is what was lost while it was referred to."""
         put: PutVersion | None = None
+        base, shape = await self._base_of(imported)
         while put is None:
             async with self._admitted(imported) as niceness:
-                report = await self._inspect_and_keep(content, niceness)
+                report = await self._inspect_and_keep(content, shape, niceness)
             async with self._referring, self._database.acquire() as conn, store_shared(conn):
                 if await self._holds(report.digest):
-                    put = await self._refer(conn, imported, report)
+                    put = await self._refer(conn, imported, base, report)
         if not await self._holds(report.digest):
             async with self._line.turn(imported.project_id):
-                await self._inspect_and_keep(content, NICENESS)
+                await self._inspect_and_keep(content, shape, NICENESS)
         return put
+
+    async def _base_of(self, imported: ImportRow) -> tuple[str, BaseShape]:
+        """Return the base that content is for, by digest and shape: the announced one, or the one of the adapter that
+        has the name already, or the default.
+
+        Raises Conflict: when that base is not served here, so that nothing can be inspected for it.
+        """
+        base = imported.base_digest
+        if base is None:
+            async with self._database.acquire() as conn:
+                adapter = await find_adapter(conn, imported.project_id, imported.name)
+            base = adapter.base_digest if adapter is not None else None
+        base = base or self._bases.default.digest
+        shape = self._bases.shape_of(base)
+        if shape is None:
+            raise Conflict(OTHER_BASE, param="name", code="adapter_of_other_base")
+        return base, shape
 
     @asynccontextmanager
     async def _admitted(self, imported: ImportRow) -> AsyncIterator[int]:
@@ -181,20 +201,20 @@ class Intake:
     async def _holds(self, digest: str) -> bool:
         return await asyncio.to_thread(self._store.holds, digest)
 
-    async def _inspect_and_keep(self, content: Path, niceness: int) -> Report:
+    async def _inspect_and_keep(self, content: Path, shape: BaseShape, niceness: int) -> Report:
         """Raises Overloaded, too, where files cannot be written."""
         try:
             async with workspace(self._store) as folder:
                 into = folder / "adapter"
                 into.mkdir()
-                report = await self._inspect(content, into, self._base, self._bounds, niceness=niceness)
+                report = await self._inspect(content, into, shape, self._bounds, niceness=niceness)
                 await asyncio.to_thread(self._store.keep, into, report.digest)
                 return report
         except OSError as error:
             log.error("adapter_not_written", error=str(error))
             raise Overloaded(NO_ROOM if error.errno in _FULL else UNAVAILABLE, retry_after_s=RETRY_AFTER_S) from None
 
-    async def _refer(self, conn: Connection, imported: ImportRow, report: Report) -> PutVersion:
+    async def _refer(self, conn: Connection, imported: ImportRow, base: str, report: Report) -> PutVersion:
         author, project_id = imported.author, imported.project_id
         project = await lock_project(conn, author.organization_id, project_id)
         if project is None or project.archived_at is not None:
@@ -207,10 +227,10 @@ class Intake:
                 project_id,
                 imported.name,
                 content,
-                base_digest=self._base_digest,
+                base_digest=base,
                 source=imported.source,
                 promoted=imported.promote,
-                claimed=self._prober.ready,
+                claimed=self._prober.is_ready(base),
             )
         except OtherBase:
             raise Conflict(OTHER_BASE, param="name", code="adapter_of_other_base") from None

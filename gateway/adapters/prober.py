@@ -7,7 +7,7 @@ claims it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,25 +32,25 @@ log = structlog.get_logger(__name__)
 
 
 class Prober:
-    """Looks for waiting versions from `start` to `stop`.
-
-    ready: whether an engine is there. probe: let one try the content of this key; raises InvalidRequest with the reason
-    where it refuses, another GatewayError where it came to no end.
-    """
+    """Looks for waiting versions from `start` to `stop`."""
 
     def __init__(
-        self, database: Database, ready: Callable[[], bool], probe: Callable[[str], Awaitable[msgspec.Struct]]
+        self,
+        database: Database,
+        ready_bases: Callable[[], Collection[str]],
+        probe: Callable[[str | None, str], Awaitable[msgspec.Struct]],
     ) -> None:
+        """ready_bases, probe: as in `gateway.adapters.service.Engines`."""
         self._database = database
-        self._ready = ready
+        self._ready_bases = ready_bases
         self._probe = probe
         self._slots = asyncio.Semaphore(MAX_AT_ONCE)
         self._task: asyncio.Task[None] | None = None
 
-    @property
-    def ready(self) -> bool:
-        """Whether `probe` would try."""
-        return self._ready()
+    def is_ready(self, base: str | None) -> bool:
+        """Tell whether `probe` would try a version of a base model; None is whichever there is."""
+        ready = self._ready_bases()
+        return bool(ready) if base is None else base in ready
 
     def start(self) -> None:
         self._task = asyncio.create_task(forever(self._probe_all, INTERVAL_S, name="probes"))
@@ -63,21 +63,23 @@ class Prober:
     async def probe(self, adapter_id: str, version: int, *, mine: bool) -> None:
         """Probe a version if it waits, nobody else does, and an engine is there: what becomes of it is in the database
         then. mine: the caller has put it there as claimed."""
-        if not self._ready():
+        bases = self._ready_bases()
+        if not bases:
             return
         async with self._slots:
             async with self._database.acquire() as conn:
-                claimed = await probes.claim_version(conn, adapter_id, version, mine=mine)
+                claimed = await probes.claim_version(conn, adapter_id, version, bases, mine=mine)
             if claimed is not None:
                 await self._try(claimed)
 
     async def probe_waiting(self) -> bool:
         """Probe the version whose turn it is; whether there was one, and it waits no more."""
-        if not self._ready():
+        bases = self._ready_bases()
+        if not bases:
             return False
         async with self._slots:
             async with self._database.acquire() as conn:
-                claimed = await probes.claim_oldest(conn)
+                claimed = await probes.claim_oldest(conn, bases)
             return claimed is not None and await self._try(claimed)
 
     async def _try(self, claimed: ToProbe) -> bool:
@@ -92,7 +94,7 @@ class Prober:
 
         try:
             async with alive(touch):
-                found = await self._probe(content_key(claimed.project_id, claimed.digest))
+                found = await self._probe(claimed.base_digest, content_key(claimed.project_id, claimed.digest))
         except InvalidRequest as refusal:
             await self._reject(claimed, refusal.message)
         except GatewayError as error:
@@ -106,10 +108,11 @@ class Prober:
     async def _give_back(self, claimed: ToProbe, *, failed: bool) -> None:
         """failed: the engine did, and was not only busy. One that is still there was not ended by it."""
         async with self._database.acquire() as conn:
-            if failed and self._ready():
+            is_ready = self.is_ready(claimed.base_digest)
+            if failed and is_ready:
                 await probes.defer_claim(conn, claimed.adapter_id, claimed.version)
             else:
-                await probes.release_claim(conn, claimed.adapter_id, claimed.version, counts=not self._ready())
+                await probes.release_claim(conn, claimed.adapter_id, claimed.version, counts=not is_ready)
 
     async def _accept(self, claimed: ToProbe, found: msgspec.Struct) -> None:
         probe = msgspec.json.encode(found).decode()

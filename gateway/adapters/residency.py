@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from gateway.backends.base import Health
@@ -39,10 +39,11 @@ class Engine(Protocol):
 class Residency:
     """Works from `start` to `stop`; pass the change feed `changed`."""
 
-    def __init__(self, database: Database, engines: Sequence[Engine]) -> None:
+    def __init__(self, database: Database, engines: Mapping[str, Sequence[Engine]]) -> None:
+        """engines: by the digest of the base model that they serve."""
         self._database = database
-        self._engines = [_Held(engine) for engine in engines]
-        self._pinned: list[str] = []
+        self._engines = [(base, _Held(engine)) for base, served in engines.items() for engine in served]
+        self._pinned: list[tuple[str | None, str]] = []
         self._is_stale = True
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -65,7 +66,11 @@ class Residency:
         try:
             await self._look_up()
         finally:
-            await asyncio.gather(*(engine.hold(self._pinned) for engine in self._engines))
+            await asyncio.gather(*(engine.hold(self._pinned_of(base)) for base, engine in self._engines))
+
+    def _pinned_of(self, base: str) -> list[str]:
+        """Return the content keys of the pinned adapters of a base, the oldest adapter first."""
+        return [key for of, key in self._pinned if of == base]
 
     async def _look_up(self) -> None:
         if not self._is_stale:

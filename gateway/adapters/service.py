@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 import structlog
 
-from adapters.inspection import BaseShape, Bounds, inspect
+from adapters.inspection import Bounds, inspect
 from adapters.store import AdapterStore
 from gateway.adapters.collector import Collector
 from gateway.adapters.inspection_queue import Line
@@ -16,59 +17,78 @@ from gateway.adapters.intake import Inspect, Intake
 from gateway.adapters.prober import Prober
 from gateway.adapters.uploads import Uploads
 from gateway.adapters.verify import Verifier
+from gateway.backends.base import Backend
 from gateway.backends.pool import Pool
 from gateway.db.pool import Database
-from gateway.domain.errors import GatewayError
+from gateway.domain.errors import ENGINE_UNAVAILABLE, GatewayError, Overloaded
+from gateway.domain.routing.bases import Bases
 
 log = structlog.get_logger(__name__)
 
 
 class Engines(Protocol):
-    """What the lives of adapters need of engines, whatever their number."""
+    """What the lives of adapters need of engines, whatever their number and their base models."""
 
-    def ready(self) -> bool:
-        """Whether one is there."""
+    def ready_bases(self) -> list[str]:
+        """Return the digests of the base models for which an engine is there."""
 
-    async def probe(self, key: str) -> msgspec.Struct:
-        """Let one try the content of this key; what it found. Raises InvalidRequest with the reason where it refuses,
-        another GatewayError where it came to no end."""
+    async def probe(self, base: str | None, key: str) -> msgspec.Struct:
+        """Let an engine of a base try the content of this key; return what the engine found.
+
+        base: the digest of the base; None: whichever base there is, for content from before bases were recorded.
+
+        Raises InvalidRequest: with the reason, when the engine refuses the content.
+        Raises GatewayError: when the probe came to no end.
+        """
 
     def resident(self) -> frozenset[str]:
-        """Keys of the content that any of them holds."""
+        """Return the keys of the content that any engine holds."""
 
     async def unload(self, key: str) -> None:
-        """Let all of them forget it; never raises."""
+        """Let all engines forget content; never raises."""
 
 
 class PoolEngines:
-    """`Engines` of one pool."""
+    """`Engines` of the pools of one gateway."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, pools: Mapping[str, Pool], bases: Bases) -> None:
+        """pools: by name."""
+        self._pools = pools
+        self._bases = bases
 
-    def ready(self) -> bool:
-        return self._pool.ready
+    def ready_bases(self) -> list[str]:
+        return [base.digest for base in map(self._bases.named, self._pools) if base and self._pools[base.name].ready]
 
-    async def probe(self, key: str) -> msgspec.Struct:
-        return await self._pool.pick().probe(key)
+    async def probe(self, base: str | None, key: str) -> msgspec.Struct:
+        pools = [self._pools[name] for name in self._bases.pools_of(base)]
+        ready = next((pool for pool in pools if pool.ready), None)
+        if ready is None:
+            raise Overloaded("No engine of the adapter's base model is there.", code=ENGINE_UNAVAILABLE)
+        return await ready.pick().probe(key)
 
     def resident(self) -> frozenset[str]:
-        return frozenset().union(*(backend.resident() for backend in self._pool.backends))
+        return frozenset().union(*(backend.resident() for backend in self._backends()))
 
     async def unload(self, key: str) -> None:
-        for backend in self._pool.backends:
+        for backend in self._backends():
             try:
                 await backend.unload(key)
             except GatewayError as error:
                 # An engine that is away has nothing loaded.
                 log.warning("adapter_not_unloaded", key=key, error=error.message)
 
+    def _backends(self) -> Iterator[Backend]:
+        for pool in self._pools.values():
+            yield from pool.backends
+
 
 class Lifecycle:
-    """Works in the background between `start` and `stop`. base, base_digest: the shape of the base model, and its
-    digest, which is registered in the database. upload_dir: for the bytes of resumable uploads.
-    inspection_lock: a file that all gateways of this machine share.
-    grace_s: how long content stays that nothing refers to."""
+    """Works in the background between `start` and `stop`.
+
+    bases: the base models that adapters may be for; each is registered in the database. upload_dir: for the bytes of
+    resumable uploads. inspection_lock: a file that all gateways of this machine share. grace_s: how long content stays
+    that nothing refers to.
+    """
 
     def __init__(
         self,
@@ -76,8 +96,7 @@ class Lifecycle:
         store: AdapterStore,
         engines: Engines,
         *,
-        base: BaseShape,
-        base_digest: str,
+        bases: Bases,
         bounds: Bounds,
         upload_dir: Path,
         inspection_lock: Path,
@@ -88,13 +107,12 @@ class Lifecycle:
         self.bounds = bounds
         self.uploads = Uploads(database, upload_dir)
         self.verifier = Verifier(database, store)
-        self.prober = Prober(database, engines.ready, engines.probe)
+        self.prober = Prober(database, engines.ready_bases, engines.probe)
         self.intake = Intake(
             database,
             store,
             self.prober,
-            base=base,
-            base_digest=base_digest,
+            bases=bases,
             bounds=bounds,
             line=Line(inspection_lock),
             inspect=inspect,

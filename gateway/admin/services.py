@@ -17,6 +17,7 @@ from gateway.backends.engine.picture import EnginePicture
 from gateway.content.request_log import RequestContents
 from gateway.db.pool import Database
 from gateway.domain.adapters.sources import AllowedSources
+from gateway.domain.routing.bases import Bases
 from gateway.domain.tenancy.actor import Actor
 from gateway.metering.journal import JournalState
 from gateway.metering.reconcile import Reconciliation
@@ -26,7 +27,7 @@ from gateway.tenancy.passwords import Passwords
 
 
 class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
-    """model_name: public id of the base model. sources: whence adapters may be fetched.
+    """bases: the base models that this gateway serves. sources: whence adapters may be fetched.
 
     downloads: what exports this gateway makes at the moment. watchers: who watches it live.
     """
@@ -38,7 +39,7 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     passwords: Passwords
     lifecycle: Lifecycle
     sources: AllowedSources
-    model_name: str
+    bases: Bases
     version: str
     max_adapter_bytes: int
     max_body_bytes: int

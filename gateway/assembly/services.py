@@ -6,7 +6,7 @@ import asyncio
 import importlib.metadata
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -16,9 +16,8 @@ import msgspec
 import structlog
 from prometheus_client import CollectorRegistry
 
-from adapters.inspection import BaseShape, Bounds
+from adapters.inspection import Bounds
 from adapters.stores import open_store
-from engine.config import ModelConfig, load_model_config, model_digest
 from gateway.adapters.download import Downloader
 from gateway.adapters.fetch import Fetcher, Hub
 from gateway.adapters.importer import Importer
@@ -26,8 +25,8 @@ from gateway.adapters.residency import Residency
 from gateway.adapters.service import Lifecycle, PoolEngines
 from gateway.adapters.watcher import Watcher
 from gateway.admin.services import AdminServices
-from gateway.backends.engine.client import EngineBackend
-from gateway.backends.pool import Pool
+from gateway.assembly.pools import LoadedModel, ServedModel, bases_of, load, make_pools
+from gateway.backends.pool import ManagedBackend, Pool
 from gateway.billing.bookkeeper import Bookkeeper
 from gateway.billing.price_cache import PriceCache
 from gateway.content.cipher import Cipher
@@ -38,7 +37,7 @@ from gateway.content.purge import Purger
 from gateway.content.request_log import MAX_WAITING_BYTES, RequestContents
 from gateway.content.stored_chats import StoredChats
 from gateway.content.writes import Writes
-from gateway.db.adapters.bases import settle_base
+from gateway.db.adapters.bases import adopt_adapters, base_names, register_base
 from gateway.db.billing.prices import PriceLoader
 from gateway.db.changes import Change
 from gateway.db.limits.leases import PostgresLeases
@@ -46,6 +45,7 @@ from gateway.db.limits.limits import LimitLoader
 from gateway.db.organization.organizations import installation_id
 from gateway.db.pool import FAILURES, UNAVAILABLE, UNUSABLE, Database, lock_table_warning
 from gateway.domain.limits.clock import DatabaseClock
+from gateway.domain.routing.bases import Bases
 from gateway.exports.deliverer import Deliverer, places_below
 from gateway.limits.limiter import Limiter
 from gateway.limits.rules import Rules
@@ -61,7 +61,6 @@ from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.failures import FailureCap
 from gateway.tenancy.logins import Logins
 from gateway.tenancy.passwords import Passwords
-from gateway.text.tokenizer import Tokenizer
 from gateway.webhooks.sender import WebhookSender
 
 log = structlog.get_logger(__name__)
@@ -90,24 +89,27 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @asynccontextmanager
-async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> AsyncIterator[Services]:
+async def running_services(
+    settings: Settings, *, model_dir: Path, dsn: str, more: Sequence[ServedModel] = ()
+) -> AsyncIterator[Services]:
     """Services that are started on entry and, on leaving, stopped: requests first, then the ledger, then the database.
 
-    Waits for the database; the engine may come later, and go and come again. Raises one of `UNUSABLE`, JournalUnusable,
+    model_dir: the folder of the settings' base model. more: further base models, each a pool of its own.
+
+    Waits for the database; engines may come later, and go and come again. Raises one of `UNUSABLE`, JournalUnusable,
     StoreFailure and BadContentKey.
     """
     cipher = Cipher(content_keys(settings.content_key, settings.content_key_path))
-    config, base_digest = load_model_config(model_dir), model_digest(model_dir)
-    tokenizer = Tokenizer.from_folder(model_dir)
+    models = load([ServedModel(settings.model_name, model_dir, settings.engine.endpoint), *more])
     shared = os.environ.get(SHARED_METRICS_DIR)
     metrics = Metrics(CollectorRegistry(), Path(shared) if shared else None)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(await connect_database(dsn))
         await once_available(lambda: _warn_about_locks(database))
-        await once_available(lambda: _settle_base(database, base_digest, settings.model_name))
+        bases = bases_of(models, await once_available(lambda: _settle_bases(database, models)))
         failures = FailureCap(settings.max_failed_keys)
         authenticator = Authenticator(database, failures)
-        resolver = Resolver(database, settings.model_name)
+        resolver = Resolver(database, bases)
         authenticator.changes.subscribe(resolver.changed)
         prices = PriceCache(PriceLoader(database), FAILURES)
         authenticator.changes.subscribe(prices.changed)
@@ -124,28 +126,20 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             max_journal_bytes=settings.journal_bytes,
             version=_version(),
         )
-        backend = EngineBackend(
-            settings.engine.endpoint,
-            database_id=database_id,
-            model_digest=base_digest,
-            config=config,
-            tokenizer=tokenizer,
-            sink=metering.meter,
-        )
-        pools = {settings.model_name: Pool(settings.model_name, [backend], created=int(time.time()))}
+        pools = make_pools(models, database_id=database_id, sink=metering.meter)
         reconciler = Reconciler(database, pools, metrics.journal)
-        lifecycle = _lifecycle(settings, config, base_digest, database, pools[settings.model_name])
+        lifecycle = _lifecycle(settings, database, bases, pools)
         content_writes = Writes(metrics.content_lost, max_bytes=MAX_WAITING_BYTES)
         contents = RequestContents(database, cipher, content_writes)
         admin = _admin_services(
-            settings, database, authenticator, failures, backend, reconciler, lifecycle, metering, contents
+            settings, database, authenticator, failures, bases, pools, reconciler, lifecycle, metering, contents
         )
         authenticator.changes.subscribe(admin.watchers.changed)
-        await _start(stack, authenticator, limiter, metering, backend, Purger(database))
+        await _start(stack, authenticator, limiter, metering, pools, Purger(database))
         writes = Writes(metrics.content_lost)
         idempotency = Idempotency(database, cipher, writes)
         refusals = Refusals(database, metrics.refusals_lost)
-        residency = Residency(database, [backend])
+        residency = Residency(database, _engines_by_base(bases, pools))
         authenticator.changes.subscribe(residency.changed)
         _run(
             stack,
@@ -204,7 +198,7 @@ async def _start(
     authenticator: Authenticator,
     limiter: Limiter,
     metering: Metering,
-    backend: EngineBackend,
+    pools: Mapping[str, Pool],
     purger: Purger,
 ) -> None:
     """Start each, and leave to the stack to stop them in the opposite order: streams end, then the journal is on disk
@@ -215,12 +209,15 @@ async def _start(
     stack.push_async_callback(limiter.stop)
     metering.start()
     stack.push_async_callback(metering.stop)
-    backend.start()
-    stack.push_async_callback(backend.stop)
+    backends = [backend for pool in pools.values() for backend in pool.backends]
+    for backend in backends:
+        backend.start()
+        stack.push_async_callback(backend.stop)
     purger.start()
     stack.push_async_callback(purger.stop)
     stack.push_async_callback(metering.flush)
-    stack.push_async_callback(_drain, backend)
+    for backend in backends:
+        stack.push_async_callback(_drain, backend)
 
 
 class Worker(Protocol):
@@ -238,13 +235,22 @@ def _run(stack: AsyncExitStack, *workers: Worker) -> None:
         stack.push_async_callback(worker.stop)
 
 
-def _lifecycle(settings: Settings, config: ModelConfig, base_digest: str, database: Database, pool: Pool) -> Lifecycle:
+def _engines_by_base(bases: Bases, pools: Mapping[str, Pool]) -> dict[str, list[ManagedBackend]]:
+    """Return the backends of all pools by the digest of their base model."""
+    engines: dict[str, list[ManagedBackend]] = {}
+    for name, pool in pools.items():
+        base = bases.named(name)
+        assert base is not None
+        engines.setdefault(base.digest, []).extend(pool.backends)
+    return engines
+
+
+def _lifecycle(settings: Settings, database: Database, bases: Bases, pools: Mapping[str, Pool]) -> Lifecycle:
     return Lifecycle(
         database,
         open_store(settings.engine.adapter_store, settings.adapter_cache_dir, settings.engine.adapter_cache_bytes),
-        PoolEngines(pool),
-        base=BaseShape(config.adapter_targets(), config.num_layers),
-        base_digest=base_digest,
+        PoolEngines(pools, bases),
+        bases=bases,
         bounds=Bounds(settings.engine.max_adapter_rank, settings.max_adapter_bytes),
         upload_dir=settings.data_dir / "uploads",
         inspection_lock=settings.data_dir / "inspection.lock",
@@ -268,7 +274,8 @@ def _admin_services(
     database: Database,
     authenticator: Authenticator,
     failures: FailureCap,
-    backend: EngineBackend,
+    bases: Bases,
+    pools: Mapping[str, Pool],
     reconciler: Reconciler,
     lifecycle: Lifecycle,
     metering: Metering,
@@ -283,23 +290,30 @@ def _admin_services(
         lifecycle=lifecycle,
         sources=settings.allowed_sources,
         authenticator=authenticator,
-        model_name=settings.model_name,
+        bases=bases,
         version=_version(),
         max_adapter_bytes=settings.max_adapter_bytes,
         max_body_bytes=settings.max_body_bytes,
         private_webhooks=settings.private_webhooks,
-        health=backend.health,
-        engines=lambda: [backend.picture(settings.model_name)],
+        health=lambda: pools[bases.default.name].any.health(),
+        engines=lambda: [backend.picture(name) for name, pool in pools.items() for backend in pool.backends],
         journal=lambda: metering.journal_state,
         reconcile=reconciler.reconcile,
         contents=contents,
     )
 
 
-async def _settle_base(database: Database, digest: str, name: str) -> None:
+async def _settle_bases(database: Database, models: Sequence[LoadedModel]) -> dict[str, str]:
+    """Register each base model; return the names of all that the installation has served, by digest.
+
+    Adapters from before bases were recorded become the first base's.
+    """
     async with database.acquire() as conn:
-        if num_adopted := await settle_base(conn, digest, name):
-            log.info("adapters_adopted", base=name, digest=digest, num_adapters=num_adopted)
+        names = {each.digest: each.served.name for each in reversed(models)}  # of pools of one base, the first
+        for digest in dict.fromkeys(each.digest for each in models):
+            await register_base(conn, digest, names[digest])
+        await adopt_adapters(conn, models[0].digest)
+        return await base_names(conn)
 
 
 async def _database_id(database: Database) -> str:
@@ -338,7 +352,7 @@ async def _warn_about_locks(database: Database) -> None:
             log.warning("database_has_few_locks", error=warning)
 
 
-async def _drain(backend: EngineBackend) -> None:
+async def _drain(backend: ManagedBackend) -> None:
     """No stream is left; requests that were aborted just now still send their usage."""
     try:
         async with asyncio.timeout(ABORTED_FINALS_S):

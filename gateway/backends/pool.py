@@ -6,22 +6,33 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from gateway.backends.base import Backend
+from gateway.backends.engine.picture import EnginePicture
 from gateway.domain.errors import ENGINE_UNAVAILABLE, Overloaded
 
 RETRY_AFTER_S = 1.0
 
 
-class CountedBackend(Backend, Protocol):
-    """A backend that can say how busy this gateway keeps it."""
+class ManagedBackend(Backend, Protocol):
+    """A backend that a gateway starts, watches and stops."""
 
     @property
-    def num_in_flight(self) -> int: ...
+    def num_in_flight(self) -> int:
+        """The requests of this gateway that the backend works on."""
+
+    def start(self) -> None:
+        """Begin to connect; what is behind the backend may come later."""
+
+    async def stop(self) -> None:
+        """End the conversation; what still runs fails."""
+
+    def picture(self, model: str) -> EnginePicture:
+        """Return what an operator sees of the backend now; `model` is the name of its pool."""
 
 
 class Pool:
     """name: the public id of the base model. created: Unix time in seconds, what /v1/models shows."""
 
-    def __init__(self, name: str, backends: Sequence[CountedBackend], *, created: int) -> None:
+    def __init__(self, name: str, backends: Sequence[ManagedBackend], *, created: int) -> None:
         assert backends
         self.name = name
         self.backends = tuple(backends)

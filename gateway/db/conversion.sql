@@ -140,3 +140,4 @@ CREATE TABLE bases (
     created_at  timestamptz NOT NULL DEFAULT now()
 );
 ALTER TABLE adapters ADD COLUMN base_digest text REFERENCES bases (digest);
+ALTER TABLE adapter_imports ADD COLUMN base_digest text REFERENCES bases (digest);

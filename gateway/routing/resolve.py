@@ -16,6 +16,7 @@ from gateway.db.changes import Change
 from gateway.db.pool import UNAVAILABLE, Database
 from gateway.domain.adapters.defaults import Defaults
 from gateway.domain.errors import ModelNotFound, Overloaded
+from gateway.domain.routing.bases import Bases
 from gateway.domain.routing.model_string import Wanted, read_model
 
 RETRY_AFTER_S = 1.0
@@ -60,21 +61,21 @@ class Route(msgspec.Struct, frozen=True):
 class Resolver:
     """Remembers the routes it has found until the change feed says that they changed; pass it `changed` to subscribe.
 
-    base: the public id of the model that all adapters are for.
+    An adapter answers under every pool of its own base, and under no other.
     """
 
-    def __init__(self, database: Database, base: str) -> None:
+    def __init__(self, database: Database, bases: Bases) -> None:
         self._database = database
-        self._base = Route(base, base, base)
+        self._bases = bases
+        self._pools = {name: Route(name, name, name) for name in bases.names}
         self._found: dict[str, dict[str, Route]] = {}  # by project and model string
         self._borrowers: dict[str, set[str]] = {}  # projects for which something of an owner's was found
         self._generation = 0  # an answer asked for under an older one may be stale and is not remembered
 
     async def resolve(self, project_id: str, model: str, allowed: Collection[str] | None = None) -> Route:
         """Raises ModelNotFound, and Overloaded when the database cannot be asked. allowed: models, None for all."""
-        if model == self._base.model:
-            route: Route | None = self._base
-        else:
+        route = self._pools.get(model)
+        if route is None:
             found = self._found.get(project_id)
             route = (found.get(model) if found else None) or await self._find(project_id, model)
         if route is None or not route.is_in(allowed):
@@ -82,7 +83,7 @@ class Resolver:
         return route
 
     async def list_routes(self, project_id: str, allowed: Collection[str] | None = None) -> list[Route]:
-        """Everything this tenant may use: the base, its adapters and those shared with it, and its aliases; versions
+        """Everything this tenant may use: the bases, its adapters and those shared with it, and its aliases; versions
         that `allowed` names come last.
 
         allowed: as in `resolve`.
@@ -92,8 +93,12 @@ class Resolver:
                 rows = await list_routes(conn, project_id)
         except UNAVAILABLE:
             raise _unavailable() from None
-        base = self._base.model
-        routes = [self._base, *(_route(base, row.alias or f"{base}:{row.name}", row) for row in rows)]
+        routes: list[Route | None] = [*self._pools.values()]
+        for row in rows:
+            pools = self._bases.pools_of(row.base_digest)
+            if row.alias is not None:
+                pools = pools[:1]
+            routes += [_route(pool, row.alias or f"{pool}:{row.name}", row) for pool in pools]
         versions = [await self._find(project_id, model) for model in sorted(allowed or ()) if "@" in model]
         return [route for route in (*routes, *versions) if route is not None and route.is_in(allowed)]
 
@@ -120,14 +125,16 @@ class Resolver:
             self._borrowers.setdefault(route.adapter.ref.tenant, set()).add(project_id)
 
     async def _find(self, project_id: str, model: str) -> Route | None:
-        wanted = read_model(model, self._base.model)
+        wanted = read_model(model, self._pools)
         if wanted is None:
             return None
         generation = self._generation
         row = await self._look_up(project_id, wanted)
-        if row is None:
+        pools = self._bases.pools_of(row.base_digest) if row is not None else []
+        pool = wanted.base or next(iter(pools), None)
+        if row is None or pool not in pools:
             return None
-        route = _route(self._base.model, model, row)
+        route = _route(pool, model, row)
         if generation == self._generation:
             self._remember(project_id, route)
         return route
@@ -144,10 +151,10 @@ class Resolver:
             raise _unavailable() from None
 
 
-def _route(base: str, model: str, row: RouteRow) -> Route:
+def _route(pool: str, model: str, row: RouteRow) -> Route:
     ref = AdapterRef(row.project_id, row.name, row.version, row.digest)
     adapter = RoutedAdapter(row.adapter_id, ref, ref.key, _DEFAULTS.decode(row.defaults), row.created_at, row.is_shared)
-    return Route(model, f"{base}:{row.name}", base, adapter)
+    return Route(model, f"{pool}:{row.name}", pool, adapter)
 
 
 def _unavailable() -> Overloaded:

@@ -48,7 +48,7 @@ from gateway.tenancy.authenticate import Authenticator
 from gateway.tenancy.failures import FailureCap
 from gateway.tenancy.logins import Logins
 from gateway.tenancy.passwords import Passwords
-from tests.gateway.bases import BASE_DIGEST
+from tests.gateway.bases import BASE_DIGEST, bases
 from tests.patience import PATIENCE_S
 
 MAX_ADAPTER_BYTES = 64 * 1024
@@ -109,10 +109,10 @@ class GoodEngines:
         self.probed: list[str] = []
         self.unloaded: list[str] = []
 
-    def ready(self) -> bool:
-        return self.is_ready
+    def ready_bases(self) -> list[str]:
+        return [BASE_DIGEST] if self.is_ready else []
 
-    async def probe(self, key: str) -> AdapterProbe:
+    async def probe(self, base: str | None, key: str) -> AdapterProbe:
         self.probed.append(key)
         if self.answers and (error := self.answers.pop(0)) is not None:
             self.is_ready = not self.dies
@@ -216,14 +216,14 @@ async def serve_admin(
     failures = FailureCap(max_failed_keys)
     kept = store or AdapterStore(folder / "adapters")
     engines = engines or GoodEngines()
+    served = bases(shape=BaseShape(TINY_MODEL.adapter_targets(), TINY_MODEL.num_layers))
     async with database.acquire() as conn:
         await register_base(conn, BASE_DIGEST, "tiny")
     lifecycle = Lifecycle(
         database,
         kept,
         engines,
-        base=BaseShape(TINY_MODEL.adapter_targets(), TINY_MODEL.num_layers),
-        base_digest=BASE_DIGEST,
+        bases=served,
         bounds=Bounds(MAX_ADAPTER_RANK, MAX_ADAPTER_BYTES),
         upload_dir=folder / "uploads",
         inspection_lock=folder / "inspection.lock",
@@ -239,7 +239,7 @@ async def serve_admin(
         authenticator=Authenticator(database, failures),
         logins=Logins(database, passwords, failures),
         passwords=passwords,
-        model_name="tiny",
+        bases=served,
         version="0.0.0",
         max_adapter_bytes=MAX_ADAPTER_BYTES,
         max_body_bytes=MAX_BODY_BYTES,

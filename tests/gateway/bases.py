@@ -1,24 +1,49 @@
-"""A base model for tests that need adapters and no engine."""
+"""A base model for tests that need adapters and no engine: the one of `make_model_folder`."""
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from adapters.inspection import BaseShape
+from engine.config import model_digest
 from gateway.db.adapters import adapter_versions
 from gateway.db.adapters.adapters import AdapterRow
 from gateway.db.adapters.bases import register_base
+from gateway.domain.routing.bases import Base, Bases
+from tests.gateway.model_folder import make_model_folder
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
-BASE_DIGEST = "ba5e" * 16
+
+def _digest() -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        return model_digest(make_model_folder(Path(folder)))
+
+
+BASE_DIGEST = _digest()
+
+_FIRST = "SELECT digest FROM bases ORDER BY created_at LIMIT 1"
+
+
+def bases(name: str = "tiny", shape: BaseShape | None = None) -> Bases:
+    """Return the tests' base as the only one that a gateway serves."""
+    return Bases([Base(name, BASE_DIGEST, shape or BaseShape({}, 1))])
 
 
 async def put_adapter(
     conn: Connection, project_id: str, name: str, *, digest: str, rank: int, size_bytes: int
 ) -> tuple[AdapterRow, bool]:
-    """Make content the current version of an adapter of the tests' base, as `adapter_versions.put_adapter` does."""
-    await register_base(conn, BASE_DIGEST, "base")
+    """Make content the current version of an adapter, as `adapter_versions.put_adapter` does.
+
+    The adapter is for the first base that the database knows, or else for the tests' base.
+    """
+    base_digest = await conn.fetchval(_FIRST)
+    if base_digest is None:
+        base_digest = BASE_DIGEST
+        await register_base(conn, base_digest, "tiny")
     return await adapter_versions.put_adapter(
-        conn, project_id, name, base_digest=BASE_DIGEST, digest=digest, rank=rank, size_bytes=size_bytes
+        conn, project_id, name, base_digest=base_digest, digest=digest, rank=rank, size_bytes=size_bytes
     )

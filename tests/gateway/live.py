@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import asyncpg
@@ -18,6 +19,7 @@ import uvloop
 from litestar import Litestar
 
 from gateway.assembly.app import make_server
+from gateway.assembly.pools import ServedModel
 from gateway.assembly.services import Services, running_services
 from gateway.db.organization.keys import create_key
 from gateway.db.organization.organizations import ensure_organization
@@ -101,10 +103,12 @@ async def make_operator_key(dsn: str) -> str:
 class LiveGateway:
     """Serves from `start` to `stop`; url is its root."""
 
-    def __init__(self, settings: Settings, model_dir: Path, dsn: str) -> None:
+    def __init__(self, settings: Settings, model_dir: Path, dsn: str, more: Sequence[ServedModel] = ()) -> None:
+        """more: further base models that it serves."""
         self._settings = msgspec.structs.replace(settings, drain_seconds=5.0)
         self._model_dir = model_dir
         self._dsn = dsn
+        self._more = more
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.app: Litestar | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -166,7 +170,8 @@ class LiveGateway:
             self._error = error
 
     async def _serve(self) -> None:
-        async with running_services(self._settings, model_dir=self._model_dir, dsn=self._dsn) as services:
+        running = running_services(self._settings, model_dir=self._model_dir, dsn=self._dsn, more=self._more)
+        async with running as services:
             self._services = services
             self.loop = asyncio.get_running_loop()
             self._server = make_server(services)

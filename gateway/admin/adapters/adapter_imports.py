@@ -14,7 +14,7 @@ from gateway.adapters.intake import Taken
 from gateway.adapters.uploads import OFFSET_HEADER
 from gateway.admin.access import LIST_QUERY, Nothing, needs, read_body
 from gateway.admin.adapters.adapter_wire import AdapterImport, PutAdapter, import_wire
-from gateway.admin.adapters.adapters import check_room, check_storage, checked_name, put_answer
+from gateway.admin.adapters.adapters import check_room, check_storage, checked_name, digest_of_base, put_answer
 from gateway.admin.adapters.upload import limited
 from gateway.admin.common import author
 from gateway.admin.organization.projects import active_project, existing_project
@@ -34,12 +34,14 @@ MAX_OFFSET_DIGITS = 16
 
 class CreateAdapterImport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """size_bytes, sha256: of the archive; what comes is held against them.
-    promote: whether the version becomes current once it is ready."""
+    promote: whether the version becomes current once it is ready. base: the base model that the adapter is for, where
+    the gateway serves several."""
 
     name: str
     size_bytes: Annotated[int, Meta(ge=1, le=2**50)]
     promote: bool = True
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None
+    base: Annotated[str, Meta(max_length=256)] | None = None
 
 
 class AdapterImportController(Controller):
@@ -65,6 +67,7 @@ class AdapterImportController(Controller):
         """Begin a resumable upload of an archive. It expires a day after its last byte."""
         wanted = await read_body(request, CreateAdapterImport)
         checked_name(wanted.name)
+        base_digest = digest_of_base(services, wanted.base)
         if wanted.size_bytes > services.max_adapter_bytes:
             raise wrong_value("size_bytes", f"an adapter may have at most {services.max_adapter_bytes} bytes")
         async with services.database.transaction() as conn:
@@ -82,6 +85,7 @@ class AdapterImportController(Controller):
                 author=author(caller),
                 size_bytes=wanted.size_bytes,
                 sha256=wanted.sha256,
+                base_digest=base_digest,
             )
             shown = import_wire(row)
             event = "adapter_import.created"

@@ -52,7 +52,7 @@ class AdapterVersionController(Controller):
             if adapter is None:
                 raise no_such_adapter(name)
             rows = await adapter_versions.list_versions(conn, adapter.id, before=before, limit=query.limit + 1)
-        return page([AdapterVersion(**version_fields(row, services.model_name)) for row in rows], query.limit)
+        return page([AdapterVersion(**version_fields(row, services.bases)) for row in rows], query.limit)
 
     @get("/{version:str}", opt=needs("adapters.read"))
     async def get_adapter_version(
@@ -69,7 +69,7 @@ class AdapterVersionController(Controller):
             if adapter is None:
                 raise no_such_adapter(name)
             row = await _existing(conn, adapter, version)
-        return AdapterVersionDetail(**version_fields(row, services.model_name), report=row.report, probe=row.probe)
+        return AdapterVersionDetail(**version_fields(row, services.bases), report=row.report, probe=row.probe)
 
     @post("/{version:str}/promote", status_code=200, opt=needs("adapters.write", body=Nothing))
     async def promote_adapter_version(
@@ -105,7 +105,7 @@ class AdapterVersionController(Controller):
             await active_project(conn, caller.organization_id, project_id)
             adapter = await locked_adapter(conn, project_id, name)
             before = await _existing(conn, adapter, version)
-            shown = AdapterVersion(**version_fields(before, services.model_name))
+            shown = AdapterVersion(**version_fields(before, services.bases))
             if before.state == "retired":
                 return shown
             if before.current:
@@ -114,7 +114,7 @@ class AdapterVersionController(Controller):
                 raise _aliased(before, aliases)
             if not await adapter_versions.move_version(conn, adapter.id, before.version, "ready", "retired"):
                 raise Conflict(f"Version {before.version} of '{name}' is {before.state}, not ready.")
-            after = AdapterVersion(**version_fields(await _existing(conn, adapter, version), services.model_name))
+            after = AdapterVersion(**version_fields(await _existing(conn, adapter, version), services.bases))
             event = "adapter_version.retired"
             await audit.record(
                 conn, author(caller), event, adapter.id, project_id=project_id, before=shown, after=after
@@ -138,7 +138,7 @@ class AdapterVersionController(Controller):
             if before.state not in ("retired", "rejected"):
                 raise Conflict(f"Version {before.version} of '{name}' is {before.state}: retire it first.")
             await adapter_versions.move_version(conn, adapter.id, before.version, before.state, "deleted")
-            shown = AdapterVersion(**version_fields(before, services.model_name))
+            shown = AdapterVersion(**version_fields(before, services.bases))
             event = "adapter_version.deleted"
             await audit.record(conn, author(caller), event, adapter.id, project_id=project_id, before=shown)
         return DeletedAdapterVersion(shown.id)

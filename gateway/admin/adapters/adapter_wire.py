@@ -10,6 +10,7 @@ from gateway.admin.common import seconds
 from gateway.db.adapters.adapter_imports import ImportRow, ImportState
 from gateway.db.adapters.adapter_versions import VersionRow, VersionState
 from gateway.db.adapters.adapters import AdapterRow
+from gateway.domain.routing.bases import Bases
 
 
 class Adapter(msgspec.Struct, frozen=True):
@@ -111,12 +112,12 @@ class DeletedAdapterVersion(msgspec.Struct, frozen=True):
     object: Literal["organization.project.adapter.version.deleted"] = "organization.project.adapter.version.deleted"
 
 
-def adapter_fields(row: AdapterRow, model_name: str) -> dict[str, Any]:
-    """model_name: public id of the base model."""
+def adapter_fields(row: AdapterRow, bases: Bases) -> dict[str, Any]:
+    """Return the fields of `Adapter`, whose model string begins with the name of the adapter's base."""
     return {
         "id": row.id,
         "name": row.name,
-        "model": f"{model_name}:{row.name}",
+        "model": f"{bases.name_of(row.base_digest)}:{row.name}",
         "version": row.version,
         "digest": row.digest,
         "rank": row.rank,
@@ -128,12 +129,12 @@ def adapter_fields(row: AdapterRow, model_name: str) -> dict[str, Any]:
     }
 
 
-def version_fields(row: VersionRow, model_name: str) -> dict[str, Any]:
+def version_fields(row: VersionRow, bases: Bases) -> dict[str, Any]:
     return {
         "id": f"{row.name}@{row.version}",
         "adapter": row.name,
         "version": row.version,
-        "model": f"{model_name}:{row.name}@{row.version}",
+        "model": f"{bases.name_of(row.base_digest)}:{row.name}@{row.version}",
         "state": row.state,
         "reason": row.reason,
         "current": row.current,

@@ -52,11 +52,13 @@ MAX_WRAPPING_BYTES = 16 << 10
 
 
 class AddFromSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """source: an address that the operator allows. promote: whether the version becomes current once it is ready."""
+    """source: an address that the operator allows. promote: whether the version becomes current once it is ready.
+    base: the base model that the adapter is for, where the gateway serves several."""
 
     name: str
     source: Annotated[str, Meta(max_length=2048)]
     promote: bool = True
+    base: Annotated[str, Meta(max_length=256)] | None = None
 
 
 class AdapterController(Controller):
@@ -72,7 +74,7 @@ class AdapterController(Controller):
             if query.after and not await adapters.adapter_existed(conn, project_id, query.after):
                 raise unknown_cursor(query.after)
             rows = await adapters.list_adapters(conn, project_id, after=query.after, limit=query.limit + 1)
-        return page([Adapter(**adapter_fields(row, services.model_name)) for row in rows], query.limit)
+        return page([Adapter(**adapter_fields(row, services.bases)) for row in rows], query.limit)
 
     # The handler counts the bytes itself: an adapter is larger than any other body may be.
     @post(
@@ -106,7 +108,7 @@ class AdapterController(Controller):
             row = await adapters.find_adapter(conn, project_id, name)
         if row is None:
             raise no_such_adapter(name)
-        return Adapter(**adapter_fields(row, services.model_name))
+        return Adapter(**adapter_fields(row, services.bases))
 
     @post("/{name:str}/rollback", status_code=200, opt=needs("adapters.write", body=Nothing))
     async def roll_back_adapter(
@@ -158,7 +160,7 @@ async def list_all_adapters(
         )
     shown = [
         TenantsAdapter(
-            **adapter_fields(row.adapter, services.model_name),
+            **adapter_fields(row.adapter, services.bases),
             project_id=row.adapter.project_id,
             project_name=row.project_name,
         )
@@ -204,8 +206,11 @@ async def _receive(
         async with alive(touch):
             uploaded = await receive_adapter(request, folder, services.max_adapter_bytes)
             checked_name(uploaded.name)
+            base_digest = digest_of_base(services, uploaded.base)
         async with services.database.acquire() as conn:
-            row = await adapter_imports.set_uploaded(conn, begun.id, name=uploaded.name, promote=uploaded.promote)
+            row = await adapter_imports.set_uploaded(
+                conn, begun.id, name=uploaded.name, promote=uploaded.promote, base_digest=base_digest
+            )
             size_bytes = _size_bytes(uploaded.content)
             await adapter_imports.touch_import(conn, begun.id, received_bytes=size_bytes, size_bytes=size_bytes)
     except BaseException:
@@ -228,6 +233,7 @@ async def _fetch_later(
 ) -> AdapterImport:
     wanted = await read_json(request, AddFromSource, services.max_body_bytes)
     checked_name(wanted.name)
+    base_digest = digest_of_base(services, wanted.base)
     try:
         services.sources.admit(wanted.source)
     except WrongSource as error:
@@ -246,6 +252,7 @@ async def _fetch_later(
             state="fetching",
             promote=wanted.promote,
             author=author(caller),
+            base_digest=base_digest,
         )
         shown = import_wire(row)
         await audit.record(conn, author(caller), "adapter_import.created", row.id, project_id=project_id, after=shown)
@@ -278,7 +285,7 @@ async def put_answer(services: AdminServices, project_id: str, name: str, taken:
     if row is None:
         raise no_such_adapter(name)
     return PutAdapter(
-        **adapter_fields(row, services.model_name),
+        **adapter_fields(row, services.bases),
         uploaded_version=taken.version,
         version_state=taken.state,
         changed=taken.changed,
@@ -295,7 +302,7 @@ async def make_current(
         raise Conflict(f"Version {version} of '{before.name}' is {state}: only a ready one can be current.")
     if found.current:
         await adapters.confirm_current(conn, before.id)
-        return Adapter(**adapter_fields(before, services.model_name))
+        return Adapter(**adapter_fields(before, services.bases))
     promotion = await adapters.next_promotion(conn, before.id)
     await wish(conn, before.id, version, promotion)
     await adapters.promote(conn, before.id, version, promotion)
@@ -309,7 +316,7 @@ async def make_current(
         before=audited(before),
         after=audited(after),
     )
-    return Adapter(**adapter_fields(after, services.model_name))
+    return Adapter(**adapter_fields(after, services.bases))
 
 
 def audited(row: adapters.AdapterRow) -> dict[str, Any]:
@@ -336,6 +343,20 @@ def checked_name(name: str) -> None:
         check_adapter_name(name)
     except ValueError as error:
         raise InvalidRequest(f"{error}.", param="name", code="invalid_value") from None
+
+
+def digest_of_base(services: AdminServices, name: str | None) -> str | None:
+    """Return the digest of the base model of this name; None stays None.
+
+    Raises InvalidRequest: when no pool has the name.
+    """
+    if name is None:
+        return None
+    base = services.bases.named(name)
+    if base is None:
+        known = ", ".join(f"'{each}'" for each in services.bases.names)
+        raise InvalidRequest(f"Invalid value for 'base': expected {known}.", param="base", code="invalid_value")
+    return base.digest
 
 
 def no_such_adapter(name: str) -> NotFound:

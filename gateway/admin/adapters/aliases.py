@@ -77,8 +77,8 @@ class AliasController(Controller):
         wanted = await read_body(request, CreateAlias)
         _check_name("name", wanted.name, "alias")
         _check_name("adapter", wanted.adapter)
-        if wanted.name == services.model_name:
-            raise wrong_value("name", "it is the base model's")
+        if services.bases.named(wanted.name) is not None:
+            raise wrong_value("name", "it is a base model's")
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             adapter_id = await _target(conn, project_id, wanted)

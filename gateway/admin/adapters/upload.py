@@ -1,6 +1,6 @@
 """An adapter's files from a multipart body to a folder, in bounded memory and of bounded size.
 
-The form has the field `name`, perhaps `promote`, and either the files `adapter_config.json` and
+The form has the field `name`, perhaps `promote` and `base`, and either the files `adapter_config.json` and
 `adapter_model.safetensors`, under these very names, or one file `archive`; file names that a client sends along are
 never used. Knows nothing about what the files contain.
 """
@@ -27,17 +27,21 @@ IDLE_S = 30.0
 """Without a byte: a client that is gone may not have said so, and what came of its upload takes room."""
 
 MAX_FIELD_BYTES = 1024
-FIELDS = ("name", "promote")
+FIELDS = ("name", "promote", "base")
 ARCHIVE = "archive"
-FORM = Form(required=("name",), optional=("promote", ARCHIVE, *FILE_NAMES))
+FORM = Form(required=("name",), optional=("promote", "base", ARCHIVE, *FILE_NAMES))
 
 
 class Uploaded(msgspec.Struct, frozen=True):
-    """name: unchecked. content: the archive, or the folder with the two files."""
+    """An upload in one piece, as it came."""
 
     name: str
+    """The name of the adapter, unchecked."""
     promote: bool
     content: Path
+    """The archive, or the folder with the two files."""
+    base: str | None
+    """The model that the adapter is for, unchecked; None where the client did not say."""
 
 
 async def receive_adapter(request: Request[Any, Any, Any], folder: Path, max_bytes: int) -> Uploaded:
@@ -132,7 +136,8 @@ class _Receiver:
                     raise _missing(part)
         name = self._fields["name"].decode(errors="replace")
         content = self._folder / ARCHIVE if ARCHIVE in self._files else self._folder
-        return Uploaded(name, promote == "true", content)
+        base = self._fields["base"].decode(errors="replace") if "base" in self._fields else None
+        return Uploaded(name, promote == "true", content, base)
 
     def close(self) -> None:
         if self._file is not None:

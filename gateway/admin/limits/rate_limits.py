@@ -22,6 +22,7 @@ from gateway.db.limits import limits
 from gateway.db.organization import audit
 from gateway.domain.errors import NotFound
 from gateway.domain.limits.limit import ALERT_PERCENTS, Limit, Unit, Window
+from gateway.domain.routing.bases import Bases
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -65,7 +66,7 @@ class RateLimitController(Controller):
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
-            shown = await _rate_limits(conn, services.model_name, caller.organization_id, project_id)
+            shown = await _rate_limits(conn, services.bases, caller.organization_id, project_id)
         if query.after is not None:
             ids = [each.id for each in shown]
             if query.after not in ids:
@@ -85,9 +86,9 @@ class RateLimitController(Controller):
         wanted = await read_body(request, UpdateRateLimit)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
-            before = await _rate_limit(conn, services.model_name, caller.organization_id, project_id, rate_limit_id)
+            before = await _rate_limit(conn, services.bases, caller.organization_id, project_id, rate_limit_id)
             await _change(conn, wanted, caller.organization_id, project_id, before.model)
-            after = await _rate_limit(conn, services.model_name, caller.organization_id, project_id, rate_limit_id)
+            after = await _rate_limit(conn, services.bases, caller.organization_id, project_id, rate_limit_id)
             if after != before:
                 await audit.record(
                     conn,
@@ -114,18 +115,18 @@ async def _change(conn: Connection, wanted: UpdateRateLimit, organization_id: st
             await limits.set_limit(conn, limit)
 
 
-async def _rate_limits(conn: Connection, base_model: str, organization_id: str, project_id: str) -> list[RateLimit]:
-    """One for each model that the project can call."""
-    names = [None, *dict.fromkeys(row.name for row in await list_routes(conn, project_id))]
+async def _rate_limits(conn: Connection, bases: Bases, organization_id: str, project_id: str) -> list[RateLimit]:
+    """Return one for each model that the project can call."""
+    rows = await list_routes(conn, project_id)
+    adapters = [f"{pool}:{row.name}" for row in rows for pool in bases.pools_of(row.base_digest)]
     known = [each.limit for each in await limits.list_limits(conn, organization_id, project_id)]
-    models = [base_model if name is None else f"{base_model}:{name}" for name in names]
-    return [_shown(model, known) for model in models]
+    return [_shown(model, known) for model in (*bases.names, *dict.fromkeys(adapters))]
 
 
 async def _rate_limit(
-    conn: Connection, base_model: str, organization_id: str, project_id: str, rate_limit_id: str
+    conn: Connection, bases: Bases, organization_id: str, project_id: str, rate_limit_id: str
 ) -> RateLimit:
-    for each in await _rate_limits(conn, base_model, organization_id, project_id):
+    for each in await _rate_limits(conn, bases, organization_id, project_id):
         if each.id == rate_limit_id:
             return each
     raise NotFound(f"The project has no rate limit with the id '{rate_limit_id}'.", param="rate_limit_id")

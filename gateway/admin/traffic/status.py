@@ -27,4 +27,4 @@ class Status(msgspec.Struct, frozen=True):
 async def status(services: Services) -> Status:
     async with services.database.acquire() as conn:
         installation = await installation_id(conn)
-    return Status(services.version, installation, services.model_name, services.health())
+    return Status(services.version, installation, services.bases.default.name, services.health())

@@ -39,6 +39,7 @@ class ImportRow(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     project_id: str
     name: str
+    base_digest: str | None
     source: str
     state: ImportState
     reason: str | None
@@ -54,10 +55,10 @@ class ImportRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _INSERT = """
-    INSERT INTO adapter_imports (id, project_id, name, source, state, size_bytes, promote, author, sha256)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
-    RETURNING id, project_id, name, source, state, reason, size_bytes, received_bytes, promote, author, adapter_id,
-              version, sha256, created_at, updated_at
+    INSERT INTO adapter_imports (id, project_id, name, source, state, size_bytes, promote, author, sha256, base_digest)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+    RETURNING id, project_id, name, base_digest, source, state, reason, size_bytes, received_bytes, promote, author,
+              adapter_id, version, sha256, created_at, updated_at
 """
 
 
@@ -72,19 +73,24 @@ async def create_import(
     author: Author,
     size_bytes: int | None = None,
     sha256: str | None = None,
+    base_digest: str | None = None,
 ) -> ImportRow:
-    """name: checked by the caller. state: 'receiving', 'fetching', or 'uploaded' where the content is there."""
+    """Begin an import.
+
+    name: checked by the caller. state: 'receiving', 'fetching', or 'uploaded' where the content is there. base_digest:
+    of the base model that the content is announced for, if it is.
+    """
     kept = msgspec.json.encode(author).decode()
     row = await conn.fetchrow(
-        _INSERT, new_id("imp"), project_id, name, source, state, size_bytes, promote, kept, sha256
+        _INSERT, new_id("imp"), project_id, name, source, state, size_bytes, promote, kept, sha256, base_digest
     )
     assert row is not None
     return _import(row)
 
 
 _FIND = """
-    SELECT id, project_id, name, source, state, reason, size_bytes, received_bytes, promote, author, adapter_id,
-           version, sha256, created_at, updated_at
+    SELECT id, project_id, name, base_digest, source, state, reason, size_bytes, received_bytes, promote, author,
+           adapter_id, version, sha256, created_at, updated_at
     FROM adapter_imports WHERE project_id = $1 AND id = $2
 """
 
@@ -95,8 +101,8 @@ async def find_import(conn: Connection, project_id: str, import_id: str) -> Impo
 
 
 _LIST = """
-    SELECT id, project_id, name, source, state, reason, size_bytes, received_bytes, promote, author, adapter_id,
-           version, sha256, created_at, updated_at
+    SELECT id, project_id, name, base_digest, source, state, reason, size_bytes, received_bytes, promote, author,
+           adapter_id, version, sha256, created_at, updated_at
     FROM adapter_imports
     WHERE project_id = $1 AND ($2::text IS NULL OR (created_at, id) <
                                (SELECT created_at, id FROM adapter_imports WHERE project_id = $1 AND id = $2))
@@ -128,8 +134,8 @@ _CLAIM = """
                        WHERE fetched.project_id = waiting.project_id AND fetched.state = 'fetching'
                          AND fetched.num_claims > 0 AND fetched.updated_at >= now() - interval '20 seconds') < $2
                 ORDER BY created_at LIMIT 1 FOR UPDATE SKIP LOCKED)
-    RETURNING id, project_id, name, source, state, reason, size_bytes, received_bytes, promote, author, adapter_id,
-              version, sha256, created_at, updated_at
+    RETURNING id, project_id, name, base_digest, source, state, reason, size_bytes, received_bytes, promote, author,
+              adapter_id, version, sha256, created_at, updated_at
 """
 
 
@@ -157,21 +163,27 @@ async def touch_import(
 
 _UPLOADED = """
     UPDATE adapter_imports
-    SET state = 'uploaded', name = coalesce($2, name), promote = coalesce($3, promote), updated_at = now()
+    SET state = 'uploaded', name = coalesce($2, name), promote = coalesce($3, promote),
+        base_digest = coalesce($4, base_digest), updated_at = now()
     WHERE id = $1 AND state IN ('receiving', 'fetching')
-    RETURNING id, project_id, name, source, state, reason, size_bytes, received_bytes, promote, author, adapter_id,
-              version, sha256, created_at, updated_at
+    RETURNING id, project_id, name, base_digest, source, state, reason, size_bytes, received_bytes, promote, author,
+              adapter_id, version, sha256, created_at, updated_at
 """
 
 
 async def set_uploaded(
-    conn: Connection, import_id: str, *, name: str | None = None, promote: bool | None = None
+    conn: Connection,
+    import_id: str,
+    *,
+    name: str | None = None,
+    promote: bool | None = None,
+    base_digest: str | None = None,
 ) -> ImportRow | None:
     """All of its bytes are here: the intake's turn. None if it is over, or somebody else said so already.
 
-    name, promote: where they came with the bytes; the name is checked by the caller.
+    name, promote, base_digest: where they came with the bytes; the name is checked by the caller.
     """
-    row = await conn.fetchrow(_UPLOADED, import_id, name, promote)
+    row = await conn.fetchrow(_UPLOADED, import_id, name, promote, base_digest)
     return _import(row) if row else None
 
 

@@ -40,7 +40,7 @@ async def set_settings(conn: Connection, settings: SettingsRow) -> None:
 
 
 _PINNED = """
-    SELECT a.project_id, v.digest
+    SELECT a.project_id, v.digest, a.base_digest
     FROM adapters a JOIN projects p ON p.id = a.project_id
         JOIN adapter_versions v ON v.adapter_id = a.id AND v.version = a.current_version
     WHERE a.pinned AND a.removed_at IS NULL AND p.archived_at IS NULL AND v.state = 'ready'
@@ -48,6 +48,10 @@ _PINNED = """
 """
 
 
-async def list_pinned(conn: Connection) -> list[str]:
-    """Content keys of the current versions of all pinned adapters, of any tenant; the oldest adapter first."""
-    return list(dict.fromkeys(content_key(row["project_id"], row["digest"]) for row in await conn.fetch(_PINNED)))
+async def list_pinned(conn: Connection) -> list[tuple[str | None, str]]:
+    """Return (digest of the base, content key) of the current version of each pinned adapter, of any tenant.
+
+    The oldest adapter comes first.
+    """
+    rows = await conn.fetch(_PINNED)
+    return list(dict.fromkeys((row["base_digest"], content_key(row["project_id"], row["digest"])) for row in rows))

@@ -36,6 +36,7 @@ class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
 
     adapter_id: str
     name: str
+    base_digest: str | None
     version: int
     digest: str
     rank: int
@@ -73,7 +74,7 @@ class PutVersion(msgspec.Struct, frozen=True):
 
 
 _FIND = """
-    SELECT v.adapter_id, a.name, v.version, v.digest, v.rank, v.size_bytes, v.state, v.reason, v.source,
+    SELECT v.adapter_id, a.name, a.base_digest, v.version, v.digest, v.rank, v.size_bytes, v.state, v.reason, v.source,
            v.promotion IS NOT NULL AS promote, v.version IS NOT DISTINCT FROM a.current_version AS current,
            v.report, v.probe, v.created_at, v.changed_at
     FROM adapter_versions v JOIN adapters a ON a.id = v.adapter_id
@@ -88,7 +89,7 @@ async def find_version(conn: Connection, adapter_id: str, version: int) -> Versi
 
 
 _LIST = """
-    SELECT v.adapter_id, a.name, v.version, v.digest, v.rank, v.size_bytes, v.state, v.reason, v.source,
+    SELECT v.adapter_id, a.name, a.base_digest, v.version, v.digest, v.rank, v.size_bytes, v.state, v.reason, v.source,
            v.promotion IS NOT NULL AS promote, v.version IS NOT DISTINCT FROM a.current_version AS current,
            NULL AS report, NULL AS probe, v.created_at, v.changed_at
     FROM adapter_versions v JOIN adapters a ON a.id = v.adapter_id

@@ -37,3 +37,11 @@ async def settle_base(conn: Connection, digest: str, name: str) -> int:
     async with conn.transaction():
         await register_base(conn, digest, name)
         return await adopt_adapters(conn, digest)
+
+
+_NAMES = "SELECT digest, name FROM bases"
+
+
+async def base_names(conn: Connection) -> dict[str, str]:
+    """Return the last name of each base model that the installation has ever served, by digest."""
+    return {row["digest"]: row["name"] for row in await conn.fetch(_NAMES)}

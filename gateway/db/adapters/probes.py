@@ -3,6 +3,7 @@ probes, and writes down what became of it. What a gateway that died has claimed 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,7 +18,7 @@ MAX_PROBES = 10
 
 
 class ToProbe(msgspec.Struct, frozen=True, kw_only=True):
-    """A version that waits. num_probes: begun so far, this one included."""
+    """A version that waits. num_probes: begun so far, this one included. base_digest: of the adapter's base model."""
 
     organization_id: str
     project_id: str
@@ -25,6 +26,7 @@ class ToProbe(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     version: int
     digest: str
+    base_digest: str | None
     num_probes: int
 
 
@@ -42,15 +44,19 @@ _CLAIM_OLDEST = """
     WHERE a.id = v.adapter_id AND (v.adapter_id, v.version) = (
         SELECT w.adapter_id, w.version FROM adapter_versions w JOIN adapters b ON b.id = w.adapter_id
         WHERE w.state IN ('inspected', 'probed') AND b.removed_at IS NULL
+          AND (b.base_digest IS NULL OR b.base_digest = ANY($1::text[]))
           AND (w.claimed_at IS NULL OR w.claimed_at < now() - interval '20 seconds')
         ORDER BY w.claimed_at NULLS FIRST, w.created_at LIMIT 1 FOR UPDATE OF w SKIP LOCKED)
-    RETURNING p.organization_id, a.project_id, v.adapter_id, a.name, v.version, v.digest, v.num_probes
+    RETURNING p.organization_id, a.project_id, v.adapter_id, a.name, v.version, v.digest, a.base_digest, v.num_probes
 """
 
 
-async def claim_oldest(conn: Connection) -> ToProbe | None:
-    """The version that has waited longest, of those that nobody probes; one that failed an engine comes later."""
-    row = await conn.fetchrow(_CLAIM_OLDEST)
+async def claim_oldest(conn: Connection, bases: Collection[str]) -> ToProbe | None:
+    """Claim the version that has waited longest, of those that nobody probes and that are for one of these bases.
+
+    A version that failed an engine comes later.
+    """
+    row = await conn.fetchrow(_CLAIM_OLDEST, list(bases))
     return ToProbe(**row) if row else None
 
 
@@ -58,14 +64,18 @@ _CLAIM = """
     UPDATE adapter_versions v SET claimed_at = now(), num_probes = v.num_probes + 1
     FROM adapters a JOIN projects p ON p.id = a.project_id
     WHERE a.id = v.adapter_id AND v.adapter_id = $1 AND v.version = $2 AND v.state IN ('inspected', 'probed')
-      AND a.removed_at IS NULL AND ($3 OR v.claimed_at IS NULL OR v.claimed_at < now() - interval '20 seconds')
-    RETURNING p.organization_id, a.project_id, v.adapter_id, a.name, v.version, v.digest, v.num_probes
+      AND a.removed_at IS NULL AND (a.base_digest IS NULL OR a.base_digest = ANY($4::text[]))
+      AND ($3 OR v.claimed_at IS NULL OR v.claimed_at < now() - interval '20 seconds')
+    RETURNING p.organization_id, a.project_id, v.adapter_id, a.name, v.version, v.digest, a.base_digest, v.num_probes
 """
 
 
-async def claim_version(conn: Connection, adapter_id: str, version: int, *, mine: bool) -> ToProbe | None:
-    """None if it does not wait any more, or somebody else probes it. mine: the caller has put it there claimed."""
-    row = await conn.fetchrow(_CLAIM, adapter_id, version, mine)
+async def claim_version(
+    conn: Connection, adapter_id: str, version: int, bases: Collection[str], *, mine: bool
+) -> ToProbe | None:
+    """Claim a version for a probe; None if it does not wait any more, is for none of these bases, or somebody else
+    probes it. mine: the caller has put it there claimed."""
+    row = await conn.fetchrow(_CLAIM, adapter_id, version, mine, list(bases))
     return ToProbe(**row) if row else None
 
 

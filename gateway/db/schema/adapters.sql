@@ -73,6 +73,8 @@ CREATE TABLE adapter_imports (
     id              text PRIMARY KEY,
     project_id      text NOT NULL REFERENCES projects (id),
     name            text NOT NULL,
+    -- The base model that the content was announced for; NULL where the adapter of this name tells, or the default base.
+    base_digest     text REFERENCES bases (digest),
     -- 'upload', 'folder', or the address from which the content is fetched.
     source          text NOT NULL,
     state           text NOT NULL CHECK (state IN ('receiving', 'fetching', 'uploaded', 'done', 'rejected', 'failed')),

@@ -6,6 +6,7 @@ Syntax alone: whether there is such a thing, and whose it is, the database knows
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 import msgspec
 
@@ -15,21 +16,28 @@ _VERSION = re.compile(r"[1-9][0-9]{0,8}")
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """name: of an adapter, or of an alias. version None: the current one."""
+    """An adapter, a version of one, or an alias, as a model string names it."""
 
     name: str
+    """The name of the adapter or of the alias."""
+    base: str | None = None
+    """The name of the pool; None for an alias."""
     version: int | None = None
+    """None is the current version."""
     is_alias: bool = False
 
 
-def read_model(model: str, base: str) -> Wanted | None:
-    """None for what nothing can be called. The base itself is not asked about."""
+def read_model(model: str, pools: Collection[str]) -> Wanted | None:
+    """Return what a model string names within pools of these names; None for what nothing can be called.
+
+    The string is not the name of a pool itself.
+    """
     prefix, colon, rest = model.partition(":")
     name, at, number = rest.partition("@") if colon else (model, "", "")
-    if (colon and prefix != base) or (at and _VERSION.fullmatch(number) is None):
+    if (colon and prefix not in pools) or (at and _VERSION.fullmatch(number) is None):
         return None
     try:
         check_adapter_name(name)
     except ValueError:
         return None
-    return Wanted(name, int(number) if at else None, is_alias=not colon)
+    return Wanted(name, prefix if colon else None, int(number) if at else None, is_alias=not colon)

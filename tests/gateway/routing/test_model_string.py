@@ -12,15 +12,16 @@ BASE = "Org/Tiny-1"
 @pytest.mark.parametrize(
     ("model", "wanted"),
     [
-        (f"{BASE}:pirate", Wanted("pirate")),
-        (f"{BASE}:pirate@3", Wanted("pirate", 3)),
-        (f"{BASE}:a.b-c_d@999999999", Wanted("a.b-c_d", 999_999_999)),
+        (f"{BASE}:pirate", Wanted("pirate", BASE)),
+        (f"{BASE}:pirate@3", Wanted("pirate", BASE, 3)),
+        (f"{BASE}:a.b-c_d@999999999", Wanted("a.b-c_d", BASE, 999_999_999)),
+        ("other-2:pirate", Wanted("pirate", "other-2")),
         ("support-bot", Wanted("support-bot", is_alias=True)),
         ("3", Wanted("3", is_alias=True)),
     ],
 )
 def test_good_ones(model: str, wanted: Wanted) -> None:
-    assert read_model(model, BASE) == wanted
+    assert read_model(model, [BASE, "other-2"]) == wanted
 
 
 @pytest.mark.parametrize(
@@ -32,4 +33,4 @@ def test_good_ones(model: str, wanted: Wanted) -> None:
     ],
 )
 def test_what_can_be_nothings_name(model: str) -> None:
-    assert read_model(model, BASE) is None
+    assert read_model(model, [BASE, "other-2"]) is None

@@ -16,7 +16,7 @@ from gateway.backends.base import Health
 from gateway.db.adapters.adapter_settings import SettingsRow, find_settings, set_settings
 from gateway.db.pool import Database
 from gateway.domain.errors import InvalidRequest, Overloaded
-from tests.gateway.bases import put_adapter
+from tests.gateway.bases import BASE_DIGEST, put_adapter
 from tests.gateway.live import make_tenant
 from tests.gateway.routing.conftest import City, Tenant, digest_of_version
 from tests.patience import PATIENCE_S
@@ -93,7 +93,7 @@ def engines() -> list[Engine]:
 @pytest.fixture
 async def pins(database: Database, dsn: str, engines: list[Engine]) -> AsyncIterator[Pins]:
     tenant = await make_tenant(dsn, "acme", "pirate", "1")
-    residency = Residency(database, engines)
+    residency = Residency(database, {BASE_DIGEST: engines})
     pins = Pins(database, tenant.project_id, residency)
     residency.start()
     yield pins

@@ -14,7 +14,7 @@ from gateway.db.changes import Change
 from gateway.db.pool import Database
 from gateway.domain.errors import ModelNotFound
 from gateway.routing.resolve import Resolver
-from tests.gateway.bases import put_adapter
+from tests.gateway.bases import bases, put_adapter
 from tests.gateway.live import Tenant, make_tenant
 
 
@@ -58,7 +58,7 @@ async def alias(database: Database, tenant: Tenant, name: str, adapter: str, ver
 
 
 async def test_each_tenant_reaches_the_base_and_its_own(database: Database, acme: Tenant, globex: Tenant) -> None:
-    resolver = Resolver(database, "tiny")
+    resolver = Resolver(database, bases())
     for tenant in (acme, globex):
         assert (await resolver.resolve(tenant.project_id, "tiny")).adapter is None
         found = await resolver.resolve(tenant.project_id, f"tiny:{tenant.adapter}")
@@ -76,7 +76,7 @@ async def test_each_tenant_reaches_the_base_and_its_own(database: Database, acme
 async def test_whatever_it_is_called_limits_and_bills_know_the_adapter(database: Database, acme: Tenant) -> None:
     await put(database, acme, "pirate", "b" * 64)
     await alias(database, acme, "bot", "pirate", 1)
-    resolver = Resolver(database, "tiny")
+    resolver = Resolver(database, bases())
     for model, version in (("tiny:pirate", 2), ("tiny:pirate@1", 1), ("tiny:pirate@2", 2), ("bot", 1)):
         route = await resolver.resolve(acme.project_id, model)
         assert route.adapter is not None
@@ -84,7 +84,7 @@ async def test_whatever_it_is_called_limits_and_bills_know_the_adapter(database:
 
 
 async def test_what_was_found_is_remembered_until_a_change_is_told(database: Database, acme: Tenant) -> None:
-    resolver = Resolver(database, "tiny")
+    resolver = Resolver(database, bases())
     assert await label(resolver, acme, "tiny:pirate") == "pirate@1"
     await put(database, acme, "pirate", "b" * 64)
     assert await label(resolver, acme, "tiny:pirate") == "pirate@1"
@@ -103,7 +103,7 @@ async def test_a_moved_alias_and_an_ended_share_are_forgotten(database: Database
     await put(database, acme, "pirate", "b" * 64)
     await alias(database, acme, "bot", "pirate", 1)
     await share(database, acme, "pirate", globex)
-    resolver = Resolver(database, "tiny")
+    resolver = Resolver(database, bases())
     assert await label(resolver, acme, "bot") == "pirate@1"
     assert await label(resolver, globex, "tiny:pirate") == "pirate@2"
     async with database.acquire() as conn:
@@ -119,7 +119,7 @@ async def test_a_moved_alias_and_an_ended_share_are_forgotten(database: Database
 
 async def test_a_change_of_the_owners_is_one_of_the_borrowers(database: Database, acme: Tenant, globex: Tenant) -> None:
     await share(database, acme, "pirate", globex)
-    resolver = Resolver(database, "tiny")
+    resolver = Resolver(database, bases())
     assert await label(resolver, globex, "tiny:pirate") == "pirate@1"
     await put(database, acme, "pirate", "b" * 64)
     resolver.changed(Change(1, "adapters", "adpt", acme.project_id))
@@ -136,7 +136,7 @@ async def test_an_answer_that_a_change_overtook_is_not_remembered(database: Data
                 yield conn
                 resolver.changed(Change(1, "adapters", "adpt", "proj_other"))
 
-    resolver = Resolver(Overtaken(), "tiny")  # type: ignore[arg-type]
+    resolver = Resolver(Overtaken(), bases())  # type: ignore[arg-type]
     assert await label(resolver, acme, "tiny:pirate") == "pirate@1"
     await put(database, acme, "pirate", "b" * 64)
     assert await label(resolver, acme, "tiny:pirate") == "pirate@2"

@@ -1,4 +1,4 @@
--- Refused adapters pause their project's uploads (gateway/db/adapters/refused_adapters.py).
+-- Refused adapters pause their project's uploads (gateway/db/refused_adapters.py).
 
 -- inspection: how far that of the content is; NULL where nobody has begun. wait_until: when an import whose project was
 -- paused may be fetched.
