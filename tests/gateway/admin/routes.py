@@ -42,7 +42,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
     MoveAlias: {"adapter": "pirate", "version": 1},
     CreateAlias: {"name": "support-bot", "adapter": "pirate", "version": 1},
     ShareAdapter: {"project_id": "proj_x"},
-    AddFromSource: {"name": "x", "source": "https://models.example.com/x.tar", "promote": True},
+    AddFromSource: {"name": "x", "source": "https://models.example.com/x.tar", "promote": True, "base": "tiny"},
     AddMember: {"user_id": "user_x", "role": "viewer"},
     Adjust: {
         "direction": "refund",
@@ -54,7 +54,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
     ArchiveProject: {"retention_days": 1},
     ChangePassword: {"password": "x", "new_password": "a long new password"},
     Confirm: {"code": "000000"},
-    CreateAdapterImport: {"name": "x", "size_bytes": 1, "promote": True, "sha256": "0" * 64},
+    CreateAdapterImport: {"name": "x", "size_bytes": 1, "promote": True, "sha256": "0" * 64, "base": "tiny"},
     CreateAdminKey: {"name": "x", "scopes": ["admin_read"], "expires_at": None, "ip_allowlist": ["10.0.0.0/8"]},
     CreateKey: {
         "name": "x",
