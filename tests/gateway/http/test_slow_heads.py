@@ -142,10 +142,10 @@ import resource, socket
 import uvicorn
 from litestar import get
 from prometheus_client import CollectorRegistry
-from gateway.api.envelope import Application
-from gateway.app import server_config
-from gateway.descriptors import raise_descriptor_limit
-from gateway.observe import Metrics
+from gateway.http.envelope import Application
+from gateway.assembly.app import server_config
+from gateway.support.descriptors import raise_descriptor_limit
+from gateway.observability.metrics import Metrics
 from gateway.settings import Settings
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (50, 200))

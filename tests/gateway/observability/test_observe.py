@@ -14,7 +14,7 @@ from gateway.observability.metrics import SHARED_METRICS_DIR, empty_shared_metri
 GATEWAY = """
 import os, pathlib, sys
 from prometheus_client import CollectorRegistry
-from gateway.observe import SHARED_METRICS_DIR, Metrics
+from gateway.observability.metrics import SHARED_METRICS_DIR, Metrics
 metrics = Metrics(CollectorRegistry(), pathlib.Path(os.environ[SHARED_METRICS_DIR]))
 metrics.count_http("GET", "/", 200)
 metrics.usage_waiting.set(int(sys.argv[1]))
@@ -60,7 +60,7 @@ def test_counters_outlive_their_process_and_gauges_do_not(tmp_path: Path) -> Non
 def test_urls_of_webhooks_are_not_logged() -> None:
     program = """
 import logging, sys
-from gateway.observe import configure_logging
+from gateway.observability.metrics import configure_logging
 configure_logging("info")
 for name in ("httpx", "httpcore.connection", "other"):
     logging.getLogger(name).info("https://example.com/secret of %s", name)
