@@ -2,100 +2,108 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import os
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
-import asyncpg
 import pytest
 import structlog
 
-from gateway.db.migrate import migrate
 from gateway.db.pool import Database
-from gateway.postgres.embedded import EmbeddedPostgres
-
-TEMPLATE = "lorikeet_template"
-MEMORY = Path("/dev/shm")
-ROOM_BYTES = 8 << 30
+from tests.installation.databases import RUN_VARIABLE, Databases, Keeper, server_dsn
+from tests.installation.databases import with_database as with_database
 
 # Read by Triton at its import: where there is no GPU, its kernels are interpreted on the CPU.
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+NUM_BROWSER_HOUSES = 2
+_BROWSER_FILES = sorted(path.name for path in (Path(__file__).parent / "browser").glob("test_*.py"))
 
-def with_database(dsn: str, name: str) -> str:
-    """The same server, another database."""
-    return urlunsplit(urlsplit(dsn)._replace(path=f"/{name}"))
-
-
-async def _execute(dsn: str, sql: str) -> None:
-    connection = await asyncpg.connect(dsn)
-    try:
-        await connection.execute(sql)
-    finally:
-        await connection.close()
+_KEEPER = pytest.StashKey[Keeper]()
+_FOLDER = "run_folder"
+"""What the controller tells its workers: where the keeper is."""
 
 
-@pytest.fixture(scope="session")
-def open_folder() -> Iterator[Path]:
-    """A folder that every user can pass through, as pytest's own cannot: under root PostgreSQL runs as another one.
-    In memory where there is plenty: a test's own database is 40 MB of writes, half a second of a slow disk."""
-    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOM_BYTES
-    with tempfile.TemporaryDirectory(prefix="lorikeet-tests-", dir=MEMORY if has_room else None) as name:
-        Path(name).chmod(0o711)
-        yield Path(name)
+def _keeper(config: pytest.Config) -> Keeper:
+    """The run's one; it lives as long as the process that pytest was started in."""
+    if _KEEPER not in config.stash:
+        config.stash[_KEEPER] = Keeper()
+        os.environ[RUN_VARIABLE] = str(config.stash[_KEEPER].folder)
+    return config.stash[_KEEPER]
 
 
-@pytest.fixture(scope="session")
-def postgres(open_folder: Path) -> Iterator[str]:
-    """DSN of a server that lives as long as the test run."""
-    server = EmbeddedPostgres(open_folder / "shared")
-    dsn = server.start()
-    try:
-        # Tests that crash a server start one of their own; this one need not outlive a power cut.
-        asyncio.run(_execute(dsn, "ALTER SYSTEM SET fsync = off"))
-        asyncio.run(_execute(dsn, "ALTER SYSTEM SET max_wal_size = '256MB'"))
-        asyncio.run(_execute(dsn, "SELECT pg_reload_conf()"))
-        yield dsn
-    finally:
-        server.stop()
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker of pytest-xdist where the run's server is."""
+    node.workerinput[_FOLDER] = str(_keeper(node.config).folder)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (workerinput := getattr(config, "workerinput", None)) is not None:
+        os.environ[RUN_VARIABLE] = workerinput[_FOLDER]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _KEEPER in config.stash:
+        config.stash[_KEEPER].close()
 
 
 @pytest.fixture(scope="session")
-def database_template(postgres: str) -> str:
-    """Name of a database with the current schema, to copy from."""
-    asyncio.run(_execute(postgres, f"CREATE DATABASE {TEMPLATE}"))
-    asyncio.run(migrate(with_database(postgres, TEMPLATE)))
-    return TEMPLATE
+def run_folder(request: pytest.FixtureRequest) -> Path:
+    """The folder that all processes of a run share. Every user can pass through it, as under root PostgreSQL runs as
+    another one. It is removed after the run, however that ends."""
+    workerinput = getattr(request.config, "workerinput", None)
+    return _keeper(request.config).folder if workerinput is None else Path(workerinput[_FOLDER])
 
 
 @pytest.fixture(scope="session")
-def database_numbers() -> Iterator[int]:
-    return itertools.count(1)
+def worker() -> str:
+    """The name of this process among those of a run."""
+    return os.environ.get("PYTEST_XDIST_WORKER", "alone")
+
+
+@pytest.fixture(scope="session")
+def open_folder(run_folder: Path, worker: str) -> Path:
+    """A folder of this process that every user can pass through, as pytest's own cannot."""
+    folder = run_folder / worker
+    folder.mkdir()
+    folder.chmod(0o711)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def postgres(run_folder: Path) -> str:
+    """DSN of the server that all processes of a run share."""
+    return server_dsn(run_folder)
+
+
+@pytest.fixture(scope="session")
+def databases(postgres: str, worker: str) -> Databases:
+    """Makes databases that outlive a test."""
+    return Databases(postgres, worker)
 
 
 @pytest.fixture
-def empty_dsn(postgres: str, database_numbers: Iterator[int]) -> Iterator[str]:
+def empty_dsn(databases: Databases) -> Iterator[str]:
     """DSN of a database without any table."""
-    name = f"empty_{next(database_numbers)}"
-    asyncio.run(_execute(postgres, f"CREATE DATABASE {name}"))
-    yield with_database(postgres, name)
-    asyncio.run(_execute(postgres, f"DROP DATABASE {name} WITH (FORCE)"))
+    with databases.one("empty", empty=True) as dsn:
+        yield dsn
 
 
 @pytest.fixture
-def dsn(postgres: str, database_template: str, database_numbers: Iterator[int]) -> Iterator[str]:
+def dsn(databases: Databases) -> Iterator[str]:
     """DSN of a migrated database of the test's own."""
-    name = f"test_{next(database_numbers)}"
-    asyncio.run(_execute(postgres, f"CREATE DATABASE {name} TEMPLATE {database_template} STRATEGY FILE_COPY"))
-    yield with_database(postgres, name)
-    asyncio.run(_execute(postgres, f"DROP DATABASE {name} WITH (FORCE)"))
+    with databases.one() as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="module")
+def module_dsn(databases: Databases) -> Iterator[str]:
+    """DSN of a migrated database that the tests of one module share."""
+    with databases.one("module") as dsn:
+        yield dsn
 
 
 @pytest.fixture
@@ -121,8 +129,11 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Processes that share a run take whole files, so that these start their servers once; the end-to-end tests share
-    one, and so do those in a browser. Made here: the marks of `--dist loadgroup` have no effect with pytest 9."""
+    """Let processes that share a run take whole files, so that these start their servers once.
+
+    The end-to-end tests share one process, and those in a browser share two, with a house and a browser in each. Made
+    here: the marks of `--dist loadgroup` have no effect with pytest 9.
+    """
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -130,7 +141,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     class ByServers(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             path = str(super()._split_scope(nodeid))
-            return next((room for room in ("e2e", "browser") if room in path.split("/")), path)
+            *folders, name = path.split("/")
+            if "browser" in folders:
+                return f"browser {_BROWSER_FILES.index(name) % NUM_BROWSER_HOUSES}"
+            return "e2e" if "e2e" in folders else path
 
     return ByServers(config, log)
 

@@ -14,8 +14,9 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import quote
 
 from gateway.db.pool import MIN_LOCKS_PER_TRANSACTION
@@ -53,7 +54,8 @@ class EmbeddedPostgresError(RuntimeError):
 class EmbeddedPostgres:
     """One server for one data folder; the caller sees to it that only one process uses that folder.
 
-    say gets one line for whatever takes long or is worth knowing. fallback_root: see `placement`.
+    say gets one line for whatever takes long or is worth knowing. fallback_root: see `placement`. settings: values of
+    PostgreSQL's parameters in place of those in `SERVER_SETTINGS`.
     """
 
     def __init__(
@@ -62,7 +64,9 @@ class EmbeddedPostgres:
         *,
         fallback_root: Path = Path("/var/lib/lorikeet"),
         say: Callable[[str], None] = lambda line: None,
+        settings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        self._settings = {**SERVER_SETTINGS, **settings}
         self._data_dir = data_dir.absolute()
         self._fallback_root = fallback_root
         self._say = say
@@ -147,7 +151,7 @@ class EmbeddedPostgres:
 
     def _spawn(self, placement: Placement, socket_dir: Path) -> subprocess.Popen[bytes]:
         quoted = str(socket_dir).replace('"', '""')
-        settings = SERVER_SETTINGS | {"unix_socket_directories": f'"{quoted}"'}
+        settings = self._settings | {"unix_socket_directories": f'"{quoted}"'}
         command = [str(placement.bin_dir / "postgres"), "-D", str(placement.cluster)]
         command += [argument for name, value in settings.items() for argument in ("-c", f"{name}={value}")]
         with open_log(self._log) as log:

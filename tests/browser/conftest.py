@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Literal
 
-import asyncpg
 import httpx
 import pytest
 import pytest_asyncio
@@ -15,12 +14,11 @@ from playwright.async_api import Browser, BrowserContext, async_playwright, expe
 from tests.browser.house import OWNER, PASSWORD, BrowserHouse, open_house
 from tests.browser.install import find_chromium
 from tests.browser.watched import WATCH_POLICY, Watched
-from tests.conftest import with_database
+from tests.installation.databases import Databases
 from tests.patience import PATIENCE_S
 
 Mode = Literal["light", "dark", "phone"]
 SIZES = {"light": (1360, 860), "dark": (1360, 860), "phone": (375, 812)}
-DATABASE = "browser"
 PAGE_PATIENCE_MS = 60_000
 expect.set_options(timeout=PAGE_PATIENCE_MS)
 
@@ -36,20 +34,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def browser_house(
-    postgres: str, database_template: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[BrowserHouse]:
-    asyncio.run(_create_database(postgres, database_template))
-    with open_house(with_database(postgres, DATABASE), tmp_path_factory.mktemp("browser")) as house:
+def browser_house(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserHouse]:
+    with open_house(databases.create("browser"), tmp_path_factory.mktemp("browser")) as house:
         yield house
-
-
-async def _create_database(postgres: str, template: str) -> None:
-    conn = await asyncpg.connect(postgres)
-    try:
-        await conn.execute(f"CREATE DATABASE {DATABASE} TEMPLATE {template}")
-    finally:
-        await conn.close()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

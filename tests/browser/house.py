@@ -22,10 +22,10 @@ import msgspec
 from gateway.db.ledger.rollups import roll_up
 from gateway.db.migrate import migrate
 from gateway.postgres.embedded import EmbeddedPostgres
-from gateway.settings import Settings
 from tests.gateway.bases import put_adapter
 from tests.gateway.live import BASE, FakeEngine, LiveGateway, make_operator_key
 from tests.gateway.model_folder import make_model_folder
+from tests.installation.live_gateway import running_gateways
 from tests.patience import PATIENCE_S
 
 PASSWORD = "correct horse battery staple"
@@ -107,20 +107,14 @@ def open_house(dsn: str, folder: Path) -> Iterator[BrowserHouse]:
     """dsn: of a migrated database without content, which is seeded once the context is entered."""
     model_dir = make_model_folder(folder / "model")
     operator_key = asyncio.run(make_operator_key(dsn))
-    settings = Settings(
-        data_dir=folder, model=str(model_dir), model_name=BASE, max_failed_keys=0, adapter_sources=SOURCES
-    )
-    (folder / "run").mkdir(exist_ok=True)
-    engine = FakeEngine(settings.engine.endpoint, model_dir, "--tokens-per-s", "200")
-    gateway = LiveGateway(settings, model_dir, dsn)
-    try:
-        gateway.start()
+    flags = ("--tokens-per-s", "200")
+    with running_gateways(
+        dsn, model_dir, engine_flags=flags, data_dir=folder, max_failed_keys=0, adapter_sources=SOURCES
+    ) as installed:
+        gateway = installed.gateway
         projects, keys = _seed(gateway.url, operator_key)
         asyncio.run(_write_history(dsn, projects))
-        yield BrowserHouse(gateway.url, dsn, operator_key, projects, keys, gateway, engine)
-    finally:
-        engine.kill()
-        gateway.stop()
+        yield BrowserHouse(gateway.url, dsn, operator_key, projects, keys, gateway, installed.engine)
 
 
 def _seed(url: str, operator_key: str) -> tuple[dict[str, str], dict[str, str]]:

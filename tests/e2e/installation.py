@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import httpx
-
 from tests.demo import demo_model_dir
+from tests.installation.processes import ChildProcess, free_port
+from tests.installation.waiting import is_ready, wait_ready
 from tests.patience import PATIENCE_S
 
 BASE = "smollm2-135m-instruct"
@@ -24,7 +22,6 @@ class Installation:
 
     def __init__(self, data_dir: Path, flags: Sequence[str] = ()) -> None:
         self.data_dir = data_dir
-        self._flags = flags
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         metrics_address = f"127.0.0.1:{free_port()}"
@@ -35,40 +32,29 @@ class Installation:
         self.env = {name: value for name, value in os.environ.items() if not name.startswith(("LORIKEET_", "OPENAI_"))}
         self.env |= {"LORIKEET_DATA_DIR": str(data_dir), "LORIKEET_PORT": str(self.port)}
         self.env["LORIKEET_METRICS_LISTEN"] = metrics_address
-        self.process: subprocess.Popen[str] | None = None
+        # On a machine that others use, a model that computes may need minutes for what runs when it is stopped.
+        self.env |= {"LORIKEET_DRAIN_SECONDS": str(PATIENCE_S)}
+        command = [sys.executable, "-m", "gateway.cli", "serve", *flags]
+        self._serve = ChildProcess(command, log=data_dir / "serve.out", env=self.env)
+
+    @property
+    def process(self) -> subprocess.Popen[bytes] | None:
+        """The one of `serve`, while it runs."""
+        return self._serve.popen
 
     def start(self) -> float:
         """Returns the seconds until it is ready."""
         started_s = time.monotonic()
-        with (self.data_dir / "serve.out").open("a") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "gateway.cli", "serve", *self._flags],
-                env=self.env,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                text=True,
-                start_new_session=True,
-            )
-        while not self.is_ready():
-            assert self.process.poll() is None, (self.data_dir / "serve.out").read_text()
-            assert time.monotonic() - started_s < PATIENCE_S, (self.data_dir / "serve.out").read_text()
-            time.sleep(0.1)
+        self._serve.start()
+        wait_ready(self.url, check=self._serve.check, log=self._serve.output, pause_s=0.1)
         return time.monotonic() - started_s
 
     def is_ready(self) -> bool:
-        try:
-            return httpx.get(f"{self.url}/health/ready", timeout=PATIENCE_S).status_code == 200
-        except httpx.HTTPError:
-            return False
+        return is_ready(self.url)
 
     def stop(self) -> int:
         """SIGTERM, and the exit code once it has drained."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(PATIENCE_S)
-        self.process = None
-        return code
+        return self._serve.terminate()
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "gateway.cli", *arguments]
@@ -105,10 +91,3 @@ class Installation:
                 if str(self.data_dir) in command or here.startswith(str(self.data_dir)):
                     found.append(command)
         return found
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

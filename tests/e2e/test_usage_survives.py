@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from pathlib import Path
 
 import asyncpg
@@ -14,6 +13,7 @@ import pytest
 
 from gateway.postgres.embedded import running_dsn
 from tests.e2e.installation import BASE, Installation
+from tests.installation.waiting import wait_ready, wait_until
 from tests.patience import PATIENCE_S
 
 
@@ -57,17 +57,14 @@ def test_a_stream_whose_gateway_was_killed_is_billed_as_the_engine_counted(insta
         os.kill(gateway_pid(installation), signal.SIGKILL)
         with pytest.raises(httpx.TransportError):
             seen.extend(events)
-    deadline_s = (
-        time.monotonic() + PATIENCE_S
-    )  # for the engine's count, then for the next gateway, on a machine that is busy
-    while [row["finish_reason"] for row in asyncio.run(usage(installation, request_id))] != ["abort"]:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+
+    def is_billed() -> bool:
+        return [row["finish_reason"] for row in asyncio.run(usage(installation, request_id))] == ["abort"]
+
+    wait_until(is_billed, pause_s=0.1)
     (row,) = asyncio.run(usage(installation, request_id))
     assert len(seen) <= row["completion_tokens"] < body["max_tokens"]
-    while not installation.is_ready():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+    wait_ready(installation.url)
     headers = {"Authorization": f"Bearer {keys['LORIKEET_ADMIN_KEY']}"}
     found = httpx.get(f"{installation.url}/v1/organization/reconciliation", headers=headers, timeout=PATIENCE_S).json()
     assert found["lost_journals"] == []

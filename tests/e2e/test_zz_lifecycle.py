@@ -5,12 +5,20 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 
 import httpx
 
 from tests.e2e.installation import BASE, Installation
+from tests.installation.waiting import wait_until
 from tests.patience import PATIENCE_S
+
+
+def prepared(installation: Installation) -> dict[str, int]:
+    """When each file that a first start makes was written, in nanoseconds: model, adapters, the database's cluster."""
+    folder = installation.data_dir
+    made = [path for name in ("models", "adapters") for path in (folder / name).resolve().rglob("*")]
+    files = [path for path in made if path.is_file() and not path.name.startswith(".")]  # no locks
+    return {str(path): path.stat().st_mtime_ns for path in (*files, folder / "postgres/cluster/PG_VERSION")}
 
 
 def lines_of_a_stream(installation: Installation, max_tokens: int) -> httpx.Response:
@@ -33,30 +41,29 @@ def test_a_killed_engine_ends_its_streams_with_an_error_and_comes_back(installat
         for _ in range(5):
             next(lines)
         os.kill(installation.engine_pid(), signal.SIGKILL)
-        killed_s = time.monotonic()
         rest = list(lines)
     assert "error" in json.loads(rest[-1].removeprefix("data: "))
     assert "data: [DONE]" not in rest
-    status = 0
-    while status != 200:
-        assert time.monotonic() - killed_s < PATIENCE_S
+
+    def answers() -> bool:
         with lines_of_a_stream(installation, max_tokens=2) as response:
-            status = response.status_code
             response.read()
-        time.sleep(0.2)
+            return response.status_code == 200
+
+    wait_until(answers, pause_s=0.2)
 
 
 def test_a_client_that_leaves_frees_its_slot(installation: Installation) -> None:
     with lines_of_a_stream(installation, max_tokens=4000) as response:
         next(response.iter_lines())
-    left_s = time.monotonic()
-    while True:
+
+    def is_idle() -> bool:
         metrics = httpx.get(installation.metrics_url, timeout=PATIENCE_S).text
         running = [line for line in metrics.splitlines() if line.startswith("vllm:num_requests_running")]
-        if running and float(running[0].split()[-1]) == 0:
-            break
-        assert time.monotonic() - left_s < 60  # the engine's picture travels once a second; its text would take minutes
-        time.sleep(0.05)
+        return bool(running) and float(running[0].split()[-1]) == 0
+
+    # The engine's picture travels once a second; its text would take minutes.
+    wait_until(is_idle, "its slot is still taken", patience_s=60)
 
 
 def test_a_second_start_on_the_same_folder_says_so(installation: Installation) -> None:
@@ -67,6 +74,7 @@ def test_a_second_start_on_the_same_folder_says_so(installation: Installation) -
 
 def test_a_stop_drains_running_streams_and_leaves_nothing_behind(installation: Installation) -> None:
     keys = installation.keys
+    assert len(prepared(installation)) > 3, "a model, adapters and a database"
     with lines_of_a_stream(installation, max_tokens=60) as response:
         lines = response.iter_lines()
         next(lines)
@@ -76,7 +84,9 @@ def test_a_stop_drains_running_streams_and_leaves_nothing_behind(installation: I
     assert rest[-1] == "data: [DONE]"
     assert installation.process.wait(PATIENCE_S) == 0
     assert installation.processes() == []
-    assert installation.start() < 30, "a second start prepares nothing again"
+    before = prepared(installation)
+    installation.start()
+    assert prepared(installation) == before, "a second start prepares nothing again"
     assert installation.keys == keys
     with lines_of_a_stream(installation, max_tokens=2) as response:
         assert response.status_code == 200

@@ -61,7 +61,7 @@ class AdapterSite:
 
     def __init__(self, folder: Path, dsn: str) -> None:
         model_dir = make_model_folder(folder / "model")
-        self.settings = Settings(data_dir=folder / "data", model=str(model_dir), model_name=BASE)
+        self.settings = Settings(data_dir=folder / "data", model=str(model_dir), model_name=BASE, drain_seconds=10)
         self.settings.run_dir.mkdir(parents=True)
         self.gateway = Gateway(self.settings, dsn, 0)
         self.promised = Promised()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,11 @@ class Site:
     def __init__(self, folder: Path, *, num_gateways: int = 1, journal_bytes: int = 64 << 20) -> None:
         model_dir = make_model_folder(folder / "model", context=2 * ENDLESS)
         self.settings = Settings(
-            data_dir=folder / "data", model=str(model_dir), model_name=BASE, journal_bytes=journal_bytes
+            data_dir=folder / "data",
+            model=str(model_dir),
+            model_name=BASE,
+            journal_bytes=journal_bytes,
+            drain_seconds=10,
         )
         self.settings.run_dir.mkdir(parents=True)
         self.postgres = Postgres(folder / "postgres")
@@ -52,9 +55,8 @@ class Site:
         self.lost: set[str] = set()
         self.torn: set[str] = set()
         self._produced = folder / "produced"
-        flags = f"--tokens-per-s {TOKENS_PER_S} --max-num-seqs 256 --endpoint {self.settings.engine.endpoint}".split()
-        command = [sys.executable, "-m", "engine.fake", "--model-dir", str(model_dir), *flags]
-        self.engine = Engine([*command, "--produced", str(self._produced)], folder / "engine.log")
+        flags = f"--tokens-per-s {TOKENS_PER_S} --max-num-seqs 256 --produced {self._produced}".split()
+        self.engine = Engine(self.settings.engine.endpoint, model_dir, *flags, log=folder / "engine.log")
         self.gateways = [Gateway(self.settings, self.postgres.dsn, number) for number in range(num_gateways)]
 
     def start(self) -> None:

@@ -20,6 +20,7 @@ from tests.faults.processes import Gateway
 from tests.faults.site import ENDLESS, Site
 from tests.faults.watcher import Seen, Watcher
 from tests.gateway.limits.fleet import make_key
+from tests.installation.waiting import wait_until as until
 from tests.patience import PATIENCE_S
 
 LENGTH = 80
@@ -128,13 +129,6 @@ def billed(site: Site, seen: list[Seen], *reasons: str) -> list[Row]:
 
     until(lambda: len(rows()) == len(seen) and {row.finish_reason for row in rows()} <= set(reasons))
     return rows()
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
 
 
 def test_a_client_that_leaves_pays_what_the_engine_counted_at_the_abort(site: Site) -> None:

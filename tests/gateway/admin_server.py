@@ -30,14 +30,11 @@ from gateway.content.cipher import Cipher
 from gateway.content.request_log import RequestContents
 from gateway.content.writes import Writes
 from gateway.db.adapters.bases import register_base
-from gateway.db.organization.keys import create_key
-from gateway.db.organization.organizations import ensure_organization
 from gateway.db.pool import Database
 from gateway.domain.adapters.sources import AllowedSources
 from gateway.domain.content.keys import ContentKey
 from gateway.domain.errors import GatewayError
 from gateway.domain.tenancy.addresses import Network
-from gateway.domain.tenancy.keys import NewKey, new_key
 from gateway.domain.tenancy.principal import Role, Scope
 from gateway.http.envelope import Application
 from gateway.http.errors import exception_handlers
@@ -49,6 +46,7 @@ from gateway.tenancy.failures import FailureCap
 from gateway.tenancy.logins import Logins
 from gateway.tenancy.passwords import Passwords
 from tests.gateway.bases import BASE_DIGEST, bases
+from tests.installation.tenants import store_operator_key
 from tests.patience import PATIENCE_S
 
 MAX_ADAPTER_BYTES = 64 * 1024
@@ -273,16 +271,5 @@ async def serve_admin(
 
 
 async def _store_admin_key(database: Database, organization_name: str, scopes: tuple[Scope, ...]) -> str:
-    made: NewKey = new_key("admin")
     async with database.acquire() as conn:
-        organization = await ensure_organization(conn, organization_name)
-        await create_key(
-            conn,
-            organization_id=organization.id,
-            project_id=None,
-            name="operator",
-            public=made.public,
-            sha256=made.sha256,
-            scopes=scopes,
-        )
-    return made.secret
+        return await store_operator_key(conn, organization_name, scopes)

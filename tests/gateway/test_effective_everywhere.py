@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 from gateway.db.pool import LISTENER_NAME
-from gateway.settings import Settings
-from tests.gateway.live import BASE, FakeEngine, LiveGateway, make_operator_key
+from tests.gateway.live import BASE, LiveGateway, make_operator_key
 from tests.gateway.model_folder import make_model_folder
+from tests.installation.live_gateway import running_gateways
 from tests.patience import PATIENCE_S, TRIES, least
 
 NUM_GATEWAYS = 3
@@ -42,19 +42,9 @@ class Fleet(msgspec.Struct, frozen=True):
 @pytest.fixture
 def fleet(dsn: str, tmp_path: Path) -> Iterator[Fleet]:
     model_dir = make_model_folder(tmp_path / "model")
-    settings = Settings(data_dir=tmp_path, model=str(model_dir), model_name=BASE, max_failed_keys=0)
-    (tmp_path / "run").mkdir()
-    engine = FakeEngine(settings.engine.endpoint, model_dir)
-    gateways = [LiveGateway(settings, model_dir, dsn) for _ in range(NUM_GATEWAYS)]
-    try:
-        operator_key = asyncio.run(make_operator_key(dsn))
-        for gateway in gateways:
-            gateway.start()
-        yield Fleet(gateways, operator_key, dsn)
-    finally:
-        for gateway in gateways:
-            gateway.stop()
-        engine.kill()
+    operator_key = asyncio.run(make_operator_key(dsn))
+    with running_gateways(dsn, model_dir, num_gateways=NUM_GATEWAYS, data_dir=tmp_path, max_failed_keys=0) as installed:
+        yield Fleet(installed.gateways, operator_key, dsn)
 
 
 class Tenant:

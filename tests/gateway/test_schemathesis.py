@@ -55,9 +55,9 @@ NEVER = {
 
 
 @pytest.fixture(scope="module")
-def own_house(postgres: str, database_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def own_house(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     folder = tmp_path_factory.mktemp("fuzzed")
-    with open_house(postgres, database_template, folder, "fuzzed", tokens_per_s=20_000) as house:
+    with open_house(module_dsn, folder, tokens_per_s=20_000) as house:
         yield house
 
 

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-import signal
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,17 +17,9 @@ import msgspec
 from gateway.settings import Settings
 from tests.gateway.live import BASE, FakeEngine, make_tenant
 from tests.gateway.model_folder import make_model_folder
+from tests.installation.gateway_process import GatewayProcess
+from tests.installation.waiting import wait_until
 from tests.patience import PATIENCE_S
-
-PROGRAM = """
-import pathlib, socket, sys
-from gateway.app import run_gateway
-from gateway.settings import Settings
-data_dir, model_dir, dsn, fd, metrics_fd, drain_s = sys.argv[1:]
-settings = Settings(data_dir=pathlib.Path(data_dir), model=model_dir, model_name="tiny", drain_seconds=float(drain_s))
-sockets, metrics = [socket.socket(fileno=int(fd))], socket.socket(fileno=int(metrics_fd))
-run_gateway(settings, model_dir=pathlib.Path(model_dir), dsn=dsn, sockets=sockets, metrics_socket=metrics)
-"""
 
 
 async def completion_tokens(dsn: str) -> list[int]:
@@ -52,41 +40,26 @@ async def slots(dsn: str) -> list[str]:
 
 def wait_running(running: Running, count: int) -> None:
     """Until the engine's next heartbeat says that so many requests run."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not re.search(rf"^vllm:num_requests_running.* {count}\.0$", running.metrics(), re.MULTILINE):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def wait_ready(url: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        try:
-            if httpx.get(f"{url}/health/ready", timeout=PATIENCE_S).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.05)
-    raise AssertionError("the gateway did not become ready")
+    pattern = rf"^vllm:num_requests_running.* {count}\.0$"
+    wait_until(lambda: re.search(pattern, running.metrics(), re.MULTILINE), pause_s=0.1)
 
 
 class Running(msgspec.Struct, frozen=True):
     url: str
-    metrics_url: str
     key: str
-    process: subprocess.Popen[bytes]
+    gateway: GatewayProcess
 
     def client(self) -> httpx.Client:
         return httpx.Client(base_url=self.url, headers={"authorization": f"Bearer {self.key}"}, timeout=PATIENCE_S)
 
     def metrics(self) -> str:
-        return httpx.get(self.metrics_url, timeout=PATIENCE_S).text
+        return self.gateway.metrics()
 
-    def log_until_end(self) -> bytes:
-        _, log = self.process.communicate(timeout=PATIENCE_S)
-        assert self.process.returncode == 0, log
-        assert b"gateway_stopped" in log
-        assert b"Traceback" not in log, log
+    def log_until_end(self) -> str:
+        code, log = self.gateway.ended(), self.gateway.log.read_text()
+        assert code == 0, log
+        assert "gateway_stopped" in log
+        assert "Traceback" not in log, log
         return log
 
 
@@ -94,27 +67,16 @@ class Running(msgspec.Struct, frozen=True):
 def running_gateway(dsn: str, folder: Path, *, drain_s: float) -> Iterator[Running]:
     model_dir = make_model_folder(folder / "model")
     tenant = asyncio.run(make_tenant(dsn, "acme", "pirate", "1"))
-    settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE)
+    settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE, drain_seconds=drain_s)
     settings.run_dir.mkdir()
     engine = FakeEngine(settings.engine.endpoint, model_dir, "--tokens-per-s", "50")
-    listener = socket.create_server(("127.0.0.1", 0))
-    metrics_listener = socket.create_server(("127.0.0.1", 0))
-    fd, metrics_fd = listener.fileno(), metrics_listener.fileno()
-    metrics_url = f"http://127.0.0.1:{metrics_listener.getsockname()[1]}/metrics"
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    gateway = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(folder), str(model_dir), dsn, str(fd), str(metrics_fd), str(drain_s)],
-        pass_fds=[fd, metrics_fd],
-        stderr=subprocess.PIPE,
-    )
+    gateway = GatewayProcess(settings, dsn)
     try:
-        listener.close()
-        metrics_listener.close()
-        wait_ready(url)
-        yield Running(url, metrics_url, tenant.key, gateway)
+        gateway.start()
+        gateway.wait_ready()
+        yield Running(gateway.url, tenant.key, gateway)
     finally:
-        gateway.kill()
-        gateway.communicate()
+        gateway.close()
         engine.kill()
 
 
@@ -124,7 +86,7 @@ def test_a_running_stream_finishes_after_sigterm_and_is_billed(dsn: str, tmp_pat
         with client.stream("POST", "/v1/completions", json=body) as reply:
             lines = (line for line in reply.iter_lines() if line)
             next(lines)
-            running.process.send_signal(signal.SIGTERM)
+            running.gateway.begin_to_stop()
             rest = list(lines)
         assert rest[-1] == "data: [DONE]"
         running.log_until_end()
@@ -149,7 +111,7 @@ def test_what_the_drain_leaves_ends_with_an_error_that_says_why_and_is_billed(ds
             next(lines)
             whole = [pool.submit(post, headers) for headers in ({}, keyed, keyed, keyed)]
             wait_running(running, 3)
-            running.process.send_signal(signal.SIGTERM)
+            running.gateway.begin_to_stop()
             *_, last = lines
         answers = [each.result() for each in whole]
         running.log_until_end()

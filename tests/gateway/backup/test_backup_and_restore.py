@@ -7,7 +7,6 @@ import itertools
 import json
 import resource
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +31,13 @@ from gateway.metering.service import Metering
 from gateway.observability.metrics import Metrics
 from gateway.postgres import dump
 from gateway.serve.lock import DataFolderUnusable, refuse_half_restored
-from tests.conftest import with_database
 from tests.gateway.admin_server import write_adapter
 from tests.gateway.bases import put_adapter
 from tests.gateway.exports.ledger import BEFORE, make_books
 from tests.gateway.metering.records import BEGUN, ended, record
 from tests.gateway.unlimited import unlimited
+from tests.installation.databases import execute
 from tests.patience import PATIENCE_S
-
-BACKED_UP = "backed_up"
 
 
 class House(msgspec.Struct, frozen=True):
@@ -58,11 +55,9 @@ class House(msgspec.Struct, frozen=True):
 
 
 @pytest.fixture(scope="module")
-def house(postgres: str, database_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def house(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> House:
     """One for all tests: they only add to its ledger."""
-    asyncio.run(_execute(postgres, f"CREATE DATABASE {BACKED_UP} TEMPLATE {database_template}"))
-    yield asyncio.run(_furnish(tmp_path_factory.mktemp("house"), with_database(postgres, BACKED_UP)))
-    asyncio.run(_execute(postgres, f"DROP DATABASE {BACKED_UP} WITH (FORCE)"))
+    return asyncio.run(_furnish(tmp_path_factory.mktemp("house"), module_dsn))
 
 
 async def _furnish(data_dir: Path, dsn: str) -> House:
@@ -108,18 +103,9 @@ def backup(house: House, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def elsewhere(postgres: str, database_numbers: Iterator[int], tmp_path: Path) -> Iterator[dict[str, str]]:
+def elsewhere(empty_dsn: str, tmp_path: Path) -> dict[str, str]:
     """The settings of an installation that is empty so far."""
-    name = f"restored_{next(database_numbers)}"
-    asyncio.run(_execute(postgres, f"CREATE DATABASE {name}"))
-    yield {"LORIKEET_DATA_DIR": str(tmp_path / "elsewhere"), "DATABASE_URL": with_database(postgres, name)}
-    asyncio.run(_execute(postgres, f"DROP DATABASE {name} WITH (FORCE)"))
-
-
-async def _execute(dsn: str, sql: str) -> None:
-    conn = await asyncpg.connect(dsn)
-    await conn.execute(sql)
-    await conn.close()
+    return {"LORIKEET_DATA_DIR": str(tmp_path / "elsewhere"), "DATABASE_URL": empty_dsn}
 
 
 class Lorikeet:
@@ -342,7 +328,7 @@ async def test_only_a_whole_installation_starts_and_nothing_is_replaced_unless_f
     file = backup / "manifest.json"
     assert "is not a folder" in await lorikeet.refused(house.environ, "backup", str(file))
     # A database that does not take it: something of the same name stands in the way, where force is not given.
-    await _execute(dsn, "CREATE TYPE limits AS (x integer)")
+    await execute(dsn, "CREATE TYPE limits AS (x integer)")
     assert "pg_restore failed" in await lorikeet.refused(elsewhere, "restore", of_backup)
     for verb in ("gateway", "migrate"):
         assert "half restored" in await lorikeet.refused(elsewhere, verb)

@@ -23,6 +23,7 @@ from gateway.db.limits.leases import PostgresLeases, write_leases
 from gateway.db.limits.limits import list_limits
 from gateway.domain.billing.credits import Grant, draw, lapse
 from tests.gateway.billing.books import NOW, THIS_MONTH, Books, month_before, open_books, within
+from tests.installation.databases import NUM_WAITING
 
 BEFORE = month_before(THIS_MONTH, 2)
 
@@ -213,7 +214,7 @@ async def test_what_is_reserved_while_credit_lapses_stays_reserved(priced: Books
     async with priced.database.transaction() as conn:  # an exchange, as `PostgresLeases` makes it
         await conn.execute("SELECT FROM limits FOR NO KEY UPDATE")
         lapsing = asyncio.create_task(lapse_now())
-        while not await priced.value("SELECT count(*) FROM pg_locks WHERE NOT granted"):  # noqa: ASYNC110 - no event
+        while not await priced.value(NUM_WAITING):  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.005)
         await write_leases(conn, "gateway", {(limit_id, 0): 40})
     await lapsing

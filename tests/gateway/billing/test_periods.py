@@ -15,6 +15,7 @@ from gateway.db.billing.periods import CannotClose, PeriodRow, close_period, lis
 from gateway.db.ledger.usage import write_usage_events
 from gateway.domain.billing.closing import Lost, objection
 from tests.gateway.billing.books import THIS_MONTH, Books, month_before, within
+from tests.installation.databases import NUM_WAITING
 
 LAST = month_before(THIS_MONTH)
 BEFORE = month_before(THIS_MONTH, 2)
@@ -131,7 +132,7 @@ async def test_a_closing_gives_way_to_a_slow_writer_and_to_all_that_queue_behind
     async with priced.database.transaction() as conn:
         await write_usage_events(conn, [priced.event("req_slow", created_at=within(BEFORE))])
         closing = asyncio.create_task(close(priced, BEFORE))
-        while not await priced.value("SELECT count(*) FROM pg_locks WHERE NOT granted"):  # noqa: ASYNC110 - no event
+        while not await priced.value(NUM_WAITING):  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.005)
         async with asyncio.timeout(5):  # far below what copiers give a transaction
             await priced.write(priced.event("req_2", created_at=within(BEFORE)))

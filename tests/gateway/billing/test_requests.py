@@ -7,7 +7,6 @@ import random
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, cast
 
-import asyncpg
 import httpx
 import msgspec
 import pytest
@@ -16,7 +15,6 @@ import pytest_asyncio
 from gateway.db.ledger.request_list import RequestQuery, list_requests
 from gateway.db.ledger.usage import UsageEvent
 from gateway.db.pool import Database
-from tests.conftest import with_database
 from tests.gateway.admin_server import AdminServer, serve_admin
 from tests.gateway.billing.books import NOW, Books, open_books
 
@@ -34,11 +32,8 @@ def minutes_ago(minutes: float) -> datetime.datetime:
 
 
 @shared
-async def database(postgres: str, database_template: str) -> AsyncIterator[Database]:
-    conn = await asyncpg.connect(postgres)
-    await conn.execute(f"CREATE DATABASE recent_requests TEMPLATE {database_template}")
-    await conn.close()
-    async with await Database.connect(with_database(postgres, "recent_requests")) as database:
+async def database(module_dsn: str) -> AsyncIterator[Database]:
+    async with await Database.connect(module_dsn) as database:
         yield database
 
 

@@ -6,14 +6,12 @@ import datetime
 from collections.abc import AsyncIterator
 from typing import Any
 
-import asyncpg
 import httpx
 import pytest
 import pytest_asyncio
 
 from gateway.db.billing.adjustments import write_adjustment
 from gateway.db.pool import Database
-from tests.conftest import with_database
 from tests.gateway.admin_server import AdminServer, serve_admin
 from tests.gateway.billing.books import Books, open_books
 
@@ -31,11 +29,8 @@ shared = pytest_asyncio.fixture(scope="module", loop_scope="module")
 
 
 @shared
-async def database(postgres: str, database_template: str) -> AsyncIterator[Database]:
-    conn = await asyncpg.connect(postgres)
-    await conn.execute(f"CREATE DATABASE usage_api TEMPLATE {database_template}")
-    await conn.close()
-    async with await Database.connect(with_database(postgres, "usage_api")) as database:
+async def database(module_dsn: str) -> AsyncIterator[Database]:
+    async with await Database.connect(module_dsn) as database:
         yield database
 
 

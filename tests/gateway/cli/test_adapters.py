@@ -10,18 +10,16 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-import asyncpg
 import httpx
 import pytest
 import trustme
 
-from gateway.settings import Settings
-from tests.conftest import with_database
 from tests.gateway.adapters.web import PUBLIC, answer, serving
 from tests.gateway.admin_server import write_adapter
 from tests.gateway.cli.conftest import Cli
-from tests.gateway.live import BASE, FakeEngine, LiveGateway, make_operator_key
+from tests.gateway.live import make_operator_key
 from tests.gateway.model_folder import make_model_folder
+from tests.installation.live_gateway import running_gateways
 from tests.patience import PATIENCE_S
 
 PADDING_BYTES = 17 << 20
@@ -43,45 +41,25 @@ class Site:
         return write_adapter(self.folder / "made" / name, seed=seed, in_features=32, out_features=32, num_layers=1)
 
 
-async def _execute(dsn: str, sql: str) -> None:
-    conn = await asyncpg.connect(dsn)
-    try:
-        await conn.execute(sql)
-    finally:
-        await conn.close()
-
-
 @pytest.fixture(scope="module")
-def site(postgres: str, database_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
     model_dir = make_model_folder(folder / "model")
-    asyncio.run(_execute(postgres, f"CREATE DATABASE adapters_cli TEMPLATE {database_template}"))
-    dsn = with_database(postgres, "adapters_cli")
-    key = asyncio.run(make_operator_key(dsn))
+    key = asyncio.run(make_operator_key(module_dsn))
     ca = trustme.CA()
     ca.cert_pem.write_to_path(str(folder / "ca.pem"))
     (folder / "watched").mkdir()
     listener = socket.create_server((PUBLIC, 0))
-    settings = Settings(
-        data_dir=folder,
-        model=str(model_dir),
-        model_name=BASE,
-        adapter_sources=f"https://{PUBLIC}:{listener.getsockname()[1]}/adapters/",
-        adapter_folder=folder / "watched",
-        private_webhooks=True,
-        max_failed_keys=0,
-    )
-    (folder / "run").mkdir()
-    engine = FakeEngine(settings.engine.endpoint, model_dir)
-    gateway = LiveGateway(settings, model_dir, dsn)
+    settings = {
+        "adapter_sources": f"https://{PUBLIC}:{listener.getsockname()[1]}/adapters/",
+        "adapter_folder": folder / "watched",
+        "private_webhooks": True,
+        "max_failed_keys": 0,
+    }
     with listener, pytest.MonkeyPatch.context() as patch:
         patch.setenv("SSL_CERT_FILE", str(folder / "ca.pem"))
-        try:
-            gateway.start()
-            yield Site(folder, gateway.url, key, ca, listener)
-        finally:
-            gateway.stop()
-            engine.kill()
+        with running_gateways(module_dsn, model_dir, data_dir=folder, **settings) as installed:
+            yield Site(folder, installed.gateway.url, key, ca, listener)
 
 
 @pytest.fixture

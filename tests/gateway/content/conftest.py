@@ -17,6 +17,7 @@ from gateway.domain.content.keys import ContentKey
 from gateway.domain.tenancy.keys import new_key
 from tests.gateway.conftest import House
 from tests.gateway.limits.fleet import Key, make_key
+from tests.installation.waiting import until
 from tests.patience import PATIENCE_S
 
 NUMBERS = itertools.count(1)
@@ -82,16 +83,18 @@ async def another_key(dsn: str, tenant: Key, *, models: list[str]) -> Key:
 
 async def ledger_rows(dsn: str, project_id: str, count: int) -> list[tuple[int, int]]:
     """(prompt tokens, completion tokens) of each row, once there are `count`, and a moment later."""
+    sql = "SELECT prompt_tokens, completion_tokens FROM usage_attempts WHERE project_id = $1"
     conn = await asyncpg.connect(dsn)
+
+    async def rows() -> list[tuple[int, int]]:
+        return [(row["prompt_tokens"], row["completion_tokens"]) for row in await conn.fetch(sql, project_id)]
+
+    async def are_there() -> bool:
+        return len(await rows()) >= count
+
     try:
-        for _ in range(200):
-            rows = await conn.fetch(
-                "SELECT prompt_tokens, completion_tokens FROM usage_attempts WHERE project_id = $1", project_id
-            )
-            if len(rows) >= count:
-                break
-            await asyncio.sleep(0.05)
-        return [(row["prompt_tokens"], row["completion_tokens"]) for row in rows]
+        await until(are_there, f"fewer than {count} rows came", pause_s=0.05)
+        return await rows()
     finally:
         await conn.close()
 

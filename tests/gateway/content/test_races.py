@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +11,6 @@ import asyncpg
 import httpx
 import pytest
 
-from tests.conftest import with_database
 from tests.gateway.content.conftest import ledger_rows
 from tests.gateway.limits.fleet import Fleet, Key, make_key, running_fleet
 from tests.patience import PATIENCE_S
@@ -23,16 +21,9 @@ NUM_RACING = 100
 
 
 @pytest.fixture(scope="module")
-def fleet(postgres: str, database_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    async def create() -> None:
-        conn = await asyncpg.connect(postgres)
-        await conn.execute(f"CREATE DATABASE races TEMPLATE {database_template}")
-        await conn.close()
-
-    asyncio.run(create())
-    dsn = with_database(postgres, "races")
+def fleet(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     with running_fleet(
-        dsn, tmp_path_factory.mktemp("races"), num_gateways=2, engine_flags=("--tokens-per-s", "300")
+        module_dsn, tmp_path_factory.mktemp("races"), num_gateways=2, engine_flags=("--tokens-per-s", "300")
     ) as fleet:
         yield fleet
 
@@ -111,7 +102,7 @@ async def test_a_gateway_that_dies_leaves_a_key_that_nobody_runs_again(fleet: Fl
         with pytest.raises(httpx.RemoteProtocolError):
             async with client.stream("POST", f"{fleet.urls[1]}/v1/completions", json=body, headers=headers) as reply:
                 async for _ in reply.aiter_bytes():
-                    fleet.processes[1].send_signal(signal.SIGKILL)
+                    fleet.gateways[1].kill()
         waiting = asyncio.create_task(client.post(f"{fleet.urls[0]}/v1/completions", json=body, headers=headers))
         await asyncio.sleep(0.2)
         assert not waiting.done()  # it may be alive still

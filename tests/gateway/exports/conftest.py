@@ -5,29 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-import asyncpg
 import pytest
 
 from gateway.db.pool import Database
-from tests.conftest import with_database
 from tests.gateway.exports.ledger import Books, make_books
-
-SHARED = "exported_books"
+from tests.installation.databases import Databases
 
 
 @pytest.fixture(scope="session")
-def books_dsn(postgres: str, database_template: str) -> str:
+def books_dsn(databases: Databases) -> str:
     """A database in which nobody may change these months."""
+    dsn = databases.create("exported_books")
 
     async def prepare() -> None:
-        conn = await asyncpg.connect(postgres)
-        await conn.execute(f"CREATE DATABASE {SHARED} TEMPLATE {database_template}")
-        await conn.close()
-        async with await Database.connect(with_database(postgres, SHARED)) as database:
+        async with await Database.connect(dsn) as database:
             await make_books(database)
 
     asyncio.run(prepare())
-    return with_database(postgres, SHARED)
+    return dsn
 
 
 @pytest.fixture

@@ -68,9 +68,8 @@ BODIES = {
 
 
 @pytest.fixture(scope="module")
-def house(postgres: str, database_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    folder = tmp_path_factory.mktemp("loop")
-    with open_house(postgres, database_template, folder, "loop_is_free", max_body_bytes=4 << 20) as house:
+def house(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with open_house(module_dsn, tmp_path_factory.mktemp("loop"), max_body_bytes=4 << 20) as house:
         yield house
 
 

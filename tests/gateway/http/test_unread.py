@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,10 +14,11 @@ import httpx
 import msgspec
 import pytest
 
-from gateway.settings import Settings
-from tests.gateway.live import BASE, FakeEngine, LiveGateway, Tenant, make_tenant
+from tests.gateway.live import BASE, LiveGateway, Tenant, make_tenant
 from tests.gateway.model_folder import make_model_folder
 from tests.gateway.openai.test_streams import usage_rows
+from tests.installation.live_gateway import running_gateways
+from tests.installation.waiting import wait_until
 from tests.patience import PATIENCE_S
 
 UNREAD_S = 0.5
@@ -51,16 +52,9 @@ def place_at(dsn: str, folder: Path, unread_s: float) -> Iterator[Place]:
     """A gateway that cuts off after so long, in a folder of its own."""
     model_dir = make_model_folder(folder / "model")
     tenant = asyncio.run(make_tenant(dsn, f"acme {unread_s}", "pirate", "1"))
-    settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE, unread_seconds=unread_s)
-    settings.run_dir.mkdir()
-    engine = FakeEngine(settings.engine.endpoint, model_dir, "--tokens-per-s", "200")
-    gateway = LiveGateway(settings, model_dir, dsn)
-    try:
-        gateway.start()
-        yield Place(gateway, tenant, dsn)
-    finally:
-        gateway.stop()
-        engine.kill()
+    flags = ("--tokens-per-s", "200")
+    with running_gateways(dsn, model_dir, engine_flags=flags, data_dir=folder, unread_seconds=unread_s) as installed:
+        yield Place(installed.gateway, tenant, dsn)
 
 
 def ask(place: Place, body: dict[str, object], *headers: str) -> socket.socket:
@@ -73,13 +67,6 @@ def ask(place: Place, body: dict[str, object], *headers: str) -> socket.socket:
     head = "".join(f"{line}\r\n" for line in ("POST /v1/completions HTTP/1.1", *lines))
     sock.sendall(f"{head}\r\n".encode() + content)
     return sock
-
-
-def until(holds: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
-    deadline_s = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 def rest_of(sock: socket.socket) -> bytes:
@@ -95,11 +82,11 @@ def rest_of(sock: socket.socket) -> bytes:
 
 def test_a_stream_that_is_not_read_is_cut_off_aborted_and_billed_as_far_as_it_came(place: Place) -> None:
     with ask(place, LONG | {"stream": True}) as sock:
-        until(lambda: place.gateway.num_in_flight == 1)
+        wait_until(lambda: place.gateway.num_in_flight == 1)
         short = LONG | {"n": 1, "max_tokens": 2, "logprobs": None}
         reply = httpx.post(f"{place.gateway.url}/v1/completions", json=short, headers=place.headers, timeout=PATIENCE_S)
         assert reply.status_code == 200, "others are served meanwhile"
-        until(lambda: place.gateway.num_in_flight == 0)
+        wait_until(lambda: place.gateway.num_in_flight == 0)
         received = rest_of(sock)
     assert b"[DONE]" not in received
     assert 1000 < len(received) < MOST_KEPT_BYTES
@@ -138,7 +125,7 @@ def read_slowly(place: Place, pause_s: float) -> tuple[bytes, float]:
 @pytest.mark.parametrize("header", ["connection: close", "connection: keep-alive"])
 def test_a_whole_reply_that_is_not_read_is_cut_off(place: Place, header: str) -> None:
     with ask(place, LONG, header) as sock:
-        until(lambda: place.gateway.num_in_flight == 1)
-        until(lambda: place.gateway.num_connections == 0)
+        wait_until(lambda: place.gateway.num_in_flight == 1)
+        wait_until(lambda: place.gateway.num_connections == 0)
         assert len(rest_of(sock)) < MOST_KEPT_BYTES
     assert len(asyncio.run(usage_rows(place.dsn, place.tenant.project_id, "length"))) == 1

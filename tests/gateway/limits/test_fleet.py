@@ -16,8 +16,6 @@ import pytest
 from gateway.bench.http import connect, post
 from gateway.bench.open_loop import Connections
 from gateway.domain.limits.limit import Unit, Window
-from tests.conftest import with_database
-from tests.gateway.conftest import _create_database
 from tests.gateway.limits.fleet import (
     INPUT_NANOS,
     OUTPUT_NANOS,
@@ -49,9 +47,8 @@ USED = """
 
 
 @pytest.fixture(scope="module")
-def fleet(postgres: str, database_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    asyncio.run(_create_database(postgres, "fleet", database_template))
-    with running_fleet(with_database(postgres, "fleet"), tmp_path_factory.mktemp("fleet")) as fleet:
+def fleet(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with running_fleet(module_dsn, tmp_path_factory.mktemp("fleet")) as fleet:
         yield fleet
 
 

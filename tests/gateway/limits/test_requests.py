@@ -17,9 +17,7 @@ import pytest
 from gateway.db.billing.credits import grant_credit, set_prepaid
 from gateway.db.pool import Database
 from gateway.domain.limits.limit import Limit, Unit, Window
-from tests.conftest import with_database
 from tests.gateway.bases import put_adapter
-from tests.gateway.conftest import _create_database
 from tests.gateway.limits.fleet import (
     INPUT_NANOS,
     OUTPUT_NANOS,
@@ -36,11 +34,9 @@ PROMPT = [5, 6, 7, 8]
 
 
 @pytest.fixture(scope="module")
-def fleet(postgres: str, database_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    asyncio.run(_create_database(postgres, "requests", database_template))
-    dsn = with_database(postgres, "requests")
+def fleet(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     flags = ("--tokens-per-s", "100", "--max-num-seqs", "8", "--max-waiting", "8")
-    with running_fleet(dsn, tmp_path_factory.mktemp("requests"), num_gateways=1, engine_flags=flags) as fleet:
+    with running_fleet(module_dsn, tmp_path_factory.mktemp("requests"), num_gateways=1, engine_flags=flags) as fleet:
         yield fleet
 
 

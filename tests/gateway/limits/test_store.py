@@ -22,6 +22,7 @@ from gateway.domain.limits.limit import Limit, Unit, Window, period
 from gateway.domain.limits.slices import Key
 from gateway.domain.limits.store import SessionLost
 from gateway.domain.tenancy.keys import new_key
+from tests.installation.databases import NUM_WAITING
 from tests.patience import TRIES
 
 NOW = datetime.datetime.now(datetime.UTC)
@@ -146,7 +147,7 @@ async def test_a_new_limit_waits_for_nobody_but_the_ledger_and_not_for_long(data
         for _ in range(TRIES):  # a busy machine may take as long as it waits
             making = asyncio.create_task(put(database, acme))
             async with database.acquire() as conn:
-                while not making.done() and not await conn.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+                while not making.done() and not await conn.fetchval(NUM_WAITING):
                     pass
                 await conn.execute("UPDATE installation SET change_version = change_version + 1")
             still_waits = not making.done()

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from engine.protocol import EngineStats
 from gateway.backends.base import Health
-from gateway.backends.pool import CountedBackend, Pool
+from gateway.backends.pool import ManagedBackend, Pool
 from gateway.db.ledger.journals import (
     add_engine_usage,
     engine_usage,
@@ -40,7 +40,7 @@ class Transcript:
 
 
 async def reconciled(database: Database, stats: EngineStats | None = STATS) -> Reconciliation:
-    pool = Pool("tiny", [cast("CountedBackend", Transcript(stats))], created=0)
+    pool = Pool("tiny", [cast("ManagedBackend", Transcript(stats))], created=0)
     return await Reconciler(database, {"tiny": pool}, JournalMetrics(CollectorRegistry())).reconcile()
 
 
@@ -61,7 +61,7 @@ async def test_both_are_metrics(database: Database) -> None:
         await report_journal(conn, "lost", 3)
         await conn.execute("UPDATE journals SET heard_at = heard_at - interval '2 minutes'")
     registry = CollectorRegistry()
-    pool = Pool("tiny", [cast("CountedBackend", Transcript(STATS))], created=0)
+    pool = Pool("tiny", [cast("ManagedBackend", Transcript(STATS))], created=0)
     reconciler = Reconciler(database, {"tiny": pool}, JournalMetrics(registry))
     reconciler.start()
     difference = ("lorikeet_reconciliation_difference_tokens", {"model_name": "tiny", "engine": "0"})

@@ -3,51 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import math
 from collections.abc import Iterator
 
-import asyncpg
 import openai
 import pytest
 
 from gateway.domain.errors import InvalidRequest
 from gateway.pipeline.bounds import check_dimensions
-from gateway.settings import Settings
-from tests.conftest import with_database
-from tests.gateway.live import BASE, LiveGateway, Tenant, make_tenant
+from tests.gateway.live import BASE, make_tenant
 from tests.gateway.model_folder import make_model_folder
 from tests.gateway.routing.recording_engine import RecordingEngine
+from tests.installation.live_gateway import gateways_with
 
 
 @pytest.fixture(scope="module")
-def client(postgres: str, database_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
+def client(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
     """Of a model of 32 numbers that was trained to have 2 or 8."""
-    folder, dsn = tmp_path_factory.mktemp("sizes"), with_database(postgres, "sizes")
-
-    async def prepare() -> Tenant:
-        conn = await asyncpg.connect(postgres)
-        try:
-            await conn.execute(f"CREATE DATABASE sizes TEMPLATE {database_template}")
-        finally:
-            await conn.close()
-        return await make_tenant(dsn, "acme", "pirate", "1")
-
-    tenant = asyncio.run(prepare())
+    folder = tmp_path_factory.mktemp("sizes")
+    tenant = asyncio.run(make_tenant(module_dsn, "acme", "pirate", "1"))
     model_dir = make_model_folder(folder / "model")
     config = json.loads((model_dir / "config.json").read_text())
     (model_dir / "config.json").write_text(json.dumps(config | {"matryoshka_dimensions": [8, 2]}))
-    settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE)
-    (folder / "run").mkdir()
-    engine = RecordingEngine(settings.engine.endpoint, model_dir, tokens_per_s=0)
-    gateway = LiveGateway(settings, model_dir, dsn)
-    try:
-        gateway.start()
-        with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=tenant.key, max_retries=0) as client:
+    make_engine = functools.partial(RecordingEngine, tokens_per_s=0)
+    with gateways_with(make_engine, module_dsn, model_dir, data_dir=folder) as installed:
+        url = f"{installed.gateway.url}/v1"
+        with openai.OpenAI(base_url=url, api_key=tenant.key, max_retries=0) as client:
             yield client
-    finally:
-        gateway.stop()
-        engine.stop()
 
 
 def test_fewer_dimensions_are_the_first_ones_of_unit_length(client: openai.OpenAI) -> None:

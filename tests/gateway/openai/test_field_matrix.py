@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import httpx
 import msgspec
 import pytest
@@ -19,15 +19,14 @@ from gateway.openai.completions.wire import CompletionRequest
 from gateway.openai.embeddings.wire import EmbeddingsRequest
 from gateway.openai.shared.grammar import JsonSchemaFormat, ResponseFormat, StructuredOutputs
 from gateway.openai.tokens.wire import DetokenizeRequest, TokenizeRequest
-from gateway.settings import Settings
 from gateway.text.tokenizer import Tokenizer
-from tests.conftest import with_database
-from tests.gateway.live import BASE, LiveGateway, Tenant, make_tenant
+from tests.gateway.live import make_tenant
 from tests.gateway.model_folder import CHAT_TEMPLATE, make_model_folder
 from tests.gateway.openai import openai_fields
 from tests.gateway.openai.field_matrix import FIELDS, Case, Field, Observed
 from tests.gateway.openai.field_matrix.table import as_markdown
 from tests.gateway.routing.recording_engine import RecordingEngine
+from tests.installation.live_gateway import gateways_with
 from tests.patience import PATIENCE_S
 
 AT_ONCE = 16
@@ -79,30 +78,14 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 @pytest.fixture(scope="module")
-def stage(postgres: str, database_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    folder, dsn = tmp_path_factory.mktemp("stage"), with_database(postgres, "stage")
-
-    async def prepare() -> Tenant:
-        conn = await asyncpg.connect(postgres)
-        try:
-            await conn.execute(f"CREATE DATABASE stage TEMPLATE {database_template}")
-        finally:
-            await conn.close()
-        return await make_tenant(dsn, "acme", "pirate", "1")
-
-    tenant = asyncio.run(prepare())
+def stage(module_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("stage")
+    tenant = asyncio.run(make_tenant(module_dsn, "acme", "pirate", "1"))
     model_dir = make_model_folder(folder / "model")
     (model_dir / "chat_template.jinja").write_text(READS + CHAT_TEMPLATE)
-    settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE, max_body_bytes=4 << 20)
-    (folder / "run").mkdir()
-    engine = RecordingEngine(settings.engine.endpoint, model_dir, tokens_per_s=0)
-    gateway = LiveGateway(settings, model_dir, dsn)
-    try:
-        gateway.start()
-        yield Stage(gateway.url, tenant.key, engine, Tokenizer.from_folder(model_dir))
-    finally:
-        gateway.stop()
-        engine.stop()
+    make_engine = functools.partial(RecordingEngine, tokens_per_s=0)
+    with gateways_with(make_engine, module_dsn, model_dir, data_dir=folder, max_body_bytes=4 << 20) as installed:
+        yield Stage(installed.gateway.url, tenant.key, installed.engine, Tokenizer.from_folder(model_dir))
 
 
 @pytest.fixture

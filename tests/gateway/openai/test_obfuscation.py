@@ -10,7 +10,7 @@ import pytest
 
 from gateway.openai.shared.obfuscation import WIDTH
 from tests.gateway.conftest import House
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, TRIES
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "a the quick lazy dog, hello € 💥"}]}
 TEXT: dict[str, Any] = {"prompt": "a the quick lazy dog, hello € 💥"}
@@ -27,10 +27,17 @@ def streamed(house: House, path: str, body: dict[str, Any], **options: bool) -> 
     return events
 
 
+def choices_of(events: list[bytes]) -> list[Any]:
+    return [msgspec.json.decode(event.removeprefix(b"data: "))["choices"] for event in events]
+
+
 @pytest.mark.parametrize(("path", "body"), [("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)])
 def test_sizes_do_not_tell_the_lengths_of_texts(house: House, path: str, body: dict[str, Any]) -> None:
-    plain = streamed(house, path, body)
-    padded = streamed(house, path, body, include_obfuscation=True)
+    for _ in range(TRIES):  # a gateway that is late says several tokens in one event
+        plain = streamed(house, path, body)
+        padded = streamed(house, path, body, include_obfuscation=True)
+        if choices_of(plain) == choices_of(padded):
+            break
     assert len({len(event) for event in plain[1:-1]}) > 2, "without padding they do"
     # The role that a chat begins with is told by more than a text is; the end says why.
     assert len({len(event) for event in padded[1:-1]}) == 1

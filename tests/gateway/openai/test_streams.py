@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import socket
-import time
 from collections.abc import Iterator
 
 import asyncpg
@@ -14,10 +13,11 @@ import httpx
 import pytest
 
 from gateway.metering.copier import LINGER_S
-from gateway.settings import Settings
 from tests.gateway.conftest import House
-from tests.gateway.live import BASE, FakeEngine, LiveGateway, Tenant, make_tenant
+from tests.gateway.live import FakeEngine, LiveGateway, Tenant, make_tenant
 from tests.gateway.model_folder import make_model_folder
+from tests.installation.live_gateway import running_gateways
+from tests.installation.waiting import until, wait_until
 from tests.patience import PATIENCE_S
 
 
@@ -54,16 +54,19 @@ async def usage_rows(dsn: str, project_id: str, finish_reason: str, at_least: in
         await asyncio.sleep(3 * LINGER_S)  # the ledger writes in groups, this far apart
     conn = await asyncpg.connect(dsn)
     try:
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            rows = await conn.fetch(
+
+        async def rows() -> list[asyncpg.Record]:
+            return await conn.fetch(
                 "SELECT * FROM usage_attempts WHERE project_id = $1 AND finish_reason = $2 ORDER BY created_at",
                 project_id,
                 finish_reason,
             )
-            if len(rows) >= at_least or time.monotonic() > deadline:
-                return rows
-            await asyncio.sleep(0.02)
+
+        async def are_there() -> bool:
+            return len(await rows()) >= at_least
+
+        await until(are_there, f"fewer than {at_least} rows came")
+        return await rows()
     finally:
         await conn.close()
 
@@ -126,9 +129,7 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_fault_of_the_serve
         head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {house.acme.key}\r\n"
         sock.sendall(f'{head}content-length: 100\r\n\r\n{{"model":'.encode())
     count = re.compile(r'^lorikeet_http_requests_total\{.*route="/v1/completions",status="(499|500)"\}', re.MULTILINE)
-    deadline = time.monotonic() + PATIENCE_S
-    while not (counted := count.findall(house.gateway.metrics())) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    counted = wait_until(lambda: count.findall(house.gateway.metrics()))
     assert counted == ["499"]
 
 
@@ -193,12 +194,12 @@ def test_metrics_have_vllms_names(house: House):
         headers={"authorization": f"Bearer {house.acme.key}"},
         timeout=PATIENCE_S,
     )
-    deadline = time.monotonic() + PATIENCE_S  # the engine's own numbers come with its next heartbeat
-    missing = METRICS
-    while missing and time.monotonic() < deadline:
+
+    def has_all() -> bool:
         text = house.gateway.metrics()
-        missing = tuple(name for name in METRICS if f"\n{name}{{" not in text)
-    assert missing == ()
+        return all(f"\n{name}{{" in text for name in METRICS)
+
+    wait_until(has_all)  # the engine's own numbers come with its next heartbeat
 
 
 @pytest.fixture
@@ -206,16 +207,8 @@ def slow(dsn: str, tmp_path) -> Iterator[tuple[LiveGateway, FakeEngine, Tenant]]
     """A gateway whose engine makes 20 tokens a second and may be killed."""
     model_dir = make_model_folder(tmp_path / "model")
     tenant = asyncio.run(make_tenant(dsn, "acme", "pirate", "1"))
-    settings = Settings(data_dir=tmp_path, model=str(model_dir), model_name=BASE)
-    settings.run_dir.mkdir()
-    engine = FakeEngine(settings.engine.endpoint, model_dir, "--tokens-per-s", "20")
-    gateway = LiveGateway(settings, model_dir, dsn)
-    try:
-        gateway.start()
-        yield gateway, engine, tenant
-    finally:
-        gateway.stop()
-        engine.kill()
+    with running_gateways(dsn, model_dir, engine_flags=("--tokens-per-s", "20"), data_dir=tmp_path) as installed:
+        yield installed.gateway, installed.engine, tenant
 
 
 def test_an_engine_that_dies_ends_its_streams_with_an_error_and_the_next_one_serves(slow, dsn: str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -15,12 +16,12 @@ import msgspec
 import pytest
 
 from gateway.db.pool import LISTENER_NAME
-from gateway.settings import Settings
-from tests.conftest import with_database
 from tests.gateway.bases import put_adapter
-from tests.gateway.live import BASE, LiveGateway, make_operator_key
+from tests.gateway.live import LiveGateway, make_operator_key
 from tests.gateway.model_folder import make_model_folder
 from tests.gateway.routing.recording_engine import RecordingEngine
+from tests.installation.databases import Databases
+from tests.installation.live_gateway import gateways_with
 from tests.patience import PATIENCE_S
 
 _CUT = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = $1 AND datname = $2"
@@ -59,32 +60,14 @@ class City(msgspec.Struct, frozen=True):
 
 
 @pytest.fixture(scope="session")
-def city(postgres: str, database_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[City]:
+def city(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[City]:
     folder: Path = tmp_path_factory.mktemp("city")
     model_dir = make_model_folder(folder / "model")
-    dsn = with_database(postgres, "city")
-
-    async def prepare() -> str:
-        conn = await asyncpg.connect(postgres)
-        try:
-            await conn.execute(f"CREATE DATABASE city TEMPLATE {database_template}")
-        finally:
-            await conn.close()
-        return await make_operator_key(dsn)
-
-    operator_key = asyncio.run(prepare())
-    settings = Settings(data_dir=folder, model=str(model_dir), model_name=BASE, max_failed_keys=0)
-    (folder / "run").mkdir()
-    engine = RecordingEngine(settings.engine.endpoint, model_dir, tokens_per_s=500)
-    gateways = [LiveGateway(settings, model_dir, dsn) for _ in range(2)]
-    try:
-        for gateway in gateways:
-            gateway.start()
-        yield City(gateways, engine, operator_key, dsn)
-    finally:
-        for gateway in gateways:
-            gateway.stop()
-        engine.stop()
+    dsn = databases.create("city")
+    operator_key = asyncio.run(make_operator_key(dsn))
+    make_engine = functools.partial(RecordingEngine, tokens_per_s=500)
+    with gateways_with(make_engine, dsn, model_dir, num_gateways=2, data_dir=folder, max_failed_keys=0) as installed:
+        yield City(installed.gateways, installed.engine, operator_key, dsn)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,6 +15,7 @@ import asyncpg
 import pytest
 
 from gateway.postgres.embedded import MAX_SOCKET_PATH_BYTES, EmbeddedPostgres, EmbeddedPostgresError, running_dsn
+from tests.installation.waiting import wait_until
 from tests.patience import PATIENCE_S
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs PostgreSQL as another user")
@@ -37,11 +37,8 @@ def postmaster_pid(data_dir: Path) -> int:
     return int((data_dir / "postgres/cluster/postmaster.pid").read_text().splitlines()[0])
 
 
-def wait_until_gone(pid: int, seconds: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + seconds
-    while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < deadline, f"process {pid} is still there"
-        time.sleep(0.02)
+def wait_until_gone(pid: int) -> None:
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), f"process {pid} is still there")
 
 
 def test_keeps_its_data_over_a_stop_and_a_crash_and_lets_only_the_password_in(open_folder: Path) -> None:
@@ -58,8 +55,7 @@ def test_keeps_its_data_over_a_stop_and_a_crash_and_lets_only_the_password_in(op
         query(dsn, "INSERT INTO kept VALUES (2)")
         crashed = postmaster_pid(data_dir)
         os.kill(crashed, signal.SIGKILL)
-        while server.alive():
-            time.sleep(0.01)
+        wait_until(lambda: not server.alive())
 
         assert server.start() == dsn
         assert query(dsn, "SELECT sum(n) FROM kept") == 3

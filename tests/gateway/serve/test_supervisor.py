@@ -7,17 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
 from gateway.serve.supervisor import Child, Exited, RestartPolicy, Started, stop_children
 from gateway.support.process import bound_logs
+from tests.installation.waiting import wait_until as wait_for
 from tests.patience import PATIENCE_S
-
-T = TypeVar("T")
 
 POLITE = """
 import signal, time
@@ -54,14 +51,6 @@ class Clock:
 
 def python(script: str) -> list[str]:
     return [sys.executable, "-c", script]
-
-
-def wait_for(ask: Callable[[], T | None], seconds: float = PATIENCE_S) -> T:
-    deadline = time.monotonic() + seconds
-    while not (answer := ask()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
-    return answer
 
 
 def test_waits_twice_as_long_after_each_failure_and_starts_over_after_a_good_run(tmp_path: Path) -> None:

@@ -1,0 +1,128 @@
+"""One PostgreSQL for a whole test run, whatever the number of its processes, and a database of its own for each test.
+
+The process that pytest was started in starts a keeper, which owns the run's folder and its server (`keeper.py`);
+with pytest-xdist that process is the controller, which tells its workers the folder. The keeper ends once the standard
+input that it was given is closed, as the kernel does when the process that holds the other end is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+
+from tests.patience import PATIENCE_S
+
+MEMORY = Path("/dev/shm")
+ROOM_BYTES = 8 << 30
+TEMPLATE = "lorikeet_template"
+SOCKET_NAME = "keeper.socket"
+RUN_VARIABLE = "TEST_RUN_FOLDER"
+"""What processes of a run, and all that they start, have in their environment: the keeper ends those that are left."""
+
+READY = "ready "
+"""How an answer of the keeper starts that goes on with a connection string; any other tells what went wrong."""
+
+REPOSITORY = Path(__file__).parents[2]
+
+NUM_WAITING = """
+    SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
+    WHERE NOT granted AND datname = current_database() AND locktype <> 'object'
+"""
+"""How many statements wait for another's lock in this database. Notifications, which wait for those of other databases
+too, lock an object."""
+
+
+class Keeper:
+    """A child process that owns the folder of a run, and starts PostgreSQL in it once somebody asks for that."""
+
+    def __init__(self) -> None:
+        has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOM_BYTES
+        # In memory where there is plenty: a test's own database is megabytes of writes.
+        self.folder = Path(tempfile.mkdtemp(prefix="lorikeet-tests-", dir=MEMORY if has_room else None))
+        self.folder.chmod(0o711)  # pytest's own folders are closed to the user that PostgreSQL runs as under root
+        with socket.socket(socket.AF_UNIX) as listener:  # whoever connects too early waits for the keeper
+            listener.bind(str(self.folder / SOCKET_NAME))
+            listener.listen()
+            command = [sys.executable, "-m", "tests.installation.keeper", str(self.folder), str(listener.fileno())]
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                cwd=REPOSITORY,
+                pass_fds=[listener.fileno()],
+                start_new_session=True,  # a Ctrl-C is for pytest, which still needs the server to end in order
+            )
+
+    def close(self) -> None:
+        """End the server and remove the folder with everything in it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(PATIENCE_S)
+        shutil.rmtree(self.folder, ignore_errors=True)  # where the keeper was killed
+
+
+def server_dsn(folder: Path) -> str:
+    """The connection string of the run's server, which is started for whoever asks first.
+
+    Raises RuntimeError with what the keeper says where there can be no server.
+    """
+    with socket.socket(socket.AF_UNIX) as keeper:
+        keeper.settimeout(PATIENCE_S)
+        keeper.connect(str(folder / SOCKET_NAME))
+        answer = b"".join(iter(lambda: keeper.recv(65536), b"")).decode()
+    if not answer.startswith(READY):
+        raise RuntimeError(f"there is no database: {answer or 'its keeper ended'}")
+    return answer.removeprefix(READY)
+
+
+def with_database(dsn: str, name: str) -> str:
+    """The same server, another database."""
+    return urlunsplit(urlsplit(dsn)._replace(path=f"/{name}"))
+
+
+async def execute(dsn: str, sql: str) -> None:
+    """Run one statement over a connection of its own."""
+    conn = await asyncpg.connect(dsn)
+    try:
+        await conn.execute(sql)
+    finally:
+        await conn.close()
+
+
+class Databases:
+    """Makes databases on the run's server, under names that no other process of the run gives."""
+
+    def __init__(self, server: str, worker: str) -> None:
+        self._server = server
+        self._worker = worker
+        self._numbers = itertools.count(1)
+
+    def create(self, name: str = "test", *, empty: bool = False) -> str:
+        """Make a database with the current schema, or without any table, and return its connection string."""
+        unique = f"{name}_{self._worker}_{next(self._numbers)}"
+        template = "" if empty else f" TEMPLATE {TEMPLATE} STRATEGY FILE_COPY"
+        asyncio.run(execute(self._server, f"CREATE DATABASE {unique}{template}"))
+        return with_database(self._server, unique)
+
+    def drop(self, dsn: str) -> None:
+        """Remove a database, whoever is connected to it."""
+        asyncio.run(execute(self._server, f"DROP DATABASE {urlsplit(dsn).path[1:]} WITH (FORCE)"))
+
+    @contextmanager
+    def one(self, name: str = "test", *, empty: bool = False) -> Iterator[str]:
+        """A database that is removed when the context is left."""
+        dsn = self.create(name, empty=empty)
+        try:
+            yield dsn
+        finally:
+            self.drop(dsn)

@@ -1,0 +1,108 @@
+"""A gateway in a process of its own, which can be killed, frozen and started again on the socket that it had.
+
+It starts in a moment: it is forked from a server that has imported everything.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import msgspec
+
+from gateway.support.process import last_lines
+from tests.installation.gateway_main import PRELOADED, run
+from tests.installation.processes import frozen
+from tests.installation.waiting import wait_ready
+from tests.patience import PATIENCE_S
+
+if TYPE_CHECKING:
+    from gateway.settings import Settings
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["__main__", "tests.installation.gateway_main", *PRELOADED])
+_SPAWNS = multiprocessing.get_context("spawn")
+
+
+class GatewayProcess:
+    """A gateway on a socket that stays open while it is away, where clients wait for it.
+
+    number: of its log among those of one folder. clock_jumps_s: seconds by which the time of day that it sees jumps to
+    and fro every second; such a one takes some seconds to start.
+    """
+
+    def __init__(self, settings: Settings, dsn: str, number: int = 0, *, clock_jumps_s: int = 0) -> None:
+        self.log: Path = settings.data_dir / f"gateway{number}.log"
+        self._settings = settings
+        self._dsn = dsn
+        self._clock_jumps_s = clock_jumps_s
+        self._socket = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.port = int(self._socket.getsockname()[1])
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._metrics_socket = socket.create_server(("127.0.0.1", 0))
+        self._metrics_url = f"http://127.0.0.1:{self._metrics_socket.getsockname()[1]}/metrics"
+        self._process: BaseProcess | None = None
+
+    def start(self) -> None:
+        sockets = (self._socket, self._metrics_socket)
+        values = (msgspec.structs.asdict(self._settings), self._dsn, *sockets, str(self.log), self._clock_jumps_s)
+        context = _SPAWNS if self._clock_jumps_s else _FORKS
+        self._process = context.Process(target=run, args=values, daemon=True)
+        self._process.start()
+
+    def kill(self) -> None:
+        """End it at once; does nothing when it does not run."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._process = None
+
+    def begin_to_stop(self) -> None:
+        """Send SIGTERM; does nothing when it does not run."""
+        if self._process is not None:
+            self._process.terminate()
+
+    def ended(self) -> int | None:
+        """Return the exit code once it has ended by itself; 0 where it does not run, None where it does not end."""
+        if self._process is None:
+            return 0
+        self._process.join(PATIENCE_S)
+        code = self._process.exitcode
+        self.kill()
+        return code
+
+    def terminate(self) -> int | None:
+        """Send SIGTERM, and return the exit code as `ended` does."""
+        self.begin_to_stop()
+        return self.ended()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop it as a machine that swaps does; it goes on where it was."""
+        assert self._process is not None and self._process.pid is not None
+        with frozen(self._process.pid):
+            yield
+
+    def close(self) -> None:
+        self.kill()
+        self._socket.close()
+        self._metrics_socket.close()
+
+    def wait_ready(self) -> None:
+        """Return once it is ready. Raises AssertionError with the end of its log if it never is."""
+        wait_ready(self.url, log=lambda: last_lines(self.log, 20))
+
+    def metrics(self) -> str:
+        """Return the gateway's metrics as Prometheus reads them."""
+        return httpx.get(self._metrics_url, timeout=PATIENCE_S).text
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric's samples."""
+        lines = [line for line in self.metrics().splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
+        return sum(float(line.rpartition(" ")[2]) for line in lines)

@@ -1,0 +1,71 @@
+"""Own the folder of a test run and the PostgreSQL in it, until standard input ends.
+
+`python -m tests.installation.keeper FOLDER FD`, as `databases.Keeper` runs it. The first connection to the socket FD
+starts the server and migrates the template; each connection is answered with the server's connection string, or with
+what went wrong. However the run ends, what its processes started ends too, and so does the server, and the folder goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from gateway.db.migrate import migrate
+from gateway.postgres.embedded import EmbeddedPostgres
+from tests.installation.databases import READY, RUN_VARIABLE, TEMPLATE, execute, with_database
+
+SETTINGS = {
+    "fsync": "off",  # tests that crash a server start one of their own
+    "max_connections": "500",  # eight processes, each with houses of several gateways
+    "shared_buffers": "256MB",
+}
+
+
+def _start(server: EmbeddedPostgres) -> str:
+    dsn = server.start()
+    asyncio.run(execute(dsn, f"CREATE DATABASE {TEMPLATE}"))
+    asyncio.run(migrate(with_database(dsn, TEMPLATE)))
+    return dsn
+
+
+def _answer(connection: socket.socket, server: EmbeddedPostgres, dsn: str | None) -> str | None:
+    with connection:
+        try:
+            dsn = dsn or _start(server)
+            connection.sendall(f"{READY}{dsn}".encode())
+        except Exception as error:
+            connection.sendall(f"{type(error).__name__}: {error}".encode())
+    return dsn
+
+
+def _end_what_is_left(folder: Path) -> None:
+    """Kill what processes of the run started and did not end, for example since they were killed themselves."""
+    variable = f"{RUN_VARIABLE}={folder}".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended, or belongs to somebody else
+            if variable in (process / "environ").read_bytes().split(b"\0"):
+                os.kill(int(process.name), signal.SIGKILL)
+
+
+def main(folder: Path, listener: socket.socket) -> None:
+    server = EmbeddedPostgres(folder / "shared", settings=SETTINGS)
+    dsn: str | None = None
+    try:
+        while sys.stdin not in (readable := select.select([sys.stdin, listener], [], [])[0]):
+            if listener in readable:
+                dsn = _answer(listener.accept()[0], server, dsn)
+    finally:
+        _end_what_is_left(folder)
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), socket.socket(fileno=int(sys.argv[2])))

@@ -1,0 +1,115 @@
+"""Child processes of tests: each can be killed, frozen, ended in order, and started again as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.patience import PATIENCE_S
+
+
+class ChildProcess:
+    """A program that is started with the same command as often as a test wants.
+
+    What it prints is appended to `log`; without one it goes where the tests' own output goes.
+    """
+
+    def __init__(
+        self, command: Sequence[str], *, log: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.log = log
+        self.popen: subprocess.Popen[bytes] | None = None
+        """The process that runs, or None."""
+        self._command = command
+        self._env = env
+
+    def start(self) -> None:
+        """Start it in a process group of its own, without standard input."""
+        with contextlib.nullcontext() if self.log is None else self.log.open("ab") as log:
+            self.popen = subprocess.Popen(
+                self._command,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=None if log is None else subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        assert self.popen is not None
+        return self.popen.pid
+
+    def kill(self) -> None:
+        """End it at once; does nothing when it does not run."""
+        if self.popen is not None:
+            self.popen.kill()
+            self.popen.wait()
+            self.popen = None
+
+    def terminate(self) -> int:
+        """Send SIGTERM, and return the exit code once it has ended."""
+        assert self.popen is not None
+        self.popen.send_signal(signal.SIGTERM)
+        code = self.popen.wait(PATIENCE_S)
+        self.popen = None
+        return code
+
+    def check(self) -> None:
+        """Raise AssertionError, with what it printed, if it has ended by itself."""
+        assert self.popen is None or self.popen.poll() is None, self.output()
+
+    def output(self) -> str:
+        """The text of its log."""
+        return "" if self.log is None or not self.log.exists() else self.log.read_text(errors="replace")
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop it as a machine that swaps does; it goes on where it was."""
+        with frozen(self.pid):
+            yield
+
+
+@contextmanager
+def frozen(*pids: int) -> Iterator[None]:
+    """Let none of these processes run meanwhile; the kernel keeps what is sent to them."""
+    _signal(pids, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        _signal(pids, signal.SIGCONT)
+
+
+def _signal(pids: tuple[int, ...], signum: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signum)
+
+
+def parent(pid: int) -> int:
+    """Return the process that started this one, by proc(5). Raises OSError where it has ended."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that this one started and that still run."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if parent(int(entry.name)) == pid:
+                found.append(int(entry.name))
+    return found
+
+
+def free_port() -> int:
+    """Return a port of the loopback that nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,80 @@
+"""Loops that wait for something to become true, or fail with a sentence that says what did not happen."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import httpx
+
+from tests.patience import PATIENCE_S
+
+T = TypeVar("T")
+Text = str | Callable[[], str]
+"""A sentence, or a function that makes one when it is needed, for example from a log."""
+
+
+def _text(text: Text) -> str:
+    return text if isinstance(text, str) else text()
+
+
+def wait_until(
+    ask: Callable[[], T | None],
+    what: Text = "it did not happen in time",
+    *,
+    patience_s: float = PATIENCE_S,
+    pause_s: float = 0.02,
+) -> T:
+    """Call `ask` until its answer is true, and return this answer.
+
+    Raises AssertionError with `what` once `patience_s` have passed.
+    """
+    deadline_s = time.monotonic() + patience_s
+    while not (answer := ask()):
+        assert time.monotonic() < deadline_s, _text(what)
+        time.sleep(pause_s)
+    return answer
+
+
+async def until(
+    ask: Callable[[], Awaitable[T | None]],
+    what: Text = "it did not happen in time",
+    *,
+    patience_s: float = PATIENCE_S,
+    pause_s: float = 0.02,
+) -> T:
+    """Await `ask()` until its answer is true, and return this answer; the event loop goes on meanwhile.
+
+    Raises AssertionError with `what` once `patience_s` have passed.
+    """
+    deadline_s = time.monotonic() + patience_s
+    while not (answer := await ask()):
+        assert time.monotonic() < deadline_s, _text(what)
+        await asyncio.sleep(pause_s)
+    return answer
+
+
+def is_ready(url: str) -> bool:
+    """Whether the gateway at this root says that it is ready."""
+    try:
+        return httpx.get(f"{url}/health/ready", timeout=PATIENCE_S).status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False
+
+
+def wait_ready(url: str, *, check: Callable[[], object] = lambda: None, log: Text = "", pause_s: float = 0.05) -> None:
+    """Return once the gateway at this root is ready.
+
+    `check` is called between tries, and raises where the gateway has ended and can never become ready.
+    Raises AssertionError with `log` once `PATIENCE_S` have passed.
+    """
+
+    def ask() -> bool:
+        if is_ready(url):
+            return True
+        check()
+        return False
+
+    wait_until(ask, lambda: f"{url} did not become ready: {_text(log)}", pause_s=pause_s)
