@@ -11,7 +11,7 @@ import structlog
 from adapters.inspection import BaseShape, Bounds, inspect
 from adapters.store import AdapterStore
 from gateway.adapters.collector import Collector
-from gateway.adapters.inspection_queue import Line
+from gateway.adapters.inspection_queue import InspectionQueue
 from gateway.adapters.intake import Inspect, Intake
 from gateway.adapters.prober import Prober
 from gateway.adapters.uploads import Uploads
@@ -96,7 +96,7 @@ class Lifecycle:
             base=base,
             base_digest=base_digest,
             bounds=bounds,
-            line=Line(inspection_lock),
+            queue=InspectionQueue(inspection_lock),
             inspect=inspect,
         )
         self.collector = Collector(

@@ -289,7 +289,7 @@ def _admin_services(
         max_body_bytes=settings.max_body_bytes,
         private_webhooks=settings.private_webhooks,
         health=backend.health,
-        engines=lambda: [backend.picture(settings.model_name)],
+        engines=lambda: [backend.snapshot(settings.model_name)],
         journal=lambda: metering.journal_state,
         reconcile=reconciler.reconcile,
         contents=contents,
