@@ -99,58 +99,68 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     model_dir: Annotated[str, Meta(description="Folder of the base model, with `config.json` and `*.safetensors`.")]
     endpoint: Annotated[str, Meta(description="ZeroMQ address of the engine, e.g. `ipc:///run/lorikeet/engine.sock`.")]
     device: Annotated[
-        Literal["auto", "cpu", "cuda"], Meta(description="Where the engine computes: `auto`, `cpu` or `cuda`.")
+        Literal["auto", "cpu", "cuda"],
+        Meta(description="Device on which the engine computes: `auto`, `cpu` or `cuda`."),
     ] = "auto"
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
-        Meta(description="Format of the weights: `auto`, `float32`, `bfloat16` or `float16`."),
+        Meta(description="Number format of the weights: `auto`, `float32`, `bfloat16` or `float16`."),
     ] = "auto"
     kv_cache_bytes: Annotated[
-        Bytes | None, Meta(description="Memory of the KV cache, e.g. `512MiB` (unset: chosen at start).")
+        Bytes | None, Meta(description="Memory for the KV cache, e.g. `512MiB` (unset: chosen at start).")
     ] = None
     max_model_len: Annotated[Count, Meta(description="Longest sequence in tokens (0: the model's own).")] = 0
-    max_num_seqs: Annotated[Positive, Meta(description="Sequences in one batch.")] = 64
+    max_num_seqs: Annotated[Positive, Meta(description="Largest number of sequences in one batch.")] = 64
     max_batched_tokens: Annotated[
-        Count, Meta(description="Tokens computed in one step (0: 512 on a CPU, 2048 on a GPU).")
+        Count, Meta(description="Largest number of tokens computed in one step (0: 512 on a CPU, 2048 on a GPU).")
     ] = 0
     max_waiting: Annotated[
-        Positive, Meta(description="Requests that may queue in the engine; one tenant fills at most half.")
+        Positive,
+        Meta(description="Requests that may wait in the engine's queue; one tenant gets at most half of the queue."),
     ] = 512
     num_threads: Annotated[
         Count,
         Meta(
             description="CPU threads of the engine (0: as many as `OMP_NUM_THREADS` says, or as there are processors, "
-            "and fewer while other work takes these)."
+            "and fewer while other work keeps the processors busy)."
         ),
     ] = 0
-    max_adapters: Annotated[Positive, Meta(description="Adapters on the device at once.")] = 32
+    max_adapters: Annotated[Positive, Meta(description="Largest number of adapters on the device at once.")] = 32
     max_adapter_rank: Annotated[
         int,
-        Meta(ge=1, le=256, description="Largest rank of an adapter; others are refused. GPUs are faster with less."),
+        Meta(
+            ge=1,
+            le=256,
+            description="Largest rank of an adapter; adapters of a larger rank are refused. GPUs are faster with a "
+            "smaller value.",
+        ),
     ] = 256
     adapter_device_bytes: Annotated[
-        Bytes | None, Meta(description="Memory of the adapters on the device, e.g. `2GiB` (unset: chosen at start).")
+        Bytes | None, Meta(description="Device memory for adapters, e.g. `2GiB` (unset: chosen at start).")
     ] = None
-    adapter_host_bytes: Annotated[Bytes, Meta(description="Memory of adapters kept ready to return to the device.")] = (
-        1 << 30
-    )
-    adapter_store: Annotated[str, Meta(description="Keeps adapters: a folder or `s3://bucket/prefix`.")]
-    adapter_cache_dir: Annotated[str, Meta(description="Folder that keeps copies of the adapters of a bucket.")] = ""
+    adapter_host_bytes: Annotated[
+        Bytes, Meta(description="Host memory for adapters that are kept ready to return to the device, e.g. `1GiB`.")
+    ] = 1 << 30
+    adapter_store: Annotated[
+        str, Meta(description="Place where adapters are stored: a folder or `s3://bucket/prefix`.")
+    ]
+    adapter_cache_dir: Annotated[str, Meta(description="Folder for local copies of adapters from a bucket.")] = ""
     # The copies of 16 adapters of the largest size that may be uploaded by default, or of a hundred of rank 16 for a
     # model of 8B parameters. A bound in bytes, so that it means the same beside any other use of the disk.
     adapter_cache_bytes: Annotated[
-        Bytes, Meta(description="What each machine keeps on its disk of adapters in a bucket.")
+        Bytes, Meta(description="Disk space for each machine's local copies of adapters from a bucket, e.g. `8GiB`.")
     ] = 8 << 30
     gpu_memory_fraction: Annotated[
-        float, Meta(gt=0, le=1, description="Of a GPU's memory, what weights, steps, caches and adapters may take.")
+        float,
+        Meta(gt=0, le=1, description="Fraction of a GPU's memory for weights, computation, the KV cache and adapters."),
     ] = 0.9
     num_draft_tokens: Annotated[
         int,
         Meta(
             ge=0,
             le=32,
-            description="Tokens guessed ahead per step by speculative decoding (0: off); a GPU then waits for the host "
-            "between steps.",
+            description="Tokens that speculative decoding proposes per step (0: off). With speculation, a GPU waits "
+            "for the host between steps.",
         ),
     ] = 0
     # Tokens in one block of the KV cache. Without a description, as it is no setting: tests alone vary it.

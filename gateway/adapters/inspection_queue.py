@@ -26,7 +26,7 @@ GAP_S = 2 * POLL_S
 """After a turn, before the same gateway's next one: another gateway that waits has looked by then."""
 
 
-class Line:
+class InspectionQueue:
     """One per gateway process. lock_path: of the file, made on demand; the same for all gateways of a machine."""
 
     def __init__(self, lock_path: Path, *, max_wait_s: float = MAX_WAIT_S) -> None:

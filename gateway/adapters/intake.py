@@ -24,8 +24,8 @@ from adapters.inspection import NICENESS, NICENESS_OF_SUSPECTS, BaseShape, Bound
 from adapters.sandbox.run import SandboxBroken
 from adapters.store import AdapterStore
 from gateway.adapters.cooldown import begin_if_due, import_over
-from gateway.adapters.inspection_queue import Line
-from gateway.adapters.presence import alive
+from gateway.adapters.inspection_queue import InspectionQueue
+from gateway.adapters.presence import kept_present
 from gateway.adapters.prober import Prober
 from gateway.adapters.workspace import workspace
 from gateway.db.adapters import adapter_imports
@@ -90,7 +90,7 @@ class Taken(msgspec.Struct, frozen=True):
 class Intake:
     """Takes content in for adapters of any base model that is served.
 
-    bases: the base models; each is registered in the database. bounds: the largest content. line: whose turn it is to
+    bases: the base models; each is registered in the database. bounds: the largest content. queue: whose turn it is to
     be inspected.
     """
 
@@ -102,7 +102,7 @@ class Intake:
         *,
         bases: Bases,
         bounds: Bounds,
-        line: Line,
+        queue: InspectionQueue,
         inspect: Inspect = inspect,
     ) -> None:
         self._database = database
@@ -111,7 +111,7 @@ class Intake:
         self._bases = bases
         self._bounds = bounds
         self._inspect = inspect
-        self._line = line
+        self._queue = queue
         self._referring = asyncio.Semaphore(MAX_REFERRING)
 
     async def take_in(self, imported: ImportRow, content: Path, *, again: Again | None = None) -> Taken:
@@ -121,10 +121,10 @@ class Intake:
 
         Raises InvalidRequest (code adapter_rejected, every reason) for what is refused, QuotaExceeded, Conflict for a
         project that is archived or an import that is over, UploadsPaused for a project of which too many were refused,
-        Overloaded while the store is away, the disk is full or the line is too long.
+        Overloaded while the store is away, the disk is full or the queue is too long.
         """
         try:
-            async with alive(lambda: self._touch(imported)):
+            async with kept_present(lambda: self._touch(imported)):
                 put = await self._keep_and_refer(imported, content)
         except AdapterRejected as error:
             await self._end(imported, "rejected", str(error))
@@ -161,7 +161,7 @@ class Intake:
                 if await self._holds(report.digest):
                     put = await self._refer(conn, imported, base, report)
         if not await self._holds(report.digest):
-            async with self._line.turn(imported.project_id):
+            async with self._queue.turn(imported.project_id):
                 await self._inspect_and_keep(content, shape, NICENESS)
         return put
 
@@ -186,9 +186,9 @@ class Intake:
     async def _admitted(self, imported: ImportRow) -> AsyncIterator[int]:
         """The import's turn to be inspected, and how nicely. Looks once more, now that nobody else on this machine is
         inspected: any number of uploads may have begun before the first was refused. Raises as `begin_if_due` and
-        `Line.turn`."""
+        `InspectionQueue.turn`."""
         while True:
-            async with self._line.turn(imported.project_id):
+            async with self._queue.turn(imported.project_id):
                 async with self._database.transaction() as conn:
                     num_refused = await begin_if_due(conn, imported)
                 if num_refused is not None:

@@ -14,7 +14,6 @@ import msgspec
 import structlog
 
 from adapters.ref import content_key
-from gateway.adapters.presence import alive
 from gateway.db.adapters import probes
 from gateway.db.adapters.probes import MAX_PROBES, ToProbe
 from gateway.db.organization import audit
@@ -93,7 +92,7 @@ class Prober:
                 await probes.touch_claim(conn, claimed.adapter_id, claimed.version)
 
         try:
-            async with alive(touch):
+            async with kept_present(touch):
                 found = await self._probe(claimed.base_digest, content_key(claimed.project_id, claimed.digest))
         except InvalidRequest as refusal:
             await self._reject(claimed, refusal.message)

@@ -12,7 +12,7 @@ import structlog
 from adapters.inspection import Bounds, inspect
 from adapters.store import AdapterStore
 from gateway.adapters.collector import Collector
-from gateway.adapters.inspection_queue import Line
+from gateway.adapters.inspection_queue import InspectionQueue
 from gateway.adapters.intake import Inspect, Intake
 from gateway.adapters.prober import Prober
 from gateway.adapters.uploads import Uploads
@@ -114,7 +114,7 @@ class Lifecycle:
             self.prober,
             bases=bases,
             bounds=bounds,
-            line=Line(inspection_lock),
+            queue=InspectionQueue(inspection_lock),
             inspect=inspect,
         )
         self.collector = Collector(

@@ -13,7 +13,7 @@ from gateway.adapters.service import Lifecycle
 from gateway.admin.billing.downloads import Downloads
 from gateway.admin.traffic.watchers import Watchers
 from gateway.backends.base import Health
-from gateway.backends.engine.picture import EnginePicture
+from gateway.backends.engine.snapshot import EngineSnapshot
 from gateway.content.request_log import RequestContents
 from gateway.db.pool import Database
 from gateway.domain.adapters.sources import AllowedSources
@@ -45,7 +45,7 @@ class AdminServices(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: int
     private_webhooks: bool
     health: Callable[[], Health]
-    engines: Callable[[], list[EnginePicture]]
+    engines: Callable[[], list[EngineSnapshot]]
     journal: Callable[[], JournalState]
     reconcile: Callable[[], Awaitable[Reconciliation]]
     contents: RequestContents

@@ -296,7 +296,7 @@ def _admin_services(
         max_body_bytes=settings.max_body_bytes,
         private_webhooks=settings.private_webhooks,
         health=lambda: pools[bases.default.name].any.health(),
-        engines=lambda: [backend.picture(name) for name, pool in pools.items() for backend in pool.backends],
+        engines=lambda: [backend.snapshot(name) for name, pool in pools.items() for backend in pool.backends],
         journal=lambda: metering.journal_state,
         reconcile=reconciler.reconcile,
         contents=contents,

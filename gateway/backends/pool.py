@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from gateway.backends.base import Backend
-from gateway.backends.engine.picture import EnginePicture
+from gateway.backends.engine.snapshot import EngineSnapshot
 from gateway.domain.errors import ENGINE_UNAVAILABLE, Overloaded
 
 RETRY_AFTER_S = 1.0
@@ -25,7 +25,7 @@ class ManagedBackend(Backend, Protocol):
     async def stop(self) -> None:
         """End the conversation; what still runs fails."""
 
-    def picture(self, model: str) -> EnginePicture:
+    def snapshot(self, model: str) -> EngineSnapshot:
         """Return what an operator sees of the backend now; `model` is the name of its pool."""
 
 

@@ -84,7 +84,7 @@ class AdminClient:
         """Id of the project of this name. Raises CommandFailed where there is none."""
         found = self.get("/projects", name=name)["data"]
         if not found:
-            raise CommandFailed(f"there is no tenant named '{name}'; `lorikeet tenant list` shows those there are")
+            raise CommandFailed(f"there is no tenant named '{name}'; `lorikeet tenant list` lists all tenants")
         return str(found[0]["id"])
 
     def tenant_path(self, name: str) -> str:
@@ -95,9 +95,7 @@ class AdminClient:
         """The user with this address. Raises CommandFailed where there is none."""
         found = self.get("/users", email=email)["data"]
         if not found:
-            raise CommandFailed(
-                f"there is no user with the address '{email}'; `lorikeet user list` shows those there are"
-            )
+            raise CommandFailed(f"there is no user with the address '{email}'; `lorikeet user list` lists all users")
         user: dict[str, Any] = found[0]
         return user
 
@@ -129,7 +127,8 @@ class AdminClient:
         refusal = body.get("error") if body else None
         if not isinstance(refusal, dict) or "message" not in refusal:
             raise CommandFailed(
-                f"{self._url} is not a Lorikeet server: it answered {reply.status_code} without our words"
+                f"{self._url} is not a Lorikeet server: the reply with status {reply.status_code} has "
+                "no error message of Lorikeet"
             )
         seconds = reply.headers.get("retry-after", "")
         raise Refused(str(refusal["message"]), refusal.get("code"), float(seconds) if seconds.isdecimal() else None)
@@ -155,7 +154,7 @@ def server_url(settings: Settings, environ: Mapping[str, str]) -> str:
     try:
         url = running_url(settings.data_dir)
     except OSError as error:
-        raise CommandFailed(f"where the server runs cannot be read: {error}") from None
+        raise CommandFailed(f"the record of the running server cannot be read: {error}") from None
     if url is None:
         raise ServerUnreachable(
             f"no server runs for {settings.data_dir}: start it with `lorikeet serve`, or set LORIKEET_DATA_DIR, "

@@ -24,7 +24,7 @@ from gateway.db.content import idempotency as db
 from gateway.db.content.idempotency import KeptRow, Slot, SlotRow
 from gateway.db.pool import FAILURES, Database
 from gateway.support.pace import Pace
-from gateway.support.quota import Shares
+from gateway.support.quota import Quota
 from gateway.support.threads import maybe_in_thread
 from gateway.support.worker import forever
 
@@ -116,8 +116,8 @@ class Idempotency:
         self._running: dict[Slot, Execution] = {}
         self._watches = Watches(database, wait_s=wait_s, sure_s=sure_s, ask_s=ASK_S)
         self._unsure = UnsureClaims(database, writes, again_s=ALIVE.total_seconds(), ask_s=ASK_S)
-        self._held = Shares(MAX_HELD_BYTES, MAX_HELD_BYTES_OF_ONE)
-        self._waiting = Shares(WAITING_BYTES, WAITING_BYTES_OF_ONE)
+        self._held = Quota(MAX_HELD_BYTES, MAX_HELD_BYTES_OF_ONE)
+        self._waiting = Quota(WAITING_BYTES, WAITING_BYTES_OF_ONE)
         self._replays = Pace(REPLAYS_PER_S, REPLAYS_BURST, what="replies that are kept")
         self._beating: asyncio.Task[None] | None = None
 

@@ -1,1 +1,6 @@
-"""PostgreSQL: the pool, the schema and one module per aggregate. The only room that imports asyncpg."""
+"""PostgreSQL: the pool, the schema and one module per aggregate. The only room that imports asyncpg.
+
+The schema is files: `schema/` has the tables, `functions/` all functions, triggers and views, `migrations/` numbered
+changes of the tables from 0001 on (`migrate`, `schema_files`). `conversion` takes over a database of the numbering
+before, if its last migration is 0021_thin_traffic.
+"""

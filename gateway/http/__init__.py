@@ -3,8 +3,10 @@
 Bounds on what strangers send hold before any handler runs:
 
     heads         what precedes a body: 128 headers, 64 KiB with the URL (431); refusals get the error shape
-    connections   open connections
+    connections   open connections of an address (429), and of all, so that files can always be opened (503)
+    slow_heads    the wait for the headers of a request (408)
     slow_bodies   the wait for a body (408); the framework bounds the body's size (413)
+    json_work     how much a body holds, counted on its bytes before anything is decoded
     old_clients   no chunks for HTTP/1.0
     unread        a client that does not read its reply
     unwanted      a refused body: up to 32 MiB are read and dropped for 10 s, so that the client sees why

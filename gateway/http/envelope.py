@@ -43,7 +43,7 @@ class Call(msgspec.Struct):
     """One HTTP request. organization, tenant and model are set by whoever finds them out; error is a code.
 
     refusal: what was raised before a reply began. user, safety_identifier: digests of who the client says its own user
-    is, see `tell_user`.
+    is, see `note_user`.
     address: the client's. is_https: of the client's own connection. client_gone: the server said that the client
     disconnected. is_cut_off: this gateway stops, and waits no longer for it. headers: more of the reply's;
     num_admitted: prompts that an engine may have worked on; on_end: called when the reply is over, however it ended.
@@ -82,9 +82,11 @@ def call_of(scope: Scope) -> Call:
     return call
 
 
-def tell_user(call: Call, user: str | None, safety_identifier: str | None = None) -> None:
-    """Put who a request is for into its log line: as the first 64 bits of SHA-256, in hex, since the name itself may be
-    an address or a number that is nobody's business. Whoever has it finds the user's requests."""
+def note_user(call: Call, user: str | None, safety_identifier: str | None = None) -> None:
+    """Note the end user of a request for the log line, as the first 64 bits of SHA-256 in hex.
+
+    The name itself may be an address or a number that is nobody's business; who knows the name finds the requests.
+    """
     call.user = _digest(user)
     call.safety_identifier = _digest(safety_identifier)
 

@@ -13,31 +13,37 @@ class JournalMetrics:
             return Gauge(name, doc, labels, registry=registry, multiprocess_mode=mode)  # type: ignore[arg-type]
 
         self.bytes = gauge(
-            "lorikeet_journal_bytes", "Usage in the journal that the ledger does not have yet.", "livesum"
+            "lorikeet_journal_bytes",
+            "Bytes of usage in the gateway's journal that the ledger does not have yet.",
+            "livesum",
         )
-        self.writable = gauge("lorikeet_journal_writable", "0 while the journal cannot be written.", "livemin")
+        self.writable = gauge(
+            "lorikeet_journal_writable",
+            "State of the gateway's journal: 1 if it can be written, 0 if not (new requests are then refused).",
+            "livemin",
+        )
         self.recovered = Counter(
             "lorikeet_usage_recovered",
-            "Usage events found in journals of gateways that were gone, by what was known of the request: its end, "
-            "what its client had seen, or that it was sent.",
+            "Usage events recovered from the journals of gateways that had died, by what the journal knew of the "
+            "request: its end, the tokens its client had seen, or only that it was sent.",
             ["known"],
             registry=registry,
         )
         self.damaged = Counter(
             "lorikeet_journal_damaged_segments",
-            "Segments of journals with bytes before their end that are no records; each is kept aside.",
+            "Journal files with unreadable records before the end of the file; each file is moved aside.",
             registry=registry,
         )
         self.unbilled = gauge(
             "lorikeet_unbilled_requests",
-            "Requests whose gateway is lost with its journal, and of which no engine could tell, until they are "
-            "written off. Every gateway shows those of all gateways: take max(), not sum().",
+            "Requests not billed because the gateway was lost with its journal and no engine reported usage, until "
+            "they are written off. Every gateway shows the number for all gateways: take max(), not sum().",
             "livemax",
         )
         self.difference = gauge(
             "lorikeet_reconciliation_difference_tokens",
-            "Tokens that an engine counted in requests that have ended, less those that the ledger took of it; "
-            "0 while nothing is on its way.",
+            "Tokens that an engine counted in ended requests minus the tokens that the ledger recorded for the engine; "
+            "0 unless usage is still being written.",
             "livemax",
             "model_name",
             "engine",

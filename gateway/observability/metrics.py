@@ -52,22 +52,30 @@ class Metrics:
         self._requests = RequestMetrics(registry)
         self.journal = JournalMetrics(registry)
         self._http_requests = Counter(
-            "lorikeet_http_requests", "HTTP requests.", ["method", "route", "status"], registry=registry
+            "lorikeet_http_requests",
+            "HTTP requests answered, by method, route and status.",
+            ["method", "route", "status"],
+            registry=registry,
         )
         self._http_children: dict[tuple[str, str, int], Counter] = {}  # `labels` looks at its arguments anew each time
         self.content_lost = Counter(
             "lorikeet_content_lost",
-            "Replies for an Idempotency-Key, completions to be stored, and logged content, that could not be kept.",
+            "Pieces of content that could not be stored: replies for an Idempotency-Key, stored completions, logged "
+            "content.",
             ["kind"],
             registry=registry,
         )
         self.refusals_lost = Counter(
-            "lorikeet_refusals_lost", "Refused requests that are in no list, for lack of room.", registry=registry
+            "lorikeet_refusals_lost",
+            "Refused requests missing from the list of refusals, because of too many at once or a failed write.",
+            registry=registry,
         )
-        self.usage_written = Counter("lorikeet_usage_events_written", "Usage events in the ledger.", registry=registry)
+        self.usage_written = Counter(
+            "lorikeet_usage_events_written", "Usage events written to the ledger.", registry=registry
+        )
         self.usage_waiting = Gauge(
             "lorikeet_usage_events_waiting",
-            "Usage events yet to be written.",
+            "Usage events waiting to be written to the ledger.",
             registry=registry,
             multiprocess_mode="livesum",
         )

@@ -84,25 +84,37 @@ class _Overall:
         def histogram(name: str, doc: str, buckets: tuple[float, ...] = _LATENCY_BUCKETS_S) -> _Histogram:
             return _Histogram(Histogram(name, doc, ["model_name"], buckets=buckets, registry=registry))
 
-        self._prompt_tokens = counter("vllm:prompt_tokens", "Prompt tokens processed.")
-        self._generation_tokens = counter("vllm:generation_tokens", "Tokens generated.")
-        self._success = counter("vllm:request_success", "Requests by how they ended.", "finished_reason")
-        self._tokens = counter("lorikeet_tokens", "Tokens by phase; cached ones are prompt tokens too.", "phase")
-        self._first_token_s = histogram(
-            "vllm:time_to_first_token_seconds", "From submission to the first token.", _FIRST_TOKEN_BUCKETS_S
+        self._prompt_tokens = counter("vllm:prompt_tokens", "Prompt tokens of recorded requests.")
+        self._generation_tokens = counter("vllm:generation_tokens", "Completion tokens of recorded requests.")
+        self._success = counter(
+            "vllm:request_success", "Recorded requests, by the reason for which the request ended.", "finished_reason"
         )
-        self._latency_s = histogram("vllm:e2e_request_latency_seconds", "From submission to the last token.")
+        self._tokens = counter(
+            "lorikeet_tokens", "Tokens of recorded requests, by phase; cached tokens are prompt tokens too.", "phase"
+        )
+        self._first_token_s = histogram(
+            "vllm:time_to_first_token_seconds",
+            "Seconds from submitting a request to the first token.",
+            _FIRST_TOKEN_BUCKETS_S,
+        )
+        self._latency_s = histogram(
+            "vllm:e2e_request_latency_seconds", "Seconds from submitting a request to the last token."
+        )
         self._per_token_s = histogram(
             "vllm:request_time_per_output_token_seconds",
-            "Time per token after the first one, over all choices.",
+            "Seconds per completion token after the first token, over all choices of a request.",
             _TOKEN_BUCKETS_S,
         )
-        self._queue_s = histogram("vllm:request_queue_time_seconds", "In the engine's queue.")
-        self._prefill_s = histogram("vllm:request_prefill_time_seconds", "From the end of that to the first token.")
-        self._decode_s = histogram("vllm:request_decode_time_seconds", "From the first token to the last.")
+        self._queue_s = histogram(
+            "vllm:request_queue_time_seconds", "Seconds that a request waited in the engine's queue."
+        )
+        self._prefill_s = histogram(
+            "vllm:request_prefill_time_seconds", "Seconds from the end of queueing to the first token."
+        )
+        self._decode_s = histogram("vllm:request_decode_time_seconds", "Seconds from the first token to the last.")
         self._adapter_wait_s = histogram(
             "lorikeet_request_adapter_wait_seconds",
-            "The part of the queue's time that was spent waiting for the adapter alone.",
+            "Seconds of queueing that a request spent waiting only for an adapter to load.",
         )
 
     def count(self, event: UsageEvent, usage: Usage) -> None:
@@ -138,15 +150,28 @@ class _ByTenant:
             return _Histogram(Histogram(name, doc, ["tenant"], buckets=buckets, registry=registry))
 
         self._labels = TenantLabels()
-        self._requests = counter("lorikeet_tenant_requests", "Requests.", "finished_reason")
-        self._tokens = counter("lorikeet_tenant_tokens", "Tokens by phase.", "phase")
-        self._queue_s = counter("lorikeet_tenant_queue_seconds", "Time in the engine's queue.")
-        self._adapter_wait_s = counter("lorikeet_tenant_adapter_wait_seconds", "Waiting for adapters.")
+        self._requests = counter(
+            "lorikeet_tenant_requests",
+            "Recorded requests of a tenant, by the reason for which the request ended.",
+            "finished_reason",
+        )
+        self._tokens = counter("lorikeet_tenant_tokens", "Tokens of a tenant's recorded requests, by phase.", "phase")
+        self._queue_s = counter(
+            "lorikeet_tenant_queue_seconds", "Seconds that a tenant's requests waited in the engine's queue."
+        )
+        self._adapter_wait_s = counter(
+            "lorikeet_tenant_adapter_wait_seconds",
+            "Seconds that a tenant's requests waited only for an adapter to load.",
+        )
         self._first_token_s = histogram(
-            "lorikeet_tenant_time_to_first_token_seconds", "To the first token.", _TENANT_BUCKETS_S
+            "lorikeet_tenant_time_to_first_token_seconds",
+            "Seconds from submitting a tenant's request to the first token.",
+            _TENANT_BUCKETS_S,
         )
         self._per_token_s = histogram(
-            "lorikeet_tenant_time_per_output_token_seconds", "Per token after that.", _TOKEN_BUCKETS_S[::3]
+            "lorikeet_tenant_time_per_output_token_seconds",
+            "Seconds per completion token after the first token, for a tenant's requests.",
+            _TOKEN_BUCKETS_S[::3],
         )
 
     def count(self, event: UsageEvent, usage: Usage) -> None:

@@ -1,8 +1,9 @@
 """The OpenAI-compatible API: wire structs, handlers, event streams. Only this room knows OpenAI's field names.
 
 Every field of OpenAI's requests, and those of vLLM's that are served, is in a wire struct: msgspec types and bounds
-it, `gateway.http.explain` puts into words what is wrong, and a field that is in no struct is refused by its name. The
-other checks have places of their own:
+it, `gateway.http.explain` puts into words what is wrong, and a field that is in no struct is refused by its name. Names
+in `chat_template_kwargs` that the model's template does not read change nothing. The other checks have places of their
+own:
 
     several fields together          shared/options.py, chat/rendering.py, shared/grammar.py, chat/tools.py
     the model, its context, a tenant gateway.pipeline.bounds

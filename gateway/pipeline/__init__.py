@@ -1,1 +1,12 @@
-"""The one way to run a request, called by every API."""
+"""The one way to run a request, called by every API. It knows neither HTTP nor the names of an API's fields.
+
+    context       the caller of a request: principal, request id, deadline, and whether the client is gone
+    pipeline      `Pipeline.complete` and `Pipeline.embed`: route, prepare, admit, run, close
+    preparation   from a prompt to a request that a backend can run: defaults, tokens, grammar, bounds
+    bounds        what a request may ask of its model
+    tokenizing    texts to token ids; a text that no context holds is refused unread
+    run           an admitted request while its items are read; merge joins the items of several prompts
+    collected     the items of a run put together, each choice as a whole
+
+Backends yield text, so nothing here turns token ids into text.
+"""

@@ -67,66 +67,95 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     derived.
     """
 
-    host: Annotated[str, Meta(description="Address the gateway listens on.")] = "127.0.0.1"
-    port: Annotated[int, Meta(ge=1, le=65535, description="Port the gateway listens on.")] = 8080
+    host: Annotated[str, Meta(description="Address on which the gateway listens.")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=1, le=65535, description="Port on which the gateway listens.")] = 8080
     metrics_listen: Annotated[
         str,
         Meta(
-            description="Address and port of Prometheus metrics, which show what every tenant does: keep them from "
-            "tenants (`off`: none). The gateways of one `serve` share the port."
+            description="Address and port of the Prometheus metrics at `/metrics` (`off`: no metrics). The metrics "
+            "show what every tenant does, so tenants should not reach this address. The gateways of one `serve` share "
+            "the port."
         ),
     ] = "127.0.0.1:9464"
-    data_dir: Annotated[Path, Meta(description="Folder that holds everything Lorikeet keeps.")] = Path(".lorikeet")
-    model: Annotated[str, Meta(description="Base model: `demo`, a folder, a `.gguf` file, or a hub id.")] = "demo"
+    data_dir: Annotated[Path, Meta(description="Folder for everything that Lorikeet stores.")] = Path(".lorikeet")
+    model: Annotated[
+        str,
+        Meta(description="Base model: `demo`, a folder, a `.gguf` file, or a repository id of the Hugging Face hub."),
+    ] = "demo"
     model_name: Annotated[
-        str, Meta(pattern=MODEL_NAME_PATTERN, description="Public id of the base model (unset: from LORIKEET_MODEL).")
+        str,
+        Meta(
+            pattern=MODEL_NAME_PATTERN,
+            description="Name by which requests ask for the base model (unset: derived from LORIKEET_MODEL).",
+        ),
     ] = ""
     engine: EngineConfig = ENGINE_DEFAULTS
-    default_max_tokens: Annotated[Positive, Meta(description="Completion tokens when a request sets no bound.")] = 1024
-    max_body_bytes: Annotated[Bytes, Meta(description="Largest request body, e.g. `4MiB`.")] = 4 << 20
-    max_adapter_bytes: Annotated[Bytes, Meta(description="Largest adapter upload, e.g. `512MiB`.")] = 512 << 20
+    default_max_tokens: Annotated[
+        Positive, Meta(description="Largest completion, in tokens, of a request that sets no limit of its own.")
+    ] = 1024
+    max_body_bytes: Annotated[Bytes, Meta(description="Largest body of a request, e.g. `4MiB`.")] = 4 << 20
+    max_adapter_bytes: Annotated[Bytes, Meta(description="Largest upload of an adapter, e.g. `512MiB`.")] = 512 << 20
     adapter_grace_seconds: Annotated[
         float,
         Meta(
             ge=0,
             le=86400 * 30,
-            description="How long an adapter's content stays after nothing refers to it; requests that run may still "
-            "need it.",
+            description="Seconds for which the files of an adapter stay after the last version that uses them is gone, "
+            "because running requests may still need the files.",
         ),
     ] = 3600.0
     adapter_sources: Annotated[
         str,
         Meta(
-            description="Whence adapters may be fetched, e.g. `hf://my-org/, https://models.example.com/, "
-            "s3://bucket/prefix` (unset: none)."
+            description="Sources from which adapters may be downloaded, e.g. `hf://my-org/, "
+            "https://models.example.com/, s3://bucket/prefix` (unset: none)."
         ),
     ] = ""
     adapter_folder: Annotated[
         Path | None,
-        Meta(description="Watched folder: `<tenant>/<adapter>/` with PEFT's files in it is added (unset: none)."),
+        Meta(
+            description="Watched folder: every folder `<tenant>/<adapter>/` with the files of a PEFT adapter is added "
+            "to the tenant's adapters (unset: none)."
+        ),
     ] = None
     journal_bytes: Annotated[
-        Bytes, Meta(description="Usage each gateway keeps while the database is away; then it refuses requests.")
+        Bytes,
+        Meta(
+            description="Usage records that each gateway stores on disk while the database is away, e.g. `64MiB`; when "
+            "full, the gateway refuses requests."
+        ),
     ] = 64 << 20
     trusted_proxies: Annotated[
-        str, Meta(description="Networks whose X-Forwarded-For counts, e.g. `10.0.0.0/8, ::1` (unset: none).")
+        str,
+        Meta(
+            description="Networks of reverse proxies whose header X-Forwarded-For is trusted, e.g. `10.0.0.0/8, ::1` "
+            "(unset: none)."
+        ),
     ] = ""
     cors_origins: Annotated[
-        str, Meta(description="Web pages that may call the API, e.g. `https://app.example.com` (unset: none).")
+        str,
+        Meta(
+            description="Origins of web pages that may call the API (CORS), e.g. `https://app.example.com` (unset: "
+            "none)."
+        ),
     ] = ""
     max_failed_keys: Annotated[
-        Count, Meta(description="Bad keys and passwords per address and minute, in each gateway (0: no bound).")
+        Count,
+        Meta(
+            description="Wrong keys and passwords that one address may send to each gateway in a minute before the "
+            "gateway refuses the address for a while (0: no limit)."
+        ),
     ] = 100
     max_connections_per_address: Annotated[
-        Count, Meta(description="Open connections per address, in each gateway (0: no bound).")
+        Count, Meta(description="Connections that one address may have open to each gateway (0: no limit per address).")
     ] = 128
     unread_seconds: Annotated[
         float,
         Meta(
             gt=0,
             le=86400,
-            description="How long a client may leave a full buffer of its reply unread; then it is cut off and its "
-            "work aborted.",
+            description="Seconds for which a client may leave a reply unread; then the connection is closed and the "
+            "request is aborted.",
         ),
     ] = 60.0
     head_seconds: Annotated[
@@ -134,8 +163,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             gt=0,
             le=3600,
-            description="How long a new connection may take until the headers of its first request are complete, and "
-            "each later request from its first byte; then the connection is closed (408).",
+            description="Seconds that the headers of a request may take, counted from the opening of the connection "
+            "for its first request and from the first byte for later requests; then the connection is closed (408).",
         ),
     ] = 10.0
     body_seconds: Annotated[
@@ -143,44 +172,46 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             gt=0,
             le=86400,
-            description="How long nothing of a request's body may arrive before it is refused (408). Each KiB that "
-            "does buys a second more, up to this.",
+            description="Seconds for which the body of a request may make no progress before the request is refused "
+            "(408). Each KiB that arrives allows one second more, up to this number.",
         ),
     ] = 60.0
     private_webhooks: Annotated[
         bool,
         Meta(
-            description="Whether webhooks, object stores and sources of adapters may be at private addresses, such as "
-            "the loopback."
+            description="Permission for webhooks, object stores and sources of adapters at private addresses, such as "
+            "127.0.0.1."
         ),
     ] = False
     drain_seconds: Annotated[
-        float, Meta(ge=0, le=86400, description="How long running requests may take to finish at shutdown.")
+        float, Meta(ge=0, le=86400, description="Seconds that running requests get to finish at shutdown.")
     ] = 30.0
     admin_key: Annotated[
-        str | None, Meta(description="The operator's key (unset: read from `operator.key` in the data folder).")
+        str | None, Meta(description="Admin key of the operator (unset: read from `operator.key` in the data folder).")
     ] = None
     admin_password: Annotated[
         str | None,
         Meta(
             min_length=12,
             max_length=1024,
-            description="First password of admin@localhost, which the first start makes (unset: a random one, in "
-            "`admin-login.txt` in the data folder).",
+            description="First password of the user admin@localhost, whom the first start creates (unset: a random "
+            "password, written to `admin-login.txt` in the data folder).",
         ),
     ] = None
     content_key: Annotated[
         str | None,
         Meta(
-            description="Key that encrypts kept replies and stored completions, 32 bytes in base64, the same for all "
-            "gateways; older ones behind it, after commas, still decrypt (unset: `content.key` in the data folder)."
+            description="Key that encrypts kept replies and stored completions: 32 bytes in base64, the same for all "
+            "gateways. Older keys may follow after commas and only decrypt (unset: `content.key` in the data folder)."
         ),
     ] = None
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        Meta(description="Least severe line logged: `debug`, `info`, `warning` or `error`."),
+        Meta(description="Lowest severity of logged lines: `debug`, `info`, `warning` or `error`."),
     ] = "info"
-    database_url: Annotated[str | None, Meta(description="PostgreSQL to use (unset: an embedded one).")] = None
+    database_url: Annotated[
+        str | None, Meta(description="URL of the PostgreSQL database (unset: an embedded PostgreSQL).")
+    ] = None
 
     def __post_init__(self) -> None:
         # The data folder becomes absolute so that child processes agree on it whatever they run in.

@@ -1,10 +1,10 @@
-"""What all tenants of a gateway process hold of something bounded, such as its memory, and the most that one may."""
+"""Quotas of something bounded, such as memory: how much the tenants of a gateway process hold, alone and together."""
 
 from __future__ import annotations
 
 
-class Shares:
-    """most: of all tenants together. most_of_one: of each of them."""
+class Quota:
+    """A bound on what all tenants hold together (most), and on what each tenant holds (most_of_one)."""
 
     def __init__(self, most: int, most_of_one: int) -> None:
         self._most = most
@@ -13,7 +13,7 @@ class Shares:
         self.num_held = 0
 
     def take(self, tenant: str, num: int) -> bool:
-        """Whether there is so much more for it, which it holds from now on."""
+        """Take num more for the tenant, and tell whether the bounds allowed it."""
         held = self._held.get(tenant, 0)
         if num > min(self._most - self.num_held, self._most_of_one - held):
             return False

@@ -25,7 +25,7 @@ from gateway.adapters.intake import Inspect
 from gateway.adapters.service import Lifecycle
 from gateway.admin import AdminServices, admin_routers
 from gateway.backends.base import Health
-from gateway.backends.engine.picture import EnginePicture
+from gateway.backends.engine.snapshot import EngineSnapshot
 from gateway.content.cipher import Cipher
 from gateway.content.request_log import RequestContents
 from gateway.content.writes import Writes
@@ -205,7 +205,7 @@ async def serve_admin(
     store: AdapterStore | None = None,
     engines: GoodEngines | None = None,
     inspect: Inspect = inspect,
-    pictures: Sequence[EnginePicture] = (),
+    snapshots: Sequence[EngineSnapshot] = (),
     journal: JournalState = JournalState(True, 0, 1),  # noqa: B008 - it is frozen
 ) -> AsyncIterator[AdminServer]:
     """Serve on a free port of the loopback until the context is left."""
@@ -243,7 +243,7 @@ async def serve_admin(
         max_body_bytes=MAX_BODY_BYTES,
         private_webhooks=False,
         health=lambda: Health(ready=False, detail="no engine"),
-        engines=lambda: list(pictures),
+        engines=lambda: list(snapshots),
         journal=lambda: journal,
         reconcile=Reconciler(database, {}, metrics.journal).reconcile,
         contents=RequestContents(database, Cipher([ContentKey(b"k" * 32)]), Writes(metrics.content_lost)),

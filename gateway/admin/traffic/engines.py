@@ -12,7 +12,7 @@ from adapters.ref import content_key
 from gateway.admin.access import needs
 from gateway.admin.common import seconds, seconds_or_none
 from gateway.admin.services import AdminServices, Caller, Services
-from gateway.backends.engine.picture import EnginePicture, State
+from gateway.backends.engine.snapshot import EngineSnapshot, State
 from gateway.db.ledger.journals import living_gateways
 from gateway.db.organization.names import NamedContent, named_contents, project_names
 from gateway.domain.tenancy.permissions import projects_with
@@ -115,12 +115,12 @@ async def list_engines(services: Services, caller: Caller) -> EngineList:
 
 async def named_engines(conn: Connection, services: AdminServices, organization_id: str) -> list[Engine]:
     """With the names of this organization's adapters and projects; another one's are left out."""
-    pictures = services.engines()
-    keys = {key for each in pictures if each.stats for key in each.stats.resident_adapters}
-    tenants = {id for each in pictures if each.stats for id in each.stats.tenants}
+    snapshots = services.engines()
+    keys = {key for each in snapshots if each.stats for key in each.stats.resident_adapters}
+    tenants = {id for each in snapshots if each.stats for id in each.stats.tenants}
     contents = await named_contents(conn, organization_id, {key.partition(".")[0] for key in keys}) if keys else []
     names = await project_names(conn, organization_id, tenants) if tenants else {}
-    return [engine_wire(each, contents, names) for each in pictures]
+    return [engine_wire(each, contents, names) for each in snapshots]
 
 
 def only_adapters_of(engine: Engine, project_ids: Collection[str] | None) -> Engine:
@@ -131,16 +131,16 @@ def only_adapters_of(engine: Engine, project_ids: Collection[str] | None) -> Eng
     return msgspec.structs.replace(engine, resident_adapters=shown)
 
 
-def engine_wire(picture: EnginePicture, contents: Sequence[NamedContent], names: dict[str, str]) -> Engine:
+def engine_wire(snapshot: EngineSnapshot, contents: Sequence[NamedContent], names: dict[str, str]) -> Engine:
     """contents: what its adapters may be; names: of the projects that are shown, by id."""
-    stats, limits, rates = picture.stats, picture.limits, picture.rates
+    stats, limits, rates = snapshot.stats, snapshot.limits, snapshot.rates
     resident = set(stats.resident_adapters) if stats else set()
     return Engine(
-        id=picture.id,
-        model=picture.model,
-        state=picture.state,
-        detail=picture.detail,
-        since=picture.since,
+        id=snapshot.id,
+        model=snapshot.model,
+        state=snapshot.state,
+        detail=snapshot.detail,
+        since=snapshot.since,
         num_running=stats.num_running if stats else 0,
         num_waiting=stats.num_waiting if stats else 0,
         max_running=limits.max_num_seqs if limits else 0,
@@ -159,9 +159,9 @@ def engine_wire(picture: EnginePicture, contents: Sequence[NamedContent], names:
         steps_per_s=rates.steps_per_s,
         tokens_per_s=rates.tokens_per_s,
         step_ms_p50=rates.step_ms_p50,
-        device=picture.device,
-        dtype=picture.dtype,
-        fingerprint=picture.fingerprint,
+        device=snapshot.device,
+        dtype=snapshot.dtype,
+        fingerprint=snapshot.fingerprint,
         resident_adapters=[
             ResidentAdapter(each.digest, each.adapter_id, each.name, each.project_id, each.project_name, each.version)
             for each in contents

@@ -1,4 +1,4 @@
-"""Our engine as a backend: requests over an engine link, within its credits, with the usage of each one recorded once.
+"""Our engine as a backend: requests over an engine link, within its window, with the usage of each recorded once.
 
 Knows nothing of HTTP, tenants or prices; `EngineLink` knows how the conversation itself is kept up.
 """
@@ -37,10 +37,10 @@ from gateway.backends.base import Capabilities, Fit, Health, Message, PreparedPr
 from gateway.backends.engine.adapter_calls import AdapterCalls
 from gateway.backends.engine.backlog import Backlog
 from gateway.backends.engine.link import EngineGone, EngineLink
-from gateway.backends.engine.picture import EnginePicture, State, Trend
+from gateway.backends.engine.snapshot import EngineSnapshot, State, Trend
 from gateway.backends.engine.stream import EngineStream
 from gateway.backends.engine.text import items_of
-from gateway.backends.engine.window import Credits
+from gateway.backends.engine.window import Window
 from gateway.backends.generation import Generation, Item
 from gateway.backends.usage import Count, UsageSink
 from gateway.domain.errors import (
@@ -57,7 +57,7 @@ from gateway.text.options import USUAL, Rendering
 from gateway.text.tokenizer import Tokenizer
 from gateway.text.tools.tool import Tool
 
-CREDIT_WAIT_S = 2.0
+WINDOW_WAIT_S = 2.0
 GIVE_UP_S = 10.0
 """After an engine is there again. It ends the requests of a gateway that it has not heard of for a few seconds, and
 hands their usage to whoever is connected then."""
@@ -101,7 +101,7 @@ class EngineBackend:
         self._since = int(time.time())
         self._resident: frozenset[str] = frozenset()
         self._streams: dict[str, EngineStream] = {}
-        self._credits = Credits()
+        self._window = Window()
         self._adapter_calls = AdapterCalls(self._link.send)
         self._lost_ids: list[str] = []
 
@@ -136,7 +136,7 @@ class EngineBackend:
 
     @property
     def num_in_flight(self) -> int:
-        return self._credits.num_taken
+        return self._window.num_taken
 
     def prepare_chat(
         self,
@@ -235,11 +235,11 @@ class EngineBackend:
         engine_id = self._welcome.engine_id if self._welcome is not None else ""
         return Health(ready, detail, self._stats, self._link.endpoint, engine_id)
 
-    def picture(self, model: str) -> EnginePicture:
+    def snapshot(self, model: str) -> EngineSnapshot:
         """model: public id of the base model."""
         health, welcome = self.health(), self._welcome
         state: State = "unreachable" if not self._connected else "draining" if self._draining else "ready"
-        return EnginePicture(
+        return EngineSnapshot(
             id=health.engine_id,
             model=model,
             state=state,
@@ -267,7 +267,7 @@ class EngineBackend:
     async def drain(self) -> None:
         self._draining = True
         self._since = int(time.time())
-        await self._credits.wait_idle()
+        await self._window.wait_idle()
 
     # what the link tells
 
@@ -275,7 +275,7 @@ class EngineBackend:
         self._welcome = welcome
         self._connected = True
         self._since = int(time.time())
-        self._credits.set_limit(welcome.credits)
+        self._window.set_limit(welcome.credits)
         if self._lost_ids:
             lost_ids, self._lost_ids = self._lost_ids, []
             asyncio.get_running_loop().call_later(self._give_up_s, self._sink.given_up, lost_ids)
@@ -338,7 +338,7 @@ class EngineBackend:
         if stream is None:
             return
         stream.final_s = asyncio.get_running_loop().time()
-        self._credits.give()
+        self._window.give()
         if stream.abandoned:
             self._settle(stream, final)
         else:
@@ -380,14 +380,14 @@ class EngineBackend:
     async def _take_credit(self) -> None:
         self._check_ready()
         try:
-            await self._credits.take(CREDIT_WAIT_S)
+            await self._window.take(WINDOW_WAIT_S)
         except TimeoutError:
             reason = "every place in the engine's queue is taken"
             raise Overloaded(f"No engine can take the request now ({reason}).", retry_after_s=RETRY_AFTER_S) from None
         try:
             self._check_ready()  # still
         except Overloaded:
-            self._credits.give()
+            self._window.give()
             raise
 
     def _check_ready(self) -> None:

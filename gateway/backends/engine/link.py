@@ -124,7 +124,7 @@ class EngineLink:
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.IDENTITY, uuid.uuid4().hex.encode())
         socket.setsockopt(zmq.SNDHWM, SEND_HIGH_WATER_MARK)
-        socket.setsockopt(zmq.RCVHWM, 0)  # what the engine may owe us is bounded by our credits
+        socket.setsockopt(zmq.RCVHWM, 0)  # what the engine may owe us is bounded by its window
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
         monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._frames, events = Frames(socket), Frames(monitor)

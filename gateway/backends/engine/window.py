@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 
 
-class Credits:
+class Window:
     """Like a semaphore whose bound may change while it is used. First come, first served."""
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Credits:
         self._grant()
 
     async def take(self, wait_s: float) -> None:
-        """Take one credit, waiting up to wait_s for it. Raises TimeoutError."""
+        """Take one place in the window, waiting up to wait_s for a place. Raises TimeoutError."""
         if self.num_taken < self.limit and not self._waiters:
             self._count(1)
             return
@@ -36,12 +36,12 @@ class Credits:
             raise
 
     def give(self) -> None:
-        """Give one credit back."""
+        """Give one place back."""
         self._count(-1)
         self._grant()
 
     async def wait_idle(self) -> None:
-        """Return when none is taken."""
+        """Return when no place is taken."""
         await self._idle.wait()
 
     def _grant(self) -> None:

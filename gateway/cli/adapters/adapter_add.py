@@ -28,18 +28,21 @@ OUTCOME_S = 60
 _DESCRIPTION = """\
 Add an adapter, or a new version of it.
 
-WHAT is one of
+WHAT is one of:
   PATH                          a folder that peft's save_pretrained wrote, or a .tar, .tar.gz or .zip of it
   hf://ORGANIZATION/REPO[@REV]  a repository of the Hugging Face hub; REV is a branch, a tag or a commit
   s3://BUCKET/PREFIX            a folder with PEFT's two files, read with the server's credentials
   https://HOST/PATH             an archive
 
-The server fetches the last three itself, from where LORIKEET_ADAPTER_SOURCES allows it. Adding the content that is
-current changes nothing. Content over 16 MiB is sent in pieces; if that is cut off, --resume goes on.
+The server itself downloads from the hub, from buckets and from https, if LORIKEET_ADAPTER_SOURCES allows the source.
+Adding the content of the current version again changes nothing. Files over 16 MiB are sent in pieces; --resume
+continues an interrupted upload.
 
-Where a tenant's last adapters were refused, the next have to wait, and so does this command: up to ten minutes.
+After several refused adapters in a row, a tenant must wait before adding the next adapter. This command then waits
+too, up to ten minutes.
 
-Exit code 4 says that the content is in and no engine has tried it yet: `lorikeet adapter versions` will tell.
+Exit code 4 means that the upload is complete but no engine has tried the adapter yet; `lorikeet adapter versions` shows
+the outcome later.
 """
 _EPILOG = """\
 examples:
@@ -58,16 +61,18 @@ def register(actions: Verbs) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_tenant(add)
-    add.add_argument("--name", required=True, metavar="NAME", help="the adapter's part of the model id <base>:<name>")
-    add.add_argument("what", metavar="WHAT", help="a path or a source, see above")
-    add.add_argument("--no-promote", action="store_true", help="do not make it the current version once it is ready")
-    add.add_argument("--resume", metavar="IMPORT_ID", help="go on with an upload that was cut off")
+    add.add_argument(
+        "--name", required=True, metavar="NAME", help="name of the adapter, as in the model id <base>:<name>"
+    )
+    add.add_argument("what", metavar="WHAT", help="path or source of the adapter, see above")
+    add.add_argument("--no-promote", action="store_true", help="do not make the new version the current version")
+    add.add_argument("--resume", metavar="IMPORT_ID", help="id of an interrupted upload to continue")
     add.add_argument(
         "--wait",
         type=int,
         default=OUTCOME_S,
         metavar="SECONDS",
-        help="for an engine to have tried it (default: %(default)s); then exit with 4",
+        help="seconds to wait until an engine has tried the adapter, before exiting with 4 (default: %(default)s)",
     )
     add_json_flag(add)
     add.set_defaults(run=_add)
@@ -82,7 +87,9 @@ def _add(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         if "://" not in arguments.what:
             return _upload(client, project, arguments)
         if arguments.resume:
-            raise CommandFailed("--resume goes on with an upload; what the server fetches goes on by itself")
+            raise CommandFailed(
+                "--resume continues an upload of a local path; downloads from a source continue by themselves"
+            )
         return _fetch(client, project, arguments)
 
 

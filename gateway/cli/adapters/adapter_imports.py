@@ -20,15 +20,15 @@ NUM_SHOWN = 100
 def register(actions: Verbs) -> None:
     imports = actions.add_parser(
         "imports",
-        help="list what came in, and what became of it",
-        description=f"List the newest {NUM_SHOWN} imports of a tenant: uploads, what was fetched from sources, what "
-        "lay in the watched folder. A refusal is here with its reasons for a month.",
+        help="list imports of adapters and the outcome of each",
+        description=f"List the newest {NUM_SHOWN} imports of a tenant: uploads, downloads from sources, and files "
+        "from the watched folder. Refused imports are listed with the reasons for a month.",
     )
     imports.set_defaults(run=_imports)
     cancel = actions.add_parser(
         "cancel-import", help="end an import that is under way", description="End an import that is under way."
     )
-    cancel.add_argument("id", metavar="IMPORT_ID", help="as `lorikeet adapter imports` shows it")
+    cancel.add_argument("id", metavar="IMPORT_ID", help="id of the import, as `lorikeet adapter imports` shows it")
     cancel.set_defaults(run=_cancel)
     for parser in (imports, cancel):
         add_tenant(parser)

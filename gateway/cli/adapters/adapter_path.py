@@ -13,13 +13,20 @@ if TYPE_CHECKING:
 
 
 def add_tenant(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tenant", required=True, metavar="NAME", help="the tenant it belongs to")
+    parser.add_argument("--tenant", required=True, metavar="NAME", help="the tenant that owns the adapter")
 
 
 def add_adapter(parser: argparse.ArgumentParser, metavar: str = "NAME") -> None:
     """Arguments `tenant` and `name`."""
     add_tenant(parser)
-    parser.add_argument("name", metavar=metavar, help="such as support" + ("@3" if "VERSION" in metavar else ""))
+    parser.add_argument("name", metavar=metavar, help=_named(metavar))
+
+
+def _named(metavar: str) -> str:
+    """Return the help of an argument that names an adapter, or one version of an adapter."""
+    if "VERSION" in metavar:
+        return "name and version of the adapter, such as support@3"
+    return "name of the adapter, such as support"
 
 
 def adapter_path(client: AdminClient, tenant: str, name: str) -> str:
@@ -43,6 +50,6 @@ def version_path(client: AdminClient, tenant: str, text: str) -> str:
     name, version = split_version(text)
     if version is None:
         raise CommandFailed(
-            f"which version of '{text}'? Give it as in {text}@3; `lorikeet adapter versions` lists them"
+            f"which version of '{text}'? Give it as in {text}@3; `lorikeet adapter versions` lists all versions"
         )
     return f"{adapter_path(client, tenant, name)}/versions/{version}"

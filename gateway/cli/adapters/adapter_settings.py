@@ -42,27 +42,31 @@ DEFAULTS: tuple[tuple[str, Callable[[str], Any]], ...] = (
 def register(actions: Verbs) -> None:
     setting = actions.add_parser(
         "set",
-        help="set an adapter's defaults, pin it",
-        description="Set what requests of this adapter get that do not say otherwise. What is not named stays; "
-        "versions to come keep the settings.",
+        help="set the defaults of an adapter, or pin an adapter",
+        description="Set default values for requests to this adapter, used where a request does not set the "
+        "field. Defaults that are not named stay unchanged, and apply to future versions too.",
     )
     add_adapter(setting)
     for name, kind in DEFAULTS:
         metavar = "TEXT" if kind is str else "N"
         setting.add_argument(f"--{name.replace('_', '-')}", dest=name, type=kind, metavar=metavar, help=_help(name))
     names = [name for name, _ in DEFAULTS]
-    setting.add_argument("--clear", nargs="+", default=[], choices=names, metavar="DEFAULT", help="unset these again")
+    setting.add_argument(
+        "--clear", nargs="+", default=[], choices=names, metavar="DEFAULT", help="names of defaults to remove"
+    )
     pinning = setting.add_mutually_exclusive_group()
-    pinning.add_argument("--pin", action="store_true", help="keep it on every engine, ready at once")
-    pinning.add_argument("--unpin", action="store_true", help="let it go when others need the room")
+    pinning.add_argument("--pin", action="store_true", help="keep the adapter loaded on every engine")
+    pinning.add_argument(
+        "--unpin", action="store_true", help="allow engines to unload the adapter when other adapters need the memory"
+    )
     add_json_flag(setting)
     setting.set_defaults(run=_set)
 
 
 def _help(name: str) -> str:
     if name == "system_prompt":
-        return "for chats without a system message"
-    return f"where a request has no {name}"
+        return "system message for chats that have no system message"
+    return f"{name} of requests that do not set {name}"
 
 
 def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -80,11 +84,13 @@ def _wanted(arguments: argparse.Namespace) -> dict[str, Any]:
     """Raises CommandFailed where nothing is wanted, or two things of one default."""
     given = {name: getattr(arguments, name) for name, _ in DEFAULTS if getattr(arguments, name) is not None}
     if twice := given.keys() & set(arguments.clear):
-        raise CommandFailed(f"{min(twice)} is both set and cleared")
+        raise CommandFailed(f"{min(twice)} cannot be both set and cleared")
     defaults = given | dict.fromkeys(arguments.clear)
     wanted: dict[str, Any] = {"defaults": defaults} if defaults else {}
     if arguments.pin or arguments.unpin:
         wanted["pinned"] = arguments.pin
     if not wanted:
-        raise CommandFailed("there is nothing to set; `lorikeet adapter set --help` shows what can be")
+        raise CommandFailed(
+            "no default and no --pin or --unpin was given; `lorikeet adapter set --help` lists the settings"
+        )
     return wanted

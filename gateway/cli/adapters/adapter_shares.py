@@ -17,17 +17,21 @@ def register(actions: Verbs) -> None:
     share = actions.add_parser(
         "share",
         help="let another tenant call an adapter",
-        description="Let another tenant call an adapter under its name. What that tenant runs is its own: its limits, "
-        "its bill. Its own adapter of the same name wins. `lorikeet adapter show` lists with whom it is shared.",
+        description="Let another tenant call an adapter by name. Requests count against the limits and the "
+        "bill of the tenant who calls. If the other tenant has an adapter of the same name, that "
+        "adapter answers. `lorikeet adapter show` lists the tenants with whom an adapter is "
+        "shared.",
     )
     share.set_defaults(run=_share)
     unshare = actions.add_parser(
-        "unshare", help="end that", description="End the sharing with a tenant; requests that run finish."
+        "unshare",
+        help="end the sharing of an adapter",
+        description="End the sharing of an adapter with another tenant. Running requests finish.",
     )
     unshare.set_defaults(run=_unshare)
     for parser in (share, unshare):
         add_adapter(parser)
-        parser.add_argument("--with", dest="other", required=True, metavar="TENANT", help="the other tenant")
+        parser.add_argument("--with", dest="other", required=True, metavar="TENANT", help="name of the other tenant")
         add_json_flag(parser)
 
 

@@ -128,17 +128,19 @@ class Upload:
         if known["name"] != self._name:
             raise CommandFailed(f"{known['id']} is an upload of '{known['name']}', not of '{self._name}'")
         if known["promote"] != self._promote:
-            begun, wanted = ("without", "begin anew to have it") if known["promote"] else ("with", "give it again")
+            begun, wanted = (
+                ("without", "start a new upload to use the flag")
+                if known["promote"]
+                else ("with", "pass --no-promote again")
+            )
             raise CommandFailed(f"{known['id']} was begun {begun} --no-promote: {wanted}")
         if known["size_bytes"] != size_bytes:
             raise CommandFailed(
-                f"{known['id']} is an upload of {known['size_bytes']} bytes, and {path} makes {size_bytes}: it is not "
-                "the content that was begun with"
+                f"{known['id']} is an upload of {known['size_bytes']} bytes, and {path} has {size_bytes}: resume "
+                "with the same files, or start a new upload"
             )
         if known["sha256"] not in (None, sha256):
-            raise CommandFailed(
-                f"{path} has changed since {known['id']} began: it is not the content that was begun with; add it anew"
-            )
+            raise CommandFailed(f"{path} has changed since {known['id']} began: start a new upload")
 
     def _go_on(self, imported: str, archive: BinaryIO) -> dict[str, Any]:
         """From where the server is to the end. Raises ServerUnreachable and Refused."""

@@ -23,29 +23,31 @@ def register(actions: Verbs) -> None:
     promote = actions.add_parser(
         "promote",
         help="make a version the current one",
-        description="Let <base>:<name> answer with this version: for the next request on every gateway within a "
-        "second. Requests that run finish with what they began with.",
+        description="Let <base>:<name> answer with this version, on every gateway within a second. Running "
+        "requests finish with the version with which each began.",
     )
     add_adapter(promote, "NAME@VERSION")
     promote.set_defaults(run=_promote)
     rollback = actions.add_parser(
         "rollback",
-        help="go back to the version before",
-        description="Make the version current that was so before. A second rollback leads back again.",
+        help="return to the previous version",
+        description="Make the previously current version the current version again. A second rollback undoes "
+        "the first rollback.",
     )
     add_adapter(rollback)
     rollback.set_defaults(run=_roll_back)
     retire = actions.add_parser(
         "retire",
         help="take a version out of use for good",
-        description="Take a version out of use for good. The current one, and one that an alias points at, cannot be.",
+        description="Take a version out of use for good. The current version and versions with an alias "
+        "cannot be retired.",
     )
     add_adapter(retire, "NAME@VERSION")
     retire.set_defaults(run=_retire)
     delete = actions.add_parser(
         "delete-version",
         help="delete a version that was retired or rejected",
-        description="Delete a version that was retired or rejected. Its number is not used again.",
+        description="Delete a version that was retired or rejected. The version's number is not used again.",
     )
     add_adapter(delete, "NAME@VERSION")
     delete.set_defaults(run=_delete)

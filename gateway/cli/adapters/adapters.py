@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 LoRA adapters of a tenant, as PEFT saves them.
 
-What is added becomes a version of the adapter: inspected, tried by an engine, and then the current one, which
-<base>:<name> answers with. Versions never change; promote and rollback move what is current.
+Each added folder or archive becomes a new version of the adapter. The version is inspected, tried by an engine, and
+then becomes the current version, with which <base>:<name> answers. Versions never change; promote and rollback choose
+which version is current.
 """
 _EPILOG = """\
 examples:
@@ -33,7 +34,7 @@ examples:
 def register(verbs: Verbs) -> None:
     adapter = verbs.add_parser(
         "adapter",
-        help="add adapters, and move between their versions",
+        help="add adapters, and switch between versions of an adapter",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -46,21 +47,23 @@ def register(verbs: Verbs) -> None:
     show = actions.add_parser(
         "show",
         help="show an adapter, or one version of it",
-        description="Show an adapter and its settings; or, with @VERSION, what inspection and probe found of that one.",
+        description="Show an adapter and the settings of the adapter; or, with @VERSION, the results of "
+        "inspecting and trying that version.",
     )
     add_adapter(show, "NAME[@VERSION]")
     show.set_defaults(run=_show)
     remove = actions.add_parser(
         "remove",
         help="remove an adapter",
-        description="Remove an adapter with all its versions, and the aliases that point at them.",
+        description="Remove an adapter with all versions, and the aliases that point at any of the versions.",
     )
     add_adapter(remove)
     remove.set_defaults(run=_remove)
     verify = actions.add_parser(
         "verify",
-        help="hold the store against the database",
-        description="Read every adapter of all tenants again. Exits 1 where a version's content is missing or damaged.",
+        help="check every stored adapter against the database",
+        description="Read the stored files of all adapters of all tenants and compare the digests. Exits with "
+        "1 if files of a version are missing or damaged.",
     )
     verify.set_defaults(run=_verify)
     for parser in (listing, show, remove, verify):

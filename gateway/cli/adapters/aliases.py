@@ -18,24 +18,27 @@ def register(verbs: Verbs) -> None:
     alias = verbs.add_parser(
         "alias",
         help="set, list and remove aliases",
-        description="Names of models that a tenant moves from version to version of its adapters.",
+        description="Manage aliases: model names of a tenant, each pointing at one version of an adapter.",
     )
     actions = alias.add_subparsers(metavar="ACTION", required=True)
     setting = actions.add_parser(
         "set",
-        help="make an alias, or move it",
-        description="Point an alias at a version, whether it is new or not: in force on every gateway within a second.",
+        help="create or move an alias",
+        description="Point a new or existing alias at a version of an adapter. Takes effect on every gateway "
+        "within a second.",
     )
-    setting.add_argument("name", metavar="NAME", help="the model id that clients use, written as an adapter's name")
-    setting.add_argument("version", metavar="ADAPTER@VERSION", help="such as support@3")
+    setting.add_argument("name", metavar="NAME", help="name of the alias, which clients use as the model id")
+    setting.add_argument("version", metavar="ADAPTER@VERSION", help="name and version of an adapter, such as support@3")
     setting.set_defaults(run=_set)
     listing = actions.add_parser("list", help="list aliases", description="List a tenant's aliases, oldest first.")
     listing.set_defaults(run=_list)
-    remove = actions.add_parser("remove", help="remove an alias", description="Remove an alias; its version stays.")
-    remove.add_argument("name", metavar="NAME", help="the alias")
+    remove = actions.add_parser(
+        "remove", help="remove an alias", description="Remove an alias. The version that the alias points at stays."
+    )
+    remove.add_argument("name", metavar="NAME", help="name of the alias")
     remove.set_defaults(run=_remove)
     for parser in (setting, listing, remove):
-        parser.add_argument("--tenant", required=True, metavar="NAME", help="the tenant it belongs to")
+        parser.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant that owns the alias")
         add_json_flag(parser)
 
 

@@ -15,29 +15,36 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Verbs) -> None:
-    credit = verbs.add_parser("credit", help="grant and list credits", description="Credits of a tenant.")
+    credit = verbs.add_parser(
+        "credit", help="grant and list credits", description="Manage the prepaid credits of a tenant."
+    )
     actions = credit.add_subparsers(metavar="ACTION", required=True)
     grant = actions.add_parser(
         "grant",
         help="grant credit",
-        description="Grant a tenant credit, which its usage draws on, oldest first. It cannot be revoked: an adjustment"
-        " that charges as much takes it back.",
+        description="Grant credit to a tenant. Usage of the tenant consumes the oldest credit first. A grant "
+        "cannot be revoked, but an adjustment that charges the same amount undoes a grant.",
     )
-    grant.add_argument("--tenant", required=True, metavar="NAME", help="who gets it")
-    grant.add_argument("--amount", required=True, type=amount, metavar="AMOUNT", help="of the currency")
-    grant.add_argument("--reason", required=True, metavar="TEXT", help="what it is for")
-    grant.add_argument("--expires", type=instant, metavar="TIME", help="when what is left lapses (default: never)")
+    grant.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant that gets the credit")
+    grant.add_argument("--amount", required=True, type=amount, metavar="AMOUNT", help="amount in the currency")
+    grant.add_argument("--reason", required=True, metavar="TEXT", help="reason for the credit")
+    grant.add_argument(
+        "--expires", type=instant, metavar="TIME", help="time at which the unused credit expires (default: never)"
+    )
     grant.set_defaults(run=_grant)
-    listing = actions.add_parser("list", help="list credits", description="List a tenant's credits and its balance.")
-    listing.add_argument("--tenant", required=True, metavar="NAME", help="whose credits to list")
+    listing = actions.add_parser(
+        "list", help="list credits", description="List the credits and the balance of a tenant."
+    )
+    listing.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant")
     listing.set_defaults(run=_list)
     mode = actions.add_parser(
         "mode",
-        help="make a tenant pay in advance, or not",
-        description="A prepaid tenant is refused when its balance is used up; a postpaid one gets an invoice.",
+        help="make a tenant prepaid or postpaid",
+        description="Make a tenant prepaid or postpaid. Requests of a prepaid tenant are refused when the "
+        "balance is used up; a postpaid tenant gets an invoice.",
     )
-    mode.add_argument("--tenant", required=True, metavar="NAME", help="the tenant")
-    mode.add_argument("mode", choices=("prepaid", "postpaid"))
+    mode.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant")
+    mode.add_argument("mode", choices=("prepaid", "postpaid"), help="new billing mode of the tenant")
     mode.set_defaults(run=_mode)
     for parser in (grant, listing, mode):
         add_json_flag(parser)
@@ -46,24 +53,28 @@ def register(verbs: Verbs) -> None:
 
 def _register_adjustments(verbs: Verbs) -> None:
     adjustment = verbs.add_parser(
-        "adjustment", help="charge or refund a tenant", description="Rows of the ledger that an operator writes."
+        "adjustment",
+        help="charge or refund a tenant",
+        description="Manage adjustments: charges and refunds that an operator adds to the ledger.",
     )
     actions = adjustment.add_subparsers(metavar="ACTION", required=True)
     add = actions.add_parser(
         "add",
-        help="charge or refund",
-        description="Charge or refund a tenant, in the period that is open. It cannot be taken back: one in the "
-        "other direction undoes it.",
+        help="charge or refund a tenant",
+        description="Charge or refund a tenant in the current billing period. An adjustment cannot be "
+        "deleted, but an adjustment in the other direction undoes the first.",
     )
-    add.add_argument("--tenant", required=True, metavar="NAME", help="the tenant")
+    add.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant")
     how_much = add.add_mutually_exclusive_group(required=True)
-    how_much.add_argument("--charge", type=amount, metavar="AMOUNT", help="what the tenant pays more")
-    how_much.add_argument("--refund", type=amount, metavar="AMOUNT", help="what the tenant pays less")
-    add.add_argument("--reason", required=True, metavar="TEXT", help="why")
-    add.add_argument("--corrects-period", metavar="MONTH", help="the closed month that it is about, e.g. 2026-10")
-    add.add_argument("--corrects-request", metavar="ID", help="the request that it is about")
+    how_much.add_argument("--charge", type=amount, metavar="AMOUNT", help="amount to charge in addition")
+    how_much.add_argument("--refund", type=amount, metavar="AMOUNT", help="amount to refund")
+    add.add_argument("--reason", required=True, metavar="TEXT", help="reason for the adjustment")
+    add.add_argument(
+        "--corrects-period", metavar="MONTH", help="closed month that the adjustment corrects, e.g. 2026-10"
+    )
+    add.add_argument("--corrects-request", metavar="ID", help="id of the request that the adjustment corrects")
     listing = actions.add_parser("list", help="list adjustments", description="List a tenant's adjustments.")
-    listing.add_argument("--tenant", required=True, metavar="NAME", help="the tenant")
+    listing.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant")
     for parser, run in ((add, _adjust), (listing, _list_adjustments)):
         add_json_flag(parser)
         parser.set_defaults(run=run)

@@ -20,27 +20,40 @@ SECRET_VARIABLE = "AWS_SECRET_ACCESS_KEY"  # noqa: S105 - the name of a variable
 
 def register(verbs: Verbs) -> None:
     delivery = verbs.add_parser(
-        "delivery", help="deliver exports again and again", description="Exports that the server delivers by itself."
+        "delivery",
+        help="deliver exports regularly",
+        description="Manage deliveries: exports that the server writes to a folder or a bucket regularly.",
     )
     actions = delivery.add_subparsers(metavar="ACTION", required=True)
     _register_set(actions)
     listing = actions.add_parser("list", help="list deliveries", description="List deliveries, oldest first.")
     add_json_flag(listing)
     listing.set_defaults(run=_list)
-    show = actions.add_parser("show", help="show how it went", description="Show the latest periods of a delivery.")
-    remove = actions.add_parser("remove", help="remove one", description="Stop delivering; what arrived stays.")
+    show = actions.add_parser(
+        "show", help="show the latest results of a delivery", description="Show the latest periods of a delivery."
+    )
+    remove = actions.add_parser(
+        "remove", help="remove a delivery", description="Remove a delivery. Delivered files stay."
+    )
     for action, run in ((show, _show), (remove, _remove)):
-        action.add_argument("name", metavar="NAME")
+        action.add_argument("name", metavar="NAME", help="name of the delivery")
         add_json_flag(action)
         action.set_defaults(run=run)
     customer = verbs.add_parser(
         "stripe-customer",
-        help="whom Stripe bills for a tenant",
-        description="Show, set or remove the customer that meter events of a tenant name.",
+        help="set the Stripe customer who is billed for a tenant",
+        description="Show, set or remove the Stripe customer of a tenant. Meter events of the tenant name "
+        "that customer.",
     )
-    customer.add_argument("tenant", metavar="TENANT")
-    customer.add_argument("customer", nargs="?", type=_customer_id, metavar="CUSTOMER", help="e.g. cus_NciAYcXfLnqBoz")
-    customer.add_argument("--remove", action="store_true", help="the tenant has none any more")
+    customer.add_argument("tenant", metavar="TENANT", help="name of the tenant")
+    customer.add_argument(
+        "customer",
+        nargs="?",
+        type=_customer_id,
+        metavar="CUSTOMER",
+        help="id of the Stripe customer, e.g. cus_NciAYcXfLnqBoz",
+    )
+    customer.add_argument("--remove", action="store_true", help="remove the tenant's Stripe customer")
     add_json_flag(customer)
     customer.set_defaults(run=_customer)
 
@@ -48,26 +61,42 @@ def register(verbs: Verbs) -> None:
 def _register_set(actions: Verbs) -> None:
     setting = actions.add_parser(
         "set",
-        help="make or change a delivery",
+        help="create or change a delivery",
         description="Deliver an export of each day once it is over, and again where late usage changed it, or of each"
         " month once it is closed. The name says which to change. The secret of a bucket is read from"
         f" {SECRET_VARIABLE}.",
     )
-    setting.add_argument("name", metavar="NAME")
-    setting.add_argument("--kind", required=True, choices=KINDS, help="as `lorikeet export` has them")
+    setting.add_argument("name", metavar="NAME", help="name of the delivery to create or change")
+    setting.add_argument("--kind", required=True, choices=KINDS, help="content of the export, as in `lorikeet export`")
     formats: list[Format] = sorted({name for names in FORMATS_OF.values() for name in names})
-    setting.add_argument("--format", default="csv", choices=formats, help="default: csv")
-    setting.add_argument("--schedule", choices=("daily", "monthly"), default="monthly", help="default: monthly")
+    setting.add_argument("--format", default="csv", choices=formats, help="format of the files (default: csv)")
     setting.add_argument(
-        "--from", dest="from_period", metavar="PERIOD", help="the first one; default: the present one, or as it was"
+        "--schedule", choices=("daily", "monthly"), default="monthly", help="time between deliveries (default: monthly)"
+    )
+    setting.add_argument(
+        "--from",
+        dest="from_period",
+        metavar="PERIOD",
+        help="first period to deliver (default: the current period; for an existing delivery, no change)",
     )
     where = setting.add_mutually_exclusive_group(required=True)
-    where.add_argument("--folder", metavar="PATH", help="below exports/<organization's id> in the server's data folder")
-    where.add_argument("--bucket", metavar="NAME", help="a bucket of S3 or of a store that speaks its protocol")
-    setting.add_argument("--prefix", default="", metavar="PATH", help="within the bucket")
-    setting.add_argument("--region", default="us-east-1", metavar="REGION", help="of the bucket; default: us-east-1")
-    setting.add_argument("--endpoint", metavar="URL", help="of the store, where it is not Amazon's")
-    setting.add_argument("--access-key-id", default="", metavar="ID", help="whose secret is in the environment")
+    where.add_argument(
+        "--folder",
+        metavar="PATH",
+        help="folder for the files, below exports/<organization's id> in the server's data folder",
+    )
+    where.add_argument("--bucket", metavar="NAME", help="bucket for the files, in S3 or in a store with S3's protocol")
+    setting.add_argument("--prefix", default="", metavar="PATH", help="prefix of the files' names in the bucket")
+    setting.add_argument(
+        "--region", default="us-east-1", metavar="REGION", help="region of the bucket (default: us-east-1)"
+    )
+    setting.add_argument("--endpoint", metavar="URL", help="URL of the store (default: Amazon's)")
+    setting.add_argument(
+        "--access-key-id",
+        default="",
+        metavar="ID",
+        help="id of the access key; the secret is read from the environment",
+    )
     add_json_flag(setting)
     setting.set_defaults(run=_set)
 
@@ -94,7 +123,9 @@ def _destination(arguments: argparse.Namespace, environ: Mapping[str, str]) -> d
         return {"type": "folder", "path": arguments.folder}
     secret = environ.get(SECRET_VARIABLE)
     if not secret:
-        raise CommandFailed(f"{SECRET_VARIABLE} is not set: a command line is no place for a secret")
+        raise CommandFailed(
+            f"{SECRET_VARIABLE} is not set; set it to the bucket's secret, which must not be on the command line"
+        )
     destination = {
         "type": "s3",
         "bucket": arguments.bucket,
@@ -174,7 +205,7 @@ def _find(client: AdminClient, name: str) -> str:
     for row in client.get_all("/deliveries"):
         if row["name"] == name:
             return str(row["id"])
-    raise CommandFailed(f"there is no delivery named '{name}'; `lorikeet delivery list` shows those there are")
+    raise CommandFailed(f"there is no delivery named '{name}'; `lorikeet delivery list` lists all deliveries")
 
 
 def _where(delivery: Mapping[str, Any]) -> str:

@@ -34,17 +34,27 @@ def register(verbs: Verbs) -> None:
     export = verbs.add_parser(
         "export",
         help="export usage, costs or invoices",
-        description="Write usage, costs or invoices of a month, or of a day of it, to a file with a manifest beside it."
-        " A closed month gives the same bytes every time.",
+        description="Write usage, costs or invoices of a month or a day to a file, with a manifest beside the "
+        "file. Exports of a closed month always have the same bytes.",
     )
-    export.add_argument("kind", choices=KINDS, help="rows of the ledger, costs per day, or lines of invoices")
     export.add_argument(
-        "--period", required=True, type=_period, metavar="PERIOD", help="e.g. 2026-10 or 2026-10-05, in UTC"
+        "kind", choices=KINDS, help="content of the export: rows of the ledger, costs per day, or lines of invoices"
     )
-    export.add_argument("--format", choices=formats, default="csv", help="default: csv")
-    export.add_argument("--tenant", metavar="NAME", help="of this tenant alone")
-    export.add_argument("--organization", default="default", metavar="NAME", help="default: default")
-    export.add_argument("--out", type=Path, default=Path(), metavar="FOLDER", help="default: the current one")
+    export.add_argument(
+        "--period",
+        required=True,
+        type=_period,
+        metavar="PERIOD",
+        help="month or day to export, in UTC, e.g. 2026-10 or 2026-10-05",
+    )
+    export.add_argument("--format", choices=formats, default="csv", help="format of the file (default: csv)")
+    export.add_argument("--tenant", metavar="NAME", help="export only this tenant")
+    export.add_argument(
+        "--organization", default="default", metavar="NAME", help="name of the organization (default: default)"
+    )
+    export.add_argument(
+        "--out", type=Path, default=Path(), metavar="FOLDER", help="folder for the files (default: the current folder)"
+    )
     add_json_flag(export)
     export.set_defaults(run=_export)
 
@@ -64,7 +74,7 @@ def _export(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if arguments.format not in FORMATS_OF[arguments.kind]:
         raise WrongUsage(f"--format: expected {', '.join(FORMATS_OF[arguments.kind])} for {arguments.kind}")
     if arguments.kind == "invoice" and parse_span(arguments.period).is_day:
-        raise WrongUsage("--period: an invoice is of a whole month, such as 2026-10")
+        raise WrongUsage("--period: an invoice covers a whole month, such as 2026-10")
     if arguments.out.exists() and not arguments.out.is_dir():
         raise CommandFailed(f"--out: {arguments.out} is not a folder")
     dsn = database_dsn(load_settings(environ))
@@ -117,7 +127,7 @@ async def _ids(database: Database, organization: str, tenant: str | None) -> tup
             return found.id, None
         project = await find_project(conn, found.id, tenant)
     if project is None:
-        raise CommandFailed(f"there is no tenant named '{tenant}'; `lorikeet tenant list` shows those there are")
+        raise CommandFailed(f"there is no tenant named '{tenant}'; `lorikeet tenant list` lists all tenants")
     return found.id, project.id
 
 

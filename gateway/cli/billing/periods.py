@@ -17,33 +17,39 @@ if TYPE_CHECKING:
 
 
 def register(verbs: Verbs) -> None:
-    period = verbs.add_parser("period", help="list and close billing periods", description="Billing periods: months.")
+    period = verbs.add_parser(
+        "period", help="list and close billing periods", description="Manage billing periods, which are months."
+    )
     actions = period.add_subparsers(metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="list periods", description="List months, newest first.")
     listing.set_defaults(run=_list)
     close = actions.add_parser(
         "close",
         help="close a period",
-        description="Close a month that has ended: credits are drawn, and none of its rows changes any more.",
+        description="Close a month that has ended: credits are consumed, and the month's usage never changes again.",
     )
-    close.add_argument("period", metavar="MONTH", help="e.g. 2026-10")
+    close.add_argument("period", metavar="MONTH", help="month, e.g. 2026-10")
     close.set_defaults(run=_close)
-    invoice = verbs.add_parser("invoice", help="issue and show invoices", description="Invoices of tenants.")
+    invoice = verbs.add_parser("invoice", help="issue and show invoices", description="Manage the invoices of tenants.")
     actions = invoice.add_subparsers(metavar="ACTION", required=True)
     issue = actions.add_parser(
         "issue",
         help="issue a period's invoices",
-        description="Give every tenant's invoice of a closed month its number.",
+        description="Issue the invoices of a closed month for all tenants, and give each invoice a number.",
     )
-    issue.add_argument("--period", required=True, metavar="MONTH", help="e.g. 2026-10")
+    issue.add_argument("--period", required=True, metavar="MONTH", help="month, e.g. 2026-10")
     issue.set_defaults(run=_issue)
     show = actions.add_parser(
-        "show", help="show invoices", description="Show a month's invoices as they were issued, or drafts of them."
+        "show",
+        help="show invoices",
+        description="Show the invoices of a month: issued invoices, or drafts for a month that is not issued.",
     )
-    show.add_argument("--period", required=True, metavar="MONTH", help="e.g. 2026-10")
-    show.add_argument("--tenant", metavar="NAME", help="this tenant's alone; for html it is needed")
-    show.add_argument("--format", choices=("text", "json", "html"), default="text", help="default: text")
-    show.add_argument("--out", type=Path, metavar="FILE", help="where to write html (default: standard output)")
+    show.add_argument("--period", required=True, metavar="MONTH", help="month, e.g. 2026-10")
+    show.add_argument("--tenant", metavar="NAME", help="show only this tenant's invoice (required for html)")
+    show.add_argument(
+        "--format", choices=("text", "json", "html"), default="text", help="output format (default: text)"
+    )
+    show.add_argument("--out", type=Path, metavar="FILE", help="file for the html (default: standard output)")
     show.set_defaults(run=_show)
     for parser in (listing, close, issue, show):
         add_json_flag(parser)
@@ -105,7 +111,7 @@ def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     with AdminClient.of(environ) as client:
         if arguments.format == "html":
             if arguments.tenant is None:
-                raise CommandFailed("--format html shows one invoice: name its --tenant")
+                raise CommandFailed("--format html shows one invoice: name the tenant with --tenant")
             page = client.get_text(f"{client.tenant_path(arguments.tenant)}/invoices/{period}", format="html")
             if arguments.out is None:
                 print(page, end="")

@@ -27,50 +27,77 @@ NANOS_PER_BASIS_POINT = 10**7
 
 
 def register(verbs: Verbs) -> None:
-    prices = verbs.add_parser("price", help="set, list and withdraw prices", description="What tokens cost.")
+    prices = verbs.add_parser(
+        "price", help="set, list and withdraw prices", description="Manage the price book: the prices of tokens."
+    )
     actions = prices.add_subparsers(metavar="ACTION", required=True)
     setting = actions.add_parser(
         "set",
         help="set prices",
-        description="Make the next version of the price book: the newest one with these changes. Amounts are of the "
-        "currency per million tokens.",
+        description="Create the next version of the price book: the newest version with the given changes. "
+        "Amounts are in the currency, per million tokens.",
     )
-    setting.add_argument("--model", metavar="ID", help="a model or its base (default: any)")
+    setting.add_argument(
+        "--model", metavar="ID", help="id of a model, or of a base model for all adapters on that base (default: any)"
+    )
     setting.add_argument(
         "--adapter-class",
         type=_price_class,
         metavar="CLASS",
-        help="none: the base itself; default; your own (default: any)",
+        help="price class of the adapter: none for the base model itself, default, or your own class (default: any)",
     )
-    setting.add_argument("--tier", metavar="TIER", help=f"{', '.join(TIERS)} (default: any)")
-    setting.add_argument("--input", type=price, metavar="AMOUNT", help="of prompt tokens")
-    setting.add_argument("--cached-input", type=price, metavar="AMOUNT", help="of cached ones (default: as --input)")
-    setting.add_argument("--output", type=price, metavar="AMOUNT", help="of completion tokens")
-    setting.add_argument("--remove", action="store_true", help="take this entry out of the book instead; '*' names any")
+    setting.add_argument("--tier", metavar="TIER", help=f"service tier: {', '.join(TIERS)} (default: any)")
+    setting.add_argument("--input", type=price, metavar="AMOUNT", help="price of prompt tokens")
     setting.add_argument(
-        "--discount", action="append", default=[], metavar="TENANT=PERCENT", help="e.g. acme=12.5; 0 ends it; repeats"
+        "--cached-input",
+        type=price,
+        metavar="AMOUNT",
+        help="price of cached prompt tokens (default: the price of --input)",
     )
-    setting.add_argument("--currency", metavar="CODE", help="of the first version, e.g. eur (default: usd)")
-    setting.add_argument("--effective", type=instant, metavar="TIME", help="from when on, in UTC (default: now)")
+    setting.add_argument("--output", type=price, metavar="AMOUNT", help="price of completion tokens")
+    setting.add_argument(
+        "--remove", action="store_true", help="remove the entry from the price book instead; '*' stands for any"
+    )
+    setting.add_argument(
+        "--discount",
+        action="append",
+        default=[],
+        metavar="TENANT=PERCENT",
+        help="discount of a tenant, e.g. acme=12.5; 0 ends a discount; repeat the flag for more",
+    )
+    setting.add_argument(
+        "--currency", metavar="CODE", help="currency of the first version of the price book, e.g. eur (default: usd)"
+    )
+    setting.add_argument(
+        "--effective", type=instant, metavar="TIME", help="time from which the new prices apply, in UTC (default: now)"
+    )
     add_json_flag(setting)
     setting.set_defaults(run=_set)
     classing = actions.add_parser(
-        "class", help="class an adapter", description="Say what entries of the price book call an adapter."
+        "class",
+        help="set the price class of an adapter",
+        description="Set the price class of an adapter, by which entries of the price book name the adapter.",
     )
-    classing.add_argument("--tenant", required=True, metavar="NAME", help="whose adapter it is")
-    classing.add_argument("--adapter", required=True, metavar="NAME", help="the adapter")
-    classing.add_argument("price_class", type=_price_class, metavar="CLASS", help="default, or one of your own")
+    classing.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant that owns the adapter")
+    classing.add_argument("--adapter", required=True, metavar="NAME", help="name of the adapter")
+    classing.add_argument(
+        "price_class", type=_price_class, metavar="CLASS", help="price class: default, or your own class"
+    )
     add_json_flag(classing)
     classing.set_defaults(run=_class)
     withdraw = actions.add_parser(
         "withdraw",
-        help="take back a version",
-        description="Take back a version that is not in force yet, until shortly before it is.",
+        help="withdraw a future version of the price book",
+        description="Withdraw a version of the price book that is not in force yet.",
     )
-    withdraw.add_argument("version", type=int, metavar="VERSION", help="its number, as `lorikeet price list` shows it")
+    withdraw.add_argument(
+        "version", type=int, metavar="VERSION", help="number of the version, as in `lorikeet price list`"
+    )
     add_json_flag(withdraw)
     withdraw.set_defaults(run=_withdraw)
-    listing = actions.add_parser("list", help="list prices", description="List every version, newest first.")
+    listing = actions.add_parser(
+        "list", help="list prices", description="List every version of the price book, newest first."
+    )
     add_json_flag(listing)
     listing.set_defaults(run=_list)
 
@@ -104,22 +131,24 @@ def _identity(arguments: argparse.Namespace) -> dict[str, str]:
     amounts = (arguments.input, arguments.cached_input, arguments.output)
     if arguments.remove:
         if amounts != (None, None, None):
-            raise WrongUsage("--remove takes an entry out: it has no amounts")
+            raise WrongUsage("--remove removes an entry and cannot be combined with amounts")
         if given == (None, None, None):
             raise WrongUsage(
-                f"--remove: say which entry with {', '.join(FLAGS)}; --model '*' is the one for everything"
+                f"--remove: name the entry with {', '.join(FLAGS)}; --model '*' names the entry for all models"
             )
     elif amounts == (None, None, None):
         if not arguments.discount:
             raise WrongUsage("give --input and --output, --remove or --discount")
         if given != (None, None, None):
-            raise WrongUsage("--discount is of all that a tenant uses: give --input and --output for an entry")
+            raise WrongUsage(
+                "--discount applies to all usage of a tenant: prices of an entry need --input and --output"
+            )
     elif arguments.input is None or arguments.output is None:
         raise WrongUsage("--input and --output go together; one of them may be 0")
     elif arguments.tier not in (*TIERS, ANY, None):
         raise WrongUsage(f"--tier: expected {', '.join(TIERS)} or '*', not {arguments.tier!r}")
     elif (arguments.cached_input or 0) > arguments.input:
-        raise WrongUsage("--cached-input: cached input must not be dearer than --input")
+        raise WrongUsage("--cached-input: the price must not be higher than the price of --input")
     return dict(zip(IDENTITY, (ANY if each is None else each for each in given), strict=True))
 
 
@@ -139,7 +168,7 @@ def _entries(
     others = [entry for entry in known if entry not in gone]
     if arguments.remove:
         if not gone:
-            raise CommandFailed("there is no such entry; `lorikeet price list` shows those there are")
+            raise CommandFailed("the price book has no such entry; `lorikeet price list` shows all entries")
         prices = f"input {decimal_text(gone[0]['input_nanos_per_million'])}, "
         prices += f"output {decimal_text(gone[0]['output_nanos_per_million'])}"
         words = (f"{flag} {gone[0][field]}" for flag, field in zip(FLAGS, IDENTITY, strict=True))
@@ -188,7 +217,7 @@ def _withdraw(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     with AdminClient.of(environ) as client:
         found = [each["id"] for each in client.get_all("/prices") if each["version"] == arguments.version]
         if not found:
-            raise CommandFailed(f"there is no version {arguments.version}; `lorikeet price list` shows those there are")
+            raise CommandFailed(f"there is no version {arguments.version}; `lorikeet price list` lists all versions")
         gone = client.delete(f"/prices/{found[0]}")
     return print_result(arguments, gone, f"version {arguments.version} is withdrawn")
 

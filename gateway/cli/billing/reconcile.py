@@ -18,15 +18,16 @@ def register(verbs: Verbs) -> None:
     reconcile = verbs.add_parser(
         "reconcile",
         help="compare the ledger with the engines' counts",
-        description="Compare what engines counted with what the ledger took of them; 0 tokens differ once all that has "
-        "ended is in the ledger. Exits 1 where usage was lost: dropped by an engine, or with a gateway's folder.",
+        description="Compare the tokens that engines counted with the tokens that the ledger recorded. The "
+        "difference is 0 once all ended requests are in the ledger. Exits with 1 if usage was "
+        "lost: dropped by an engine, or lost with the data folder of a gateway.",
     )
     reconcile.add_argument(
         "--write-off",
         metavar="JOURNAL_ID",
-        help="wait for a lost gateway's journal no longer; says so in the audit log",
+        help="id of a lost gateway's journal to stop waiting for; recorded in the audit log",
     )
-    reconcile.add_argument("--reason", metavar="TEXT", help="why it is written off; it goes to the audit log")
+    reconcile.add_argument("--reason", metavar="TEXT", help="reason for writing off the journal, for the audit log")
     add_json_flag(reconcile)
     reconcile.set_defaults(run=_run)
 

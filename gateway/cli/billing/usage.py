@@ -23,23 +23,27 @@ DEFAULT_DAYS = 30
 def register(verbs: Verbs) -> None:
     usage = verbs.add_parser(
         "usage",
-        help="show what was used",
-        description="Tokens and requests, by tenant and model unless told otherwise.",
+        help="show used tokens and requests",
+        description="Show used tokens and requests, grouped by tenant and model unless --by is given.",
     )
-    usage.add_argument("--width", choices=("1m", "1h", "1d"), default="1d", help="of a bucket (default: 1d)")
-    usage.add_argument("--embeddings", action="store_true", help="of embeddings instead of text")
-    usage.add_argument("--model", action="append", metavar="ID", help="of this model alone; repeats")
+    usage.add_argument(
+        "--width", choices=("1m", "1h", "1d"), default="1d", help="length of time that each row sums up (default: 1d)"
+    )
+    usage.add_argument("--embeddings", action="store_true", help="show embeddings instead of text")
+    usage.add_argument("--model", action="append", metavar="ID", help="show only this model; repeat the flag for more")
     usage.set_defaults(run=_usage, groups=("project_id", "model"))
-    costs = verbs.add_parser("costs", help="show what it cost", description="Costs by day, tenant and line item.")
+    costs = verbs.add_parser("costs", help="show costs", description="Show costs by day, tenant and line item.")
     costs.set_defaults(run=_costs, groups=("project_id", "line_item"))
     for parser, groups in (
         (usage, ("project_id", "user_id", "api_key_id", "model", "service_tier")),
         (costs, ("project_id", "api_key_id", "line_item")),
     ):
-        parser.add_argument("--tenant", metavar="NAME", help="of this tenant alone")
-        parser.add_argument("--since", type=instant, metavar="TIME", help=f"default: {DEFAULT_DAYS} days ago")
-        parser.add_argument("--until", type=instant, metavar="TIME", help="default: now")
-        parser.add_argument("--by", action="append", choices=groups, help="how to group; repeats")
+        parser.add_argument("--tenant", metavar="NAME", help="show only this tenant")
+        parser.add_argument(
+            "--since", type=instant, metavar="TIME", help=f"start of the time shown (default: {DEFAULT_DAYS} days ago)"
+        )
+        parser.add_argument("--until", type=instant, metavar="TIME", help="end of the time shown (default: now)")
+        parser.add_argument("--by", action="append", choices=groups, help="field to group by; repeat the flag for more")
         add_json_flag(parser)
 
 
@@ -107,7 +111,7 @@ def _all_buckets(
     month_ago = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=DEFAULT_DAYS)
     params["start_time"] = int(month_ago.timestamp()) if arguments.since is None else arguments.since
     if params["start_time"] >= (time.time() if arguments.until is None else arguments.until):
-        raise WrongUsage(f"--since: it must be before {'now' if arguments.until is None else '--until'}")
+        raise WrongUsage(f"--since: the start must be before {'now' if arguments.until is None else '--until'}")
     if arguments.until is not None:
         params["end_time"] = arguments.until
     if arguments.tenant is not None:

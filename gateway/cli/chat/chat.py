@@ -22,17 +22,26 @@ def register(verbs: Verbs) -> None:
     chat = verbs.add_parser(
         "chat",
         help="talk to a model",
-        description="Talk to a model of a running server: in a session, or with one question, which may come from a "
-        "pipe. The server and the key are those of the flags, of LORIKEET_URL and LORIKEET_API_KEY, or of the data "
-        "folder's demo. /help lists what a session knows.",
+        description="Talk to a model of a running server: in a session, or with one question, which may come "
+        "from a pipe. The server and the key come from the flags, from LORIKEET_URL and "
+        "LORIKEET_API_KEY, or from the demo in the data folder. /help lists the commands of a "
+        "session.",
     )
-    chat.add_argument("question", nargs="?", metavar="QUESTION", help="ask this, print the answer, and end")
-    chat.add_argument("--model", metavar="ID", help="the model, such as base or base:adapter (default: the base model)")
-    chat.add_argument("--system", metavar="TEXT", help="what the model is told before everything else")
-    chat.add_argument("--temperature", type=float, metavar="T", help="0 to 2 (default: the model's)")
-    chat.add_argument("--max-tokens", type=int, metavar="N", help="the longest answer (default: the server's)")
-    chat.add_argument("--url", metavar="URL", help="the server (default: LORIKEET_URL, or the data folder's)")
-    chat.add_argument("--key", metavar="KEY", help="an API key (default: LORIKEET_API_KEY, or the demo's)")
+    chat.add_argument("question", nargs="?", metavar="QUESTION", help="question to ask; print the answer and end")
+    chat.add_argument(
+        "--model", metavar="ID", help="id of the model, such as base or base:adapter (default: the base model)"
+    )
+    chat.add_argument("--system", metavar="TEXT", help="text of the system message")
+    chat.add_argument(
+        "--temperature", type=float, metavar="T", help="randomness of the answer, 0 to 2 (default: the model's)"
+    )
+    chat.add_argument(
+        "--max-tokens", type=int, metavar="N", help="largest number of tokens of an answer (default: the server's)"
+    )
+    chat.add_argument(
+        "--url", metavar="URL", help="URL of the server (default: LORIKEET_URL, or the server of the data folder)"
+    )
+    chat.add_argument("--key", metavar="KEY", help="API key (default: LORIKEET_API_KEY, or the key of the demo)")
     add_json_flag(chat)
     chat.set_defaults(run=_run)
 
@@ -47,7 +56,7 @@ def _run(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     question = _question(arguments.question)
     if arguments.json and question is None:
-        raise WrongUsage("--json goes with a question")
+        raise WrongUsage("--json needs a question")
     with InferenceClient(find_access(arguments.url, arguments.key, environ)) as client:
         model = client.model(arguments.model) if arguments.model else _base(client)
         options = {"temperature": arguments.temperature, "max_completion_tokens": arguments.max_tokens}
@@ -82,7 +91,7 @@ def _base(client: InferenceClient) -> Model:
     """The base model, or the first of what a key may call that is held to some."""
     models = client.models()
     if not models:
-        raise WrongUsage("the key may call no model")
+        raise WrongUsage("this API key may not call any model")
     return next((model for model in models if model.parent is None), models[0])
 
 
@@ -93,8 +102,8 @@ def _question(given: str | None) -> str | None:
     try:
         piped = sys.stdin.buffer.read().decode()
     except UnicodeDecodeError:
-        raise WrongUsage("what comes through the pipe is not UTF-8 text") from None
+        raise WrongUsage("the text on standard input is not UTF-8") from None
     question = "\n\n".join(part for part in (given, piped.strip()) if part)
     if not question:
-        raise WrongUsage("nothing is asked: give a question, or run it in a terminal")
+        raise WrongUsage("no question was given: pass a question, or run `lorikeet chat` in a terminal")
     return question

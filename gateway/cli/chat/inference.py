@@ -115,7 +115,7 @@ def _demo_key(settings: Settings, url: str) -> str | None:
     try:
         is_own = running_url(settings.data_dir) == url
     except OSError as error:
-        raise CommandFailed(f"where the server runs cannot be read: {error}") from None
+        raise CommandFailed(f"the record of the running server cannot be read: {error}") from None
     return read_env_file(settings.demo_env_path).get(DEMO_KEY) if is_own else None
 
 
@@ -157,7 +157,7 @@ class InferenceClient:
                     if chunk.error is not None:
                         raise _refused(chunk.error)
                     yield chunk
-        raise ServerUnreachable("the answer broke off before its end")
+        raise ServerUnreachable("the server closed the connection before the end of the answer")
 
     @contextmanager
     def _sent(self, method: str, path: str, **options: Any) -> Generator[httpx.Response]:
@@ -173,7 +173,7 @@ class InferenceClient:
                 f"the server at {self._url} went away: {str(error) or type(error).__name__}"
             ) from None
         except msgspec.DecodeError:
-            raise CommandFailed(f"{self._url} answers as no OpenAI-compatible server does") from None
+            raise CommandFailed(f"{self._url} is not an OpenAI-compatible server") from None
 
     def _refuse(self, reply: httpx.Response) -> NoReturn:
         try:
@@ -181,7 +181,7 @@ class InferenceClient:
         except msgspec.DecodeError:
             error = None
         if error is None:
-            raise CommandFailed(f"{self._url} answered {reply.status_code} without saying why")
+            raise CommandFailed(f"{self._url} answered with status {reply.status_code} and no error message")
         wait = reply.headers.get("retry-after")
         raise _refused(error, f"try again in {wait} s" if wait else "")
 

@@ -34,31 +34,37 @@ MAX_NUMBER = 2**62
 
 def register(verbs: Verbs) -> None:
     limit = verbs.add_parser(
-        "limit", help="set, list and remove limits", description="Limits of a tenant or the organization."
+        "limit", help="set, list and remove limits", description="Manage the limits of a tenant or of the organization."
     )
     actions = limit.add_subparsers(metavar="ACTION", required=True)
     setting = actions.add_parser(
-        "set", help="set a limit", description="Set a limit; one of the same kind gets the new maximum."
+        "set", help="set a limit", description="Set a limit. An existing limit of the same kind gets the new maximum."
     )
     _add_identity(setting)
-    setting.add_argument("--max", required=True, type=_number, metavar="N", help="the most; of cost in the currency")
+    setting.add_argument(
+        "--max",
+        required=True,
+        type=_number,
+        metavar="N",
+        help="maximum of the unit; for cost, an amount of the currency",
+    )
     setting.add_argument(
         "--alert",
         type=int,
         nargs="*",
         metavar="PERCENT",
-        help="shares of the maximum at which webhooks are called (default: 80 100 where there is a window)",
+        help="percentages of the maximum at which webhooks are called (default: 80 100 for a limit with a window)",
     )
     add_json_flag(setting)
     setting.set_defaults(run=_set)
     listing = actions.add_parser(
-        "list", help="list limits", description="List limits with what is used, reserved and free."
+        "list", help="list limits", description="List limits with the used, reserved and free amounts."
     )
     _add_owner(listing)
     add_json_flag(listing)
     listing.set_defaults(run=_list)
     remove = actions.add_parser(
-        "remove", help="remove a limit", description="Remove a limit; one that is not there is left so."
+        "remove", help="remove a limit", description="Remove a limit. Succeeds too if there is no such limit."
     )
     _add_identity(remove)
     add_json_flag(remove)
@@ -67,22 +73,23 @@ def register(verbs: Verbs) -> None:
 
 def _add_owner(parser: argparse.ArgumentParser) -> None:
     owner = parser.add_mutually_exclusive_group(required=True)
-    owner.add_argument("--tenant", metavar="NAME", help="the tenant whose limits are meant")
-    owner.add_argument("--organization", action="store_true", help="limits of all tenants together are meant")
+    owner.add_argument("--tenant", metavar="NAME", help="name of the tenant to limit")
+    owner.add_argument("--organization", action="store_true", help="limit all tenants together")
 
 
 def _add_identity(parser: argparse.ArgumentParser) -> None:
     _add_owner(parser)
-    parser.add_argument("--unit", required=True, choices=UNITS, help="what is limited")
+    parser.add_argument("--unit", required=True, choices=UNITS, help="unit that the limit counts")
     parser.add_argument(
         "--window",
         choices=("minute", "day", "month", "none"),
         default="none",
-        help="how long it is counted; none for concurrency, storage, and the size of one request (default: none)",
+        help="time over which the unit is counted; none for concurrency, storage, and the size of one "
+        "request (default: none)",
     )
-    parser.add_argument("--model", metavar="MODEL", help="only requests to this model")
-    parser.add_argument("--key", metavar="KEY_ID", help="only requests with this API key")
-    parser.add_argument("--soft", action="store_true", help="alert only, refuse nothing")
+    parser.add_argument("--model", metavar="MODEL", help="count only requests to this model")
+    parser.add_argument("--key", metavar="KEY_ID", help="count only requests with this API key")
+    parser.add_argument("--soft", action="store_true", help="call webhooks only, and refuse no request")
 
 
 def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

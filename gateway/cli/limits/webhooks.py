@@ -16,20 +16,25 @@ if TYPE_CHECKING:
 
 def register(verbs: Verbs) -> None:
     webhook = verbs.add_parser(
-        "webhook", help="add, list and remove webhooks", description="Webhooks, which are called when limits are used."
+        "webhook",
+        help="add, list and remove webhooks",
+        description="Manage webhooks: URLs that are called when a limit is nearly or fully used.",
     )
     actions = webhook.add_subparsers(metavar="ACTION", required=True)
     add = actions.add_parser(
         "add",
         help="add a webhook",
-        description="Add a webhook and print the secret that its messages are signed with: it is shown this once.",
+        description="Add a webhook and print the secret that signs the webhook's messages. The secret is "
+        "never shown again.",
     )
-    add.add_argument("url", metavar="URL", help="where messages are sent; http or https")
+    add.add_argument("url", metavar="URL", help="http or https URL that receives the messages")
     add.set_defaults(run=_add)
-    listing = actions.add_parser("list", help="list webhooks", description="List webhooks and what became of them.")
+    listing = actions.add_parser(
+        "list", help="list webhooks", description="List webhooks with the state of the latest deliveries."
+    )
     listing.set_defaults(run=_list)
     remove = actions.add_parser(
-        "remove", help="remove a webhook", description="Remove a webhook, with what waits to be sent to it."
+        "remove", help="remove a webhook", description="Remove a webhook and all messages that wait to be sent."
     )
     remove.add_argument("webhook_id", metavar="WEBHOOK_ID", help="id of the webhook, as `webhook list` shows it")
     remove.set_defaults(run=_remove)

@@ -19,21 +19,32 @@ DAY_S = 86_400
 
 def register(verbs: Verbs) -> None:
     key = verbs.add_parser(
-        "admin-key", help="create, list and revoke operators' keys", description="Keys that open the admin API."
+        "admin-key",
+        help="create, list and revoke operators' keys",
+        description="Manage operators' keys, which open the admin API.",
     )
     actions = key.add_subparsers(metavar="ACTION", required=True)
     create = actions.add_parser(
-        "create", help="create a key", description="Create an operator's key and print it: it is shown this once."
+        "create",
+        help="create a key",
+        description="Create an operator's key and print the key. The key is never shown again.",
     )
-    create.add_argument("--name", required=True, metavar="TEXT", help="what the key is for")
-    create.add_argument("--read-only", action="store_true", help="a key that changes nothing")
-    create.add_argument("--ip", action="append", metavar="CIDR", help="a network it may be used from; again for more")
-    create.add_argument("--expires-in-days", type=int, metavar="N", help="days until it expires (default: never)")
+    create.add_argument("--name", required=True, metavar="TEXT", help="name of the key, for people")
+    create.add_argument("--read-only", action="store_true", help="allow the key to read only")
+    create.add_argument(
+        "--ip",
+        action="append",
+        metavar="CIDR",
+        help="network from which the key may be used; repeat the flag for more (default: all)",
+    )
+    create.add_argument("--expires-in-days", type=int, metavar="N", help="days until the key expires (default: never)")
     create.set_defaults(run=_create)
     listing = actions.add_parser("list", help="list keys", description="List operators' keys, revoked ones included.")
     listing.set_defaults(run=_list)
     revoke = actions.add_parser(
-        "revoke", help="revoke a key", description="Revoke an operator's key; it stops working within a second."
+        "revoke",
+        help="revoke a key",
+        description="Revoke an operator's key for good. The key stops working within a second.",
     )
     revoke.add_argument("key_id", metavar="KEY_ID", help="id of the key, as `admin-key list` shows it")
     revoke.set_defaults(run=_revoke)

@@ -15,20 +15,32 @@ if TYPE_CHECKING:
 
 def register(verbs: Verbs) -> None:
     audit = verbs.add_parser(
-        "audit", help="list and verify the audit log", description="Every change through the admin API, append-only."
+        "audit",
+        help="list and verify the audit log",
+        description="Read the audit log, which records every change made through the admin API.",
     )
     actions = audit.add_subparsers(metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="list changes", description="List changes, newest first.")
-    listing.add_argument("--tenant", metavar="NAME", help="of this tenant alone")
-    listing.add_argument("--event", action="append", metavar="TYPE", help="of this type, e.g. project.created; repeats")
-    listing.add_argument("--object", action="append", metavar="ID", help="of this object; repeats")
-    listing.add_argument("--email", action="append", metavar="ADDRESS", help="by this user; repeats")
+    listing.add_argument("--tenant", metavar="NAME", help="show only this tenant")
+    listing.add_argument(
+        "--event",
+        action="append",
+        metavar="TYPE",
+        help="show only events of this type, e.g. project.created; repeat the flag for more",
+    )
+    listing.add_argument(
+        "--object", action="append", metavar="ID", help="show only changes of this object; repeat the flag for more"
+    )
+    listing.add_argument(
+        "--email", action="append", metavar="ADDRESS", help="show only changes by this user; repeat the flag for more"
+    )
     add_json_flag(listing)
     listing.set_defaults(run=_list)
     verify = actions.add_parser(
         "verify",
-        help="check the chain of hashes",
-        description="Recompute the log's chain of hashes. Exits 1 and names the first row that does not hold.",
+        help="check the audit log's chain of hashes",
+        description="Recompute the chain of hashes of the audit log. If a row was altered or is missing, "
+        "names the first such row and exits with 1.",
     )
     add_json_flag(verify)
     verify.set_defaults(run=_verify)

@@ -18,29 +18,34 @@ DAY_S = 86_400
 
 def register(verbs: Verbs) -> None:
     key = verbs.add_parser(
-        "key", help="create, list, rotate, suspend and revoke API keys", description="API keys of a tenant."
+        "key", help="create, list, rotate, suspend and revoke API keys", description="Manage the API keys of a tenant."
     )
     actions = key.add_subparsers(metavar="ACTION", required=True)
     _register_create(actions)
     listing = actions.add_parser("list", help="list keys", description="List a tenant's keys, revoked ones included.")
-    listing.add_argument("--tenant", required=True, metavar="NAME", help="the tenant whose keys to list")
+    listing.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant")
     add_json_flag(listing)
     listing.set_defaults(run=_list)
     rotate = actions.add_parser(
         "rotate",
         help="give a key a new secret",
-        description="Print a new secret for a key, this once; the old one stays good for the grace.",
+        description="Print a new secret for a key. The new secret is never shown again, and the old secret "
+        "works until the grace period ends.",
     )
-    rotate.add_argument("--grace", type=int, default=DAY_S, metavar="SECONDS", help="seconds (default: a day)")
+    rotate.add_argument(
+        "--grace", type=int, default=DAY_S, metavar="SECONDS", help="grace period in seconds (default: a day)"
+    )
     rotate.set_defaults(run=_rotate)
     suspend = actions.add_parser(
-        "suspend", help="suspend a key", description="Refuse a key, within a second, until it is resumed."
+        "suspend",
+        help="suspend a key",
+        description="Refuse a key until the key is resumed. Takes effect within a second.",
     )
     suspend.set_defaults(run=_set_suspended, action="suspend")
-    resume = actions.add_parser("resume", help="resume a key", description="Let a suspended key in again.")
+    resume = actions.add_parser("resume", help="resume a key", description="Accept a suspended key again.")
     resume.set_defaults(run=_set_suspended, action="resume")
     revoke = actions.add_parser(
-        "revoke", help="revoke a key", description="Revoke a key; it stops working within a second."
+        "revoke", help="revoke a key", description="Revoke a key for good. The key stops working within a second."
     )
     revoke.set_defaults(run=_revoke)
     for parser in (rotate, suspend, resume, revoke):
@@ -50,20 +55,32 @@ def register(verbs: Verbs) -> None:
 
 def _register_create(actions: Verbs) -> None:
     create = actions.add_parser(
-        "create", help="create a key", description="Create a key and print it: it is shown this once."
+        "create", help="create a key", description="Create a key and print the key. The key is never shown again."
     )
-    create.add_argument("--tenant", required=True, metavar="NAME", help="the tenant it belongs to")
-    create.add_argument("--name", default="default", metavar="TEXT", help="what the key is for (default: %(default)s)")
+    create.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant that owns the key")
+    create.add_argument(
+        "--name", default="default", metavar="TEXT", help="name of the key, for people (default: %(default)s)"
+    )
     create.add_argument(
         "--scope",
         action="append",
         choices=["inference", "adapters", "usage"],
-        help="what it may do; again for more (default: inference)",
+        help="permission of the key; repeat the flag for more (default: inference)",
     )
-    create.add_argument("--model", action="append", metavar="ID", help="a model it may call; again for more")
-    create.add_argument("--ip", action="append", metavar="CIDR", help="a network it may be used from; again for more")
-    create.add_argument("--expires-in-days", type=int, metavar="N", help="days until it expires (default: never)")
-    create.add_argument("--service-account", metavar="ID", help="the service account that owns it")
+    create.add_argument(
+        "--model",
+        action="append",
+        metavar="ID",
+        help="id of a model that the key may call; repeat the flag for more (default: all)",
+    )
+    create.add_argument(
+        "--ip",
+        action="append",
+        metavar="CIDR",
+        help="network from which the key may be used; repeat the flag for more (default: all)",
+    )
+    create.add_argument("--expires-in-days", type=int, metavar="N", help="days until the key expires (default: never)")
+    create.add_argument("--service-account", metavar="ID", help="id of the service account that owns the key")
     add_json_flag(create)
     create.set_defaults(run=_create)
 

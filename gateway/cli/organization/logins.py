@@ -13,12 +13,16 @@ if TYPE_CHECKING:
 
 
 def register(actions: Verbs) -> None:
-    logins = actions.add_parser("logins", help="list and revoke a user's logins", description="A user's logins.")
+    logins = actions.add_parser(
+        "logins", help="list and revoke a user's logins", description="Manage the logins of a user."
+    )
     verbs = logins.add_subparsers(metavar="ACTION", required=True)
-    listing = verbs.add_parser("list", help="list logins", description="List the logins that hold, oldest first.")
+    listing = verbs.add_parser(
+        "list", help="list logins", description="List the active logins of a user, oldest first."
+    )
     listing.set_defaults(run=_list)
     revoke = verbs.add_parser(
-        "revoke", help="end all logins", description="End all logins of a user; keys of theirs stay good."
+        "revoke", help="end all logins", description="End all logins of a user. Keys of the user keep working."
     )
     revoke.set_defaults(run=_revoke)
     for parser in (listing, revoke):

@@ -15,24 +15,30 @@ if TYPE_CHECKING:
 
 def register(verbs: Verbs) -> None:
     member = verbs.add_parser(
-        "member", help="add, list and remove members of a tenant", description="Users with a role in one tenant."
+        "member",
+        help="add, list and remove members of a tenant",
+        description="Manage the members of a tenant: users with a role in that tenant.",
     )
     actions = member.add_subparsers(metavar="ACTION", required=True)
     add = actions.add_parser(
-        "add", help="give a user a role", description="Give a user a role in a tenant, in place of the one they had."
+        "add",
+        help="give a user a role in a tenant",
+        description="Give a user a role in a tenant. The new role replaces the user's previous role in the tenant.",
     )
-    add.add_argument("--role", required=True, choices=ROLES, help="in the tenant")
+    add.add_argument("--role", required=True, choices=ROLES, help="role in the tenant")
     add.set_defaults(run=_add)
     listing = actions.add_parser("list", help="list members", description="List a tenant's members, oldest first.")
     listing.set_defaults(run=_list)
     remove = actions.add_parser(
-        "remove", help="remove a member", description="End a membership; keys that the user owns in the tenant end too."
+        "remove",
+        help="remove a member",
+        description="Remove a user from a tenant. Keys that the user owns in the tenant end too.",
     )
     remove.set_defaults(run=_remove)
     for parser in (add, remove):
         parser.add_argument("--email", required=True, metavar="ADDRESS", help="the user's e-mail address")
     for parser in (add, listing, remove):
-        parser.add_argument("--tenant", required=True, metavar="NAME", help="the tenant")
+        parser.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant")
         add_json_flag(parser)
 
 

@@ -14,18 +14,24 @@ if TYPE_CHECKING:
 
 def register(verbs: Verbs) -> None:
     organization = verbs.add_parser(
-        "organization", help="show, suspend and resume the organization", description="All tenants at once."
+        "organization",
+        help="show, suspend and resume the organization",
+        description="Manage the organization, to which all tenants belong.",
     )
     actions = organization.add_subparsers(metavar="ACTION", required=True)
-    show = actions.add_parser("show", help="show it", description="Show the organization that the key belongs to.")
+    show = actions.add_parser(
+        "show", help="show the organization", description="Show the organization to which the operator's key belongs."
+    )
     show.set_defaults(run=_show)
     suspend = actions.add_parser(
         "suspend",
-        help="suspend it",
-        description="Refuse the keys of all tenants, within a second, until it is resumed.",
+        help="suspend the organization",
+        description="Refuse the keys of all tenants until the organization is resumed. Takes effect within a second.",
     )
     suspend.set_defaults(run=_set_suspended, action="suspend")
-    resume = actions.add_parser("resume", help="resume it", description="Let the keys of all tenants in again.")
+    resume = actions.add_parser(
+        "resume", help="resume the organization", description="Accept the keys of all tenants again."
+    )
     resume.set_defaults(run=_set_suspended, action="resume")
     for parser in (show, suspend, resume):
         add_json_flag(parser)

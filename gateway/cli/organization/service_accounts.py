@@ -18,23 +18,31 @@ def register(verbs: Verbs) -> None:
     account = verbs.add_parser(
         "service-account",
         help="create, list and remove service accounts",
-        description="Programs of a tenant: their keys do not depend on a person.",
+        description="Manage service accounts: programs of a tenant, with keys that do not depend on a person.",
     )
     actions = account.add_subparsers(metavar="ACTION", required=True)
     create = actions.add_parser(
-        "create", help="create a service account", description="Create a service account and print its first key, once."
+        "create",
+        help="create a service account",
+        description="Create a service account and print the first key of the account. The key is never shown again.",
     )
-    create.add_argument("--name", required=True, metavar="TEXT", help="what the program is called")
+    create.add_argument("--name", required=True, metavar="TEXT", help="name of the service account")
     create.set_defaults(run=_create)
     listing = actions.add_parser("list", help="list service accounts", description="List service accounts.")
     listing.set_defaults(run=_list)
     remove = actions.add_parser(
-        "remove", help="remove a service account", description="Remove a service account; its keys end at once."
+        "remove",
+        help="remove a service account",
+        description="Remove a service account. The keys of the account stop working at once.",
     )
-    remove.add_argument("account_id", metavar="ID", help="the account, as `service-account list` shows it")
+    remove.add_argument(
+        "account_id", metavar="ID", help="id of the service account, as `service-account list` shows it"
+    )
     remove.set_defaults(run=_remove)
     for parser in (create, listing, remove):
-        parser.add_argument("--tenant", required=True, metavar="NAME", help="the tenant it belongs to")
+        parser.add_argument(
+            "--tenant", required=True, metavar="NAME", help="name of the tenant that owns the service account"
+        )
         add_json_flag(parser)
 
 

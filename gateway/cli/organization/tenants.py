@@ -14,58 +14,68 @@ if TYPE_CHECKING:
 
 def register(verbs: Verbs) -> None:
     tenant = verbs.add_parser(
-        "tenant", help="create, list, suspend and delete tenants", description="Tenants of the running server."
+        "tenant",
+        help="create, list, suspend and delete tenants",
+        description="Manage the tenants of the running server.",
     )
     actions = tenant.add_subparsers(metavar="ACTION", required=True)
     create = actions.add_parser(
-        "create", help="create a tenant", description="Create a tenant; one that exists already is left as it is."
+        "create", help="create a tenant", description="Create a tenant. A tenant that exists already is left unchanged."
     )
-    create.add_argument("name", metavar="NAME", help="up to 64 characters")
+    create.add_argument("name", metavar="NAME", help="name of the tenant, up to 64 characters")
     add_json_flag(create)
     create.set_defaults(run=_create)
     listing = actions.add_parser("list", help="list tenants", description="List tenants, oldest first.")
-    listing.add_argument("--deleted", action="store_true", help="list deleted ones as well")
+    listing.add_argument("--deleted", action="store_true", help="list deleted tenants as well")
     add_json_flag(listing)
     listing.set_defaults(run=_list)
     suspend = actions.add_parser(
-        "suspend", help="suspend a tenant", description="Refuse a tenant's keys, within a second, until it is resumed."
+        "suspend",
+        help="suspend a tenant",
+        description="Refuse the keys of a tenant until the tenant is resumed. Takes effect within a second.",
     )
-    resume = actions.add_parser("resume", help="resume a tenant", description="Let a suspended tenant's keys in again.")
+    resume = actions.add_parser(
+        "resume", help="resume a tenant", description="Accept the keys of a suspended tenant again."
+    )
     for parser, action in ((suspend, "suspend"), (resume, "resume")):
-        parser.add_argument("name", metavar="NAME", help="the tenant")
+        parser.add_argument("name", metavar="NAME", help="name of the tenant")
         add_json_flag(parser)
         parser.set_defaults(run=_set_suspended, action=action)
     modify = actions.add_parser(
         "modify",
-        help="change what may be kept of a tenant's content",
-        description="Change what may be kept, encrypted, of a tenant's requests and replies.",
+        help="change how much content of a tenant is stored",
+        description="Change how long requests and replies of a tenant are stored. Stored content is encrypted.",
     )
-    modify.add_argument("name", metavar="NAME", help="the tenant")
+    modify.add_argument("name", metavar="NAME", help="name of the tenant")
     modify.add_argument(
         "--keep-replies",
         choices=("yes", "no"),
-        help="whether replies are kept for a day for requests with an Idempotency-Key",
+        help="keep the replies to requests with an Idempotency-Key for a day: yes or no",
     )
     modify.add_argument(
-        "--store-days", type=int, metavar="N", help="days for which completions are stored on request (0: not at all)"
+        "--store-days",
+        type=int,
+        metavar="N",
+        help="days for which completions are stored when a request asks for storing (0: never)",
     )
     modify.add_argument(
         "--log-content-days",
         type=int,
         metavar="N",
-        help="days for which all requests and replies are kept, redacted, to be looked at (0: not at all)",
+        help="days for which all requests and replies are logged with personal data redacted (0: never)",
     )
     add_json_flag(modify)
     modify.set_defaults(run=_modify)
     delete = actions.add_parser(
         "delete",
         help="delete a tenant",
-        description="End a tenant for good: its keys stop working within a second, its name is free, and its content "
-        "is purged after the retention. Usage and the audit log are kept.",
+        description="Delete a tenant for good. The keys of the tenant stop working within a second, the name "
+        "becomes free, and the content is purged after the retention time. Usage and the audit "
+        "log are kept.",
     )
-    delete.add_argument("name", metavar="NAME", help="the tenant")
+    delete.add_argument("name", metavar="NAME", help="name of the tenant")
     delete.add_argument(
-        "--retention-days", type=int, metavar="N", help="days until its content is purged (default: 30)"
+        "--retention-days", type=int, metavar="N", help="days until the content of the tenant is purged (default: 30)"
     )
     add_json_flag(delete)
     delete.set_defaults(run=_delete)

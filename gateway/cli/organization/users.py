@@ -19,35 +19,45 @@ ROLES = ("owner", "admin", "billing", "viewer")
 
 def register(verbs: Verbs) -> None:
     user = verbs.add_parser(
-        "user", help="create, list, change and remove users", description="People who may log in to the admin API."
+        "user",
+        help="create, list, change and remove users",
+        description="Manage the people who may log in to the admin API and the dashboard.",
     )
     actions = user.add_subparsers(metavar="ACTION", required=True)
     create = actions.add_parser(
-        "create", help="create a user", description="Create a user; one that exists already is left as it is."
+        "create", help="create a user", description="Create a user. A user who exists already is left unchanged."
     )
-    create.add_argument("--name", default="", metavar="TEXT", help="what people call them")
-    create.add_argument("--role", choices=ROLES, help="in the organization (default: none, for members of tenants)")
+    create.add_argument("--name", default="", metavar="TEXT", help="name of the user")
+    create.add_argument(
+        "--role",
+        choices=ROLES,
+        help="role in the organization (default: none, for people who are only members of tenants)",
+    )
     create.set_defaults(run=_create)
     listing = actions.add_parser("list", help="list users", description="List users, oldest first.")
     listing.set_defaults(run=_list)
-    modify = actions.add_parser("modify", help="change a user's role", description="Give a user another role.")
-    modify.add_argument("--role", required=True, choices=(*ROLES, "none"), help="in the organization")
+    modify = actions.add_parser(
+        "modify", help="change a user's role", description="Give a user another role in the organization."
+    )
+    modify.add_argument("--role", required=True, choices=(*ROLES, "none"), help="role in the organization")
     modify.set_defaults(run=_modify)
     reset = actions.add_parser(
         "reset",
         help="give a user a new password",
-        description="For who lost a password or an authenticator: set a password, end all logins and lockouts, and "
-        "forget the authenticator.",
+        description="Set a new password for a user, end all logins and lockouts of the user, and remove the "
+        "user's authenticator.",
     )
     reset.set_defaults(run=_reset)
     logins.register(actions)
     remove = actions.add_parser(
-        "remove", help="remove a user", description="Remove a user; logins, memberships and keys end at once."
+        "remove",
+        help="remove a user",
+        description="Remove a user. Logins, memberships and keys of the user end at once.",
     )
     remove.set_defaults(run=_remove)
     for parser in (create, modify, reset, remove):
         parser.add_argument("--email", required=True, metavar="ADDRESS", help="the user's e-mail address")
-    create.add_argument("--password-stdin", action="store_true", help="read a password from standard input")
+    create.add_argument("--password-stdin", action="store_true", help="read the user's password from standard input")
     reset.add_argument(
         "--password-stdin", action="store_true", required=True, help="read the password from standard input"
     )
@@ -115,5 +125,5 @@ def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def _read_password() -> str:
     password = sys.stdin.readline().rstrip("\r\n")
     if not password:
-        raise CommandFailed("standard input held no password")
+        raise CommandFailed("standard input is empty: expected a password")
     return password

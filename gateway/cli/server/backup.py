@@ -24,28 +24,34 @@ def register(verbs: Verbs) -> None:
     backup = verbs.add_parser(
         "backup",
         help="back up database, journals and adapters",
-        description="Back up the database, the journals and the adapter store into a new folder, while everything runs."
-        " The folder holds secrets: keep it as the data folder is kept. Stored completions are in it, encrypted,"
-        " and beside them the data folder's content.key, which opens them; replies kept for an Idempotency-Key are not."
-        " Journals of gateways on other machines are theirs: back up there too.",
+        description="Back up the database, the journals and the adapter store into a new folder, while "
+        "everything runs. The backup holds secrets, so protect the folder like the data folder. "
+        "The backup contains encrypted stored completions and the data folder's content.key that "
+        "decrypts stored completions, but no replies kept for an Idempotency-Key. Gateways on "
+        "other machines have journals of their own: run the backup on each machine.",
     )
-    backup.add_argument("folder", type=Path, metavar="FOLDER", help="one that does not exist or is empty")
+    backup.add_argument(
+        "folder",
+        type=Path,
+        metavar="FOLDER",
+        help="new or empty folder for the backup; with --verify, folder of an existing backup",
+    )
     backup.add_argument(
         "--verify",
         action="store_true",
-        help="take none: read every file of the one that is there, and check its SHA-256",
+        help="take no backup, but read every file of an existing backup and check the SHA-256 of each",
     )
     add_json_flag(backup)
     backup.set_defaults(run=_backup)
     restore = verbs.add_parser(
         "restore",
         help="restore a backup",
-        description="Restore a backup into the data folder, and into DATABASE_URL where that is set. The server must"
-        " not run, nor any gateway beside it. What the journals hold is billed at the next start, those that are there"
-        " already included.",
+        description="Restore a backup into the data folder, and into DATABASE_URL if that is set. The server "
+        "and all gateways must be stopped. Usage in restored journals, and in journals that are "
+        "already in the data folder, is billed at the next start.",
     )
-    restore.add_argument("folder", type=Path, metavar="FOLDER", help="a whole backup")
-    restore.add_argument("--force", action="store_true", help="replace the database and the keys that are there")
+    restore.add_argument("folder", type=Path, metavar="FOLDER", help="folder of a complete backup")
+    restore.add_argument("--force", action="store_true", help="replace the existing database and keys")
     add_json_flag(restore)
     restore.set_defaults(run=_restore)
 

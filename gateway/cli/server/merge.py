@@ -18,15 +18,19 @@ def register(actions: Verbs) -> None:
     """actions: of the verb `adapter`."""
     merge = actions.add_parser(
         "merge",
-        help="write base model + adapter as one plain model",
-        description="Write a base model with an adapter's weights added to its own as a plain model folder, for a "
-        "deployment of that adapter alone. It needs no server.",
+        help="merge an adapter into the base model, as one plain model",
+        description="Merge the weights of an adapter into the weights of the base model, and write the result "
+        "as a plain model folder. No server is needed.",
     )
-    merge.add_argument("--base", required=True, metavar="FOLDER", type=Path, help="the base model")
-    merge.add_argument("--adapter", required=True, metavar="FOLDER", type=Path, help="the adapter, as PEFT saves it")
-    merge.add_argument("--out", required=True, metavar="FOLDER", type=Path, help="a new or empty folder")
+    merge.add_argument("--base", required=True, metavar="FOLDER", type=Path, help="folder of the base model")
     merge.add_argument(
-        "--dtype", choices=("float32", "bfloat16", "float16"), help="of the result's weights (default: the base's)"
+        "--adapter", required=True, metavar="FOLDER", type=Path, help="folder of the adapter, as PEFT saves adapters"
+    )
+    merge.add_argument("--out", required=True, metavar="FOLDER", type=Path, help="new or empty folder for the result")
+    merge.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        help="number format of the result's weights (default: the base model's)",
     )
     add_json_flag(merge)
     merge.set_defaults(run=_merge)

@@ -33,19 +33,25 @@ def register(verbs: Verbs) -> None:
         type=_num_gateways,
         default=1,
         metavar="N",
-        help=f"gateway processes on the port, 1 to {MAX_GATEWAYS} (default: 1)",
+        help=f"number of gateway processes that share the port, 1 to {MAX_GATEWAYS} (default: 1)",
     )
     serve.set_defaults(run=_serve)
     gateway = verbs.add_parser(
         "gateway",
         help="run one gateway process",
-        description="Run one gateway process against an existing database and engine; any number may run.",
+        description="Run one gateway process against an existing database and engine. Any number of gateways may run.",
     )
     gateway.add_argument(
-        "--fd", type=int, metavar="N", help="serve on this inherited listening socket instead of opening one"
+        "--fd",
+        type=int,
+        metavar="N",
+        help="file descriptor of an inherited listening socket to serve on, instead of opening a socket",
     )
     gateway.add_argument(
-        "--metrics-fd", type=int, metavar="N", help="serve metrics on this inherited listening socket (with --fd)"
+        "--metrics-fd",
+        type=int,
+        metavar="N",
+        help="file descriptor of an inherited listening socket for metrics (with --fd)",
     )
     gateway.set_defaults(run=_gateway)
     engine = verbs.add_parser(
@@ -61,10 +67,14 @@ def register(verbs: Verbs) -> None:
     )
     add_json_flag(migrate)
     migrate.set_defaults(run=_migrate)
-    model = verbs.add_parser("model", help="prepare the base model", description="The base model of LORIKEET_MODEL.")
+    model = verbs.add_parser(
+        "model",
+        help="download or convert the base model",
+        description="Prepare the base model that LORIKEET_MODEL names.",
+    )
     prepare = model.add_subparsers(metavar="ACTION", required=True).add_parser(
         "prepare",
-        help="make the base model ready to serve",
+        help="download or convert the base model, so that the server starts at once",
         description="Download or convert the base model into the data folder, if need be, and print its folder.",
     )
     add_json_flag(prepare)
@@ -161,7 +171,7 @@ def _settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if arguments.json:
         print_json([{"name": row.name, "default": row.default, "doc": row.doc} for row in rows])
     else:
-        print_table(("NAME", "DEFAULT", "WHAT IT IS"), [(row.name, row.default, row.doc) for row in rows])
+        print_table(("NAME", "DEFAULT", "MEANING"), [(row.name, row.default, row.doc) for row in rows])
     return 0
 
 

@@ -16,7 +16,7 @@ from gateway.content.idempotency import Idempotency
 from gateway.content.stored_chats import StoredChats
 from gateway.domain.errors import InvalidRequest
 from gateway.http.disconnect import unless_gone
-from gateway.http.envelope import call_of, tell_user
+from gateway.http.envelope import call_of, note_user
 from gateway.http.fields import refuse_unsupported
 from gateway.http.shape import shape
 from gateway.http.sse import open_stream
@@ -79,7 +79,7 @@ def chat_completions(
         wire = await decoded(_DECODER, body)
         said = messages_said(wire.messages)
         context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream, said=said)
-        tell_user(call, wire.user, wire.safety_identifier)
+        note_user(call, wire.user, wire.safety_identifier)
         check_store(caller, wire.store)
         with_usage, tier, tools = include_usage(wire), _tier(wire), _tools(wire)
         run = await pipeline.complete(context, [_text_request(wire, tier, tools)])

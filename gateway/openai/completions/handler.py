@@ -16,7 +16,7 @@ from msgspec import UNSET
 from gateway.content.idempotency import Idempotency
 from gateway.domain.errors import InvalidRequest
 from gateway.http.disconnect import unless_gone
-from gateway.http.envelope import call_of, tell_user
+from gateway.http.envelope import call_of, note_user
 from gateway.http.fields import refuse_unsupported
 from gateway.http.shape import shape
 from gateway.http.sse import open_stream
@@ -72,7 +72,7 @@ def completions(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) ->
         call = call_of(request.scope)
         wire = await decoded(_DECODER, await bodies.read(request, caller))
         context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream)
-        tell_user(call, wire.user)
+        note_user(call, wire.user)
         with_usage = include_usage(wire)
         _check(wire)
         given = prompts(wire.prompt, "prompt", MAX_PROMPTS)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gateway.content.idempotency import Idempotency
 from gateway.domain.errors import InvalidRequest
 from gateway.http.disconnect import unless_gone
-from gateway.http.envelope import call_of, tell_user
+from gateway.http.envelope import call_of, note_user
 from gateway.http.fields import refuse_unsupported
 from gateway.http.shape import shape
 from gateway.openai.completions.prompts import prompts
@@ -55,7 +55,7 @@ def embeddings(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> 
         call = call_of(request.scope)
         wire = await decoded(_DECODER, await bodies.read(request, caller))
         context = context_of(call, caller, wire.model, ENDPOINT)
-        tell_user(call, wire.user)
+        note_user(call, wire.user)
         refuse_unsupported(wire, EMBEDDING_NO_EFFECT)
         inputs = prompts(wire.input, "input", MAX_INPUTS)
         _check_lengths(inputs)

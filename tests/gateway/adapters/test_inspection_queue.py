@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.adapters.inspection_queue import Line
+from gateway.adapters.inspection_queue import InspectionQueue
 from gateway.domain.errors import Overloaded
 from tests.patience import PATIENCE_S
 
@@ -15,7 +15,7 @@ from tests.patience import PATIENCE_S
 class Turns:
     """Who had a turn, in order."""
 
-    def __init__(self, *lines: Line) -> None:
+    def __init__(self, *lines: InspectionQueue) -> None:
         self.lines = lines
         self.had: list[str] = []
         self.num_at_once = self.most_at_once = 0
@@ -36,7 +36,7 @@ class Turns:
 
 
 async def test_a_project_with_many_waits_no_less_than_one_with_few(tmp_path: Path) -> None:
-    turns = Turns(Line(tmp_path / "lock"))
+    turns = Turns(InspectionQueue(tmp_path / "lock"))
     async with turns.lines[0].turn("acme"):
         tasks = [await turns.waiting(project) for project in ("acme", "acme", "acme", "globex", "globex", "initech")]
     await asyncio.gather(*tasks)
@@ -44,7 +44,7 @@ async def test_a_project_with_many_waits_no_less_than_one_with_few(tmp_path: Pat
 
 
 async def test_the_gateways_of_a_machine_have_one_turn_and_each_gets_its_own(tmp_path: Path) -> None:
-    turns = Turns(*(Line(tmp_path / "run" / "lock") for _ in range(2)))
+    turns = Turns(*(InspectionQueue(tmp_path / "run" / "lock") for _ in range(2)))
     names = ("first", "second")
     tasks = [await turns.waiting(names[number], number) for number in (0, 1) * 6]
     async with asyncio.timeout(PATIENCE_S):
@@ -54,7 +54,7 @@ async def test_the_gateways_of_a_machine_have_one_turn_and_each_gets_its_own(tmp
 
 
 async def test_who_gives_up_is_passed_over(tmp_path: Path) -> None:
-    turns = Turns(Line(tmp_path / "lock"))
+    turns = Turns(InspectionQueue(tmp_path / "lock"))
     async with turns.lines[0].turn("acme"):
         gone, stays, too_late = [await turns.waiting(project) for project in ("a", "b", "c")]
         gone.cancel()
@@ -68,7 +68,7 @@ async def test_who_gives_up_is_passed_over(tmp_path: Path) -> None:
 
 
 async def test_who_is_canceled_as_the_turn_comes_passes_it_on(tmp_path: Path) -> None:
-    turns = Turns(Line(tmp_path / "lock"))
+    turns = Turns(InspectionQueue(tmp_path / "lock"))
     async with turns.lines[0].turn("acme"):
         first, second = [await turns.waiting(project) for project in ("a", "b")]
     first.cancel()  # the turn is a's, which does not know yet
@@ -78,7 +78,7 @@ async def test_who_is_canceled_as_the_turn_comes_passes_it_on(tmp_path: Path) ->
 
 
 async def test_the_wait_is_bounded(tmp_path: Path) -> None:
-    patient, other = Line(tmp_path / "lock"), Line(tmp_path / "lock", max_wait_s=0.05)
+    patient, other = InspectionQueue(tmp_path / "lock"), InspectionQueue(tmp_path / "lock", max_wait_s=0.05)
     async with patient.turn("acme"):
         for line in (other, other):
             with pytest.raises(Overloaded) as refused:

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.backends.engine.picture import EnginePicture
+from gateway.backends.engine.snapshot import EngineSnapshot
 from gateway.db.ledger.journals import report_journal
 from gateway.db.limits import alerts as alert_rows
 from gateway.db.pool import Database
@@ -19,7 +19,7 @@ from tests.gateway.bases import put_adapter
 from tests.gateway.billing.books import NOW, Books, open_books
 from tests.patience import least
 
-AWAY = EnginePicture(id="", model="tiny", state="unreachable", detail="no engine answers", since=5)
+AWAY = EngineSnapshot(id="", model="tiny", state="unreachable", detail="no engine answers", since=5)
 
 
 async def alerts(client: httpx.AsyncClient) -> list[dict[str, Any]]:
@@ -48,7 +48,7 @@ async def test_each_condition_is_told_once_and_tenants_hear_of_their_own(databas
     acme, globex = await open_books(database), await open_books(database, "globex")
     full = JournalState(True, 90, 100)
     async with (
-        serve_admin(database, tmp_path, pictures=[AWAY], journal=full) as server,
+        serve_admin(database, tmp_path, snapshots=[AWAY], journal=full) as server,
         server.client(server.operator_key) as operator,
     ):
         for books in (acme, globex):

@@ -11,7 +11,7 @@ import pytest
 
 from adapters.ref import content_key
 from engine.protocol import STEP_BUCKETS_S, EngineLimits, EngineStats, TenantStats
-from gateway.backends.engine.picture import EnginePicture, EngineRates, Trend, step_ms_p50
+from gateway.backends.engine.snapshot import EngineRates, EngineSnapshot, Trend, step_ms_p50
 from gateway.db.ledger.journals import report_journal
 from gateway.db.pool import Database
 from tests.gateway.admin_server import serve_admin
@@ -50,12 +50,12 @@ async def test_engines_name_the_callers_adapters_and_tenants_and_nobody_elses(
         tenants={books.project_id: TenantStats(2, 1, 0.5) for books in (acme, other)},
         resident_adapters=[content_key(other.project_id, DIGEST), content_key(acme.project_id, DIGEST)],
     )
-    ready = EnginePicture(
+    ready = EngineSnapshot(
         id="engine", model="tiny", state="ready", detail="ready", since=1, stats=stats, limits=LIMITS, device="cpu"
     )
-    away = EnginePicture(id="", model="tiny", state="unreachable", detail="no engine answers", since=2)
+    away = EngineSnapshot(id="", model="tiny", state="unreachable", detail="no engine answers", since=2)
     async with (
-        serve_admin(database, tmp_path, pictures=[ready, away]) as server,
+        serve_admin(database, tmp_path, snapshots=[ready, away]) as server,
         server.client(server.operator_key) as client,
     ):
         shown, gone = (await client.get("/engines")).json()["data"]

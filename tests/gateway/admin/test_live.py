@@ -15,7 +15,7 @@ import pytest
 from engine.protocol import EngineStats, TenantStats
 from gateway.admin.traffic.live import TOPICS
 from gateway.admin.traffic.watchers import MAX_STREAMS
-from gateway.backends.engine.picture import EnginePicture
+from gateway.backends.engine.snapshot import EngineSnapshot
 from gateway.db.pool import Database
 from tests.gateway.admin_server import AdminServer, serve_admin
 from tests.gateway.billing.books import Books, open_books
@@ -30,8 +30,8 @@ async def two(database: Database) -> tuple[Books, Books]:
 @pytest.fixture
 async def server(database: Database, two: tuple[Books, Books], tmp_path: Path) -> AsyncIterator[AdminServer]:
     stats = EngineStats(num_running=4, tenants={books.project_id: TenantStats(2, 0, 0.0) for books in two})
-    picture = EnginePicture(id="engine", model="tiny", state="ready", detail="ready", since=1, stats=stats)
-    async with serve_admin(database, tmp_path / "server", pictures=[picture]) as server:
+    snapshot = EngineSnapshot(id="engine", model="tiny", state="ready", detail="ready", since=1, stats=stats)
+    async with serve_admin(database, tmp_path / "server", snapshots=[snapshot]) as server:
         yield server
 
 

@@ -105,7 +105,7 @@ async def test_versions_follow_each_other_and_any_can_be_gone_back_to(lorikeet: 
 
 async def test_what_names_no_version_is_said_so(lorikeet: Cli) -> None:
     assert await refused(lorikeet, "promote", *T, "a") == (
-        "which version of 'a'? Give it as in a@3; `lorikeet adapter versions` lists them"
+        "which version of 'a'? Give it as in a@3; `lorikeet adapter versions` lists all versions"
     )
     for wrong in ("a@", "a@x", "@1", "a@-1", "a@1@2"):
         assert "names no version" in await refused(lorikeet, "retire", *T, wrong)
@@ -116,7 +116,7 @@ async def test_settings_sharing_and_what_is_shown(lorikeet: Cli, site: Site) -> 
     out = await said(lorikeet, "set", *T, "b", "--temperature", "0.5", "--system-prompt", "Be brief.", "--pin")
     assert out == "b: temperature 0.5, system_prompt Be brief., pinned\n"
     assert await said(lorikeet, "set", *T, "b", "--clear", "system_prompt", "--unpin") == "b: temperature 0.5\n"
-    assert "nothing to set" in await refused(lorikeet, "set", *T, "b")
+    assert "no default and no --pin or --unpin was given" in await refused(lorikeet, "set", *T, "b")
     assert "both set and cleared" in await refused(lorikeet, "set", *T, "b", "--top-k", "1", "--clear", "top_k")
     assert await said(lorikeet, "share", *T, "b", "--with", "globex") == "globex may call b of acme\n"
     shown = await lorikeet.json("adapter", "show", *T, "b")
@@ -200,7 +200,7 @@ async def test_an_upload_can_be_resumed_another_day(lorikeet: Cli, site: Site, t
     add = ("add", *T, "--name", "r", "--resume", imported)
     other = archive(site.adapter("resumed", 7), tmp_path / "b.tar", 10_000)
     assert "was begun without --no-promote" in await refused(lorikeet, *add, "--no-promote", str(path))
-    assert "it is not the content that was begun with" in await refused(lorikeet, *add, str(other))
+    assert "resume with the same files, or start a new upload" in await refused(lorikeet, *add, str(other))
     assert "is an upload of 'r'" in await refused(lorikeet, "add", *T, "--name", "x", "--resume", imported, str(path))
     assert (await said(lorikeet, *add, str(path))).startswith("tiny:r is now version 1 (")
     assert (await said(lorikeet, *add, str(path))).startswith("tiny:r is already version 1 ("), "it was over"
@@ -235,7 +235,7 @@ async def test_the_server_fetches_from_a_source(lorikeet: Cli, site: Site, tmp_p
         assert "neither a tar" in await refused(lorikeet, "add", *T, "--name", "g", bad)
         assert (await refused(lorikeet, "add", *T, "--name", "g", gone)).endswith("answered 404")
         assert "not among the sources" in await refused(lorikeet, "add", *T, "--name", "g", elsewhere)
-    assert "by itself" in await refused(lorikeet, "add", *T, "--name", "g", good, "--resume", "imp_x")
+    assert "by themselves" in await refused(lorikeet, "add", *T, "--name", "g", good, "--resume", "imp_x")
 
 
 async def test_the_watched_folder_is_a_way_in(lorikeet: Cli, site: Site) -> None:

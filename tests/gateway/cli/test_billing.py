@@ -78,7 +78,7 @@ async def test_usage_and_costs_are_shown(lorikeet: Cli, acme: Books) -> None:
     code, out, _ = await lorikeet("usage", "--since", since, "--by", "model")
     assert (code, out.splitlines()[1].split()[2:]) == (0, ["tiny", "2", "2000000", "8", "10"])
     code, _, err = await lorikeet("costs", "--since", "2099-01-01")
-    assert (code, "--since: it must be before now" in err) == (2, True)
+    assert (code, "--since: the start must be before now" in err) == (2, True)
     code, out, _ = await lorikeet("costs", "--since", since)
     assert code == 0 and "acme    tiny, output" in out and "0.00007 usd" in out
 
@@ -138,10 +138,10 @@ async def test_a_tenant_pays_in_advance_or_not(lorikeet: Cli, acme: Books) -> No
         ("price set --input 0.0000000001", "nine decimals"),
         ("price set --effective soon", "a date or a time"),
         ("price set", "give --input and --output"),
-        ("price set --remove", "say which entry with --model, --adapter-class, --tier"),
+        ("price set --remove", "name the entry with --model, --adapter-class, --tier"),
         ("price set --tier gold --input 1 --output 1", "--tier: expected default, flex, priority, batch"),
         ("price set --adapter-class a/b --input 1 --output 1", "letters, digits"),
-        ("price set --input 1 --cached-input 2 --output 1", "must not be dearer than --input"),
+        ("price set --input 1 --cached-input 2 --output 1", "the price must not be higher than the price of --input"),
         ("price set --discount initech", "--discount: expected TENANT=PERCENT"),
         ("price set --discount initech=150", "a percentage from 0 to 100"),
         ("credit grant --tenant acme --reason x --amount nan", "must be an amount"),

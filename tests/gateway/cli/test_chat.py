@@ -83,9 +83,9 @@ def test_a_pipe_is_a_question_or_follows_one(house: House) -> None:
     of_pipe, of_both = (reply["usage"]["prompt_tokens"] for reply in replies)
     assert of_both > of_pipe
     garbled = subprocess.run(COMMAND, env=environ(house), input=b"\xff\xfe", capture_output=True, check=False)
-    assert garbled.returncode == 2 and garbled.stderr.endswith(b"is not UTF-8 text\n")
+    assert garbled.returncode == 2 and garbled.stderr.endswith(b"the text on standard input is not UTF-8\n")
     nothing = run(house)
-    assert nothing.returncode == 2 and nothing.stderr.startswith("lorikeet: nothing is asked: ")
+    assert nothing.returncode == 2 and nothing.stderr.startswith("lorikeet: no question was given: ")
 
 
 def test_errors_are_words_that_say_what_to_do(house: House) -> None:

@@ -80,7 +80,7 @@ async def test_refusals_are_one_line_and_exit_1(lorikeet: Cli, tmp_path: Path) -
     pipe = str(write_adapter(tmp_path / "pipe"))
     (tmp_path / "pipe" / "adapter_model.safetensors").unlink()
     os.mkfifo(tmp_path / "pipe" / "adapter_model.safetensors")
-    nobody = "lorikeet: there is no tenant named 'nobody'; `lorikeet tenant list` shows those there are\n"
+    nobody = "lorikeet: there is no tenant named 'nobody'; `lorikeet tenant list` lists all tenants\n"
     for argv, message in [
         (("tenant", "create", " "), "lorikeet: Invalid value for 'name'"),
         (("key", "list", "--tenant", "nobody"), nobody),

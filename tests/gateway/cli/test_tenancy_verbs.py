@@ -110,7 +110,7 @@ async def test_the_first_user_logs_in_and_joins_a_tenant(
     assert [user["email"] for user in await lorikeet.json("user", "list")] == ["ann@example.com"]
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     code, _, err = await lorikeet(*create)
-    assert (code, err) == (1, "lorikeet: standard input held no password\n")
+    assert (code, err) == (1, "lorikeet: standard input is empty: expected a password\n")
 
 
 async def test_service_accounts_and_operators_keys(lorikeet: Cli, server: AdminServer) -> None:

@@ -26,7 +26,7 @@ class EngineRates(msgspec.Struct, frozen=True):
     step_ms_p50: float | None = None
 
 
-class EnginePicture(msgspec.Struct, frozen=True, kw_only=True):
+class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """id: of the engine's process, "" before one was ever there. since: Unix seconds at which the state began. stats,
     limits: None while it is not there. device, dtype: as the engine says, "" where it does not."""
 
@@ -44,7 +44,7 @@ class EnginePicture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trend:
-    """The latest pictures of one engine."""
+    """The latest snapshots of one engine."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, EngineStats]] = deque(maxlen=WINDOW)

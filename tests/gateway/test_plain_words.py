@@ -1,0 +1,115 @@
+"""Texts that strangers read are understood alone: helps of metrics, settings and commands.
+
+Prometheus, `lorikeet settings` and `--help` show each text without its neighbours, so a text begins with the thing it
+describes and uses no word that points at another text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from gateway.cli.command import build_parser
+from gateway.observability.metrics import Metrics
+from gateway.settings import settings_table
+
+_POINTERS = "both he her his it its itself one ones she some such that their theirs them these they this those"
+POINTERS = frozenset(_POINTERS.split())
+"""Words that stand for a thing, and say nothing where the thing was not named before."""
+
+_OPENINGS = (
+    "above as at below between by default due e.g for from how in of on per than to what when whence where whether "
+    "which who whoever whom whose why with within"
+)
+OPENINGS = POINTERS | frozenset(_OPENINGS.split())
+"""Words that no text begins with: what follows them leaves out its subject."""
+
+FORBIDDEN = re.compile(r"\b(whence|wherefore|whither|those (of|there are|that))\b", re.IGNORECASE)
+PRONOUNS = re.compile(r"\b(it|its|them|their|theirs|they|those|both)\b", re.IGNORECASE)
+NUM_WORDS_BEFORE_A_PRONOUN = 4
+"""Fewer words than these hold no noun to which a pronoun could refer."""
+
+
+def faults(text: str | None) -> list[str]:
+    """Return what a stranger would stumble over in a text."""
+    words = re.findall(r"[A-Za-z.'-]+", text or "")
+    if not words:
+        return ["is empty"]
+    found = []
+    if words[0].lower().strip(".") in OPENINGS:
+        found.append(f"begins with '{words[0]}'")
+    found += [f"has '{match[0]}'" for match in FORBIDDEN.finditer(text or "")]
+    pronoun = PRONOUNS.search(text or "")
+    if pronoun and len(re.findall(r"\w+", (text or "")[: pronoun.start()])) < NUM_WORDS_BEFORE_A_PRONOUN:
+        found.append(f"has '{pronoun[0]}' before any noun")
+    return found
+
+
+def metric_helps() -> Iterator[tuple[str, str]]:
+    registry = CollectorRegistry()
+    Metrics(registry).watch([])
+    for metric in registry.collect():
+        yield metric.name, metric.documentation
+
+
+def setting_texts() -> Iterator[tuple[str, str]]:
+    for row in settings_table():
+        yield row.name, row.doc
+
+
+def command_texts(parser: argparse.ArgumentParser | None = None) -> Iterator[tuple[str, str | None]]:
+    """Yield the description of every command, and the help of every command and argument."""
+    parser = parser or build_parser()
+    yield parser.prog, parser.description
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for choice in action._choices_actions:
+                yield f"{parser.prog} {choice.dest}", choice.help
+            for command in action.choices.values():
+                yield from command_texts(command)
+        else:
+            yield f"{parser.prog} {action.dest}", action.help
+
+
+def wrong(texts: Iterator[tuple[str, str | None]]) -> dict[str, list[str]]:
+    return {f"{name}: {text}": found for name, text in texts if (found := faults(text))}
+
+
+def test_the_help_of_every_metric_is_understood_alone() -> None:
+    assert len(list(metric_helps())) > 50
+    assert wrong(metric_helps()) == {}
+
+
+def test_every_metric_begins_with_a_noun_and_ends_as_a_sentence() -> None:
+    for name, text in metric_helps():
+        assert text[0].isupper() and text.endswith("."), f"{name}: {text}"
+
+
+def test_the_text_of_every_setting_is_understood_alone() -> None:
+    assert wrong(setting_texts()) == {}
+
+
+def test_the_help_of_every_command_and_argument_is_understood_alone() -> None:
+    assert len(list(command_texts())) > 300
+    assert wrong(command_texts()) == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Their bytes.",
+        "How long both waited.",
+        "Of the products.",
+        "Whence adapters may be fetched.",
+        "show what it cost",
+        "the tenants, and those of others",
+        "default: text",
+    ],
+)
+def test_a_text_that_needs_its_neighbours_is_found(text: str) -> None:
+    assert faults(text)
