@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from adapters.ref import content_key
+from gateway.adapters.presence import kept_present
 from gateway.db.adapters import probes
 from gateway.db.adapters.probes import MAX_PROBES, ToProbe
 from gateway.db.organization import audit
