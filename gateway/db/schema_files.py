@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 
 ROOM = Path(__file__).parent
-TABLES = ("organization", "adapters", "limits", "ledger", "billing", "content", "traffic")
-FUNCTIONS = ("changes", "organization", "adapters", "limits", "billing", "ledger", "traffic")
+TABLES = ("organization", "adapters", "pools", "limits", "ledger", "billing", "content", "traffic")
+FUNCTIONS = ("changes", "organization", "adapters", "pools", "limits", "billing", "ledger", "traffic")
 MIGRATIONS = ROOM / "migrations"
 
 BASELINE = "0000_schema"

@@ -26,6 +26,7 @@ from gateway.db.content import idempotency, request_contents, stored_chats
 from gateway.db.ledger import journals, refusals, rollups
 from gateway.db.limits import leases, webhooks
 from gateway.db.organization import logins, projects, users
+from gateway.db.pools import pools, replicas
 from tests.gateway.adapters import test_watcher
 from tests.gateway.admin import test_shares
 from tests.gateway.content import test_idempotency, test_stored_chats
@@ -210,6 +211,22 @@ TABLES: dict[str, Coverage] = {
         foreign=test_watcher.test_a_folder_never_becomes_another_projects,
         bound=Bound(watched_files.MAX_FOLDERS, "folders that are looked at"),
         removal=Reason("never removed, so that no other project gets the folder"),
+    ),
+    # pools
+    "pools": Coverage(access=INTERNAL, foreign=INTERNAL, bound=BY_HAND, removal=STAYS),
+    "pool_revisions": Coverage(access=INTERNAL, foreign=INTERNAL, bound=BY_HAND, removal=STAYS),
+    "pool_grants": Coverage(access=INTERNAL, foreign=INTERNAL, bound=BY_HAND, removal=Removal(pools._CLEAR_GRANTS)),
+    "hosts": Coverage(
+        access=INTERNAL,
+        foreign=INTERNAL,
+        bound=Reason("one row per machine with an agent"),
+        removal=Reason("never removed: one short row per machine of the operator"),
+    ),
+    "replicas": Coverage(
+        access=INTERNAL,
+        foreign=INTERNAL,
+        bound=Reason("as many as the operator wants to run, and those that stopped lately"),
+        removal=Removal(replicas._FORGET),
     ),
     # limits
     "limits": Coverage(

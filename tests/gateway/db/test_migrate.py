@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import asyncpg
 import pytest
 
 from gateway.db.migrate import MigrationRefused, migrate, read_migrations
-from gateway.db.schema_files import BASELINE, FUNCTIONS, ROOM, TABLES, read_functions, read_tables, schema_names
+from gateway.db.schema_files import (
+    BASELINE,
+    FUNCTIONS,
+    MIGRATIONS,
+    ROOM,
+    TABLES,
+    read_functions,
+    read_tables,
+    schema_names,
+)
 
 
 async def execute(dsn: str, *statements: str) -> None:
@@ -27,6 +37,13 @@ async def fetch_value(dsn: str, query: str) -> object:
         return await connection.fetchval(query)
     finally:
         await connection.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the migrations of this code, to which a test adds later ones."""
+    shutil.copytree(MIGRATIONS, tmp_path / "migrations")
+    return tmp_path / "migrations"
 
 
 async def test_an_empty_database_gets_the_schema_and_the_second_time_nothing(empty_dsn: str) -> None:
@@ -81,20 +98,20 @@ async def test_a_schema_that_is_up_to_date_is_no_hindrance_to_gateways_nor_they_
         await connection.close()
 
 
-async def test_a_migration_is_applied_once_and_functions_after_it(dsn: str, tmp_path: Path) -> None:
+async def test_a_migration_is_applied_once_and_functions_after_it(dsn: str, folder: Path) -> None:
     await execute(dsn, "DROP TRIGGER invoices_stay ON invoices")
-    (tmp_path / "0101_column.sql").write_text("ALTER TABLE invoices ADD COLUMN remark text")
-    assert await migrate(dsn, tmp_path) == ["0101_column"]
-    assert await migrate(dsn, tmp_path) == []
+    (folder / "0101_column.sql").write_text("ALTER TABLE invoices ADD COLUMN remark text")
+    assert await migrate(dsn, folder) == ["0101_column"]
+    assert await migrate(dsn, folder) == []
     assert await fetch_value(dsn, "SELECT count(*) FROM pg_trigger WHERE tgname = 'invoices_stay'") == 1
 
 
-async def test_an_edited_migration_is_refused_by_name(dsn: str, tmp_path: Path) -> None:
-    (tmp_path / "0101_first.sql").write_text("SELECT 1")
-    await migrate(dsn, tmp_path)
-    (tmp_path / "0101_first.sql").write_text("SELECT 1 -- one more thought")
+async def test_an_edited_migration_is_refused_by_name(dsn: str, folder: Path) -> None:
+    (folder / "0101_first.sql").write_text("SELECT 1")
+    await migrate(dsn, folder)
+    (folder / "0101_first.sql").write_text("SELECT 1 -- one more thought")
     with pytest.raises(MigrationRefused, match="0101_first was edited"):
-        await migrate(dsn, tmp_path)
+        await migrate(dsn, folder)
 
 
 async def test_a_baseline_of_another_conversion_is_refused(dsn: str) -> None:
@@ -103,21 +120,21 @@ async def test_a_baseline_of_another_conversion_is_refused(dsn: str) -> None:
         await migrate(dsn)
 
 
-async def test_a_database_newer_than_the_code_is_refused(dsn: str, tmp_path: Path) -> None:
+async def test_a_database_newer_than_the_code_is_refused(dsn: str, folder: Path) -> None:
     name = "9999_from_the_future"
-    (tmp_path / f"{name}.sql").write_text("CREATE TABLE future (id text)")
-    assert await migrate(dsn, tmp_path) == [name]
+    (folder / f"{name}.sql").write_text("CREATE TABLE future (id text)")
+    assert await migrate(dsn, folder) == [name]
     with pytest.raises(MigrationRefused, match=f"{name}, which this version"):
         await migrate(dsn)
 
 
-async def test_a_failing_migration_leaves_nothing_of_itself_nor_of_the_ones_before(dsn: str, tmp_path: Path) -> None:
-    (tmp_path / "0101_good.sql").write_text("CREATE TABLE good (id text)")
-    (tmp_path / "0102_bad.sql").write_text("CREATE TABLE half (id text); SELECT nonsense")
+async def test_a_failing_migration_leaves_nothing_of_itself_nor_of_the_ones_before(dsn: str, folder: Path) -> None:
+    (folder / "0101_good.sql").write_text("CREATE TABLE good (id text)")
+    (folder / "0102_bad.sql").write_text("CREATE TABLE half (id text); SELECT nonsense")
     with pytest.raises(asyncpg.UndefinedColumnError):
-        await migrate(dsn, tmp_path)
-    (tmp_path / "0102_bad.sql").write_text("CREATE TABLE half (id text)")
-    assert await migrate(dsn, tmp_path) == ["0101_good", "0102_bad"]
+        await migrate(dsn, folder)
+    (folder / "0102_bad.sql").write_text("CREATE TABLE half (id text)")
+    assert await migrate(dsn, folder) == ["0101_good", "0102_bad"]
 
 
 @pytest.mark.parametrize("name", ["0003_too", "0000_again", "later"])
@@ -129,10 +146,10 @@ def test_numbers_that_repeat_and_other_names_are_refused(tmp_path: Path, name: s
         read_migrations(tmp_path)
 
 
-async def test_a_migration_that_comes_late_is_refused(dsn: str, tmp_path: Path) -> None:
-    (tmp_path / "0101_first.sql").write_text("SELECT 1")
-    (tmp_path / "0103_third.sql").write_text("SELECT 1")
-    await migrate(dsn, tmp_path)
-    (tmp_path / "0102_second.sql").write_text("SELECT 1")
+async def test_a_migration_that_comes_late_is_refused(dsn: str, folder: Path) -> None:
+    (folder / "0101_first.sql").write_text("SELECT 1")
+    (folder / "0103_third.sql").write_text("SELECT 1")
+    await migrate(dsn, folder)
+    (folder / "0102_second.sql").write_text("SELECT 1")
     with pytest.raises(MigrationRefused, match="0102_second comes before one that is already applied"):
-        await migrate(dsn, tmp_path)
+        await migrate(dsn, folder)

@@ -1,0 +1,101 @@
+-- Pools, their revisions and replicas become rows.
+
+CREATE TABLE pools (
+    id               text PRIMARY KEY,
+    -- The organization whose operators manage the pool.
+    organization_id  text NOT NULL REFERENCES organizations (id),
+    -- The public name, by which requests ask for the base model. A removed pool gives it back.
+    name             text NOT NULL CHECK (name <> '' AND name !~ '[:@[:space:]]'),
+    -- How many replicas shall run.
+    num_replicas     integer NOT NULL CHECK (num_replicas BETWEEN 0 AND 1000),
+    -- Who may use the pool: all projects of the installation, or those that pool_grants lists.
+    access           text NOT NULL DEFAULT 'all' CHECK (access IN ('all', 'listed')),
+    -- The revision that serves; NULL before the first one is ready.
+    revision         integer,
+    -- The revision that is to serve; another one than revision while a change is under way.
+    wanted_revision  integer NOT NULL,
+    created_at       timestamptz NOT NULL DEFAULT now(),
+    removed_at       timestamptz
+);
+
+CREATE UNIQUE INDEX pools_by_name ON pools (name) WHERE removed_at IS NULL;
+CREATE INDEX pools_by_organization ON pools (organization_id, created_at, id) WHERE removed_at IS NULL;
+
+-- What a pool serves, or served: a base model and the settings of its engines. A row's model and settings never change.
+CREATE TABLE pool_revisions (
+    pool_id      text NOT NULL REFERENCES pools (id),
+    revision     integer NOT NULL CHECK (revision >= 1),
+    -- The model as the operator named it: `demo`, a folder, a .gguf file, or a repository id of the hub.
+    model        text NOT NULL,
+    -- Engine settings that differ from those of the hosts, by the names of EngineConfig.
+    settings     jsonb NOT NULL DEFAULT '{}',
+    -- The folder of the prepared model, the same on each host, and the digest of the base; NULL until it is prepared.
+    folder       text,
+    base_digest  text REFERENCES bases (digest),
+    -- Bytes that a replica takes by the host's estimate; NULL until it is prepared.
+    num_bytes    bigint CHECK (num_bytes >= 0),
+    state        text NOT NULL DEFAULT 'preparing' CHECK (state IN ('preparing', 'prepared', 'failed', 'retired')),
+    -- Why it failed, or how far its preparation is.
+    why          text NOT NULL DEFAULT '',
+    created_at   timestamptz NOT NULL DEFAULT now(),
+    changed_at   timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (pool_id, revision),
+    CHECK ((folder IS NULL) = (base_digest IS NULL))
+);
+
+ALTER TABLE pools ADD CONSTRAINT pools_revision FOREIGN KEY (id, revision)
+    REFERENCES pool_revisions (pool_id, revision) DEFERRABLE INITIALLY DEFERRED;
+ALTER TABLE pools ADD CONSTRAINT pools_wanted_revision FOREIGN KEY (id, wanted_revision)
+    REFERENCES pool_revisions (pool_id, revision) DEFERRABLE INITIALLY DEFERRED;
+
+-- Organizations and projects that may use a pool whose access is 'listed'.
+CREATE TABLE pool_grants (
+    pool_id          text NOT NULL REFERENCES pools (id) ON DELETE CASCADE,
+    organization_id  text NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
+    -- NULL: all projects of the organization.
+    project_id       text,
+    FOREIGN KEY (organization_id, project_id) REFERENCES projects (organization_id, id) ON DELETE CASCADE,
+    UNIQUE NULLS NOT DISTINCT (pool_id, organization_id, project_id)
+);
+
+-- Machines on which an agent starts engines. The agent whose generation the row has holds the lease; an agent that finds
+-- another generation has been replaced and changes nothing any more.
+CREATE TABLE hosts (
+    id               text PRIMARY KEY,
+    name             text NOT NULL,
+    generation       bigint NOT NULL DEFAULT 0,
+    lease_until      timestamptz NOT NULL DEFAULT '-infinity',
+    num_processors   integer NOT NULL DEFAULT 0,
+    memory_bytes     bigint NOT NULL DEFAULT 0,
+    -- The memory of each accelerator in bytes, in the order of their indices.
+    gpu_bytes        bigint[] NOT NULL DEFAULT '{}',
+    created_at       timestamptz NOT NULL DEFAULT now()
+);
+
+-- Engine processes. A replica keeps its id over restarts; each start has a generation of its own.
+CREATE TABLE replicas (
+    id            text PRIMARY KEY,
+    pool_id       text NOT NULL,
+    revision      integer NOT NULL,
+    -- The host whose agent runs the engine; NULL for an engine that is run by somebody else and only connected to.
+    host_id       text REFERENCES hosts (id),
+    -- The ZeroMQ endpoint; NULL until the engine was started once.
+    address       text,
+    -- The accelerator's index on its host; NULL where it computes on processors.
+    gpu           integer,
+    state         text NOT NULL DEFAULT 'starting'
+                  CHECK (state IN ('starting', 'loading', 'ready', 'draining', 'stopped', 'failed')),
+    generation    bigint NOT NULL DEFAULT 0,
+    -- Why it is in this state, or how far it is.
+    why           text NOT NULL DEFAULT '',
+    since         timestamptz NOT NULL DEFAULT now(),
+    -- Failures in a row, and when the next start is due after one.
+    num_failures  integer NOT NULL DEFAULT 0,
+    retry_at      timestamptz,
+    created_at    timestamptz NOT NULL DEFAULT now(),
+    FOREIGN KEY (pool_id, revision) REFERENCES pool_revisions (pool_id, revision)
+);
+
+CREATE INDEX replicas_by_pool ON replicas (pool_id, revision) WHERE state <> 'stopped';
+CREATE INDEX replicas_by_host ON replicas (host_id) WHERE state <> 'stopped';
+CREATE INDEX replicas_stopped ON replicas (since) WHERE state = 'stopped';

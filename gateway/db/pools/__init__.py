@@ -1,0 +1,1 @@
+"""Rows of pools, their revisions and replicas, and the hosts that run them."""

@@ -1,0 +1,91 @@
+"""Hosts: machines on which an agent starts engines. One agent at a time holds the lease of a host.
+
+The lease ends by PostgreSQL's clock. Taking it increments the host's generation, by which every later statement of the
+agent before is recognized and ignored.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+
+class HostRow(msgspec.Struct, frozen=True):
+    id: str
+    name: str
+    generation: int
+    lease_until: datetime.datetime
+    num_processors: int
+    memory_bytes: int
+    gpu_bytes: list[int]
+    """The memory of each accelerator, in the order of their indices."""
+    is_alive: bool
+    """Whether an agent holds the lease now."""
+
+
+_CLAIM = """
+    INSERT INTO hosts AS h (id, name, generation, lease_until, num_processors, memory_bytes, gpu_bytes)
+    VALUES ($1, $2, 1, clock_timestamp() + $3::interval, $4, $5, $6)
+    ON CONFLICT (id) DO UPDATE SET name = excluded.name, generation = h.generation + 1,
+        lease_until = excluded.lease_until, num_processors = excluded.num_processors,
+        memory_bytes = excluded.memory_bytes, gpu_bytes = excluded.gpu_bytes
+    WHERE h.lease_until <= clock_timestamp() OR $7
+    RETURNING generation
+"""
+
+
+async def claim_host(
+    conn: Connection,
+    host_id: str,
+    name: str,
+    *,
+    lease: datetime.timedelta,
+    num_processors: int,
+    memory_bytes: int,
+    gpu_bytes: Sequence[int] = (),
+    force: bool = False,
+) -> int | None:
+    """Take the lease of a host, new or known; return the host's generation. None: another agent holds the lease.
+
+    force: take it all the same, for an agent that knows the other one to be dead.
+    """
+    generation: int | None = await conn.fetchval(
+        _CLAIM, host_id, name, lease, num_processors, memory_bytes, list(gpu_bytes), force
+    )
+    return generation
+
+
+_RENEW = """
+    UPDATE hosts SET lease_until = clock_timestamp() + $3::interval WHERE id = $1 AND generation = $2
+"""
+
+
+async def renew_host(conn: Connection, host_id: str, generation: int, lease: datetime.timedelta) -> bool:
+    """Prolong the lease; return False if another agent has taken it."""
+    return await conn.execute(_RENEW, host_id, generation, lease) == "UPDATE 1"
+
+
+_RELEASE = "UPDATE hosts SET lease_until = '-infinity' WHERE id = $1 AND generation = $2"
+
+
+async def release_host(conn: Connection, host_id: str, generation: int) -> None:
+    """Give the lease back, so that the next agent need not wait for its end."""
+    await conn.execute(_RELEASE, host_id, generation)
+
+
+_LIST = """
+    SELECT id, name, generation, lease_until, num_processors, memory_bytes, gpu_bytes,
+           lease_until > clock_timestamp() AS is_alive
+    FROM hosts ORDER BY created_at, id
+"""
+
+
+async def list_hosts(conn: Connection) -> list[HostRow]:
+    """Return all hosts of the installation, oldest first."""
+    return [HostRow(**row) for row in await conn.fetch(_LIST)]

@@ -1,0 +1,155 @@
+"""Pools as their operators know them: a name, what it serves, how many replicas, and who may use it.
+
+A pool is changed by naming another wanted revision; which revision serves is moved by the agents alone (`agents`).
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gateway.db.ids import new_id
+from gateway.domain.pools.states import Access
+
+if TYPE_CHECKING:
+    from asyncpg import Record
+
+    from gateway.db.pool import Connection
+
+
+class PoolRow(msgspec.Struct, frozen=True):
+    id: str
+    organization_id: str
+    """The organization whose operators manage the pool."""
+    name: str
+    num_replicas: int
+    """How many replicas shall run."""
+    access: Access
+    revision: int | None
+    """The revision that serves; None before the first one is ready."""
+    wanted_revision: int
+    """The revision that is to serve; another one than `revision` while a change is under way."""
+    created_at: datetime.datetime
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """An organization, or one project of it, that may use a pool whose access is "listed"."""
+
+    organization_id: str
+    project_id: str | None
+    """None: all projects of the organization."""
+
+
+_fields = itemgetter(*PoolRow.__struct_fields__)
+
+_CREATE = """
+    INSERT INTO pools (id, organization_id, name, num_replicas, access, wanted_revision) VALUES ($1, $2, $3, $4, $5, 1)
+    ON CONFLICT (name) WHERE removed_at IS NULL DO NOTHING
+    RETURNING *
+"""
+
+
+async def create_pool(
+    conn: Connection, organization_id: str, name: str, *, num_replicas: int, access: Access = "all"
+) -> PoolRow | None:
+    """Return the new pool, which wants its revision 1; None if a pool of the installation has this name.
+
+    The caller's transaction adds revision 1 (`revisions.add_revision`).
+    """
+    row = await conn.fetchrow(_CREATE, new_id("pool"), organization_id, name, num_replicas, access)
+    return pool_of(row) if row else None
+
+
+_FIND = "SELECT * FROM pools WHERE organization_id = $1 AND name = $2 AND removed_at IS NULL"
+
+
+async def find_pool(conn: Connection, organization_id: str, name: str) -> PoolRow | None:
+    """Return the organization's pool of this name."""
+    row = await conn.fetchrow(_FIND, organization_id, name)
+    return pool_of(row) if row else None
+
+
+_LOCK = """
+    SELECT * FROM pools WHERE organization_id = $1 AND name = $2 AND removed_at IS NULL FOR NO KEY UPDATE
+"""
+
+
+async def lock_pool(conn: Connection, organization_id: str, name: str) -> PoolRow | None:
+    """Return the organization's pool of this name, which nobody else changes until the transaction ends."""
+    row = await conn.fetchrow(_LOCK, organization_id, name)
+    return pool_of(row) if row else None
+
+
+_LIST = "SELECT * FROM pools WHERE organization_id = $1 AND removed_at IS NULL ORDER BY created_at, id"
+
+
+async def list_pools(conn: Connection, organization_id: str) -> list[PoolRow]:
+    """Return the organization's pools, oldest first."""
+    return [pool_of(row) for row in await conn.fetch(_LIST, organization_id)]
+
+
+_HAS_ANY = "SELECT EXISTS (SELECT FROM pools)"
+
+
+async def had_pools(conn: Connection) -> bool:
+    """Tell whether the installation has, or ever had, a pool."""
+    return bool(await conn.fetchval(_HAS_ANY))
+
+
+_SCALE = "UPDATE pools SET num_replicas = $2 WHERE id = $1 AND num_replicas <> $2"
+
+
+async def scale_pool(conn: Connection, pool_id: str, num_replicas: int) -> None:
+    """Say how many replicas shall run."""
+    await conn.execute(_SCALE, pool_id, num_replicas)
+
+
+_WANT = "UPDATE pools SET wanted_revision = $2 WHERE id = $1 AND wanted_revision <> $2"
+
+
+async def want_revision(conn: Connection, pool_id: str, revision: int) -> None:
+    """Say which revision is to serve."""
+    await conn.execute(_WANT, pool_id, revision)
+
+
+_SET_ACCESS = "UPDATE pools SET access = $2 WHERE id = $1 AND access <> $2"
+_CLEAR_GRANTS = "DELETE FROM pool_grants WHERE pool_id = $1"
+_GRANT = """
+    INSERT INTO pool_grants (pool_id, organization_id, project_id)
+    SELECT $1, g.organization_id, g.project_id FROM unnest($2::text[], $3::text[]) AS g (organization_id, project_id)
+"""
+
+
+async def set_access(conn: Connection, pool_id: str, access: Access, grants: Sequence[Grant] = ()) -> None:
+    """Say who may use a pool; grants are those of "listed", and replace the ones before."""
+    await conn.execute(_SET_ACCESS, pool_id, access)
+    await conn.execute(_CLEAR_GRANTS, pool_id)
+    if grants:
+        await conn.execute(
+            _GRANT, pool_id, [each.organization_id for each in grants], [each.project_id for each in grants]
+        )
+
+
+_GRANTS = "SELECT organization_id, project_id FROM pool_grants WHERE pool_id = $1 ORDER BY 1, 2"
+
+
+async def list_grants(conn: Connection, pool_id: str) -> list[Grant]:
+    """Return who may use a pool whose access is "listed"."""
+    return [Grant(**row) for row in await conn.fetch(_GRANTS, pool_id)]
+
+
+_REMOVE = "UPDATE pools SET removed_at = now(), num_replicas = 0 WHERE id = $1 AND removed_at IS NULL"
+
+
+async def remove_pool(conn: Connection, pool_id: str) -> None:
+    """Take a pool away and give its name back. The row stays, since the ledger names the pool."""
+    await conn.execute(_REMOVE, pool_id)
+
+
+def pool_of(row: Record) -> PoolRow:
+    """Return the pool of a database row with all its columns."""
+    return PoolRow(*_fields(row))

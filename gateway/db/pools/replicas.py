@@ -1,0 +1,184 @@
+"""Replicas: engine processes of a pool's revision, each on one host.
+
+An agent changes only rows of its own host, and only while it holds the host's lease: every statement of an agent names
+the generation of that lease (`hosts`) and the generation of the replica's start, and changes nothing when either has
+moved on.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gateway.db.ids import new_id
+from gateway.domain.pools.states import ReplicaState
+
+if TYPE_CHECKING:
+    from asyncpg import Record
+
+    from gateway.db.pool import Connection
+
+
+class ReplicaRow(msgspec.Struct, frozen=True):
+    id: str
+    pool_id: str
+    revision: int
+    host_id: str | None
+    """The host whose agent runs the engine; None for an engine that somebody else runs."""
+    address: str | None
+    """The ZeroMQ endpoint; None until the engine was started once."""
+    gpu: int | None
+    """The index of its accelerator on the host; None where it computes on processors."""
+    state: ReplicaState
+    generation: int
+    """The number of its latest start; 0 before the first."""
+    why: str
+    """Why it is in this state, or how far it is."""
+    since: datetime.datetime
+    num_failures: int
+    """Failures in a row."""
+    retry_at: datetime.datetime | None
+    """When the next start is due after a failure."""
+    created_at: datetime.datetime
+
+
+_fields = itemgetter(*ReplicaRow.__struct_fields__)
+
+_CREATE = "INSERT INTO replicas (id, pool_id, revision, host_id, gpu) VALUES ($1, $2, $3, $4, $5) RETURNING *"
+
+
+async def create_replica(
+    conn: Connection, pool_id: str, revision: int, *, host_id: str, gpu: int | None = None
+) -> ReplicaRow:
+    """Return a new replica that its host's agent has to start."""
+    row = await conn.fetchrow(_CREATE, new_id("replica"), pool_id, revision, host_id, gpu)
+    assert row is not None
+    return _replica_of(row)
+
+
+_CONNECT = """
+    INSERT INTO replicas (id, pool_id, revision, address, state) VALUES ($1, $2, $3, $4, 'ready') RETURNING *
+"""
+
+
+async def add_running_replica(conn: Connection, pool_id: str, revision: int, address: str) -> ReplicaRow:
+    """Return a replica for an engine that somebody else runs at this ZeroMQ endpoint."""
+    row = await conn.fetchrow(_CONNECT, new_id("replica"), pool_id, revision, address)
+    assert row is not None
+    return _replica_of(row)
+
+
+_LIST = "SELECT * FROM replicas WHERE state <> 'stopped' AND pool_id = $1 ORDER BY created_at, id"
+
+
+async def list_replicas(conn: Connection, pool_id: str) -> list[ReplicaRow]:
+    """Return the pool's replicas that have not been stopped, oldest first."""
+    return [_replica_of(row) for row in await conn.fetch(_LIST, pool_id)]
+
+
+_FIND = "SELECT r.* FROM replicas r JOIN pools p ON p.id = r.pool_id WHERE p.organization_id = $1 AND r.id = $2"
+
+
+async def find_replica(conn: Connection, organization_id: str, replica_id: str) -> ReplicaRow | None:
+    """Return a replica of one of the organization's pools."""
+    row = await conn.fetchrow(_FIND, organization_id, replica_id)
+    return _replica_of(row) if row else None
+
+
+_ON_HOST = "SELECT * FROM replicas WHERE state <> 'stopped' AND host_id = $1 ORDER BY created_at, id"
+
+
+async def replicas_on_host(conn: Connection, host_id: str) -> list[ReplicaRow]:
+    """Return the host's replicas that have not been stopped, oldest first."""
+    return [_replica_of(row) for row in await conn.fetch(_ON_HOST, host_id)]
+
+
+_ALL = "SELECT * FROM replicas WHERE state <> 'stopped' ORDER BY created_at, id"
+
+
+async def list_all_replicas(conn: Connection) -> list[ReplicaRow]:
+    """Return all replicas of the installation that have not been stopped, oldest first."""
+    return [_replica_of(row) for row in await conn.fetch(_ALL)]
+
+
+_BEGIN = """
+    UPDATE replicas r SET generation = r.generation + 1, address = $3, state = 'loading', why = $4, retry_at = NULL
+    FROM hosts h WHERE r.id = $1 AND h.id = r.host_id AND h.generation = $2 AND h.lease_until > clock_timestamp()
+        AND r.state IN ('starting', 'failed') RETURNING r.generation
+"""
+
+
+async def begin_start(
+    conn: Connection, replica_id: str, host_generation: int, *, address: str, why: str = ""
+) -> int | None:
+    """Take the next generation of a replica, just before its process is started; return it.
+
+    None: another agent has the host, or the replica is not to be started any more. Nothing may be started then.
+    """
+    generation: int | None = await conn.fetchval(_BEGIN, replica_id, host_generation, address, why)
+    return generation
+
+
+_MOVE = """
+    UPDATE replicas r SET state = $4, why = $5,
+        num_failures = CASE $4 WHEN 'ready' THEN 0 WHEN 'failed' THEN r.num_failures + 1 ELSE r.num_failures END,
+        retry_at = CASE WHEN $4 = 'failed' THEN clock_timestamp() + $6::interval END
+    FROM hosts h WHERE r.id = $1 AND h.id = r.host_id AND h.generation = $2 AND r.generation = $3
+        AND r.state <> 'stopped' AND r.state = ANY ($7::text[]) AND (r.state, r.why) IS DISTINCT FROM ($4, $5)
+"""
+_MAY_FOLLOW: dict[ReplicaState, list[ReplicaState]] = {
+    "loading": ["starting", "loading", "failed"],
+    "ready": ["loading", "ready"],
+    "draining": ["starting", "loading", "ready", "draining", "failed"],
+    "stopped": ["starting", "loading", "ready", "draining", "failed"],
+    "failed": ["starting", "loading", "ready", "failed"],
+}
+"""The states that a replica may come from, for each state that it may be moved to."""
+
+
+async def move_replica(
+    conn: Connection,
+    replica_id: str,
+    host_generation: int,
+    generation: int,
+    state: ReplicaState,
+    why: str = "",
+    *,
+    retry_after: datetime.timedelta = datetime.timedelta(0),
+) -> bool:
+    """Move a replica to another state; return whether that changed its row.
+
+    retry_after: when a failed one is started again. False: another agent has the host, the replica was started again
+    since, or its state does not lead there (a draining one does not become ready).
+    """
+    done = await conn.execute(
+        _MOVE, replica_id, host_generation, generation, state, why[:500], retry_after, _MAY_FOLLOW[state]
+    )
+    return done == "UPDATE 1"
+
+
+_DRAIN = """
+    UPDATE replicas SET state = CASE WHEN generation = 0 OR host_id IS NULL THEN 'stopped' ELSE 'draining' END, why = $2
+    WHERE id = ANY ($1::text[]) AND state NOT IN ('draining', 'stopped')
+"""
+
+
+async def drain_replicas(conn: Connection, replica_ids: Sequence[str], why: str) -> None:
+    """Let replicas take no new requests; their agents stop them once the running ones have ended."""
+    await conn.execute(_DRAIN, list(replica_ids), why)
+
+
+_FORGET = "DELETE FROM replicas WHERE state = 'stopped' AND since < now() - $1::interval"
+
+
+async def forget_stopped(conn: Connection, age: datetime.timedelta) -> None:
+    """Delete the rows of replicas that were stopped longer ago than this."""
+    await conn.execute(_FORGET, age)
+
+
+def _replica_of(row: Record) -> ReplicaRow:
+    return ReplicaRow(*_fields(row))

@@ -1,0 +1,109 @@
+"""Revisions of pools: a base model with the settings of its engines. A revision never changes what it serves."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gateway.domain.pools.states import RevisionState
+
+if TYPE_CHECKING:
+    from asyncpg import Record
+
+    from gateway.db.pool import Connection
+
+
+class RevisionRow(msgspec.Struct, frozen=True):
+    pool_id: str
+    revision: int
+    model: str
+    """The model as the operator named it: `demo`, a folder, a .gguf file, or a repository id of the hub."""
+    settings: dict[str, str]
+    """Engine settings that differ from those of the hosts, by the names of `EngineConfig`, as texts."""
+    folder: str | None
+    """The folder of the prepared model, the same on each host; None until it is prepared."""
+    base_digest: str | None
+    """The digest of the base model; None until it is prepared."""
+    num_bytes: int | None
+    """Bytes of memory that a replica takes, estimated when the model was prepared."""
+    state: RevisionState
+    why: str
+    """Why it failed, or how far its preparation is."""
+    created_at: datetime.datetime
+    changed_at: datetime.datetime
+
+
+_SETTINGS = msgspec.json.Decoder(dict[str, str])
+_fields = itemgetter(*RevisionRow.__struct_fields__)
+
+_ADD = """
+    INSERT INTO pool_revisions (pool_id, revision, model, settings)
+    SELECT $1, coalesce(max(revision), 0) + 1, $2, $3::jsonb FROM pool_revisions WHERE pool_id = $1
+    RETURNING *
+"""
+
+
+async def add_revision(conn: Connection, pool_id: str, model: str, settings: Mapping[str, str]) -> RevisionRow:
+    """Return the pool's next revision, not prepared yet. The caller's transaction has locked or made the pool."""
+    row = await conn.fetchrow(_ADD, pool_id, model, msgspec.json.encode(settings).decode())
+    assert row is not None
+    return revision_of(row)
+
+
+_GET = "SELECT * FROM pool_revisions WHERE pool_id = $1 AND revision = $2"
+
+
+async def get_revision(conn: Connection, pool_id: str, revision: int) -> RevisionRow:
+    """Return a revision that a pool's row names."""
+    row = await conn.fetchrow(_GET, pool_id, revision)
+    assert row is not None, "the foreign key of pools"
+    return revision_of(row)
+
+
+_LIST = "SELECT * FROM pool_revisions WHERE pool_id = $1 ORDER BY revision DESC LIMIT $2"
+
+
+async def list_revisions(conn: Connection, pool_id: str, limit: int = 20) -> list[RevisionRow]:
+    """Return the pool's revisions, newest first."""
+    return [revision_of(row) for row in await conn.fetch(_LIST, pool_id, limit)]
+
+
+_PREPARED = """
+    UPDATE pool_revisions SET state = 'prepared', why = '', folder = $3, base_digest = $4, num_bytes = $5
+    WHERE pool_id = $1 AND revision = $2 AND state = 'preparing'
+"""
+
+
+async def set_prepared(
+    conn: Connection, pool_id: str, revision: int, *, folder: str, base_digest: str, num_bytes: int | None
+) -> None:
+    """Note the folder, digest and estimated memory of a revision's model; the base is registered already."""
+    await conn.execute(_PREPARED, pool_id, revision, folder, base_digest, num_bytes)
+
+
+_PROGRESS = "UPDATE pool_revisions SET why = $3 WHERE pool_id = $1 AND revision = $2 AND state = 'preparing'"
+
+
+async def set_progress(conn: Connection, pool_id: str, revision: int, progress: str) -> None:
+    """Note how far the preparation of a revision is."""
+    await conn.execute(_PROGRESS, pool_id, revision, progress)
+
+
+_SET_STATE = "UPDATE pool_revisions SET state = $3, why = $4 WHERE pool_id = $1 AND revision = $2 AND state <> $3"
+
+
+async def set_revision_state(
+    conn: Connection, pool_id: str, revision: int, state: RevisionState, why: str = ""
+) -> None:
+    """Move a revision to another state, and say why."""
+    await conn.execute(_SET_STATE, pool_id, revision, state, why)
+
+
+def revision_of(row: Record) -> RevisionRow:
+    """Return the revision of a database row with all its columns."""
+    found = RevisionRow(*_fields(row))
+    return msgspec.structs.replace(found, settings=_SETTINGS.decode(row["settings"]))

@@ -1,0 +1,71 @@
+"""What all pools of the installation serve, as gateways and agents read it, and the switch to another revision."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gateway.db.pools.pools import Grant, PoolRow, pool_of
+from gateway.db.pools.replicas import ReplicaRow, list_all_replicas
+from gateway.db.pools.revisions import RevisionRow, revision_of
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+
+class ServedPool(msgspec.Struct, frozen=True):
+    """A pool with everything that a gateway or an agent needs to know of it."""
+
+    row: PoolRow
+    grants: list[Grant]
+    """Who may use a pool whose access is "listed"."""
+    revisions: dict[int, RevisionRow]
+    """The revision that serves, the one that is wanted, and those of running replicas, by number."""
+    replicas: list[ReplicaRow]
+    """Replicas that have not been stopped, oldest first."""
+    is_removed: bool
+    """A removed pool is listed while it has replicas."""
+
+
+_POOLS = """
+    SELECT * FROM pools p
+    WHERE removed_at IS NULL OR EXISTS (SELECT FROM replicas r WHERE r.pool_id = p.id AND r.state <> 'stopped')
+    ORDER BY created_at, id
+"""
+_REVISIONS = """
+    SELECT v.* FROM pool_revisions v JOIN pools p ON p.id = v.pool_id
+    WHERE v.revision IN (p.revision, p.wanted_revision) AND p.removed_at IS NULL OR EXISTS
+        (SELECT FROM replicas r WHERE (r.pool_id, r.revision) = (v.pool_id, v.revision) AND r.state <> 'stopped')
+"""
+_GRANTS = "SELECT pool_id, organization_id, project_id FROM pool_grants"
+
+
+async def list_served(conn: Connection) -> list[ServedPool]:
+    """Return all pools of the installation as of one instant, oldest first."""
+    async with conn.transaction(isolation="repeatable_read", readonly=True):
+        pools = await conn.fetch(_POOLS)
+        revisions: dict[str, dict[int, RevisionRow]] = {}
+        for each in map(revision_of, await conn.fetch(_REVISIONS)):
+            revisions.setdefault(each.pool_id, {})[each.revision] = each
+        grants: dict[str, list[Grant]] = {}
+        for row in await conn.fetch(_GRANTS):
+            grants.setdefault(row["pool_id"], []).append(Grant(row["organization_id"], row["project_id"]))
+        replicas: dict[str, list[ReplicaRow]] = {}
+        for replica in await list_all_replicas(conn):
+            replicas.setdefault(replica.pool_id, []).append(replica)
+    served = []
+    for row in pools:
+        id, is_removed = row["id"], row["removed_at"] is not None
+        served.append(
+            ServedPool(pool_of(row), grants.get(id, []), revisions.get(id, {}), replicas.get(id, []), is_removed)
+        )
+    return served
+
+
+_SWITCH = "UPDATE pools SET revision = $2 WHERE id = $1 AND wanted_revision = $2 AND revision IS DISTINCT FROM $2"
+
+
+async def switch_revision(conn: Connection, pool_id: str, revision: int) -> bool:
+    """Let a pool serve its wanted revision; return False where it serves it already or wants another one by now."""
+    return await conn.execute(_SWITCH, pool_id, revision) == "UPDATE 1"

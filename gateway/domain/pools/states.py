@@ -1,0 +1,36 @@
+"""The states of revisions and replicas, as the database has them, and names of pools."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+RevisionState = Literal["preparing", "prepared", "failed", "retired"]
+"""preparing: the model is being fetched and prepared. prepared: engines can be started. failed: no engine could be, or
+none answered. retired: another revision has taken its place."""
+
+ReplicaState = Literal["starting", "loading", "ready", "draining", "stopped", "failed"]
+"""starting: waits to be started. loading: its process runs and reads the model. ready: takes requests. draining: takes
+no new request and stops once the running ones have ended. stopped: for good. failed: its process ended by itself; it
+is started again when its `retry_at` comes."""
+
+Access = Literal["all", "listed"]
+"""Who may use a pool: all projects of the installation, or those that are listed."""
+
+MAX_NAME_CHARS = 128
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*")
+
+
+def check_pool_name(name: str) -> None:
+    """Raise ValueError, with the reason in words, for a name that no pool may have.
+
+    Names stand before `:` and `@` in model strings, and in paths of the admin API.
+    """
+    if ":" in name or "@" in name:
+        raise ValueError("The name of a pool holds no ':' and no '@'.")
+    if len(name) > MAX_NAME_CHARS:
+        raise ValueError(f"The name of a pool has at most {MAX_NAME_CHARS} characters.")
+    if _NAME.fullmatch(name) is None:
+        raise ValueError(
+            "The name of a pool begins with a letter or digit and holds letters, digits, '.', '_', '/', '+' and '-'."
+        )
