@@ -27,8 +27,8 @@ CREATE OR REPLACE TRIGGER replicas_changed
     AFTER INSERT OR DELETE ON replicas FOR EACH ROW EXECUTE FUNCTION announce_pool();
 
 CREATE OR REPLACE TRIGGER replicas_moved AFTER UPDATE ON replicas FOR EACH ROW
-    WHEN ((OLD.state, OLD.address, OLD.revision, OLD.generation)
-          IS DISTINCT FROM (NEW.state, NEW.address, NEW.revision, NEW.generation))
+    WHEN ((OLD.state, OLD.address, OLD.revision, OLD.generation, OLD.replace)
+          IS DISTINCT FROM (NEW.state, NEW.address, NEW.revision, NEW.generation, NEW.replace))
     EXECUTE FUNCTION announce_pool();
 
 -- A revision says what it said when it was made: only its preparation and its end are added.

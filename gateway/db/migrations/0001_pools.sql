@@ -92,6 +92,8 @@ CREATE TABLE replicas (
     -- Failures in a row, and when the next start is due after one.
     num_failures  integer NOT NULL DEFAULT 0,
     retry_at      timestamptz,
+    -- Whether another replica shall take its place, ready before this one drains where both fit.
+    replace       boolean NOT NULL DEFAULT false,
     created_at    timestamptz NOT NULL DEFAULT now(),
     FOREIGN KEY (pool_id, revision) REFERENCES pool_revisions (pool_id, revision)
 );

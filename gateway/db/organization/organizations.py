@@ -42,6 +42,15 @@ async def find_organization(conn: Connection, name: str) -> OrganizationRow | No
     return OrganizationRow(**row) if row else None
 
 
+_FIRST = "SELECT id, name, created_at, suspended_at FROM organizations ORDER BY created_at, id LIMIT 1"
+
+
+async def first_organization(conn: Connection) -> OrganizationRow | None:
+    """Return the oldest organization, the operator's own; None where there is none yet."""
+    row = await conn.fetchrow(_FIRST)
+    return OrganizationRow(**row) if row else None
+
+
 _GET = "SELECT id, name, created_at, suspended_at FROM organizations WHERE id = $1"
 
 

@@ -92,6 +92,15 @@ async def list_pools(conn: Connection, organization_id: str) -> list[PoolRow]:
     return [pool_of(row) for row in await conn.fetch(_LIST, organization_id)]
 
 
+_LOCK_KEY = 0x6C6F72706F6F6C73  # "lorpools"
+_LOCK_ALL = "SELECT pg_advisory_xact_lock($1)"
+
+
+async def lock_pools(conn: Connection) -> None:
+    """Wait for others that decide about the installation's pools, and keep them out until the transaction ends."""
+    await conn.execute(_LOCK_ALL, _LOCK_KEY)
+
+
 _HAS_ANY = "SELECT EXISTS (SELECT FROM pools)"
 
 

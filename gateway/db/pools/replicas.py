@@ -43,6 +43,8 @@ class ReplicaRow(msgspec.Struct, frozen=True):
     """Failures in a row."""
     retry_at: datetime.datetime | None
     """When the next start is due after a failure."""
+    replace: bool
+    """Whether another replica shall take its place, ready before this one drains where both fit."""
     created_at: datetime.datetime
 
 
@@ -170,6 +172,14 @@ _DRAIN = """
 async def drain_replicas(conn: Connection, replica_ids: Sequence[str], why: str) -> None:
     """Let replicas take no new requests; their agents stop them once the running ones have ended."""
     await conn.execute(_DRAIN, list(replica_ids), why)
+
+
+_REPLACE = "UPDATE replicas SET replace = true WHERE id = ANY ($1::text[]) AND state NOT IN ('draining', 'stopped')"
+
+
+async def replace_replicas(conn: Connection, replica_ids: Sequence[str]) -> None:
+    """Have other replicas take the place of these."""
+    await conn.execute(_REPLACE, list(replica_ids))
 
 
 _FORGET = "DELETE FROM replicas WHERE state = 'stopped' AND since < now() - $1::interval"

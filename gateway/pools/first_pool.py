@@ -1,0 +1,72 @@
+"""The first pool of an installation, which the environment describes. From then on its row rules.
+
+Knows neither engines nor who starts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.db.adapters.bases import adopt_adapters, register_base
+from gateway.db.organization.organizations import ensure_organization, first_organization
+from gateway.db.pools.pools import create_pool, had_pools, lock_pools
+from gateway.db.pools.replicas import add_running_replica
+from gateway.db.pools.revisions import add_revision, set_prepared
+from gateway.db.pools.served import switch_revision
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+ORGANIZATION = "default"
+"""The name of the organization of a new installation."""
+
+
+async def make_pool(
+    conn: Connection,
+    name: str,
+    *,
+    model: str,
+    folder: Path,
+    base_digest: str,
+    num_bytes: int | None = None,
+    settings: Mapping[str, str] | None = None,
+    address: str | None = None,
+    num_replicas: int = 1,
+) -> bool:
+    """Make a pool of a prepared model, in the caller's transaction; return whether the name was free.
+
+    address: the ZeroMQ endpoint of an engine that somebody else runs, which becomes the pool's only replica; None
+    leaves num_replicas of them to the agents.
+    """
+    organization = await first_organization(conn) or await ensure_organization(conn, ORGANIZATION)
+    num_managed = num_replicas if address is None else 0
+    pool = await create_pool(conn, organization.id, name, num_replicas=num_managed)
+    if pool is None:
+        return False
+    revision = await add_revision(conn, pool.id, model, settings or {})
+    await register_base(conn, base_digest, name)
+    await set_prepared(
+        conn, pool.id, revision.revision, folder=str(folder), base_digest=base_digest, num_bytes=num_bytes
+    )
+    if address is not None:
+        await add_running_replica(conn, pool.id, revision.revision, address)
+        await switch_revision(conn, pool.id, revision.revision)
+    return True
+
+
+async def ensure_first_pool(
+    conn: Connection, name: str, *, model: str, folder: Path, base_digest: str, address: str | None = None
+) -> bool:
+    """Make the pool that the environment describes where the installation never had one; return whether it was made.
+
+    Adapters from before bases were recorded become adapters of its base. Arguments: as of `make_pool`.
+    """
+    async with conn.transaction():
+        await lock_pools(conn)
+        if await had_pools(conn):
+            return False
+        await make_pool(conn, name, model=model, folder=folder, base_digest=base_digest, address=address)
+        await adopt_adapters(conn, base_digest)
+        return True
