@@ -11,6 +11,8 @@ from pathlib import Path
 
 from adapters.errors import AdapterRejected, StoreFailure
 from engine.config import model_digest
+from gateway.agent.commands import engine_environ
+from gateway.agent.model import ModelNotPrepared, prepare_model
 from gateway.db.migrate import MigrationRefused
 from gateway.db.pool import UNAVAILABLE, UNUSABLE, Database, in_words
 from gateway.observability.metrics import empty_shared_metrics
@@ -18,11 +20,10 @@ from gateway.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from gateway.postgres.placement import PlacementError
 from gateway.serve.banner import banner
 from gateway.serve.bootstrap import Access, BadOperatorKey, bootstrap
-from gateway.serve.commands import engine_command, engine_environ, gateway_command, gateway_environ
+from gateway.serve.commands import engine_command, gateway_command, gateway_environ
 from gateway.serve.fleet import Fleet, StartFailed
 from gateway.serve.listener import Listener, PortUnavailable, is_ready
 from gateway.serve.lock import DataFolderInUse, DataFolderUnusable, data_folder_lock, refuse_half_restored
-from gateway.serve.model import ModelNotPrepared, prepare_model
 from gateway.serve.stop import StopRequested, StopSignals
 from gateway.serve.supervisor import Child
 from gateway.serve.terminal import Terminal

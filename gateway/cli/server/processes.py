@@ -123,7 +123,8 @@ def _gateway(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def _engine(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     settings = load_settings(environ)
     model_dir = _prepared(settings)
-    from gateway.serve.commands import engine_command, engine_environ
+    from gateway.agent.commands import engine_environ
+    from gateway.serve.commands import engine_command
     from gateway.support.process import private_folder
 
     if settings.engine.endpoint.startswith(f"ipc://{settings.run_dir}/"):
@@ -177,8 +178,8 @@ def _settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 def _prepared(settings: Settings) -> Path:
     """The base model's folder; progress goes to stderr."""
+    from gateway.agent.model import ModelNotPrepared, prepare_model
     from gateway.serve.lock import DataFolderUnusable, make_data_folder
-    from gateway.serve.model import ModelNotPrepared, prepare_model
 
     try:
         make_data_folder(settings.data_dir)
