@@ -128,9 +128,8 @@ def make_server(services: Services) -> Server:
     settings, app = services.settings, build_app(services)
 
     def end_generation() -> None:
-        for pool in services.pools.values():
-            for backend in pool.backends:
-                backend.cut_off()
+        for backend in services.pools.connected:
+            backend.cut_off()
 
     return Server(server_config(settings, app), app, settings.drain_seconds, end_generation)
 

@@ -146,7 +146,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         writes = Writes(metrics.content_lost)
         idempotency = Idempotency(database, cipher, writes)
         refusals = Refusals(database, metrics.refusals_lost)
-        residency = Residency(database, lambda: pools.backends)
+        residency = Residency(database, lambda: pools.by_base)
         authenticator.changes.subscribe(residency.changed)
         _run(
             stack,
@@ -355,7 +355,7 @@ async def _warn_about_locks(database: Database) -> None:
 
 async def _drain(pools: LivePools) -> None:
     """Wait for requests that were aborted just now and still send their usage; no stream is left."""
-    backends = [backend for pool in pools.values() for backend in pool.backends]
+    backends = pools.connected
     try:
         async with asyncio.timeout(ABORTED_FINALS_S):
             await asyncio.gather(*(backend.drain() for backend in backends))

@@ -77,14 +77,19 @@ class LivePools(Mapping[str, Pool]):
         return self._num_wanted == 0 or any(pool.ready for pool in self._pools.values())
 
     @property
-    def backends(self) -> list[tuple[str, ManagedBackend]]:
-        """The backends of all pools, each with the digest of its base model."""
+    def by_base(self) -> list[tuple[str, ManagedBackend]]:
+        """The backends that serve, each with the digest of its base model."""
         found = []
         for name, pool in self._pools.items():
             base = self._bases.named(name)
             if base is not None:
                 found += [(base.digest, replica.backend) for replica in pool.serving]
         return found
+
+    @property
+    def connected(self) -> list[ManagedBackend]:
+        """The backends of all replicas, those of pools that were removed included."""
+        return [replica.backend for revision in self._revisions.values() for replica in revision]
 
     async def start(self) -> None:
         """Read the rows once, and follow them from then on. Raises what the database raises."""
@@ -101,8 +106,7 @@ class LivePools(Mapping[str, Pool]):
         """End all connections."""
         for task in self._leaving:
             task.cancel()
-        backends = [backend for pool in self._pools.values() for backend in pool.backends]
-        await asyncio.gather(*self._leaving, *(backend.stop() for backend in backends), return_exceptions=True)
+        await asyncio.gather(*self._leaving, *(backend.stop() for backend in self.connected), return_exceptions=True)
 
     def changed(self, change: Change | None) -> None:
         """Read the rows again where a change may be about pools."""
@@ -221,4 +225,5 @@ async def _disconnected(backend: ManagedBackend) -> None:
             await backend.drain()
     except TimeoutError:
         log.warning("requests_on_a_replica_that_is_gone", num_in_flight=backend.num_in_flight)
-    await backend.stop()
+    finally:
+        await backend.stop()
