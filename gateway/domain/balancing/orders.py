@@ -10,8 +10,8 @@ bucket share an order. Knows nothing of load.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterable
+from math import log
 from operator import itemgetter
 from typing import Generic, Protocol, TypeVar
 from zlib import crc32
@@ -59,19 +59,26 @@ class Orders(Generic[R]):
 
     def __init__(self) -> None:
         self._members: tuple[R, ...] = ()
+        self._seeds: list[int] = []
+        self._weights: list[float] = []
         self._orders: dict[int, tuple[R, ...]] = {}
 
     def set_members(self, members: Iterable[R]) -> None:
         self._members = tuple(members)
+        self._seeds = [each.seed for each in self._members]
+        self._weights = [each.weight for each in self._members]
         self._orders.clear()
 
     def of(self, bucket: int) -> tuple[R, ...]:
-        """Return all replicas, the most preferred first: those with the least -ln(u) / weight."""
+        """Return all replicas, the most preferred first: those with the greatest ln(u) / weight, u being uniform."""
         order = self._orders.get(bucket)
         if order is None:
-            log, hashed = math.log, _hash(b"%d" % bucket)
-            times = [-log(((hashed * each.seed & _MASK) + 1) * _UNIT) / each.weight for each in self._members]
-            order = self._orders[bucket] = tuple(
-                each for _, each in sorted(zip(times, self._members, strict=True), key=itemgetter(0))
-            )
+            order = self._orders[bucket] = self._order(_hash(b"%d" % bucket))
         return order
+
+    def _order(self, hashed: int) -> tuple[R, ...]:
+        scores: list[float] = [hashed * seed & _MASK for seed in self._seeds]
+        if len(set(self._weights)) > 1:  # else the logarithm changes no order
+            scores = [log((score + 1) * _UNIT) / weight for score, weight in zip(scores, self._weights, strict=True)]
+        ordered = sorted(zip(scores, self._members, strict=True), key=itemgetter(0), reverse=True)
+        return tuple([replica for _, replica in ordered])
