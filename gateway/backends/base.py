@@ -37,6 +37,8 @@ class Capabilities(msgspec.Struct, frozen=True):
     """The numbers that an embedding may be shortened to, embedding_size among them; () is embedding_size alone."""
     fingerprint: str = ""
     """As in `engine.protocol.Welcome`."""
+    max_running: int = 1
+    """The most choices that the backend runs at once."""
 
 
 class PreparedPrompt(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from gateway.backends.engine.model import EngineModel
 from gateway.backends.pool import ManagedBackend, Pool, PoolRevision, Replica
 from gateway.db.adapters.bases import base_names
 from gateway.db.changes import Change
+from gateway.db.ledger.journals import living_gateways
 from gateway.db.pool import Database
 from gateway.db.pools.replicas import ReplicaRow
 from gateway.db.pools.revisions import RevisionRow
@@ -117,9 +118,12 @@ class LivePools(Mapping[str, Pool]):
         async with self._database.acquire() as conn:
             served = await list_served(conn)
             former_names = await base_names(conn)
+            num_gateways = len(await living_gateways(conn))
         folders = {Path(each.folder) for pool in served for each in pool.revisions.values() if each.folder is not None}
         await self._read_models(folders)
         self._take(served, former_names)
+        for revision in self._revisions.values():
+            revision.share_among(max(1, num_gateways))
 
     async def _read_models(self, folders: set[Path]) -> None:
         """Read the models of new folders; one that cannot be read is left out, and tried again at the next step."""
@@ -200,7 +204,9 @@ class LivePools(Mapping[str, Pool]):
                 replica = Replica(row.id, backend)
                 revision.add(replica)
                 self._keys[row.id] = key
-            replica.is_draining = row.state == "draining"
+            if replica.is_draining != (row.state == "draining"):
+                replica.is_draining = row.state == "draining"
+                revision.look_at(replica)
             gone.pop(row.id, None)
 
     def _leave_replicas(self, gone: Mapping[str, Key]) -> None:

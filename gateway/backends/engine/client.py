@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Literal
 
@@ -99,6 +99,11 @@ class EngineBackend:
         self._window = Window()
         self._adapter_calls = AdapterCalls(self._link.send)
         self._lost_ids: list[str] = []
+        self._changed: Callable[[], None] = _nobody
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever `health` has changed or says something newer."""
+        self._changed = changed
 
     def start(self) -> None:
         """Begin to connect; the engine may come later."""
@@ -223,12 +228,14 @@ class EngineBackend:
 
     def cut_off(self) -> None:
         self._draining = True
+        self._changed()
         for stream in self._streams.values():
             stream.cut_off = ShuttingDown()
             stream.wake()
 
     async def drain(self) -> None:
         self._draining = True
+        self._changed()
         self._since = int(time.time())
         await self._window.wait_idle()
 
@@ -243,6 +250,7 @@ class EngineBackend:
             max_choices=min(MAX_CHOICES, limits.max_num_seqs),
             max_in_flight=limits.max_num_seqs + limits.max_waiting,
             fingerprint=welcome.fingerprint,
+            max_running=limits.max_num_seqs,
         )
         self._connected = True
         self._since = int(time.time())
@@ -250,6 +258,7 @@ class EngineBackend:
         if self._lost_ids:
             lost_ids, self._lost_ids = self._lost_ids, []
             asyncio.get_running_loop().call_later(self._give_up_s, self._sink.given_up, lost_ids)
+        self._changed()
 
     def received(self, message: EngineMessage) -> None:
         match message:
@@ -263,6 +272,7 @@ class EngineBackend:
                 self._stats = stats
                 self._trend.add(asyncio.get_running_loop().time(), stats)
                 self._resident = frozenset(stats.resident_adapters)
+                self._changed()
             case AdapterStatus(key, resident):
                 self._resident = self._resident | {key} if resident else self._resident - {key}
                 self._adapter_calls.answered(message)
@@ -277,6 +287,7 @@ class EngineBackend:
         self._stats = None
         self._trend.forget()
         self._resident = frozenset()
+        self._changed()
         for stream in list(self._streams.values()):
             if stream.final_s is None:
                 self._lose(stream, reason)
@@ -395,6 +406,10 @@ class EngineBackend:
         if status.error is not None:
             raise _failure(EngineError(status.code or "adapter_rejected", status.error))
         return status
+
+
+def _nobody() -> None:
+    """Nobody watches this backend."""
 
 
 def _not_ready(reason: str, code: str = ENGINE_UNAVAILABLE) -> Overloaded:

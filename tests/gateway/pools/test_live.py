@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from gateway.assembly.services import Services, running_services
 from gateway.db.pool import Database
 from gateway.db.pools import pools, replicas, revisions
 from gateway.db.pools.served import list_served, switch_revision
+from gateway.domain.balancing.replica import Asked
 from gateway.domain.errors import ModelNotFound, Overloaded
 from gateway.domain.tenancy.principal import Principal
 from gateway.pipeline.collected import Collected
@@ -52,13 +54,21 @@ class World:
         found = self.find(replica_id)
         return found is not None and found.backend.health().ready
 
-    def find(self, replica_id: str):
+    def find(self, replica_id: str) -> Any:
         pool = self.services.pools[BASE]
         return next((each for of in (pool.serving, *pool.others) if (each := of.find(replica_id))), None)
 
     async def pool_id(self) -> str:
         async with self.database.acquire() as conn:
             return (await list_served(conn))[0].row.id
+
+    async def target(self) -> str:
+        """Return the id of the replica that the next request would go to."""
+        serving = self.services.pools[BASE].serving
+        asked = Asked(tenant=self.principal.project_id)
+        replica = serving.take(asked)
+        serving.give(replica, asked)
+        return replica.id
 
     async def drain(self, replica_id: str) -> None:
         async with self.database.acquire() as conn:
@@ -144,12 +154,12 @@ async def test_a_replica_that_drains_gets_nothing_while_another_is_ready(world: 
 
     await until(drains)
     for number in range(8):
-        assert world.services.pools[BASE].serving.pick().id == second
+        assert await world.target() == second
         await world.ask(f"req_{number}")
     world.engines[second].kill()
 
     async def has_only_the_draining_one() -> bool:
-        return not world.find(second).backend.health().ready
+        return bool(not world.find(second).backend.health().ready)
 
     await until(has_only_the_draining_one)
     assert (await world.ask("req_last")).usage.completion_tokens == 4
@@ -161,7 +171,7 @@ async def test_a_whole_reply_survives_the_death_of_its_replica_and_is_billed_onc
 
     async def has_begun() -> bool:
         found = world.find(dying).backend
-        return found.num_in_flight == 1 and any(stream.counts[0] > 2 for stream in found._streams.values())
+        return bool(found.num_in_flight) and any(stream.counts[0] > 2 for stream in found._streams.values())
 
     await until(has_begun)
     await world.add()
@@ -284,7 +294,7 @@ async def test_a_removed_pool_is_gone_at_once_and_what_runs_there_ends(world: Wo
     asked = asyncio.create_task(world.ask("req_1", max_tokens=20))
 
     async def runs() -> bool:
-        return world.find(replica).backend.num_in_flight == 1
+        return bool(world.find(replica).backend.num_in_flight == 1)
 
     await until(runs)
     async with world.database.acquire() as conn:
