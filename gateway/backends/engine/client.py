@@ -94,6 +94,7 @@ class EngineBackend:
         self._give_up_s = give_up_s
         self._full_for_s = full_for_s
         self._welcome: Welcome | None = None
+        self.capabilities = _capabilities(config, tokenizer, None)
         self._connected = False
         self._draining = False
         self._stats: EngineStats | None = None
@@ -116,18 +117,8 @@ class EngineBackend:
     # what the pipeline asks
 
     @property
-    def capabilities(self) -> Capabilities:
-        limits = self._welcome.limits if self._welcome else None
-        return Capabilities(
-            max_model_len=limits.max_model_len if limits else self._config.max_position,
-            vocab_size=self._config.vocab_size,
-            max_choices=min(MAX_CHOICES, limits.max_num_seqs) if limits else MAX_CHOICES,
-            max_in_flight=limits.max_num_seqs + limits.max_waiting if limits else MAX_IN_FLIGHT,
-            embedding_size=self._config.hidden_size,
-            embedding_sizes=self._config.embedding_sizes,
-            longest_token_bytes=self.tokenizer.longest_token_bytes,
-            fingerprint=self._welcome.fingerprint if self._welcome else "",
-        )
+    def _is_ready(self) -> bool:
+        return self._connected and not self._draining
 
     @property
     def _engine_id(self) -> str:
@@ -230,10 +221,9 @@ class EngineBackend:
         return self._resident
 
     def health(self) -> Health:
-        ready = self._connected and not self._draining
         detail = "draining" if self._draining else self._link.detail
         engine_id = self._welcome.engine_id if self._welcome is not None else ""
-        return Health(ready, detail, self._stats, self._link.endpoint, engine_id)
+        return Health(self._is_ready, detail, self._stats, self._link.endpoint, engine_id)
 
     def snapshot(self, model: str) -> EngineSnapshot:
         """model: public id of the base model."""
@@ -273,6 +263,7 @@ class EngineBackend:
 
     def connected(self, welcome: Welcome) -> None:
         self._welcome = welcome
+        self.capabilities = _capabilities(self._config, self.tokenizer, welcome)
         self._connected = True
         self._since = int(time.time())
         self._window.set_limit(welcome.credits)
@@ -392,7 +383,7 @@ class EngineBackend:
 
     def _check_ready(self) -> None:
         """Raises Overloaded where no engine takes new requests."""
-        if not self.health().ready:
+        if not self._is_ready:
             raise _not_ready(self.health().detail, SHUTTING_DOWN if self._draining else ENGINE_UNAVAILABLE)
 
     async def _ask_about_adapter(self, command: LoadAdapter | UnloadAdapter) -> AdapterStatus:
@@ -405,6 +396,21 @@ class EngineBackend:
         if status.error is not None:
             raise _failure(EngineError(status.code or "adapter_rejected", status.error))
         return status
+
+
+def _capabilities(config: ModelConfig, tokenizer: Tokenizer, welcome: Welcome | None) -> Capabilities:
+    """Return what the engine that gave this welcome can do; without one, what its model could."""
+    limits = welcome.limits if welcome is not None else None
+    return Capabilities(
+        max_model_len=limits.max_model_len if limits else config.max_position,
+        vocab_size=config.vocab_size,
+        max_choices=min(MAX_CHOICES, limits.max_num_seqs) if limits else MAX_CHOICES,
+        max_in_flight=limits.max_num_seqs + limits.max_waiting if limits else MAX_IN_FLIGHT,
+        embedding_size=config.hidden_size,
+        embedding_sizes=config.embedding_sizes,
+        longest_token_bytes=tokenizer.longest_token_bytes,
+        fingerprint=welcome.fingerprint if welcome is not None else "",
+    )
 
 
 def _not_ready(reason: str, code: str = ENGINE_UNAVAILABLE) -> Overloaded:
