@@ -75,7 +75,7 @@ async def open_stream(request: Request[Any, Any, Any], items: AsyncGenerator[T],
     clean end for success.
     """
     stream = _EventStream(items, encoder)
-    await unless_gone(request.receive, stream.begin())
+    await unless_gone(call_of(request.scope), stream.begin())
     return stream
 
 
@@ -99,7 +99,7 @@ class _EventStream(ASGIResponse, Generic[T]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = call_of(scope)
         try:
-            await unless_gone(receive, self._write(call, send))
+            await unless_gone(call, self._write(call, send))
         except ClientGone as gone:
             call.error = gone.code
         finally:

@@ -108,7 +108,7 @@ def chat_completions(
             events = reply.events(with_usage=with_usage, may_call=tools.use is not None)
             encoder = Obfuscated(events, events.empty) if include_obfuscation(wire) else events
             return await open_stream(request, run.items(), encoder)
-        (collected,) = await unless_gone(request.receive, run.collect())
+        (collected,) = await unless_gone(call, run.collect())
         return json_response(await reply.whole(collected))
 
     return create_chat_completion

@@ -103,7 +103,7 @@ def completions(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) ->
             )
             encoder = Obfuscated(events, events.empty) if include_obfuscation(wire) else events
             return await open_stream(request, run.merged(), encoder)
-        collected = await unless_gone(request.receive, run.collect())
+        collected = await unless_gone(call, run.collect())
         choices = await _choices(wire, collected, shown, run.token_bytes)
         return json_response(reply(choices=choices, usage=usage_out([each.usage for each in collected])))
 
