@@ -23,6 +23,7 @@ from gateway.admin.router import admin_routers
 from gateway.assembly.services import Services, running_services
 from gateway.dashboard import dashboard
 from gateway.http.connections import ConnectionCap, capped_protocol
+from gateway.http.disconnect import telling_protocol
 from gateway.http.envelope import Application
 from gateway.http.errors import exception_handlers
 from gateway.http.heads import bounded_heads
@@ -118,7 +119,7 @@ def server_config(settings: Settings, app: Litestar | Callable[..., Any]) -> uvi
 
 def _protocol(settings: Settings) -> type[HttpToolsProtocol]:
     cap = ConnectionCap(settings.max_connections_per_address, settings.trusted_networks, max_in_all=max_connections())
-    served = dropping_protocol(for_old_clients(reading_protocol(settings.unread_seconds)))
+    served = dropping_protocol(for_old_clients(telling_protocol(reading_protocol(settings.unread_seconds))))
     arriving = timely_bodies(bounded_heads(capped_protocol(served, cap)), settings.body_seconds)
     return timely_heads(arriving, settings.head_seconds)
 

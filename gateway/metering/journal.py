@@ -1,9 +1,10 @@
 """One gateway's journal: every request that it sends, what the client may have seen of it, and how it ended.
 
 A record is handed to the kernel in the call that makes it, so a killed process has lost none; groups of them are synced
-to disk in a thread, at most `GROUP_S` apart. A segment begins with all that still matters, so older ones can go as soon
-as it is on disk. After a write or a sync that failed, what a file holds is unknown: a new segment is begun, again and
-again until that works, and meanwhile what matters is in memory. Knows neither the database nor engines.
+to disk in a thread: the first of a group waits `GROUP_S` for the others. A segment begins with all that still matters,
+so older ones can go as soon as it is on disk. After a write or a sync that failed, what a file holds is unknown: a new
+segment is begun, again and again until that works, and meanwhile what matters is in memory. Knows neither the database
+nor engines.
 """
 
 from __future__ import annotations
@@ -202,11 +203,10 @@ class Journal:
         self._segment = None
 
     async def _keep_synced(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await self._dirty.wait()
+            await asyncio.sleep(GROUP_S)  # a request that is soon over is synced once, and not at both of its ends
             self._dirty.clear()
-            began_s = loop.time()
             if self._segment is None:
                 self._begin_segment()
             if self._segment is None:
@@ -218,7 +218,6 @@ class Journal:
                     await self._on_durable(self._durable)
                 except Exception:  # who was not told keeps its record, and tells it again
                     log.exception("journal_listener_failed")
-            await asyncio.sleep(began_s + GROUP_S - loop.time())
 
     async def _sync(self, segment: Segment, position: int) -> bool:
         """Whether all up to position is on disk: in this segment, which began with what mattered of older ones."""

@@ -35,7 +35,7 @@ from engine.protocol import (
     UsageRecord,
     Welcome,
 )
-from gateway.backends.base import Capabilities, Health, Unanswered
+from gateway.backends.base import Health, Unanswered
 from gateway.backends.engine.adapter_calls import AdapterCalls
 from gateway.backends.engine.backlog import Backlog
 from gateway.backends.engine.link import EngineGone, EngineLink
@@ -84,11 +84,12 @@ class EngineBackend:
     ) -> None:
         self._link = EngineLink(endpoint, database_id=database_id, model_digest=model.digest, listener=self)
         self._model = model
-        self._capabilities = model.capabilities
         self._sink = sink
         self._give_up_s = give_up_s
         self._full_for_s = full_for_s
         self._welcome: Welcome | None = None
+        self.capabilities = model.capabilities
+        """The bounds as the engine said them when it was connected last; the model's own before that."""
         self._connected = False
         self._draining = False
         self._stats: EngineStats | None = None
@@ -116,9 +117,8 @@ class EngineBackend:
     # what the pipeline asks
 
     @property
-    def capabilities(self) -> Capabilities:
-        """The bounds as the engine said them when it was connected last; the model's own before that."""
-        return self._capabilities
+    def _is_ready(self) -> bool:
+        return self._connected and not self._draining
 
     @property
     def _engine_id(self) -> str:
@@ -198,10 +198,9 @@ class EngineBackend:
         return self._resident
 
     def health(self) -> Health:
-        ready = self._connected and not self._draining
         detail = "draining" if self._draining else self._link.detail
         engine_id = self._welcome.engine_id if self._welcome is not None else ""
-        return Health(ready, detail, self._stats, self._link.endpoint, engine_id)
+        return Health(self._is_ready, detail, self._stats, self._link.endpoint, engine_id)
 
     def snapshot(self, model: str) -> EngineSnapshot:
         """model: public id of the base model."""
@@ -244,7 +243,7 @@ class EngineBackend:
     def connected(self, welcome: Welcome) -> None:
         self._welcome = welcome
         limits = welcome.limits
-        self._capabilities = msgspec.structs.replace(
+        self.capabilities = msgspec.structs.replace(
             self._model.capabilities,
             max_model_len=limits.max_model_len,
             max_choices=min(MAX_CHOICES, limits.max_num_seqs),
@@ -392,7 +391,7 @@ class EngineBackend:
 
     def _check_ready(self) -> None:
         """Raise Unanswered where the engine takes no new requests."""
-        if not self.health().ready:
+        if not self._is_ready:
             code = SHUTTING_DOWN if self._draining else ENGINE_UNAVAILABLE
             raise Unanswered(_not_ready(self.health().detail, code), "absent")
 

@@ -30,11 +30,14 @@ class Row(NamedTuple):
 
 
 class _Part(msgspec.Struct, eq=False):
-    """spent: of each entry of hold, what is known to be used."""
+    """One prompt of a request, with an amount of each entry of its hold."""
 
     hold: Hold
     index: int
+    most: list[int]
+    """What it has reserved: the most that it can use."""
     spent: list[int]
+    """What is known to be used."""
 
 
 class Holdings:
@@ -76,7 +79,8 @@ class Holdings:
         """A request for which the amounts are in `reserved` already."""
         hold = Hold(entries, work, cap, instant_ns, set(range(len(work.parts))))
         for index, part in enumerate(work.parts):
-            self._parts[part.request_id] = _Part(hold, index, [0] * len(entries))
+            most = [work.part_amount(index, entry.limit.unit, cap) for entry in entries]
+            self._parts[part.request_id] = _Part(hold, index, most, [0] * len(entries))
         return hold
 
     def note_shortage(self, entries: Sequence[Entry], shortage: Shortage, now_s: float) -> None:
@@ -122,11 +126,12 @@ class Holdings:
 
     def _spend(self, part: _Part, usage: Usage, row: Row) -> None:
         """What it used beyond what is known already waits for the row to be written."""
-        work, used = part.hold.work, []
+        used = []
         for place, entry in enumerate(part.hold.entries):
-            unit = entry.limit.unit
-            spent = amount(unit, part.index, usage.prompt_tokens, usage.completion_tokens, work.price)
-            more = min(spent, work.part_amount(part.index, unit, part.hold.cap)) - part.spent[place]
+            spent = amount(
+                entry.limit.unit, part.index, usage.prompt_tokens, usage.completion_tokens, part.hold.work.price
+            )
+            more = min(spent, part.most[place]) - part.spent[place]
             if more > 0:
                 part.spent[place] += more
                 entry.slice.reserved -= more
@@ -138,8 +143,8 @@ class Holdings:
     def _release(self, part: _Part) -> None:
         hold = part.hold
         hold.open.discard(part.index)
-        for entry, spent in zip(hold.entries, part.spent, strict=True):
-            entry.slice.reserved -= hold.work.part_amount(part.index, entry.limit.unit, hold.cap) - spent
+        for entry, most, spent in zip(hold.entries, part.most, part.spent, strict=True):
+            entry.slice.reserved -= most - spent
             self.look_at(entry.slice)
 
     def close(self, hold: Hold) -> None:

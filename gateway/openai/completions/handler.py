@@ -37,7 +37,7 @@ from gateway.openai.shared.context import attach, context_of
 from gateway.openai.shared.grammar import requested_grammar
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.logprobs import TokenBytes, names_of, prompt_logprobs, whole_text_logprobs
-from gateway.openai.shared.obfuscation import obfuscated
+from gateway.openai.shared.obfuscation import Obfuscated
 from gateway.openai.shared.options import (
     check_prompt_logprobs,
     continuous_usage,
@@ -101,9 +101,9 @@ def completions(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) ->
                 else names_of(run.token_bytes, by_id=wire.return_tokens_as_token_ids),
                 so_far=UsageSoFar(sum(map(len, run.prompts))) if continuous_usage(wire) else None,
             )
-            stream = events.of(run.merged())
-            return await open_stream(request, obfuscated(stream, events.empty) if include_obfuscation(wire) else stream)
-        collected = await unless_gone(request.receive, run.collect())
+            encoder = Obfuscated(events, events.empty) if include_obfuscation(wire) else events
+            return await open_stream(request, run.merged(), encoder)
+        collected = await unless_gone(call, run.collect())
         choices = await _choices(wire, collected, shown, run.token_bytes)
         return json_response(reply(choices=choices, usage=usage_out([each.usage for each in collected])))
 

@@ -61,7 +61,7 @@ def embeddings(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> 
         _check_lengths(inputs)
         run = await pipeline.embed(context, [embedding_request(wire, each) for each in inputs], bounds_of(wire))
         attach(call, run)
-        results = await unless_gone(request.receive, run.embed())
+        results = await unless_gone(call, run.embed())
         data = await encoded(EmbeddingOut(index, _shown(wire, vector)) for index, (vector, _) in enumerate(results))
         num_tokens = sum(map(len, run.prompts))
         return json_response(EmbeddingList(data, wire.model, EmbeddingUsage(num_tokens, num_tokens)))

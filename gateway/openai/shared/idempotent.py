@@ -24,7 +24,7 @@ from gateway.domain.errors import GatewayError, InvalidRequest, Overloaded, Shut
 from gateway.http.envelope import Call, call_of
 from gateway.http.error_body import body_of, unexpected
 from gateway.openai.shared.caller import Caller
-from gateway.openai.shared.recorded import Recorded, never_gone
+from gateway.openai.shared.recorded import Recorded
 
 HEADER = b"idempotency-key"
 MAX_KEY_CHARS = 255
@@ -81,7 +81,7 @@ async def _once(
     if isinstance(begun, Reply):
         call.headers = (REPLAYED, (ORIGINAL_ID, begun.request_id))
         return ASGIResponse(body=begun.body, headers=begun.headers, status_code=begun.status)
-    request.receive, call.outlives_client = never_gone, True
+    call.outlives_client = True
     try:
         return Recorded(await handler(request, caller), begun)
     except asyncio.CancelledError:
