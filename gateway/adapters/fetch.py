@@ -83,7 +83,7 @@ class Fetcher:
         except WrongSource as error:
             raise FetchFailed(str(error)) from None
         except TimeoutError:
-            raise FetchFailed(f"it did not come within {self._total_s:g} s") from None
+            raise FetchFailed(f"the download took longer than {self._total_s:g} s") from None
         return folder
 
     def _is_allowed(self, url: httpx.URL) -> bool:
@@ -114,11 +114,11 @@ class Fetcher:
                 received.expect(found.meta["size"])
                 await write_chunks(_chunks(found), folder / name, received)
         except FileNotFoundError:
-            raise FetchFailed(f"{name} is not there") from None
+            raise FetchFailed(f"the source has no file {name}") from None
         except (PermissionDeniedError, UnauthenticatedError):
-            raise FetchFailed("the store refused the server's access key") from None
+            raise FetchFailed("the bucket refused the server's access key") from None
         except (BaseError, StoreFailure) as error:
-            raise FetchFailed("the store could not be reached, or did not answer as S3 does") from error
+            raise FetchFailed("the bucket's server could not be reached, or did not answer as S3 does") from error
 
 
 async def _chunks(found: obstore.GetResult) -> AsyncIterator[bytes]:

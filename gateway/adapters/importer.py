@@ -108,7 +108,7 @@ class Importer:
             log.warning("import_interrupted", id=claimed.id, source=claimed.source, error=repr(error))
         except Exception:
             log.exception("import_failed", id=claimed.id, source=claimed.source)
-            await self._fail(claimed, "an unexpected failure, which the server's log tells of")
+            await self._fail(claimed, "an unexpected failure; the server's log has the details")
         finally:
             self._taking_in.discard(claimed.id)
 
@@ -146,7 +146,7 @@ class Importer:
             log.warning("imports_unavailable", error=repr(error))
             return
         if not is_at_work:
-            raise FetchFailed("it was canceled")
+            raise FetchFailed("the import was canceled")
 
     async def _fail(self, claimed: ImportRow, reason: str) -> None:
         log.info("import_failed", id=claimed.id, source=claimed.source, reason=reason)

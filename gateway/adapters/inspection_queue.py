@@ -48,7 +48,9 @@ class InspectionQueue:
                     self._pass_on()
                     raise
         except TimeoutError:
-            raise Overloaded("Too many adapters wait for their inspection.", retry_after_s=RETRY_AFTER_S) from None
+            raise Overloaded(
+                "Too many adapters are waiting for inspection. Send this one again later.", retry_after_s=RETRY_AFTER_S
+            ) from None
         try:
             yield
         finally:

@@ -62,9 +62,9 @@ class Inspect(Protocol):
 
 Again = Literal["receiving", "fetching"]
 
-UNAVAILABLE = "Adapters cannot be inspected or stored at the moment."
-OTHER_BASE = "The tenant has an adapter of this name for another base model: remove it, or take another name."
-NO_ROOM = "There is no room left on the server's disk."
+UNAVAILABLE = "The server cannot inspect or store adapters at the moment. Try again later."
+OTHER_BASE = "The tenant has an adapter of this name for another base model. Remove that adapter, or use another name."
+NO_ROOM = "The disk of the server is full."
 RETRY_AFTER_S = 10.0
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -144,9 +144,12 @@ class Intake:
         async with self._database.acquire() as conn:
             version = await find_version(conn, put.adapter_id, put.version)
         if version is None:
-            raise Conflict("The adapter was removed meanwhile.", param="name")
+            raise Conflict(
+                "The adapter was removed while this version was being added. Upload it again to create it anew.",
+                param="name",
+            )
         if version.state == "rejected":
-            raise _rejected(version.reason or "The engine refused it.")
+            raise _rejected(version.reason or "The engine refused the adapter.")
         return Taken(put.adapter_id, put.version, version.state, put.changed)
 
     async def _keep_and_refer(self, imported: ImportRow, content: Path) -> PutVersion:
@@ -218,7 +221,9 @@ class Intake:
         author, project_id = imported.author, imported.project_id
         project = await lock_project(conn, author.organization_id, project_id)
         if project is None or project.archived_at is not None:
-            raise Conflict("The project is archived.", param="project_id", code="project_archived")
+            raise Conflict(
+                "The project is archived and takes no more adapters.", param="project_id", code="project_archived"
+            )
         await lock_storage(conn, author.organization_id, project_id)
         content = Content(report.digest, report.rank, report.size_bytes, msgspec.json.encode(report).decode())
         try:
@@ -263,7 +268,8 @@ async def _check_storage(conn: Connection, organization_id: str, project_id: str
     if exceeded is not None:
         limit, stored = exceeded
         raise QuotaExceeded(
-            f"The adapters of this {limit.scope} may have {limit.max} bytes; with this one they would have {stored}.",
+            f"All adapters of this {limit.scope} together may have {limit.max} bytes; with this adapter they would "
+            f"have {stored}.",
             param="file",
         )
 

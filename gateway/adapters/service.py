@@ -63,7 +63,7 @@ class PoolEngines:
         pools = [self._pools[name] for name in self._bases.pools_of(base)]
         ready = next((pool for pool in pools if pool.ready), None)
         if ready is None:
-            raise Overloaded("No engine of the adapter's base model is there.", code=ENGINE_UNAVAILABLE)
+            raise Overloaded("No engine serves the base model of this adapter at the moment.", code=ENGINE_UNAVAILABLE)
         return await ready.pick().probe(key)
 
     def resident(self) -> frozenset[str]:

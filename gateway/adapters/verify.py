@@ -56,14 +56,17 @@ class Verifier:
         Raises Conflict while another verification runs, Overloaded while the store is away.
         """
         if self._is_at_work:
-            raise Conflict("Adapters are being verified already: try again later.", code="verification_running")
+            raise Conflict(
+                "A verification of all adapters is already running. Try again when it has ended.",
+                code="verification_running",
+            )
         self._is_at_work = True
         # A thread of its own: long reads are not to hold up what others wait for.
         executor = ThreadPoolExecutor(1, thread_name_prefix="verify")
         try:
             return await self._verify(executor, organization_id)
         except StoreFailure as error:
-            raise Overloaded(f"The adapter store does not answer: {error}.", retry_after_s=RETRY_AFTER_S) from None
+            raise Overloaded(f"The adapter store does not answer ({error}).", retry_after_s=RETRY_AFTER_S) from None
         finally:
             executor.shutdown(wait=False, cancel_futures=True)
             self._is_at_work = False

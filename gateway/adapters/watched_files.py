@@ -111,7 +111,7 @@ def _problem(stamps: tuple[Stamp, ...], max_bytes: int) -> str | None:
         if stamp.num_links != 1:
             return f"{name} has other names as well (hard links): copy it instead"
     if sum(stamp.size_bytes for stamp in stamps) > max_bytes:
-        return f"it is larger than {max_bytes} bytes (LORIKEET_MAX_ADAPTER_BYTES)"
+        return f"the adapter is larger than {max_bytes} bytes, the most that LORIKEET_MAX_ADAPTER_BYTES allows"
     return None
 
 

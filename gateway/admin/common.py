@@ -72,5 +72,5 @@ def expiry(expires_at: int | None) -> datetime.datetime | None:
         return None
     at = instant(expires_at)
     if at <= datetime.datetime.now(datetime.UTC):
-        raise wrong_value("expires_at", "it has passed")
+        raise wrong_value("expires_at", "this time has passed")
     return at

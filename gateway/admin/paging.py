@@ -64,7 +64,9 @@ def wrong_value(param: str, reason: str) -> InvalidRequest:
 
 def unknown_cursor(after: str) -> InvalidRequest:
     """The refusal of an `after` that is no item of the list."""
-    return InvalidRequest(f"No item of this list has the id '{after}'.", param="after", code="invalid_value")
+    return InvalidRequest(
+        f"Invalid value for 'after': no item of this list has the id '{after}'.", param="after", code="invalid_value"
+    )
 
 
 def page(items: Sequence[ItemT], limit: int) -> Page[ItemT]:

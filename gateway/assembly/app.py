@@ -59,7 +59,7 @@ def build_app(services: Services) -> Application:
     pools, settings = services.pools, services.settings
     caller = provide_caller(services.authenticator)
     bodies = Bodies()
-    pace = Pace(TOKENIZING_PER_S, TOKENIZING_BURST, what="tokens of texts")
+    pace = Pace(TOKENIZING_PER_S, TOKENIZING_BURST, what="tokenization")
     openai = Router(
         "/v1",
         route_handlers=[

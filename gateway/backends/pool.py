@@ -53,6 +53,8 @@ class Pool:
         if not ready:
             why = "; ".join(backend.health().detail for backend in self.backends)
             raise Overloaded(
-                f"No engine is ready for '{self.name}' ({why}).", code=ENGINE_UNAVAILABLE, retry_after_s=RETRY_AFTER_S
+                f"No engine is ready to serve the model '{self.name}' ({why}).",
+                code=ENGINE_UNAVAILABLE,
+                retry_after_s=RETRY_AFTER_S,
             )
         return min(ready, key=lambda backend: backend.num_in_flight)

@@ -81,7 +81,7 @@ def verify(folder: Path) -> BackupManifest:
     known = {file.path for file in manifest.files} | {MANIFEST}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.relative_to(folder).as_posix() not in known:
-            raise BackupError(f"{path.relative_to(folder)} is not of this backup")
+            raise BackupError(f"{path.relative_to(folder)} does not belong to this backup")
     return manifest
 
 

@@ -183,10 +183,12 @@ def _restore_adapters(folder: Path, manifest: BackupManifest, installation: Inst
         except AdapterRejected as error:
             raise BackupError(f"the adapter {digest} is refused: {error}") from None
         if found != digest:
-            raise BackupError(f"the adapter {digest} has the content of {found}")
+            raise BackupError(f"the folder of the adapter {digest} holds the content of another adapter, {found}")
 
 
 def _compare(expected: Contents, found: Contents) -> None:
     for name, value in msgspec.structs.asdict(expected).items():
         if getattr(found, name) != value:
-            raise BackupError(f"after restoring, {name} is {getattr(found, name)}, not {value}")
+            raise BackupError(
+                f"the restored database differs from the backup: {name} is {getattr(found, name)}, not {value}"
+            )

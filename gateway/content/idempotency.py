@@ -118,7 +118,7 @@ class Idempotency:
         self._unsure = UnsureClaims(database, writes, again_s=ALIVE.total_seconds(), ask_s=ASK_S)
         self._held = Quota(MAX_HELD_BYTES, MAX_HELD_BYTES_OF_ONE)
         self._waiting = Quota(WAITING_BYTES, WAITING_BYTES_OF_ONE)
-        self._replays = Pace(REPLAYS_PER_S, REPLAYS_BURST, what="replies that are kept")
+        self._replays = Pace(REPLAYS_PER_S, REPLAYS_BURST, what="stored replies")
         self._beating: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -257,9 +257,9 @@ class Idempotency:
             case "lost":
                 raise lost(found.request_id)
             case "too_large":
-                raise not_kept(found.request_id, "it is too large to be kept")
+                raise not_kept(found.request_id, "the reply is too large")
             case "not_allowed":
-                raise not_kept(found.request_id, "this project does not allow replies to be kept")
+                raise not_kept(found.request_id, "this project does not allow replies to be stored")
         self._replays.take(slot.project_id, 1 + found.num_bytes / BYTES_PER_REPLAY)
         row = await self._load(slot, found.request_id)
         if row is None:

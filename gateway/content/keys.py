@@ -33,9 +33,13 @@ def content_keys(setting: str | None, path: Path) -> tuple[ContentKey, ...]:
         _warn_if_open(path)
         return keys
     except OSError as error:
-        raise BadContentKey(f"the key of kept content can be neither read nor made: {path}: {error.strerror}") from None
+        raise BadContentKey(
+            f"the key that encrypts stored content can be neither read nor created: {path}: {error.strerror}"
+        ) from None
     except (BadContentKey, UnicodeDecodeError):
-        raise BadContentKey(f"{path} holds no key of kept content: restore it from a backup") from None
+        raise BadContentKey(
+            f"{path} does not hold the key that encrypts stored content: restore the file from a backup"
+        ) from None
 
 
 def _warn_if_open(path: Path) -> None:

@@ -151,8 +151,9 @@ class UploadsPaused(LimitReached):
 
     def __init__(self, num_refused: int, wait_s: float) -> None:
         super().__init__(
-            f"This project's last {num_refused} adapters were refused: it may add the next in {math.ceil(wait_s)} s. "
-            "Its adapter imports tell why they were; one that is accepted ends the pauses.",
+            f"The last {num_refused} adapters of this project were refused, so the next can be added in "
+            f"{math.ceil(wait_s)} s. The project's list of adapter imports says why each was refused. The pauses end "
+            "with the first adapter that is accepted.",
             retry_after_s=wait_s,
         )
 
@@ -192,7 +193,9 @@ class ContentUnreadable(GatewayError):
     code = "content_unreadable"
 
     def __init__(self) -> None:
-        super().__init__("What was kept cannot be read here; the operator's log says why.", should_retry=False)
+        super().__init__(
+            "The stored content cannot be decrypted on this server; the operator's log says why.", should_retry=False
+        )
 
 
 class ReadTooSlowly(GatewayError):

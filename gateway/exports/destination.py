@@ -63,7 +63,7 @@ def check_destination(destination: Destination) -> None:
         _check_path("path", destination.path)
         return
     if not destination.secret_access_key:
-        raise WrongDestination("secret_access_key", "it is needed")
+        raise WrongDestination("secret_access_key", "a destination with an access key needs its secret")
     if not destination.access_key_id.isascii() or not destination.access_key_id.isprintable():
         raise WrongDestination("access_key_id", "expected printable ASCII characters")
     if _BUCKET.fullmatch(destination.bucket) is None:

@@ -100,7 +100,7 @@ def make_request(
         raise WrongExport("format", f"expected one of {', '.join(formats)} for {kind}")
     span = parse_span(period)
     if kind == "invoice" and span.is_day:
-        raise WrongExport("period", "an invoice is of a whole month, such as 2026-10")
+        raise WrongExport("period", "an invoice covers a whole month, such as 2026-10")
     return ExportRequest(organization_id, kind, format, span, project_id)
 
 

@@ -28,9 +28,14 @@ def _refusal(status: bytes, message: bytes, kind: bytes, code: bytes) -> bytes:
 
 
 REFUSAL = _refusal(
-    b"429 Too Many Requests", b"Too many open connections from your address.", b"requests", b"rate_limit_exceeded"
+    b"429 Too Many Requests", b"Your address has too many open connections.", b"requests", b"rate_limit_exceeded"
 )
-FULL = _refusal(b"503 Service Unavailable", b"Too many open connections.", b"server_error", b"server_is_overloaded")
+FULL = _refusal(
+    b"503 Service Unavailable",
+    b"The server has too many open connections. Try again later.",
+    b"server_error",
+    b"server_is_overloaded",
+)
 
 
 class ConnectionCap:

@@ -52,7 +52,7 @@ def explain(message: str, kind: Any, body: bytes = b"") -> InvalidRequest:
     key = _wrong_key(kind, found["path"].removesuffix("[...]"), body)
     if key is None:
         return error
-    text = f"{error.message.removesuffix('.')} (the entry at fault is '{shortened(key)}')."
+    text = f"{error.message.removesuffix('.')} (the wrong entry is '{shortened(key)}')."
     return InvalidRequest(text, param=error.param, code=error.code)
 
 

@@ -76,7 +76,7 @@ def _refusal(field: str, raw: bytes, kind: Any) -> InvalidRequest:
         if wrong.code == "invalid_type" and wrong.param == field:
             return wrong
     return InvalidRequest(
-        f"Invalid value for '{field}': it holds more objects, arrays and values than one request may have.",
+        f"Invalid value for '{field}': it holds more JSON objects, arrays and values than one request may have.",
         param=field,
         code="invalid_value",
     )

@@ -86,7 +86,8 @@ class Limiter:
         tenant, num_completions = principal.project_id, sum(part.num_choices for part in parts[:MAX_PROMPTS_AT_ONCE])
         if not self._crowd.enter(tenant, num_completions, capacity):
             raise LimitReached(
-                "Too many requests of this project are running and waiting at once.", retry_after_s=RETRY_AFTER_S
+                "This project has too many requests running and waiting at once. Send fewer at a time.",
+                retry_after_s=RETRY_AFTER_S,
             )
         try:
             hold = await self._reserve(principal, model, parts, service_tier, min_tokens)
@@ -167,4 +168,7 @@ class Limiter:
 
 
 def _unavailable() -> Overloaded:
-    return Overloaded("The limits of this project cannot be checked at the moment.", retry_after_s=RETRY_AFTER_S)
+    return Overloaded(
+        "The limits of this project cannot be checked at the moment. Try again in a moment.",
+        retry_after_s=RETRY_AFTER_S,
+    )

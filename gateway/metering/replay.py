@@ -44,9 +44,11 @@ def replay(folder: JournalFolder, database_id: str) -> Replayed:
     begun = [record for each in contents.values() for record in each.records if isinstance(record, Begun)]
     for each in begun:
         if each.version != VERSION:
-            raise Unreadable(f"{folder.path} was written in version {each.version} of the format, not {VERSION}")
+            raise Unreadable(
+                f"the journal {folder.path} has format {each.version}; this gateway reads format {VERSION}"
+            )
         if each.database_id != database_id:
-            raise Unreadable(f"{folder.path} belongs to another database (installation {each.database_id})")
+            raise Unreadable(f"the journal {folder.path} belongs to another database (installation {each.database_id})")
         journal_ids[each.journal_id] = None
     for path, each_contents in contents.items():
         for record in each_contents.records:

@@ -115,7 +115,7 @@ class Preparation:
         Raises Overloaded: when no more usage can be kept.
         """
         if not self._meter.has_room:
-            raise Overloaded("Usage cannot be recorded at the moment.", retry_after_s=5.0)
+            raise Overloaded("The server cannot record usage at the moment. Try again later.", retry_after_s=5.0)
         principal, adapter = context.principal, route.adapter
         return MeterTag(
             organization_id=principal.organization_id,

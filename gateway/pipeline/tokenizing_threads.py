@@ -33,7 +33,9 @@ class TokenizingThreads:
         Raises LimitReached: when MAX_WAITING jobs of the project wait already.
         """
         if self._num_jobs[project_id] >= MAX_WAITING:
-            raise LimitReached("Too many long prompts of this project at once.", retry_after_s=1.0)
+            raise LimitReached(
+                "This project has sent too many long prompts at once. Send fewer at a time.", retry_after_s=1.0
+            )
         place = self._places.setdefault(project_id, asyncio.Lock())
         self._num_jobs[project_id] += 1
         try:

@@ -158,4 +158,6 @@ def _route(pool: str, model: str, row: RouteRow) -> Route:
 
 
 def _unavailable() -> Overloaded:
-    return Overloaded("The model cannot be looked up at the moment.", retry_after_s=RETRY_AFTER_S)
+    return Overloaded(
+        "The model cannot be looked up at the moment. Try again in a moment.", retry_after_s=RETRY_AFTER_S
+    )

@@ -87,6 +87,6 @@ def _check_start(child: Child, exited: Exited) -> None:
         prefix = f"{child.name}: "
         lines = child.log_tail().splitlines()
         said = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)] or lines
-        raise StartFailed(said[-1] if said else f"{child.name} cannot run with this configuration")
+        raise StartFailed(said[-1] if said else f"{child.name} cannot run with these settings")
     if exited.failures >= FAILURES_TO_GIVE_UP:
         raise StartFailed(f"{child.name} failed {exited.failures} times in a row; its last lines:\n{child.log_tail()}")

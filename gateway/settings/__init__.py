@@ -410,8 +410,8 @@ def _value(name: str, field: Field, text: str) -> Any:
 def _check_model_name(settings: Settings) -> None:
     if re.fullmatch(MODEL_NAME_PATTERN, settings.model_name) is None:
         raise BadSetting(
-            f"LORIKEET_MODEL={settings.model!r}: its name {settings.model_name!r} cannot be a model's id "
-            "(no colon, no space, not empty); choose one with LORIKEET_MODEL_NAME"
+            f"LORIKEET_MODEL={settings.model!r}: the name {settings.model_name!r} cannot be a model's id, which is not "
+            "empty and has no colon and no space; choose a name with LORIKEET_MODEL_NAME"
         )
 
 

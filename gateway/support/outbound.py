@@ -62,11 +62,11 @@ class Guard:
     async def address_of(self, url: httpx.URL) -> str:
         """Raises NotPublic where any address of the host is not allowed, OSError and UnicodeError where it has none."""
         if url.scheme not in ("http", "https") or not url.host:
-            raise NotPublic("the URL is not one of http or https")
+            raise NotPublic("the URL does not begin with http:// or https://")
         port = url.port or (443 if url.scheme == "https" else 80)
         addresses = await self._look_up(url.raw_host.decode(), port)
         if not addresses or not all(map(self._is_allowed, addresses)):
-            raise NotPublic(f"{url.host} is at what is not a public address")  # which one is not theirs to know
+            raise NotPublic(f"the address of {url.host} is not a public address")  # which one is not theirs to know
         return addresses[0]
 
 

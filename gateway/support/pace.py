@@ -30,7 +30,8 @@ class Pace:
         after_s = busy_until_s + num_requests * self._interval_s
         if after_s - now_s > self._ahead_s and busy_until_s > now_s:
             raise LimitReached(
-                f"Too many requests of this project for {self._what}.", retry_after_s=after_s - now_s - self._ahead_s
+                f"This project has sent too many requests for {self._what}. Send them more slowly.",
+                retry_after_s=after_s - now_s - self._ahead_s,
             )
         self._set(tenant, after_s, now_s)
 

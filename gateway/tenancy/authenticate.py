@@ -70,9 +70,9 @@ class Authenticator:
         if not entry.usable(now):
             raise self._refused(parsed, address)
         if entry.suspended is not None:
-            raise Suspended(f"This {entry.suspended} is suspended.")
+            raise Suspended(f"This {entry.suspended} is suspended. An administrator can resume it.")
         if entry.ip_allow is not None and not contains(entry.ip_allow, address):
-            raise PermissionDenied("This API key may not be used from your address.", code="ip_not_allowed")
+            raise PermissionDenied("This API key may not be used from your network address.", code="ip_not_allowed")
         if entry.last_noted is None or now - entry.last_noted >= NOTE_EVERY:
             entry.last_noted = now
             self._used_at[principal.api_key_id] = now
@@ -83,7 +83,9 @@ class Authenticator:
         keys that were good when last seen."""
         is_guess = parsed is None or not self._cache.was_good(parsed.sha256)
         if is_guess and (blocked_s := self._failures.blocked_for_s(address, asyncio.get_running_loop().time())):
-            raise TooManyAttempts("Too many incorrect API keys from your address.", retry_after_s=blocked_s)
+            raise TooManyAttempts(
+                "Too many incorrect API keys came from your network address. Try again later.", retry_after_s=blocked_s
+            )
         entry = await self._look_up(parsed) if parsed is not None else None
         if entry is None:
             raise self._refused(parsed, address)
@@ -102,7 +104,9 @@ class Authenticator:
             async with asyncio.timeout(LOOKUP_TIMEOUT_S), self._database.acquire() as conn:
                 row = await find_usable_key(conn, parsed.sha256)
         except FAILURES:
-            raise Overloaded("The API key cannot be checked at the moment.", retry_after_s=1.0) from None
+            raise Overloaded(
+                "The API key cannot be checked at the moment. Try again in a moment.", retry_after_s=1.0
+            ) from None
         if row is None or row.kind != parsed.kind:
             self._cache.put_unknown(parsed.sha256, clock(), generation)
             return None

@@ -87,7 +87,9 @@ class Logins:
         """
         user = await self.verify(email, password, client)
         if user.totp_confirmed and code is None:
-            raise InvalidCredentials("Send the code of your authenticator as well.", param="code", code="totp_required")
+            raise InvalidCredentials(
+                "This user has an authenticator. Send its code in the field 'code'.", param="code", code="totp_required"
+            )
         if user.totp_confirmed and not await self.use_code(user, code or ""):
             self._failures.count(client.address, client.now_s)
             raise await self._wrong(user, client)
@@ -125,7 +127,9 @@ class Logins:
 
     def _check_blocked(self, address: str, now_s: float) -> None:
         if blocked_s := self._failures.blocked_for_s(address, now_s):
-            raise TooManyAttempts("Too many failed attempts from your address.", retry_after_s=blocked_s)
+            raise TooManyAttempts(
+                "Too many failed logins came from your network address. Try again later.", retry_after_s=blocked_s
+            )
 
     @contextlib.contextmanager
     def _counted(self, client: Client) -> Iterator[None]:
@@ -180,7 +184,7 @@ async def _count_attempt(conn: Connection, identity: bytes) -> None:
         if num_failures is None:
             locked_s = await logins.locked_for_s(conn, identity)
             raise TooManyAttempts(
-                f"Too many failed attempts. Try again in {math.ceil(locked_s)} s.",
+                f"Too many logins with this e-mail address failed. Try again in {math.ceil(locked_s)} s.",
                 code="login_locked",
                 retry_after_s=locked_s,
             )

@@ -54,7 +54,7 @@ def chosen(arguments: Sequence[Argument], known: Collection[str]) -> dict[str, T
     for each in arguments:
         if is_reserved(each.name):
             raise InvalidRequest(
-                f"'{each.field}' cannot be set: chat templates are given '{each.name}' by the server itself.",
+                f"'{each.field}' cannot be set: the server itself gives '{each.name}' to chat templates.",
                 param=each.field,
                 code="invalid_value",
             )

@@ -68,7 +68,9 @@ class Tokenizer:
         """
         if not self._fast.chat_template:
             raise InvalidRequest(
-                "This model has no chat template; use /v1/completions.", param="messages", code="unsupported_parameter"
+                "This model has no chat template. Use /v1/completions instead.",
+                param="messages",
+                code="unsupported_parameter",
             )
         arguments = chosen(rendering.arguments, self._template_arguments)
         described = None

@@ -98,7 +98,7 @@ async def test_a_tenant_gets_credit_an_adjustment_and_pays_in_advance(
     await dialog(page).get_by_label("Reason").fill("Outage")
     await dialog(page).get_by_label("Corrects a request").fill("req_none")
     await button(page, "Refund").click()
-    await expect(dialog(page)).to_contain_text("the project's ledger has no such request")
+    await expect(dialog(page)).to_contain_text("the project has no billed request with this id")
     await dialog(page).get_by_label("Corrects a request").fill("")
     await button(page, "Refund").click()
     await expect(page.page.get_by_role("table", name="Adjustments")).to_contain_text("-$1.50")

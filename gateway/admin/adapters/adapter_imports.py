@@ -146,8 +146,10 @@ class AdapterImportController(Controller):
             await existing_project(conn, caller.organization_id, project_id)
             row = await _existing(conn, project_id, import_id)
             if row.state == "receiving" and row.received_bytes != row.size_bytes:
-                come = "Not all" if row.size_bytes is None else f"{row.received_bytes} of {row.size_bytes}"
-                raise Conflict(f"{come} bytes have come.", code="upload_incomplete")
+                come = "Not all" if row.size_bytes is None else f"Only {row.received_bytes} of {row.size_bytes}"
+                raise Conflict(
+                    f"{come} bytes have arrived. Send the rest, then complete the import.", code="upload_incomplete"
+                )
             mine = None
             if row.state == "receiving":
                 await check_not_paused(conn, project_id)
@@ -175,7 +177,10 @@ class AdapterImportController(Controller):
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             before = await _existing(conn, project_id, import_id)
             if not await adapter_imports.end_import(conn, import_id, "failed", "canceled"):
-                raise Conflict(f"The import is over: it is {before.state}.", param="import_id")
+                raise Conflict(
+                    f"This import has ended and is '{before.state}'; only an import in progress can be canceled.",
+                    param="import_id",
+                )
             after = import_wire(await _existing(conn, project_id, import_id))
             event, shown = "adapter_import.canceled", import_wire(before)
             await audit.record(conn, author(caller), event, import_id, project_id=project_id, before=shown, after=after)
@@ -188,12 +193,12 @@ async def _answer_again(services: AdminServices, row: ImportRow) -> PutAdapter:
     if row.state == "rejected":
         raise InvalidRequest(row.reason or "", param="file", code="adapter_rejected")
     if row.adapter_id is None or row.version is None:
-        state = "being worked on" if row.state in adapter_imports.AT_WORK else f"over: {row.reason}"
-        raise Conflict(f"The import is {state}.", param="import_id")
+        state = "is still in progress" if row.state in adapter_imports.AT_WORK else f"failed: {row.reason}"
+        raise Conflict(f"This import {state}.", param="import_id")
     async with services.database.acquire() as conn:
         version = await find_version(conn, row.adapter_id, row.version)
     if version is None:
-        raise Conflict("What the import became was deleted.", param="import_id")
+        raise Conflict("The adapter version that this import made was deleted.", param="import_id")
     if version.state == "rejected":
         raise InvalidRequest(version.reason or "", param="file", code="adapter_rejected")
     taken = Taken(row.adapter_id, row.version, version.state, changed=False)
@@ -213,7 +218,7 @@ def _offset(request: Request[Any, Any, Any]) -> int:
     text = request.headers.get(OFFSET_HEADER, "")
     if not (text.isascii() and text.isdecimal() and len(text) <= MAX_OFFSET_DIGITS):
         raise InvalidRequest(
-            f"The header '{OFFSET_HEADER}' must say, as a whole number, at which byte the body begins.",
+            f"The header '{OFFSET_HEADER}' must be a whole number: the place in the file at which the body begins.",
             param=OFFSET_HEADER,
             code="invalid_value",
         )

@@ -103,7 +103,9 @@ def _check(wanted: SetAdapter, caller: Actor) -> None:
     if isinstance(wanted.defaults.system_prompt, str) and "\0" in wanted.defaults.system_prompt:
         raise wrong_value("defaults.system_prompt", "it must not hold a NUL character")
     if wanted.pinned is not UNSET and "adapters.write" not in caller.permissions:
-        raise PermissionDenied("Only the organization's own keys and people pin adapters, or unpin them.")
+        raise PermissionDenied(
+            "Only keys and people of the organization may pin or unpin adapters; a role in the project is not enough."
+        )
 
 
 def _given(wanted: SetDefaults) -> dict[str, Any]:

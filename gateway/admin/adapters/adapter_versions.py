@@ -109,11 +109,16 @@ class AdapterVersionController(Controller):
             if before.state == "retired":
                 return shown
             if before.current:
-                raise Conflict(f"Version {before.version} of '{name}' is current: promote another one first.")
+                raise Conflict(
+                    f"Version {before.version} of '{name}' is the current version. Promote another version first."
+                )
             if aliases := await adapters.aliases_of(conn, adapter.id, before.version):
                 raise _aliased(before, aliases)
             if not await adapter_versions.move_version(conn, adapter.id, before.version, "ready", "retired"):
-                raise Conflict(f"Version {before.version} of '{name}' is {before.state}, not ready.")
+                raise Conflict(
+                    f"Version {before.version} of '{name}' is '{before.state}'; only a version that is 'ready' can be "
+                    "retired."
+                )
             after = AdapterVersion(**version_fields(await _existing(conn, adapter, version), services.bases))
             event = "adapter_version.retired"
             await audit.record(
@@ -136,7 +141,7 @@ class AdapterVersionController(Controller):
             adapter = await locked_adapter(conn, project_id, name)
             before = await _existing(conn, adapter, version)
             if before.state not in ("retired", "rejected"):
-                raise Conflict(f"Version {before.version} of '{name}' is {before.state}: retire it first.")
+                raise Conflict(f"Version {before.version} of '{name}' is '{before.state}'. Retire the version first.")
             await adapter_versions.move_version(conn, adapter.id, before.version, before.state, "deleted")
             shown = AdapterVersion(**version_fields(before, services.bases))
             event = "adapter_version.deleted"
@@ -155,7 +160,9 @@ async def _existing(conn: Connection, adapter: adapters.AdapterRow, version: str
 
 def _aliased(row: VersionRow, names: list[str]) -> Conflict:
     shown = ", ".join(f"'{name}'" for name in names[:10])
-    return Conflict(f"Aliases point at version {row.version} of '{row.name}' ({shown}): move or remove them first.")
+    return Conflict(
+        f"Aliases point at version {row.version} of '{row.name}': {shown}. Move or remove these aliases first."
+    )
 
 
 def _number(text: str) -> int | None:

@@ -125,7 +125,10 @@ class AdapterController(Controller):
             await active_project(conn, caller.organization_id, project_id)
             before = await locked_adapter(conn, project_id, name)
             if before.previous_version is None:
-                raise Conflict(f"No other version of '{name}' was current before.", param="name")
+                raise Conflict(
+                    f"There is no version of '{name}' to roll back to: no other version was current before.",
+                    param="name",
+                )
             return await make_current(conn, services, caller, before, before.previous_version, "adapter.rolled_back")
 
     @delete("/{name:str}", status_code=200, opt=needs("adapters.write"))
@@ -263,7 +266,7 @@ async def check_room(conn: Connection, project_id: str) -> None:
     """Raises Conflict where as many imports are under way as may be."""
     if await adapter_imports.num_at_work(conn, project_id) >= MAX_AT_WORK:
         raise Conflict(
-            f"{MAX_AT_WORK} imports of the project are under way: complete or cancel one first.",
+            f"The project has {MAX_AT_WORK} imports in progress, the most there can be. Complete or cancel one.",
             code="too_many_imports",
         )
 
@@ -275,7 +278,10 @@ async def check_storage(
     the same content counts once, which only its inspection tells."""
     most = await most_storage(conn, organization_id, project_id)
     if most is not None and announced_bytes > most + MAX_WRAPPING_BYTES:
-        raise QuotaExceeded(f"All adapters may have {most} bytes; this one has {announced_bytes}.", param=param)
+        raise QuotaExceeded(
+            f"All adapters together may have {most} bytes here; this adapter alone has {announced_bytes}.",
+            param=param,
+        )
 
 
 async def put_answer(services: AdminServices, project_id: str, name: str, taken: Taken) -> PutAdapter:
@@ -299,7 +305,9 @@ async def make_current(
     found = await find_version(conn, before.id, version)
     if found is None or found.state != "ready":
         state = found.state if found else "deleted"
-        raise Conflict(f"Version {version} of '{before.name}' is {state}: only a ready one can be current.")
+        raise Conflict(
+            f"Version {version} of '{before.name}' is '{state}'; only a version that is 'ready' can be promoted."
+        )
     if found.current:
         await adapters.confirm_current(conn, before.id)
         return Adapter(**adapter_fields(before, services.bases))
@@ -355,7 +363,11 @@ def digest_of_base(services: AdminServices, name: str | None) -> str | None:
     base = services.bases.named(name)
     if base is None:
         known = ", ".join(f"'{each}'" for each in services.bases.names)
-        raise InvalidRequest(f"Invalid value for 'base': expected {known}.", param="base", code="invalid_value")
+        raise InvalidRequest(
+            f"Invalid value for 'base': expected the name of a base model that is served: {known}.",
+            param="base",
+            code="invalid_value",
+        )
     return base.digest
 
 

@@ -78,14 +78,16 @@ class AliasController(Controller):
         _check_name("name", wanted.name, "alias")
         _check_name("adapter", wanted.adapter)
         if services.bases.named(wanted.name) is not None:
-            raise wrong_value("name", "it is a base model's")
+            raise wrong_value("name", "a base model has this name")
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             adapter_id = await _target(conn, project_id, wanted)
             if len(await aliases.list_aliases(conn, project_id)) >= MAX_ALIASES:
-                raise InvalidRequest(f"The project has {MAX_ALIASES} aliases already, the most there can be.")
+                raise InvalidRequest(
+                    f"The project already has {MAX_ALIASES} aliases, the most there can be. Remove one first."
+                )
             if not await aliases.create_alias(conn, project_id, wanted.name, adapter_id, wanted.version):
-                raise Conflict(f"The project has an alias named '{wanted.name}' already.", param="name")
+                raise Conflict(f"The project already has an alias named '{wanted.name}'.", param="name")
             made = await _existing(conn, project_id, wanted.name)
             await audit.record(conn, author(caller), "alias.created", made.id, project_id=project_id, after=made)
         return made
@@ -145,10 +147,10 @@ async def _existing(conn: Connection, project_id: str, name: str) -> Alias:
 async def _target(conn: Connection, project_id: str, wanted: MoveAlias) -> str:
     """The adapter's id. Raises InvalidRequest, the same for another project's adapter as for none."""
     if not await aliases.has_adapter(conn, project_id, wanted.adapter):
-        raise wrong_value("adapter", "the project has no such adapter")
+        raise wrong_value("adapter", f"the project has no adapter named '{wanted.adapter}'")
     adapter_id = await aliases.find_target(conn, project_id, wanted.adapter, wanted.version)
     if adapter_id is None:
-        raise wrong_value("version", f"'{wanted.adapter}' has no such version that is ready")
+        raise wrong_value("version", f"the adapter '{wanted.adapter}' has no version {wanted.version} that is ready")
     return adapter_id
 
 

@@ -83,14 +83,16 @@ class ShareController(Controller):
             await active_project(conn, caller.organization_id, project_id)
             adapter_id = await _adapter_id(conn, project_id, name)
             if wanted.project_id == project_id:
-                raise wrong_value("project_id", "it is the adapter's own project")
+                raise wrong_value("project_id", "the adapter belongs to this project already")
             await _check_active(conn, caller.organization_id, wanted.project_id)
             known = await shares.find_share(conn, adapter_id, wanted.project_id)
             if known is not None:
                 return _wire(known, name)
             row = await shares.create_share(conn, adapter_id, name, wanted.project_id)
             if row is None:
-                raise Conflict(f"Another adapter named '{name}' is shared with that project.", param="project_id")
+                raise Conflict(
+                    f"Another adapter named '{name}' is already shared with the project.", param="project_id"
+                )
             made = _wire(row, name)
             await audit.record(conn, author(caller), "adapter.shared", adapter_id, project_id=project_id, after=made)
         return made
@@ -111,7 +113,7 @@ class ShareController(Controller):
             row = await shares.find_share(conn, adapter_id, other_project_id)
             if row is None:
                 raise NotFound(
-                    f"The adapter is not shared with a project of the id '{other_project_id}'.",
+                    f"The adapter is not shared with a project with the id '{other_project_id}'.",
                     param="other_project_id",
                 )
             await shares.remove_share(conn, adapter_id, other_project_id)
@@ -133,7 +135,7 @@ async def _check_active(conn: Connection, organization_id: str, project_id: str)
     """Raises InvalidRequest, the same for another organization's project as for none."""
     found = await projects.get_project(conn, organization_id, project_id)
     if found is None or found.archived_at is not None:
-        raise wrong_value("project_id", "the organization has no such project that is active")
+        raise wrong_value("project_id", "the organization has no active project with this id")
 
 
 def _wire(row: shares.ShareRow, adapter: str) -> Share:

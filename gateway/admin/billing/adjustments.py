@@ -93,14 +93,14 @@ async def _corrected(conn: Connection, organization_id: str, project_id: str, wa
     if wanted.corrects_period is not None:
         period = datetime.date.fromisoformat(f"{wanted.corrects_period}-01")
         if not await adjustments.is_closed(conn, organization_id, period):
-            raise wrong_value("corrects_period", "it is not closed")
+            raise wrong_value("corrects_period", "this month is not closed")
     if wanted.corrects_request_id is None:
         return period
     billed = None
     if "\0" not in wanted.corrects_request_id:
         billed = await adjustments.period_of_request(conn, organization_id, project_id, wanted.corrects_request_id)
     if billed is None:
-        raise wrong_value("corrects_request_id", "the project's ledger has no such request")
+        raise wrong_value("corrects_request_id", "the project has no billed request with this id")
     if period not in (None, billed):
         raise wrong_value("corrects_period", f"the request was billed in {billed:%Y-%m}")
     return billed if await adjustments.is_closed(conn, organization_id, billed) else None

@@ -109,13 +109,13 @@ def read_buckets(params: MultiDict[Any], widths: Mapping[str, Bounds], now: date
     start = read_time(params, "start_time") // seconds * seconds
     end = read_time(params, "end_time") if "end_time" in params else int(now.timestamp())
     if end <= start:
-        raise wrong_value("end_time", "it must be after start_time")
+        raise wrong_value("end_time", "the end must be after start_time")
     end = -(-end // seconds) * seconds
     limit = _limit(params, bounds)
     if "page" in params:
         cursor = _read_cursor(params["page"])
         if cursor is None or cursor % seconds or not start < cursor < end:
-            raise wrong_value("page", "it is not the next_page of this query")
+            raise wrong_value("page", "expected next_page of the page before, with all other parameters unchanged")
         start = cursor
     page_end = min(end, start + limit * seconds)
     return BucketQuery(bounds, start, page_end, page_end if page_end < end else None)
@@ -125,7 +125,7 @@ def sum_query(params: MultiDict[Any], buckets: BucketQuery, caller: Actor, group
     """What to ask the sums for. Raises InvalidRequest naming the parameter."""
     groups = read_values(params, "group_by")
     if unknown := [group for group in groups if group not in group_by]:
-        raise wrong_value("group_by", f"'{unknown[0]}' is none of {', '.join(group_by)}")
+        raise wrong_value("group_by", f"'{unknown[0]}' is not one of {', '.join(group_by)}")
     batch = params.get("batch")
     if batch not in (None, "true", "false"):
         raise wrong_value("batch", "expected true or false")

@@ -119,7 +119,9 @@ class DeliveryController(Controller):
             await _check_first(conn, caller.organization_id, wanted, from_period)
             before = {row.name: row for row in await deliveries.list_deliveries(conn, caller.organization_id)}
             if len(before) >= MAX_DELIVERIES and wanted.name not in before:
-                raise InvalidRequest(f"There are {MAX_DELIVERIES} deliveries already, the most there can be.")
+                raise InvalidRequest(
+                    f"The organization already has {MAX_DELIVERIES} deliveries, the most there can be. Delete one."
+                )
             row = await deliveries.set_delivery(
                 conn,
                 caller.organization_id,
@@ -165,7 +167,7 @@ def _check(wanted: SetDelivery) -> datetime.date:
     if wanted.format not in FORMATS_OF[wanted.kind]:
         raise wrong_value("format", f"expected one of {', '.join(FORMATS_OF[wanted.kind])} for {wanted.kind}")
     if wanted.kind == "invoice" and wanted.schedule == "daily":
-        raise wrong_value("schedule", "an invoice is of a whole month")
+        raise wrong_value("schedule", "an invoice covers a whole month, so it is delivered monthly")
     try:
         check_destination(wanted.destination)
     except WrongDestination as error:
@@ -177,7 +179,7 @@ def _check(wanted: SetDelivery) -> datetime.date:
     if wanted.schedule == "monthly":
         return first.date().replace(day=1)
     if first < datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=WATCHED_DAYS + 1):
-        raise wrong_value("from_period", f"a daily delivery begins at most {WATCHED_DAYS} days ago")
+        raise wrong_value("from_period", f"a daily delivery can begin at most {WATCHED_DAYS} days ago")
     return first.date()
 
 
@@ -185,7 +187,7 @@ async def _check_first(conn: Connection, organization_id: str, wanted: SetDelive
     """Raises InvalidRequest where a monthly delivery was to begin before the organization's first month."""
     first, _ = await first_and_last(conn, organization_id)
     if wanted.from_period is not None and wanted.schedule == "monthly" and from_period < first:
-        raise wrong_value("from_period", f"the first month is {first:%Y-%m}")
+        raise wrong_value("from_period", f"the organization's first month is {first:%Y-%m}")
 
 
 def _no_such(delivery_id: str) -> NotFound:

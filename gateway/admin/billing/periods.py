@@ -87,7 +87,7 @@ class PeriodController(Controller):
                 row = await periods.close_period(conn, caller.organization_id, start)
             except periods.CannotClose as error:
                 raise Conflict(
-                    f"{period} cannot be closed: {error}.", param="period", code="period_not_closable"
+                    f"The month {period} cannot be closed: {error}.", param="period", code="period_not_closable"
                 ) from None
             closed = await _closed(conn, caller.organization_id, row)
             await audit.record(conn, author(caller), "period.closed", period, after=closed)
@@ -104,7 +104,9 @@ class PeriodController(Controller):
             await lock_organization(conn, caller.organization_id)
             known = await periods.get_period(conn, caller.organization_id, start)
             if known is None or known.closed_at is None:
-                raise Conflict(f"{period} is open: close it first.", param="period", code="period_open")
+                raise Conflict(
+                    f"The month {period} is still open. Close the month first.", param="period", code="period_open"
+                )
             if known.invoiced_at is None:
                 issued = await invoices.issue_invoices(conn, caller.organization_id, start)
                 numbers = {"invoices": [invoice.number for invoice in issued]}
@@ -125,7 +127,9 @@ class PeriodController(Controller):
 def month_of(period: str) -> datetime.date:
     """The first day of a month such as "2026-10". Raises NotFound."""
     if re.fullmatch(r"20[0-9]{2}-(0[1-9]|1[0-2])", period, re.ASCII) is None:
-        raise NotFound(f"'{period}' is no billing period; they are months such as 2026-10.", param="period")
+        raise NotFound(
+            f"'{period}' is not a billing period. Billing periods are months, such as 2026-10.", param="period"
+        )
     return datetime.date.fromisoformat(f"{period}-01")
 
 
@@ -134,7 +138,8 @@ async def existing_period(conn: Connection, organization_id: str, start: datetim
     first, last = await periods.first_and_last(conn, organization_id)
     if not first <= start <= last:
         raise NotFound(
-            f"There is no billing period {start:%Y-%m}: they are {first:%Y-%m} to {last:%Y-%m}.", param="period"
+            f"There is no billing period {start:%Y-%m}. The billing periods are {first:%Y-%m} to {last:%Y-%m}.",
+            param="period",
         )
 
 

@@ -57,7 +57,7 @@ class PriceClassController(Controller):
     ) -> PriceClass:
         wanted = await read_body(request, SetPriceClass)
         if wanted.price_class == NO_ADAPTER:
-            raise wrong_value("price_class", "'none' is the base without an adapter")
+            raise wrong_value("price_class", "'none' stands for the base model without an adapter; choose another name")
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             known = await _find(conn, project_id, name)

@@ -144,8 +144,8 @@ class PriceController(Controller):
                 gone = await prices.withdraw_version(conn, caller.organization_id, version_id)
             except prices.InForce:
                 raise Conflict(
-                    "The version is in force, was, or will be within "
-                    f"{prices.LEAD.seconds} seconds: set the next one instead.",
+                    "This version of the prices is in force, was in force, or will be within "
+                    f"{prices.LEAD.seconds} seconds, and stays. Set a new version instead.",
                     param="version_id",
                     code="prices_in_force",
                 ) from None
@@ -164,11 +164,11 @@ def _entries(wanted: SetPrices) -> list[Entry]:
             cached = each.input_nanos_per_million
         if cached > each.input_nanos_per_million:
             param = f"entries[{place}].cached_input_nanos_per_million"
-            raise wrong_value(param, "cached input must not be dearer than other input")
+            raise wrong_value(param, "the price of cached input must not be higher than the price of input")
         if each.service_tier not in (*TIERS, ANY):
-            raise wrong_value(f"entries[{place}].service_tier", f"expected {', '.join(TIERS)} or {ANY}")
+            raise wrong_value(f"entries[{place}].service_tier", f"expected one of {', '.join(TIERS)}, or {ANY} for all")
         if "\0" in each.model:
-            raise wrong_value(f"entries[{place}].model", "it must not hold a NUL")
+            raise wrong_value(f"entries[{place}].model", "it must not hold a NUL character")
         entry = Entry(
             each.model,
             each.adapter_class,
@@ -178,7 +178,9 @@ def _entries(wanted: SetPrices) -> list[Entry]:
             each.output_nanos_per_million,
         )
         if entry.identity in entries:
-            raise wrong_value(f"entries[{place}]", "an entry before it is about the same")
+            raise wrong_value(
+                f"entries[{place}]", "an entry before this one has the same model, adapter class and service tier"
+            )
         entries[entry.identity] = entry
     return list(entries.values())
 
@@ -189,7 +191,7 @@ async def _discounts(conn: Connection, organization_id: str, wanted: SetPrices) 
     for place, each in enumerate(wanted.discounts):
         param = f"discounts[{place}].project_id"
         if each.project_id in discounts:
-            raise wrong_value(param, "the project has a discount already")
+            raise wrong_value(param, "another discount in this list is for the same project")
         if "\0" in each.project_id or await projects.get_project(conn, organization_id, each.project_id) is None:
             raise wrong_value(param, f"no project has the id '{each.project_id}'")
         discounts[each.project_id] = each.basis_points

@@ -67,7 +67,7 @@ class ReconciliationController(Controller):
         async with services.database.transaction() as conn:
             lost = await write_off_journal(conn, journal_id)
             if lost is None:
-                raise NotFound(f"No journal with the id '{journal_id}' is lost.", param="journal_id")
+                raise NotFound(f"There is no lost journal with the id '{journal_id}'.", param="journal_id")
             shown = _wire(lost)
             after = WrittenOff(shown.id, shown.open_requests, shown.heard_at, wanted.reason)
             await audit.record(conn, author(caller), "journal.written_off", lost.id, before=shown, after=after)

@@ -43,7 +43,7 @@ async def get_request_content(
         await existing_project(conn, caller.organization_id, project_id)
         found = await services.contents.read(conn, project_id, request_id)
         if found is None:
-            raise NotFound(f"No content is logged of the request '{request_id}'.", param="request_id")
+            raise NotFound(f"The content of the request '{request_id}' was not logged.", param="request_id")
         await audit.record(conn, author(caller), "request_content.read", request_id, project_id=project_id)
     content = found.content
     return RequestContent(

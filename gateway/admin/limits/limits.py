@@ -150,9 +150,9 @@ async def set_one(conn: Connection, wanted: SetLimit, caller: Actor, project_id:
     if (wrong := complaint(wanted.unit, wanted.window, hard=wanted.hard, alert_percents=percents)) is not None:
         raise wrong_value(wrong[0], f"it {wrong[1]}")
     if wanted.model is not None and wanted.unit == "storage_bytes":
-        raise wrong_value("model", "what is stored is of no model")
+        raise wrong_value("model", "a limit with the unit 'storage_bytes' counts all adapters and has no model")
     if wanted.model is not None and "\0" in wanted.model:
-        raise wrong_value("model", "it holds a character that no model's id has")
+        raise wrong_value("model", "it must not hold a NUL character")
     if wanted.api_key_id is not None:
         await _check_key(conn, wanted, project_id)
     limit = Limit(
@@ -170,7 +170,9 @@ async def set_one(conn: Connection, wanted: SetLimit, caller: Actor, project_id:
     known = {each.limit.id: each for each in await limits.list_limits(conn, caller.organization_id, project_id)}
     limit_id, is_new = await limits.set_limit(conn, limit)
     if is_new and len(known) >= MAX_LIMITS:
-        raise InvalidRequest(f"There are {MAX_LIMITS} limits already, the most there can be.", code="too_many_limits")
+        raise InvalidRequest(
+            f"There are already {MAX_LIMITS} limits, the most there can be. Delete one first.", code="too_many_limits"
+        )
     (shown,) = await limits.list_limits(conn, caller.organization_id, project_id, limit_id=limit_id)
     after, before = wire(shown), None if is_new else wire(known[limit_id])
     if before is None or (before.max, before.alert_percents) != (after.max, after.alert_percents):
@@ -187,7 +189,7 @@ async def _check_key(conn: Connection, wanted: SetLimit, project_id: str | None)
         known = await get_key(conn, project_id, wanted.api_key_id)
     if known is None or known.revoked_at is not None:
         raise InvalidRequest(
-            f"The project has no API key with the id '{wanted.api_key_id}' that this limit could be about.",
+            f"The project has no API key with the id '{wanted.api_key_id}' to which this limit could apply.",
             param="api_key_id",
             code="invalid_value",
         )
@@ -202,7 +204,8 @@ async def remove_one(conn: Connection, caller: Actor, project_id: str | None, li
     _check_may_change(caller, before.api_key_id, project_id)
     if found[0].limit.is_balance:
         raise Conflict(
-            "The limit is the balance of a prepaid project: it goes when the project's billing is postpaid.",
+            "This limit is the balance of a prepaid project and cannot be deleted. It ends when the project becomes "
+            "postpaid.",
             param="limit_id",
             code="limit_is_balance",
         )

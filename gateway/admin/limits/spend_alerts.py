@@ -175,7 +175,7 @@ async def _list(
 async def _create(conn: Connection, wanted: SetSpendAlert, caller: Actor, project_id: str | None) -> SpendAlert:
     known = await monthly_cost(conn, caller.organization_id, project_id, hard=False)
     if known is not None:
-        raise Conflict(f"There is a spend alert already, with the id '{known.id}': change that one.")
+        raise Conflict(f"There is already a spend alert, with the id '{known.id}'. Change that alert instead.")
     return _shown(await set_one(conn, _limit(wanted, (100,)), caller, project_id))
 
 

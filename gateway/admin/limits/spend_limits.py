@@ -130,7 +130,7 @@ async def monthly_cost(
 async def _existing(conn: Connection, organization_id: str, project_id: str | None) -> LimitOut:
     found = await monthly_cost(conn, organization_id, project_id, hard=True)
     if found is None:
-        raise NotFound("There is no spend limit.")
+        raise NotFound("No spend limit is set.")
     return found
 
 

@@ -78,7 +78,9 @@ class WebhookController(Controller):
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
             if len(await webhooks.list_webhooks(conn, caller.organization_id)) >= MAX_WEBHOOKS:
-                raise InvalidRequest(f"There are {MAX_WEBHOOKS} webhooks already, the most there can be.")
+                raise InvalidRequest(
+                    f"There are already {MAX_WEBHOOKS} webhooks, the most there can be. Delete one first."
+                )
             row = await webhooks.create_webhook(conn, caller.organization_id, wanted.url, secret)
             await audit.record(conn, author(caller), "webhook.created", row.id, after=Webhook(**_fields(row)))
         return CreatedWebhook(**_fields(row), secret=shown_secret(secret))
@@ -104,13 +106,13 @@ def _check_url(text: str, *, allow_private: bool) -> None:
         is_good = is_private = False
     if not is_good:
         raise InvalidRequest(
-            "Invalid value for 'url': expected one of http or https, without a user name.",
+            "Invalid value for 'url': expected a URL with http or https and without a user name.",
             param="url",
             code="invalid_value",
         )
     if is_private and not allow_private:
         raise InvalidRequest(
-            "Invalid value for 'url': webhooks at private addresses need LORIKEET_PRIVATE_WEBHOOKS.",
+            "Invalid value for 'url': the setting LORIKEET_PRIVATE_WEBHOOKS has to allow private addresses first.",
             param="url",
             code="invalid_value",
         )

@@ -135,6 +135,6 @@ async def _check_within_own(
     if own is None:
         return
     if own.expires_at is not None and (expires_at is None or expires_at > own.expires_at):
-        raise wrong_value("expires_at", "the key must not outlive the one that makes it")
+        raise wrong_value("expires_at", "the new key must not outlive the key that creates it")
     if own.ip_allow is not None and (ip_allow is None or not is_within(ip_allow, own.ip_allow)):
-        raise wrong_value("ip_allowlist", "the key that makes it does not work from all of these networks")
+        raise wrong_value("ip_allowlist", "the key that creates the new key may not be used from all of these networks")

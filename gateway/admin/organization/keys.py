@@ -198,7 +198,7 @@ async def _service_account(conn: Connection, project_id: str, account_id: str | 
     if account_id is None:
         return None
     if "\0" in account_id or await get_service_account(conn, project_id, account_id) is None:
-        raise wrong_value("service_account_id", "the project has no such service account")
+        raise wrong_value("service_account_id", "the project has no service account with this id")
     return account_id
 
 

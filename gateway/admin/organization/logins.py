@@ -134,7 +134,7 @@ _log_in_decoder = msgspec.json.Decoder(LogIn)
 @post("/login", status_code=200, opt=shape(body=LogIn), request_max_body_size=MAX_LOGIN_BYTES)
 async def log_in(request: Request[Any, Any, Any], services: Services) -> Response[CurrentLogin]:
     if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin") or _is_form(request):
-        raise PermissionDenied("Another site's page cannot log anybody in here.", code="csrf")
+        raise PermissionDenied("A page of another website cannot log people in here.", code="csrf")
     wanted = decode(_log_in_decoder, await request.body() or b"{}")
     check_email(wanted.email)
     new = await services.logins.log_in(wanted.email, wanted.password, wanted.code, _client(request))
@@ -213,7 +213,7 @@ class LoginController(Controller):
         wanted = await read_body(request, WithPassword)
         user = await _check_password(request, services, caller, wanted.password)
         if user.totp_confirmed:
-            raise Conflict("You have an authenticator. Remove it first.", code="totp_exists")
+            raise Conflict("You already have an authenticator. Remove the old authenticator first.", code="totp_exists")
         secret = totp.new_secret()
         async with services.database.transaction() as conn:
             await rows.set_totp_secret(conn, caller.id, secret)
@@ -228,9 +228,11 @@ class LoginController(Controller):
         async with services.database.acquire() as conn:
             user = await rows.get_credentials(conn, caller.id)
         if user is None or user.totp_secret is None:
-            raise Conflict("There is no authenticator to confirm.", code="totp_missing")
+            raise Conflict("There is no new authenticator to confirm. Begin by adding one.", code="totp_missing")
         if not await services.logins.use_code(user, wanted.code):
-            raise InvalidCredentials("The code is wrong, or was used before.", param="code")
+            raise InvalidCredentials(
+                "The code is wrong, or was used already. Enter the code that the authenticator shows now.", param="code"
+            )
         async with services.database.transaction() as conn:
             await rows.confirm_totp(conn, caller.id)
             ended = await rows.revoke_logins(conn, caller.id, except_id=caller.login_id)

@@ -114,7 +114,7 @@ async def _put(
         await active_project(conn, caller.organization_id, project_id)
         known = "\0" not in user_id and await users.lock_user(conn, caller.organization_id, user_id)
         if not known and not is_member:
-            raise wrong_value("user_id", "the organization has no such user")
+            raise wrong_value("user_id", "the organization has no user with this id")
         before = await _existing(conn, project_id, user_id) if is_member else None
         before = before or await members.get_member(conn, project_id, user_id)
         check_grant(caller, of_project_role(role) | of_project_role(before.role if before else None), project_id)

@@ -174,7 +174,7 @@ async def active_project(conn: Connection, organization_id: str, project_id: str
     """As `existing_project` with a lock, for changes: raises Conflict for an archived one."""
     row = await existing_project(conn, organization_id, project_id, lock=True)
     if row.archived_at is not None:
-        raise Conflict("The project is archived.", param="project_id", code="project_archived")
+        raise Conflict("The project is archived and cannot be changed.", param="project_id", code="project_archived")
     return row
 
 
@@ -235,7 +235,7 @@ async def _is_visible(conn: Connection, organization_id: str, project_id: str, o
 
 
 def _name_taken(name: str) -> Conflict:
-    return Conflict(f"A project named '{name}' exists already.", param="name")
+    return Conflict(f"There is already a project named '{name}'.", param="name")
 
 
 def _wire(row: projects.ProjectRow) -> Project:

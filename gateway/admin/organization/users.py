@@ -113,7 +113,7 @@ class UserController(Controller):
                 password_hash=password_hash,
             )
             if row is None:
-                raise Conflict(f"A user with the address '{wanted.email}' exists already.", param="email")
+                raise Conflict(f"There is already a user with the address '{wanted.email}'.", param="email")
             await audit.record(conn, author(caller), "user.added", row.id, after=user_wire(row))
         return user_wire(row)
 
@@ -211,7 +211,7 @@ async def existing_user(conn: Connection, organization_id: str, user_id: str, *,
 
 def check_email(email: str) -> None:
     if _EMAIL.fullmatch(email) is None:
-        raise wrong_value("email", "it is no e-mail address")
+        raise wrong_value("email", "expected an e-mail address")
 
 
 def user_wire(row: users.UserRow) -> User:
@@ -228,4 +228,8 @@ def user_wire(row: users.UserRow) -> User:
 
 def _check_another_owner(owners: list[str], user_id: str) -> None:
     if owners == [user_id]:
-        raise Conflict("This is the organization's last owner.", param="user_id", code="last_owner")
+        raise Conflict(
+            "This user is the last owner of the organization. Make somebody else an owner first.",
+            param="user_id",
+            code="last_owner",
+        )

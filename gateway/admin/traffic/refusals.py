@@ -160,15 +160,15 @@ def _wire(row: rows.RefusalRow) -> Refusal:
 
 
 _ADVICE = {
-    "invalid_api_key": "The key was revoked or has expired: make a new one and put it where the old one is.",
-    "suspended": "The key, its project or the organization is suspended: whoever suspended it can resume it.",
+    "invalid_api_key": "The API key is wrong, was revoked or has expired. Create a new key and replace the old one.",
+    "suspended": "The key, its project or the organization is suspended. Ask an administrator to resume it.",
     "ip_not_allowed": "Add the client's address to the key's list of networks, or send from one that is in it.",
-    "insufficient_permissions": "Give the key the scope that it lacks, or use another key.",
-    "model_not_found": "Ask for a model that GET /v1/models lists with this key; an adapter may not be live.",
+    "insufficient_permissions": "Give the API key the missing scope, or use another key.",
+    "model_not_found": "Ask for a model that GET /v1/models lists with this key. An adapter needs a current version.",
     "request_too_large": "Send a smaller body, or raise LORIKEET_MAX_BODY_BYTES.",
-    "server_is_overloaded": "Send it again in a moment; if it goes on, look at the engines' queues and add room.",
+    "server_is_overloaded": "Send the request again in a moment. If this happens often, add capacity to the engines.",
     "rate_limit_exceeded": "Send requests more slowly.",
-    "conflict": "Another request with the same Idempotency-Key runs or differs: wait for it, or use a new key.",
+    "conflict": "Another request has the same Idempotency-Key: wait until that request ends, or use a new key.",
 }
 
 
@@ -186,7 +186,7 @@ def _limit_advice(limit: RefusingLimit) -> str:
     what = f"the {limit.scope}'s limit of {limit.max} {limit.unit}"
     per = "" if limit.window == "none" else f" per {limit.window}"
     if limit.asked > limit.max:
-        return f"One such request needs more than {what}{per} allows at any time: ask for less, or raise the limit."
+        return f"The request alone needs more than {what}{per} ever allows: ask for less, or raise the limit."
     if limit.unit == "concurrency":
         return f"Wait until one of the running requests ends, send fewer at a time, or raise {what}."
     if limit.frees_at is not None:
@@ -194,4 +194,4 @@ def _limit_advice(limit: RefusingLimit) -> str:
         return f"Wait until {at}, when the {limit.window} ends, or raise {what}{per}."
     if limit.unit == "cost_nanos":
         return "Add credit to the project, or raise what it may spend."
-    return f"Raise {what}{per}, or remove what fills it."
+    return f"Raise {what}{per}, or delete what is stored and counts against the limit."

@@ -210,9 +210,9 @@ def read_window(params: MultiDict[Any]) -> tuple[datetime.datetime, datetime.dat
     end_s = min(read_time(params, "end_time"), now_s + 60) if "end_time" in params else now_s + 60
     start_s = read_time(params, "start_time") if "start_time" in params else max(0, end_s - WINDOW_S)
     if start_s >= end_s:
-        raise wrong_value("start_time", "it must be before end_time, and in the past")
+        raise wrong_value("start_time", "the start must be in the past and before end_time")
     if end_s - start_s > MAX_WINDOW_S:
-        raise wrong_value("start_time", f"it must be at most {MAX_WINDOW_S // 86_400} days before end_time")
+        raise wrong_value("start_time", f"the start must be at most {MAX_WINDOW_S // 86_400} days before end_time")
     return instant(start_s), instant(end_s)
 
 
@@ -230,7 +230,7 @@ def read_cursor(text: str) -> request_list.RequestKey:
             raise ValueError
         at = instant(0) + datetime.timedelta(microseconds=int(microseconds))
     except (binascii.Error, ValueError, OverflowError):
-        raise wrong_value("after", "it is not the last_id of a page of this list") from None
+        raise wrong_value("after", "expected last_id of a page of this list") from None
     return request_list.RequestKey(at, request_id)
 
 

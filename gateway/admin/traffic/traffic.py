@@ -159,7 +159,7 @@ class TrafficController(Controller):
         if order not in _ORDERS:
             raise wrong_value("order", f"expected one of {', '.join(_ORDERS)}")
         if order == "errors" and (by == "api_key_id" or read_values(params, "api_key_ids")):
-            raise wrong_value("order", "errors are not counted by key")
+            raise wrong_value("order", "API keys cannot be ordered by errors, which are not counted by key")
         if not (limit.isascii() and limit.isdecimal() and len(limit) <= 3 and 1 <= int(limit) <= MAX_TOP):
             raise wrong_value("limit", f"expected a whole number from 1 to {MAX_TOP}")
         if "start_time" not in params:
@@ -208,7 +208,7 @@ async def _buckets(
     buckets = read_buckets(params, WIDTHS, datetime.datetime.now(datetime.UTC))
     groups = read_values(params, "group_by")
     if unknown := [group for group in groups if group not in GROUPS]:
-        raise wrong_value("group_by", f"'{unknown[0]}' is none of {', '.join(GROUPS)}")
+        raise wrong_value("group_by", f"'{unknown[0]}' is not one of {', '.join(GROUPS)}")
     query = TrafficQuery(
         organization_id=organization_id,
         width=buckets.bounds.width,
@@ -222,13 +222,13 @@ async def _buckets(
         with_times=read_flag(params, "times", "true"),
     )
     if query.is_by_key and "adapter_version" in groups:
-        raise wrong_value("group_by", "adapter_version and keys cannot be told apart together")
+        raise wrong_value("group_by", "traffic can be grouped by adapter_version or by key, not by both")
     async with services.database.acquire() as conn:
         sums = await traffic_sums(conn, query, MAX_RESULTS + 1)
         currency = await currency_of(conn, organization_id)
     if len(sums) > MAX_RESULTS:
         raise wrong_value(
-            "limit", f"these groups have more than {MAX_RESULTS} results: ask for fewer buckets, or filter"
+            "limit", f"these groups have more than {MAX_RESULTS} results: ask for fewer buckets, or add a filter"
         )
     return bucket_page(
         buckets,
@@ -279,9 +279,9 @@ async def _names(conn: Connection, by: str, organization_id: str, ids: list[str]
 def _span(start_s: int, end_s: int) -> tuple[Width, datetime.datetime, datetime.datetime]:
     """Whole buckets that hold the time, up to sixty of the finest width that so many are enough of; or days."""
     if end_s <= start_s:
-        raise wrong_value("end_time", "it must be after start_time")
+        raise wrong_value("end_time", "the end must be after start_time")
     if end_s - start_s > MAX_TOP_DAYS * 86_400:
-        raise wrong_value("start_time", f"it must be at most {MAX_TOP_DAYS} days before end_time")
+        raise wrong_value("start_time", f"the start must be at most {MAX_TOP_DAYS} days before end_time")
     bounds = next(each for each in WIDTHS.values() if (end_s - start_s) <= 60 * each.seconds or each.width == "day")
     start = start_s // bounds.seconds * bounds.seconds
     return bounds.width, instant(start), instant(-(-end_s // bounds.seconds) * bounds.seconds)

@@ -156,10 +156,14 @@ class EngineBackend:
             else prompt
         )
         if not token_ids:
-            raise InvalidRequest(f"The {field} must have at least one token.", param=field, code="invalid_value")
+            raise InvalidRequest(
+                f"The field '{field}' must have at least one token.", param=field, code="invalid_value"
+            )
         if not isinstance(prompt, str) and not 0 <= min(token_ids) <= max(token_ids) < self._config.vocab_size:
             raise InvalidRequest(
-                f"Token ids must be in 0..{self._config.vocab_size - 1}.", param=field, code="invalid_value"
+                f"Token ids in the field '{field}' must be from 0 to {self._config.vocab_size - 1}.",
+                param=field,
+                code="invalid_value",
             )
         return PreparedPrompt(token_ids, len(token_ids))
 
@@ -171,7 +175,7 @@ class EngineBackend:
             async for item in items:
                 if isinstance(item, Final) and item.embedding is not None:
                     return item.embedding, item.usage
-        raise BackendFailed("The engine gave no embedding.")
+        raise BackendFailed("The engine returned no embedding for the request.")
 
     async def deltas(self, request: GenerateRequest) -> AsyncGenerator[list[Delta] | Final]:
         """Yield the deltas that came since the last item, then exactly one Final.
@@ -200,7 +204,7 @@ class EngineBackend:
         if final.error is not None:
             raise _failure(final.error)
         if stream.unread:
-            raise ReadTooSlowly("The reply was not read as fast as it was generated, and ended early.")
+            raise ReadTooSlowly("The client read the reply too slowly, so the reply ended early.")
         yield final
 
     async def stop_at(self, request_id: str, index: int, num_kept_tokens: int) -> None:
@@ -213,7 +217,7 @@ class EngineBackend:
     async def load(self, key: str) -> None:
         status = await self._ask_about_adapter(LoadAdapter(key))
         if not status.resident:
-            raise InvalidRequest("The engine did not load the adapter.", param="model")
+            raise InvalidRequest("The engine did not load the adapter of the model.", param="model")
 
     async def probe(self, key: str) -> AdapterProbe:
         status = await self._ask_about_adapter(LoadAdapter(key, pin=False, probe=True))
@@ -383,7 +387,9 @@ class EngineBackend:
             await self._window.take(WINDOW_WAIT_S)
         except TimeoutError:
             reason = "every place in the engine's queue is taken"
-            raise Overloaded(f"No engine can take the request now ({reason}).", retry_after_s=RETRY_AFTER_S) from None
+            raise Overloaded(
+                f"No engine can take the request now ({reason}). Send it again later.", retry_after_s=RETRY_AFTER_S
+            ) from None
         try:
             self._check_ready()  # still
         except Overloaded:
@@ -401,14 +407,16 @@ class EngineBackend:
         except EngineGone as gone:
             raise _not_ready(str(gone)) from None
         except TimeoutError:
-            raise BackendFailed("The engine did not answer about the adapter in time.") from None
+            raise BackendFailed("The engine did not load or unload the adapter in time.") from None
         if status.error is not None:
             raise _failure(EngineError(status.code or "adapter_rejected", status.error))
         return status
 
 
 def _not_ready(reason: str, code: str = ENGINE_UNAVAILABLE) -> Overloaded:
-    return Overloaded(f"No engine can take the request now ({reason}).", code=code, retry_after_s=RETRY_AFTER_S)
+    return Overloaded(
+        f"No engine can take the request now ({reason}). Send it again later.", code=code, retry_after_s=RETRY_AFTER_S
+    )
 
 
 def _failure(error: EngineError) -> GatewayError:

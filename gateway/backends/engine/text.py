@@ -82,5 +82,5 @@ def _end(choices: Sequence[Choice | CallingChoice], final: Final) -> list[Piece]
     """
     unended = [choice for choice in choices if choice.finish_reason is None]
     if unended and final.finish_reason not in ("stop", "length"):
-        raise BackendFailed("The engine ended the request early.")
+        raise BackendFailed("The engine ended the request before the reply was complete. Send the request again.")
     return [choice.end(final.finish_reason) for choice in unended]

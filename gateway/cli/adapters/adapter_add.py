@@ -133,7 +133,9 @@ def _fetch(client: AdminClient, project: str, arguments: argparse.Namespace) -> 
     try:
         imported = _wait(client, f"{project}/adapter_imports/{imported['id']}", progress)
     except KeyboardInterrupt:
-        raise CommandFailed(f"the server goes on with {imported['id']}: see `lorikeet adapter imports`") from None
+        raise CommandFailed(
+            f"the server is still working on the import {imported['id']}: see `lorikeet adapter imports`"
+        ) from None
     finally:
         progress.done()
     if imported["state"] != "done":

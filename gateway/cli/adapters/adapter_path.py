@@ -49,7 +49,5 @@ def version_path(client: AdminClient, tenant: str, text: str) -> str:
     """Raises CommandFailed for what names no version, and where there is no such tenant."""
     name, version = split_version(text)
     if version is None:
-        raise CommandFailed(
-            f"which version of '{text}'? Give it as in {text}@3; `lorikeet adapter versions` lists all versions"
-        )
+        raise CommandFailed(f"'{text}' needs a version, as in {text}@3; `lorikeet adapter versions` lists all versions")
     return f"{adapter_path(client, tenant, name)}/versions/{version}"

@@ -160,7 +160,7 @@ class Upload:
         self._progress.done()
         words = ["lorikeet", "adapter", "add", str(path), "--tenant", self._tenant, "--name", self._name]
         words += [] if self._promote else ["--no-promote"]
-        raise CommandFailed(f"{why}; go on with `{shlex.join([*words, '--resume', import_id])}`") from None
+        raise CommandFailed(f"{why}; continue with `{shlex.join([*words, '--resume', import_id])}`") from None
 
 
 def _open(path: Path, stack: ExitStack) -> BinaryIO:

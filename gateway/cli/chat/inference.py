@@ -92,7 +92,7 @@ def find_access(url: str | None, key: str | None, environ: Mapping[str, str]) ->
     url, key = url or environ.get(URL_VARIABLE), key or environ.get(API_KEY_VARIABLE)
     if url:
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise WrongUsage(f"{url!r} is no URL: it looks like http://127.0.0.1:8080")
+            raise WrongUsage(f"{url!r} is not a URL; expected one such as http://127.0.0.1:8080")
         if not key:
             raise WrongUsage(f"a key for {url} is missing: set {API_KEY_VARIABLE}, or give --key")
         return Access(url.rstrip("/").removesuffix("/v1"), key)

@@ -81,9 +81,11 @@ class AllowedSources:
         """Raises WrongSource for what is no source, or none of these."""
         source = _parse(text, is_place=False)
         if self.is_empty:
-            raise WrongSource("no sources are allowed here: the operator lists them in LORIKEET_ADAPTER_SOURCES")
+            raise WrongSource(
+                "this server allows no sources; the operator lists the allowed ones in LORIKEET_ADAPTER_SOURCES"
+            )
         if not self.holds(source):
-            raise WrongSource("it is not among the sources that the operator allows")
+            raise WrongSource("the source is not among the sources that LORIKEET_ADAPTER_SOURCES allows")
         return source
 
     def admits_url(self, url: str) -> bool:
@@ -105,7 +107,7 @@ def parse_place(text: str) -> Source:
 def _parse(text: str, *, is_place: bool) -> Source:
     """is_place: a place of the list, all of whose contents it stands for, so the end of its path may be left out."""
     if len(text) > MAX_SOURCE_CHARACTERS:
-        raise WrongSource(f"it is longer than {MAX_SOURCE_CHARACTERS} characters")
+        raise WrongSource(f"the source is longer than {MAX_SOURCE_CHARACTERS} characters")
     scheme, separator, rest = text.partition("://")
     if scheme not in ("hf", "https", "s3") or not separator:
         raise WrongSource("expected hf://organization/repository[@revision], https://host/path or s3://bucket/prefix")

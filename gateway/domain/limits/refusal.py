@@ -73,16 +73,16 @@ def refusal(shortage: Shortage, headers: Headers, currency: str) -> LimitReached
     if limit.is_balance:
         message = (
             f"{subject}: {used} used, {reserved} reserved by running requests, and this request needs at least {need}. "
-            "More credit makes room."
+            "Add credit to go on."
         )
         return QuotaExceeded(message, limit=explanation, headers=(*headers, ("x-should-retry", "false")))
     if shortage.need > limit.max:
-        message = f"{subject}, and this request needs at least {need}: more than it allows at any time."
+        message = f"{subject}, and this request alone needs at least {need}, which the limit never allows."
         kind = LimitReached if limit.window in ("minute", "none") else QuotaExceeded
         return kind(message, limit=explanation, headers=(*headers, ("x-should-retry", "false")))
     if limit.unit == "concurrency":
         running = "as many" if is_shared else str(shortage.reserved)
-        message = f"{subject}, and {running} are running. It frees as soon as one of them ends."
+        message = f"{subject}, and {running} are running. Try again when one of them has ended."
         return LimitReached(message, limit=explanation, headers=headers, retry_after_s=CONCURRENCY_RETRY_S)
     message = subject
     if not is_shared:

@@ -28,7 +28,9 @@ def predicted_text(prediction: Prediction | None, num_choices: int) -> str:
         return ""
     if num_choices > 1:
         raise InvalidRequest(
-            "'prediction' is for one choice: 'n' must be 1.", param="prediction", code="invalid_parameter_combination"
+            "'prediction' can only be used with one choice: 'n' must be 1.",
+            param="prediction",
+            code="invalid_parameter_combination",
         )
     if isinstance(prediction.content, str):
         return prediction.content

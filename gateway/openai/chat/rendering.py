@@ -57,7 +57,7 @@ def rendering(
         )
     if continues and last_role != "assistant":
         raise InvalidRequest(
-            "'continue_final_message' needs a last message of the role 'assistant'.",
+            "'continue_final_message' needs the last message to have the role 'assistant'.",
             param="continue_final_message",
             code="invalid_value",
         )

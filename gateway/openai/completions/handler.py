@@ -122,9 +122,11 @@ def _check(wire: CompletionRequest) -> None:
             "Results with 'best_of' greater than 'n' cannot be streamed.", param="best_of", code="invalid_value"
         )
     if wire.max_tokens == 0 and not wire.echo:
-        raise InvalidRequest("'max_tokens' may be 0 only with 'echo'.", param="max_tokens", code="invalid_value")
+        raise InvalidRequest("'max_tokens' may be 0 only if 'echo' is true.", param="max_tokens", code="invalid_value")
     if wire.max_tokens == 0 and num_candidates > 1:
-        raise InvalidRequest("Several choices need 'max_tokens' above 0.", param="max_tokens", code="invalid_value")
+        raise InvalidRequest(
+            "'max_tokens' must be above 0 when several choices are asked for.", param="max_tokens", code="invalid_value"
+        )
 
 
 def _num_choices(wire: CompletionRequest) -> tuple[int, int]:

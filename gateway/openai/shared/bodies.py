@@ -26,7 +26,7 @@ class Bodies:
     """Bodies of all projects in one gateway process."""
 
     def __init__(self) -> None:
-        self._pace = Pace(BODY_BYTES_PER_S, BURST_BYTES, what="bodies this large")
+        self._pace = Pace(BODY_BYTES_PER_S, BURST_BYTES, what="large requests")
 
     async def read(self, request: Request[Any, Any, Any], caller: Caller) -> bytes:
         """Return the body of a request, not decoded yet.

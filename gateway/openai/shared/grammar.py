@@ -70,7 +70,7 @@ def check_beside_tools(grammar: Grammar | None, field: str | None) -> None:
     """Raises InvalidRequest for a grammar of text that calls cannot be told from."""
     if grammar is not None and grammar.kind not in ("json_schema", "json_object"):
         raise InvalidRequest(
-            f"'{field}' can be combined with tools that may be called only where it asks for JSON.",
+            f"'{field}' can be combined with tools only if it asks for JSON.",
             param=field,
             code="invalid_parameter_combination",
         )
@@ -81,7 +81,7 @@ def _of_format(wanted: ResponseFormat) -> Grammar | None:
         raise missing("response_format.json_schema")
     if wanted.type != "json_schema" and wanted.json_schema is not None:
         raise InvalidRequest(
-            "'response_format.json_schema' goes with the type 'json_schema' alone.",
+            "'response_format.json_schema' is only allowed with the type 'json_schema'.",
             param="response_format.json_schema",
             code="invalid_parameter_combination",
         )
@@ -127,7 +127,7 @@ def _schema_text(schema: dict[str, Any] | str, field: str) -> str:
 
 def _object(text: str, field: str) -> dict[str, Any]:
     if are_too_much([text]):
-        raise invalid(f"'{field}' holds too many values.", field)
+        raise invalid(f"'{field}' holds too many JSON values.", field)
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except RecursionError:

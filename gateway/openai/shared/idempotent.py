@@ -59,7 +59,9 @@ def idempotency_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
     for name, value in headers:
         if name == HEADER:
             if key is not None:
-                raise InvalidRequest(f"The header {PARAM} was sent twice.", param=PARAM, code="invalid_value")
+                raise InvalidRequest(
+                    f"The header {PARAM} was sent twice; send it once.", param=PARAM, code="invalid_value"
+                )
             key = value
     if key is not None and not (0 < len(key) <= MAX_KEY_CHARS and all(0x20 <= byte < 0x7F for byte in key)):
         raise InvalidRequest(

@@ -231,12 +231,12 @@ def _json(body: dict[str, Any]) -> ASGIResponse:
 
 
 def _no_such(chat_id: str) -> NotFound:
-    return NotFound(f"No chat completion is stored with the id '{chat_id[:MAX_SHOWN]}'.", param="completion_id")
+    return NotFound(f"There is no stored chat completion with the id '{chat_id[:MAX_SHOWN]}'.", param="completion_id")
 
 
 def _unknown_cursor(after: str | None) -> InvalidRequest:
     return InvalidRequest(
-        f"There is nothing with the id '{(after or '')[:MAX_SHOWN]}' to go on after.",
+        f"Invalid value for 'after': this list has nothing with the id '{(after or '')[:MAX_SHOWN]}'.",
         param="after",
         code="invalid_value",
     )

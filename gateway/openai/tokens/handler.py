@@ -71,7 +71,7 @@ def _prompt(wire: TokenizeRequest) -> tuple[str | Conversation, str]:
     if (wire.prompt is None) == (wire.messages is None):
         given = "both were given" if wire.prompt is not None else "neither was given"
         raise InvalidRequest(
-            f"Either 'prompt' or 'messages' is needed: {given}.",
+            f"Send either 'prompt' or 'messages': {given}.",
             param="prompt",
             code="missing_required_parameter" if wire.prompt is None else "invalid_parameter_combination",
         )
@@ -83,6 +83,6 @@ def _prompt(wire: TokenizeRequest) -> tuple[str | Conversation, str]:
     for field in ("tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
         if getattr(wire, field) is not None:
             raise InvalidRequest(
-                f"'{field}' goes with 'messages' alone.", param=field, code="invalid_parameter_combination"
+                f"'{field}' is only allowed with 'messages'.", param=field, code="invalid_parameter_combination"
             )
     return wire.prompt or "", "prompt"

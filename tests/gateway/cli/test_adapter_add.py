@@ -83,7 +83,7 @@ async def test_names_and_ids_lead_to_no_other_route(lorikeet: Cli, acme: str) ->
         # Where nobody listens: it is refused before anything is sent.
         code, out, err = await lorikeet(*argv, LORIKEET_PORT="1")
         assert (code, out, err.count("\n")) == (1, "", 1), argv
-        assert "is not valid" in err or "is no id" in err
+        assert "is not valid" in err or "is not an id" in err
 
 
 @pytest.mark.parametrize("words", [("--temperature", "nan"), ("--top-p", "inf"), ("--min-p", "x")])
@@ -115,7 +115,7 @@ async def test_merging_wants_a_folder(lorikeet: Cli, tmp_path: Path) -> None:
     code, _, err = await lorikeet("adapter", "merge", "--adapter", str(packed), *folders)
     assert (code, err) == (
         1,
-        f"lorikeet: --adapter: expected a folder, as PEFT saves it, and {packed} is none\n",
+        f"lorikeet: --adapter: {packed} is not a folder; expected one that PEFT's save_pretrained wrote\n",
     )
 
 
@@ -132,4 +132,6 @@ async def test_a_tenant_whose_adapters_were_refused_waits_and_is_told(
         )
     code, out, err = await lorikeet("adapter", "add", folder, *T, "--name", "a")
     assert (code, "is now version 1" in out) == (0, True)
-    assert err.startswith(f"waiting: This project's last {NUM_FREE} adapters were refused: it may add the next in ")
+    assert err.startswith(
+        f"waiting: The last {NUM_FREE} adapters of this project were refused, so the next can be added in "
+    )
