@@ -21,24 +21,27 @@ T = TypeVar("T")
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """A version without its content. detail: what is wrong with the content."""
+    """A version of an adapter whose content is missing or damaged."""
 
     project_id: str
     name: str
     version: int
     digest: str
     detail: str
+    """The fault of the content."""
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """num_verified: contents that are there and were read in full. missing, damaged: versions whose content is not, or
-    is not what it was. num_unreferenced: contents in the store that nobody of any organization refers to; they are
-    collected after a while."""
+    """The result of comparing the store with the versions that the database knows."""
 
     num_verified: int
+    """Contents that are in the store and were read in full."""
     missing: list[Fault]
+    """Versions whose content is not in the store."""
     damaged: list[Fault]
+    """Versions whose content is not what it was."""
     num_unreferenced: int
+    """Contents in the store to which no version of any organization refers. They are deleted after a while."""
     object: Literal["organization.adapters.verification"] = "organization.adapters.verification"
 
 

@@ -33,7 +33,7 @@ class ListQuery(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
-    """One page of a list."""
+    """A page of a list."""
 
     data: list[T]
     first_id: str | None

@@ -29,27 +29,30 @@ BYTES_PER_CHAR = 4
 
 
 class LoggedCall(msgspec.Struct, frozen=True):
-    """arguments: as they were written, which should be JSON."""
+    """A tool call."""
 
     name: str
     arguments: str
+    """The arguments as the model wrote them, which should be JSON."""
 
 
 class LoggedMessage(msgspec.Struct, frozen=True):
-    """A message, or a prompt, whose role is null."""
+    """A message, or a prompt."""
 
     role: str | None
+    """The role of the message; null for a prompt."""
     content: str
     tool_calls: Sequence[LoggedCall] = ()
 
 
 class LoggedChoice(msgspec.Struct, frozen=True):
-    """finish_reason: null of one that did not come to its end."""
+    """A choice of the reply."""
 
     index: int
     content: str
     tool_calls: Sequence[LoggedCall]
     finish_reason: str | None
+    """The reason why the choice ended; null where it was cut off."""
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):

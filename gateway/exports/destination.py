@@ -35,22 +35,25 @@ class WrongDestination(ValueError):
 
 
 class FolderDestination(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="folder"):
-    """path: below the server's folder for exports."""
+    """A folder within the server's data folder."""
 
     path: Text
+    """The path below the server's folder for exports."""
 
 
 class S3Destination(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="s3"
 ):
-    """A bucket of Amazon S3, or of a store that speaks its protocol at `endpoint`. The secret is stored apart."""
+    """A bucket of Amazon S3, or of a store that speaks its protocol."""
 
     bucket: Text
     access_key_id: Text
     secret_access_key: Annotated[str, Meta(max_length=MAX_TEXT)] = ""
+    """The secret. It is stored apart and never shown."""
     prefix: Annotated[str, Meta(max_length=MAX_TEXT)] = ""
     region: Text = "us-east-1"
     endpoint: Text | None = None
+    """The URL of a store other than Amazon's."""
 
 
 Destination = FolderDestination | S3Destination

@@ -11,13 +11,17 @@ from gateway.domain.limits.refusal import Explanation
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
-    """limit: which one refused, and how full it is; only where one did."""
+    """The reason why a request was refused or failed."""
 
     message: str
+    """The reason in words."""
     type: str
     param: str | None
+    """The field at fault."""
     code: str | None
+    """The reason for programs."""
     limit: Explanation | msgspec.UnsetType = msgspec.UNSET
+    """The limit that refused the request, and how full it is."""
 
 
 class ErrorBody(msgspec.Struct, frozen=True):

@@ -33,17 +33,17 @@ def health(database: Database, pools: Sequence[Pool]) -> list[HTTPRouteHandler]:
 
     @get("/health", opt=shape(media=("text/plain",)))
     async def health_check() -> ASGIResponse:
-        """The process lives: 200 without a body, as vLLM answers."""
+        """Answer 200 without a body while the process runs, as vLLM does."""
         return ASGIResponse(headers={"content-type": "text/plain"})
 
     @get("/health/live")
     async def live() -> dict[str, str]:
-        """The process lives."""
+        """Answer 200 while the process runs."""
         return {"status": "ok"}
 
     @get("/health/ready", opt=shape(reply=Readiness, statuses={503: Readiness}))
     async def ready() -> ASGIResponse:
-        """200 once the database answers and every pool has a ready backend, else 503."""
+        """Answer 200 once the database answers and every pool has a ready backend, and 503 before."""
         nonlocal reasons
         found = {pool.name: _pool_detail(pool) for pool in pools if not pool.ready}
         if detail := await _database_detail(database):

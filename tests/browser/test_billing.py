@@ -43,7 +43,7 @@ async def test_prices_are_set_and_withdrawn_before_they_are_in_force(visit: Visi
     await button(page, "Remove discount 1").click()
     await dialog(page).get_by_label("Input of price 1", exact=True).fill("0.1")
     await button(page, "Set prices").click()
-    await expect(dialog(page)).to_contain_text("Cached input must not be dearer than other input")
+    await expect(dialog(page)).to_contain_text("The price of cached input must not be higher than the price of input")
     await dialog(page).get_by_label("Cached input of price 1").fill("")
     await button(page, "Add a price").click()
     await dialog(page).get_by_label("Model of price 2").fill(f"{BASE}:pirate")

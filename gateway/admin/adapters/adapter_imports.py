@@ -33,15 +33,17 @@ MAX_OFFSET_DIGITS = 16
 
 
 class CreateAdapterImport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """size_bytes, sha256: of the archive; what comes is held against them.
-    promote: whether the version becomes current once it is ready. base: the base model that the adapter is for, where
-    the gateway serves several."""
+    """The announcement of a resumable upload of an archive."""
 
     name: str
     size_bytes: Annotated[int, Meta(ge=1, le=2**50)]
+    """The size of the archive. More bytes are refused."""
     promote: bool = True
+    """True if the version becomes current once it is ready."""
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None
+    """The SHA-256 of the archive in hexadecimal. Other bytes are refused."""
     base: Annotated[str, Meta(max_length=256)] | None = None
+    """The base model that the adapter is for, where the gateway serves several."""
 
 
 class AdapterImportController(Controller):
@@ -51,7 +53,7 @@ class AdapterImportController(Controller):
     async def list_adapter_imports(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page[AdapterImport]:
-        """Newest first, those that are over for up to a month."""
+        """List the adapter imports of a project, the newest first. Imports that ended are listed for up to a month."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -64,7 +66,7 @@ class AdapterImportController(Controller):
     async def create_adapter_import(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> AdapterImport:
-        """Begin a resumable upload of an archive. It expires a day after its last byte."""
+        """Begin a resumable upload of an archive. The upload expires a day after its last byte."""
         wanted = await read_body(request, CreateAdapterImport)
         checked_name(wanted.name)
         base_digest = digest_of_base(services, wanted.base)
@@ -96,6 +98,7 @@ class AdapterImportController(Controller):
     async def get_adapter_import(
         self, project_id: FromPath[str], import_id: FromPath[str], services: Services, caller: Caller
     ) -> AdapterImport:
+        """Return an adapter import."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             return import_wire(await _existing(conn, project_id, import_id))
@@ -115,9 +118,9 @@ class AdapterImportController(Controller):
         services: Services,
         caller: Caller,
     ) -> AdapterImport:
-        """Add bytes at the offset that the header names, which is the import's `received_bytes`.
+        """Add bytes to a resumable upload, at the offset that the header names.
 
-        What came before a connection broke is kept.
+        The offset is the import's `received_bytes`. Bytes that arrived before a connection broke are kept.
         """
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -137,9 +140,9 @@ class AdapterImportController(Controller):
         services: Services,
         caller: Caller,
     ) -> PutAdapter:
-        """All bytes are sent: answered as an upload in one piece is.
+        """Complete a resumable upload after its last byte.
 
-        One that is over is answered with what became of it.
+        The reply is that of an upload in one piece. An import that has ended is answered with its result.
         """
         await read_body(request, Nothing)
         async with services.database.transaction() as conn:
@@ -172,7 +175,7 @@ class AdapterImportController(Controller):
     async def cancel_adapter_import(
         self, project_id: FromPath[str], import_id: FromPath[str], services: Services, caller: Caller
     ) -> AdapterImport:
-        """End an import that is not over yet."""
+        """Cancel an adapter import that has not ended."""
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             before = await _existing(conn, project_id, import_id)

@@ -43,7 +43,7 @@ class AdapterVersionController(Controller):
         services: Services,
         caller: Caller,
     ) -> Page[AdapterVersion]:
-        """Newest first, those that were rejected or retired included."""
+        """List the versions of an adapter, the newest first, rejected and retired ones included."""
         query = read_list_query(request.query_params)
         before = _cursor(name, query.after) if query.after else None
         async with services.database.acquire() as conn:
@@ -63,6 +63,7 @@ class AdapterVersionController(Controller):
         services: Services,
         caller: Caller,
     ) -> AdapterVersionDetail:
+        """Return a version of an adapter, with the findings of its inspection."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             adapter = await adapters.find_adapter(conn, project_id, name)
@@ -99,7 +100,7 @@ class AdapterVersionController(Controller):
         services: Services,
         caller: Caller,
     ) -> AdapterVersion:
-        """Take a version out of use for good; its content stays until it is deleted."""
+        """Take a version out of use for good. Its content stays until the version is deleted."""
         await read_body(request, Nothing)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)

@@ -52,13 +52,15 @@ MAX_WRAPPING_BYTES = 16 << 10
 
 
 class AddFromSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """source: an address that the operator allows. promote: whether the version becomes current once it is ready.
-    base: the base model that the adapter is for, where the gateway serves several."""
+    """The order to download an adapter from a source."""
 
     name: str
     source: Annotated[str, Meta(max_length=2048)]
+    """An address that the operator allows, for example `hf://organization/repository`."""
     promote: bool = True
+    """True if the version becomes current once it is ready."""
     base: Annotated[str, Meta(max_length=256)] | None = None
+    """The base model that the adapter is for, where the gateway serves several."""
 
 
 class AdapterController(Controller):
@@ -68,6 +70,7 @@ class AdapterController(Controller):
     async def list_adapters(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page[Adapter]:
+        """List the adapters of a project."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -85,10 +88,10 @@ class AdapterController(Controller):
     async def put_adapter(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Response[Any]:
-        """Upload an adapter, or with a JSON body let it be fetched from a source.
+        """Upload an adapter or, with a JSON body, let the server download it from a source.
 
-        The content becomes a new version, and the current one once an engine has tried it, unless `promote` is false.
-        What is fetched is answered with status 202 and an import, which tells what became of it.
+        The content becomes a new version, and the current one once an engine has tried it, unless `promote` is false. A
+        download is answered with status 202 and an import, which tells its result later.
         """
         if request.headers.get("content-type", "").partition(";")[0].strip() == "application/json":
             imported = await _fetch_later(request, services, caller, project_id)
@@ -103,6 +106,7 @@ class AdapterController(Controller):
     async def get_adapter(
         self, project_id: FromPath[str], name: FromPath[str], services: Services, caller: Caller
     ) -> Adapter:
+        """Return an adapter."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             row = await adapters.find_adapter(conn, project_id, name)
@@ -119,7 +123,7 @@ class AdapterController(Controller):
         services: Services,
         caller: Caller,
     ) -> Adapter:
-        """Make the version current that was so before; doing so twice leads back."""
+        """Make the version current that was current before. Rolling back twice leads back."""
         await read_body(request, Nothing)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
@@ -137,7 +141,8 @@ class AdapterController(Controller):
     ) -> DeletedAdapter:
         """Remove an adapter with all its versions, and the aliases that point at them.
 
-        Content that no other adapter uses leaves the store soon."""
+        Content that no other adapter uses is deleted from the store soon.
+        """
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             before = await locked_adapter(conn, project_id, name)
@@ -152,7 +157,7 @@ class AdapterController(Controller):
 async def list_all_adapters(
     request: Request[Any, Any, Any], services: Services, caller: Caller
 ) -> Page[TenantsAdapter]:
-    """Of every project whose adapters the caller may read, oldest first."""
+    """List the adapters of every project whose adapters the caller may read, the oldest first."""
     query, project_ids = read_list_query(request.query_params), projects_with(caller, "adapters.read")
     organization_id = caller.organization_id
     async with services.database.acquire() as conn:
@@ -174,7 +179,7 @@ async def list_all_adapters(
 
 @post("/adapters/verify", status_code=200, opt=needs("adapters.write", body=Nothing))
 async def verify_adapters(request: Request[Any, Any, Any], services: Services, caller: Caller) -> Verification:
-    """Read the content of every version again, and compare the store with what is known of it."""
+    """Read the content of every adapter version again, and compare the store with the database."""
     await read_body(request, Nothing)
     return await services.lifecycle.verifier.verify(caller.organization_id)
 

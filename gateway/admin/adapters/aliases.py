@@ -33,13 +33,14 @@ class MoveAlias(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CreateAlias(MoveAlias, frozen=True, forbid_unknown_fields=True):
-    """name: the model id, as an adapter may be called; not that of the base model."""
+    """A new alias and the version that it points at."""
 
     name: str
+    """The model id of the alias. It has the form of an adapter's name and is not the name of a base model."""
 
 
 class Alias(msgspec.Struct, frozen=True):
-    """Times in Unix seconds. moved_at: when it last came to point where it points."""
+    """A model id of a project's own that points at one version of an adapter."""
 
     id: str
     name: str
@@ -47,7 +48,9 @@ class Alias(msgspec.Struct, frozen=True):
     adapter: str
     version: int
     created_at: int
+    """Unix seconds."""
     moved_at: int
+    """Unix seconds at which the alias was last pointed at another version."""
     object: Literal["organization.project.alias"] = "organization.project.alias"
 
 
@@ -64,6 +67,7 @@ class AliasController(Controller):
     async def list_aliases(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page[Alias]:
+        """List the aliases of a project."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -74,6 +78,7 @@ class AliasController(Controller):
     async def create_alias(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Alias:
+        """Create an alias."""
         wanted = await read_body(request, CreateAlias)
         _check_name("name", wanted.name, "alias")
         _check_name("adapter", wanted.adapter)
@@ -101,7 +106,7 @@ class AliasController(Controller):
         services: Services,
         caller: Caller,
     ) -> Alias:
-        """Point it at another version. Requests that come within a second may still get the one before it."""
+        """Point an alias at another version. Requests within the next second may still get the version before."""
         wanted = await read_body(request, MoveAlias)
         _check_name("adapter", wanted.adapter)
         async with services.database.transaction() as conn:
@@ -121,6 +126,7 @@ class AliasController(Controller):
     async def remove_alias(
         self, project_id: FromPath[str], name: FromPath[str], services: Services, caller: Caller
     ) -> DeletedAlias:
+        """Remove an alias."""
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             before = await _existing(conn, project_id, name)

@@ -23,18 +23,21 @@ if TYPE_CHECKING:
 
 
 class ShareAdapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """project_id: of whom it is shared with."""
+    """The project with which an adapter is to be shared."""
 
     project_id: Annotated[str, Meta(min_length=1, max_length=64)]
+    """The id of the project that may call the adapter from now on."""
 
 
 class Share(msgspec.Struct, frozen=True):
-    """project_id: who may call the adapter, beside its owner. created_at in Unix seconds."""
+    """An adapter that another project may call."""
 
     id: str
     adapter: str
     project_id: str
+    """The id of the project that may call the adapter, beside its owner."""
     created_at: int
+    """Unix seconds."""
     object: Literal["organization.project.adapter.share"] = "organization.project.adapter.share"
 
 
@@ -57,6 +60,7 @@ class ShareController(Controller):
         services: Services,
         caller: Caller,
     ) -> Page[Share]:
+        """List the projects with which an adapter is shared."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -72,10 +76,10 @@ class ShareController(Controller):
         services: Services,
         caller: Caller,
     ) -> Share:
-        """Let another project call the adapter under its name, whatever version is current.
+        """Let another project call an adapter under its name, always in its current version.
 
-        Nothing else of the owner shows, and the other project's own adapter of that name wins. Its requests are its
-        own, at the price of the adapter's class. The adapter's defaults are part of it.
+        The other project sees nothing else of the owner. If it has an adapter of the same name, its own adapter wins.
+        Its requests are its own, at the price of the adapter's class and with the adapter's defaults.
         """
         wanted = await read_body(request, ShareAdapter)
         check_name(wanted.project_id, "project_id")
@@ -106,7 +110,7 @@ class ShareController(Controller):
         services: Services,
         caller: Caller,
     ) -> DeletedShare:
-        """End it; requests that run finish."""
+        """Stop sharing an adapter with a project. Requests that run finish."""
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             adapter_id = await _adapter_id(conn, project_id, name)

@@ -80,7 +80,7 @@ def list_params(*names: str) -> tuple[str, ...]:
 def bucket_shape(widths: Mapping[str, Bounds], group_by: Sequence[str]) -> dict[str, Shape]:
     """The `opt` of a route handler that tells of these parameters."""
     seconds = {"type": "integer", "minimum": 0, "maximum": 9_999_999_999, "description": "Unix seconds."}
-    limits = [f"of {name} by default {each.default_limit}, at most {each.max_limit}" for name, each in widths.items()]
+    limits = [f"for {name} by default {each.default_limit}, at most {each.max_limit}" for name, each in widths.items()]
     most = max(each.max_limit for each in widths.values())
     values = {"type": "array", "items": {"type": "string"}, "maxItems": MAX_VALUES}
     lists = dict.fromkeys(list_params("project_ids", "user_ids", "api_key_ids", "models"), values)
@@ -90,7 +90,12 @@ def bucket_shape(widths: Mapping[str, Bounds], group_by: Sequence[str]) -> dict[
         "start_time": seconds,
         "end_time": seconds,
         "bucket_width": {"enum": list(widths), "default": "1d"},
-        "limit": {"type": "integer", "minimum": 1, "maximum": most, "description": f"Buckets: {'; '.join(limits)}."},
+        "limit": {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": most,
+            "description": f"The most buckets in a reply: {'; '.join(limits)}.",
+        },
         "batch": {"type": "boolean"},
     }
     return shape(query=schemas, needed=("start_time",))

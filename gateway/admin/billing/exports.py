@@ -42,6 +42,7 @@ class ExportController(Controller):
 
     @get(opt=needs("billing.read", query=QUERY) | ZIP)
     async def export(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Stream:
+        """Download the organization's usage, costs or invoices of a day or month."""
         return await _download(services, _wanted(request, caller.organization_id, None))
 
 
@@ -52,6 +53,7 @@ class ProjectExportController(Controller):
     async def export_project(
         self, request: Request[Any, Any, Any], project_id: FromPath[str], services: Services, caller: Caller
     ) -> Stream:
+        """Download a project's usage, costs or invoice of a day or month."""
         async with services.database.acquire() as conn:
             if await projects.get_project(conn, caller.organization_id, project_id) is None:
                 raise no_such_project(project_id)

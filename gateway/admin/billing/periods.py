@@ -30,26 +30,32 @@ if TYPE_CHECKING:
 
 
 class Period(msgspec.Struct, frozen=True):
-    """id: the month, "2026-10". cost_nanos: what it bills, corrections and adjustments included. Times in Unix
-    seconds."""
+    """A billing period: one month."""
 
     id: str
+    """The month, for example `2026-10`."""
     state: periods.State
     start_time: int
+    """Unix seconds."""
     end_time: int
+    """Unix seconds."""
     closed_at: int | None
+    """Unix seconds; null while the month is open."""
     invoiced_at: int | None
+    """Unix seconds; null until invoices were issued."""
     num_requests: int
     cost_nanos: int
+    """The amount that the month bills, in billionths of the currency, corrections and adjustments included."""
     currency: str
     object: Literal["organization.billing_period"] = "organization.billing_period"
 
 
 class ClosedPeriod(Period, frozen=True, kw_only=True):
-    """projects_without_customer: whose usage in the month Stripe's meter events bill to nobody, for good; none where no
-    project has a customer."""
+    """A month that is closed."""
 
     projects_without_customer: list[Party]
+    """Projects whose usage of the month no customer of Stripe is ever billed for, because they have no customer.
+    Empty where no project has one."""
 
 
 class IssuedInvoices(msgspec.Struct, frozen=True):
@@ -62,7 +68,7 @@ class PeriodController(Controller):
 
     @get(opt=needs("billing.read", query=LIST_QUERY))
     async def list_periods(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[Period]:
-        """Newest first."""
+        """List the billing periods, the newest first."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             rows = await periods.list_periods(conn, caller.organization_id)
@@ -74,7 +80,7 @@ class PeriodController(Controller):
     async def close_period(
         self, period: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> ClosedPeriod:
-        """Draw its credits and let none of its rows change any more; a closed one is left as it is."""
+        """Close a month: draw its credits, and let none of its rows change any more. A closed month stays as it is."""
         await read_body(request, Nothing)
         start = month_of(period)
         await catch_up(services.database)
@@ -97,7 +103,7 @@ class PeriodController(Controller):
     async def issue_invoices(
         self, period: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Response[IssuedInvoices]:
-        """Give every project's invoice its number; those that were issued before are answered as they are."""
+        """Give the invoice of every project its number. Invoices that were issued before stay as they are."""
         await read_body(request, Nothing)
         start = month_of(period)
         async with services.database.transaction() as conn:
@@ -117,7 +123,7 @@ class PeriodController(Controller):
     async def list_invoices(
         self, period: FromPath[str], services: Services, caller: Caller
     ) -> Response[IssuedInvoices]:
-        """Of every project, as issued; before that, drafts."""
+        """List the invoices of every project for a month, or drafts before they are issued."""
         start = month_of(period)
         async with services.database.acquire() as conn:
             await existing_period(conn, caller.organization_id, start)

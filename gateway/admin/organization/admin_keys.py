@@ -31,16 +31,15 @@ AdminScope = Literal["admin_read", "admin_write"]
 
 
 class CreateAdminKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The key belongs to the person who makes it, and never does more than they may.
-
-    expires_at: Unix seconds; null never expires. ip_allowlist: networks it may be used from; null allows all. A key
-    that is made with another key neither outlives it nor works from elsewhere.
-    """
+    """A new operator's key. The key belongs to the person who creates it and may never do more than this person. A
+    key that is created with another key ends no later than that key and works from no other networks."""
 
     name: Name
     scopes: Annotated[tuple[AdminScope, ...], msgspec.Meta(min_length=1, max_length=2)] = ("admin_read", "admin_write")
     expires_at: UnixTime | None = None
+    """Unix seconds; null never expires."""
     ip_allowlist: Networks | None = None
+    """Networks from which the key may be used; null allows all."""
 
 
 class DeletedAdminKey(msgspec.Struct, frozen=True):
@@ -56,6 +55,7 @@ class AdminKeyController(Controller):
     async def list_admin_keys(
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page[AdminApiKey]:
+        """List the operators' keys."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             if query.after and await keys.get_admin_key(conn, caller.organization_id, query.after) is None:
@@ -67,6 +67,7 @@ class AdminKeyController(Controller):
     async def create_admin_key(
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> CreatedAdminKey:
+        """Create an operator's key. The reply shows the key this once."""
         wanted = await read_body(request, CreateAdminKey)
         check_name(wanted.name)
         expires_at, ip_allow = expiry(wanted.expires_at), networks(wanted.ip_allowlist)
@@ -93,11 +94,13 @@ class AdminKeyController(Controller):
 
     @get("/{key_id:str}", opt=needs("admin_keys.read"))
     async def get_admin_key(self, key_id: FromPath[str], services: Services, caller: Caller) -> AdminApiKey:
+        """Return an operator's key without its secret."""
         async with services.database.acquire() as conn:
             return admin_api_key(await _existing(conn, caller.organization_id, key_id))
 
     @delete("/{key_id:str}", status_code=200, opt=needs("admin_keys.write"))
     async def revoke_admin_key(self, key_id: FromPath[str], services: Services, caller: Caller) -> DeletedAdminKey:
+        """Revoke an operator's key for good."""
         async with services.database.transaction() as conn:
             before = await _existing(conn, caller.organization_id, key_id)
             does = await _effective(conn, caller.organization_id, before.scopes, before.owner_user_id)

@@ -28,17 +28,19 @@ JOURNAL_ALERT = 0.8
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """href: where in the dashboard to look. percent: of a limit or a balance, how much of it is used or reserved.
-    since: Unix seconds, null where nobody noted it."""
+    """Something that somebody should look at now."""
 
     severity: Severity
     code: str
     title: str
     detail: str
     href: str
+    """The address of the dashboard's page about the alert."""
     project_id: str | None = None
     percent: int | None = None
+    """The percentage of a limit or a balance that is used or reserved."""
     since: int | None = None
+    """Unix seconds at which the alert began; null where this is not known."""
 
 
 class AlertList(msgspec.Struct, frozen=True):
@@ -48,7 +50,7 @@ class AlertList(msgspec.Struct, frozen=True):
 
 @get("/alerts", opt=needs("projects.read", in_any_project=True))
 async def list_active_alerts(services: Services, caller: Caller) -> AlertList:
-    """What holds now, the worst first."""
+    """List the alerts that hold now, the worst first."""
     return AlertList(sorted(await find_alerts(services, caller), key=lambda alert: _ORDER.index(alert.severity)))
 
 

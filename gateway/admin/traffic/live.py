@@ -203,8 +203,12 @@ def _event(name: str, data: msgspec.Struct) -> bytes:
 
 @get("/live", opt=needs("projects.read", in_any_project=True) | shape(media=("text/event-stream",)))
 async def watch_live(request: Request[Any, Any, Any], services: Services, caller: Caller) -> ASGIResponse:
-    """Server-sent events: `engines` each second, `traffic` every two, `changed` when something has. At most eight at a
-    time for a login or a key; members of projects see their own."""
+    """Watch the organization live.
+
+    The reply is a stream of server-sent events: `engines` each second, `traffic` every two seconds, and `changed` when
+    something has changed. A login or a key may have eight streams at a time. Members of projects see their own
+    projects.
+    """
     token, header = request.cookies.get(COOKIE), request.headers.get("authorization")
 
     async def rights() -> object:

@@ -30,8 +30,7 @@ NEWEST = 2**63 - 1
 
 
 class RefusingLimit(msgspec.Struct, frozen=True):
-    """As it stood. used, reserved: null of a limit of the whole organization. asked: the least that the request could
-    do with. frees_at: Unix seconds at which its window ends, null where running requests free it, or credit does."""
+    """The limit that refused a request, as it stood then."""
 
     id: str
     scope: Scope
@@ -40,17 +39,21 @@ class RefusingLimit(msgspec.Struct, frozen=True):
     window: Window
     max: int
     used: int | None
+    """The amount that was used; null for a limit of the whole organization."""
     reserved: int | None
+    """The amount that running requests had reserved; null for a limit of the whole organization."""
     asked: int
+    """The least that the request needed."""
     frees_at: int | None
+    """Unix seconds at which the limit's window ends; null where the end of running requests, or credit, makes room."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """num: how many alike there were in the same minute; request_id, created_at: of the first of them. message: in
-    words, without anything that the client wrote."""
+    """A refused request, or several alike in the same minute."""
 
     id: str
     request_id: str
+    """The id of the first of these requests."""
     project_id: str
     api_key_id: str | None
     endpoint: str
@@ -60,19 +63,24 @@ class Refusal(msgspec.Struct, frozen=True):
     type: str
     param: str | None
     message: str
+    """The reason in words, without anything that the client wrote."""
     limit: RefusingLimit | None
     num: int
+    """The number of requests that were refused alike in the same minute."""
     created_at: int
+    """Unix seconds of the first of these requests."""
     object: Literal["organization.refusal"] = "organization.refusal"
 
 
 class ExplainedRefusal(Refusal, frozen=True, kw_only=True):
-    """left: of the limit when it refused, null where none did or where that is not told. free_at: Unix seconds from
-    which on there is room again; null where time alone makes none. advice: what to do, in a sentence."""
+    """A refused request, with what to do about it."""
 
     left: int | None
+    """The amount that was left of the limit; null where no limit refused, or for a limit of the whole organization."""
     free_at: int | None
+    """Unix seconds from which there is room again; null where time alone makes no room."""
     advice: str
+    """The advice what to do, in a sentence."""
 
 
 LIST_SHAPE = shape(
@@ -85,14 +93,19 @@ class RefusalController(Controller):
 
     @get(opt=needs(PERMISSION, query=(*LIST_QUERY, *PROJECTS), in_any_project=True) | LIST_SHAPE)
     async def list_refusals(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[Refusal]:
-        """Newest first, of the last seven days, at most 1,000 of each project; tenants see their own."""
+        """List the refused requests of the last seven days, the newest first.
+
+        The last 1,000 of each project are kept. Tenants see their own.
+        """
         project_ids = read_projects(request.query_params, caller, PERMISSION)
         return await _list(services, caller, request.query_params, project_ids)
 
     @get("/{request_id:str}", opt=needs(PERMISSION, in_any_project=True))
     async def explain_refusal(self, request_id: FromPath[str], services: Services, caller: Caller) -> ExplainedRefusal:
-        """Why the request with this x-request-id was refused, and what helps. Of alike ones in a minute, the first 50
-        are found."""
+        """Explain why the request with this x-request-id was refused, and what to do.
+
+        The first 50 of all requests that were refused alike within a minute are found.
+        """
         async with services.database.acquire() as conn:
             row = await rows.find_refusal(conn, caller.organization_id, request_id)
         if row is None or not has_permission(caller, PERMISSION, row.project_id):
@@ -114,6 +127,7 @@ class ProjectRefusalController(Controller):
     async def list_project_refusals(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page[Refusal]:
+        """List the refused requests of a project, the newest first."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
         return await _list(services, caller, request.query_params, [project_id])

@@ -14,10 +14,11 @@ from gateway.db.organization.organizations import installation_id
 
 
 class Status(msgspec.Struct, frozen=True):
-    """installation: identity of the database."""
+    """The version of Lorikeet and what it serves."""
 
     version: str
     installation: str
+    """The identity of the database."""
     model: str
     backend: Health
     object: Literal["organization.status"] = "organization.status"
@@ -25,6 +26,7 @@ class Status(msgspec.Struct, frozen=True):
 
 @get("/status", opt=needs("organization.read"))
 async def status(services: Services) -> Status:
+    """Return the version of Lorikeet and what it serves."""
     async with services.database.acquire() as conn:
         installation = await installation_id(conn)
     return Status(services.version, installation, services.bases.default.name, services.health())

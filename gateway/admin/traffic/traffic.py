@@ -55,25 +55,32 @@ MAX_RESULTS = 20_000
 
 
 class TrafficNumbers(msgspec.Struct, frozen=True, kw_only=True):
-    """num_errors, num_cancelled: null where traffic is told apart by key, as are times, and finish_reasons empty.
-    cost_nanos: without adjustments. ttft_ms: until the first token; tpot_ms: per token after it; both within a
-    tenth, and null where they were not asked for."""
+    """Numbers of requests, tokens, cost and times."""
 
     num_requests: int
     num_errors: int | None
+    """Failed requests; null where traffic is grouped by key."""
     num_cancelled: int | None
+    """Requests that the client ended; null where traffic is grouped by key."""
     input_tokens: int
     cached_tokens: int
     output_tokens: int
     cost_nanos: int
+    """The cost in billionths of the currency, without adjustments."""
     currency: str
     ttft_ms: Percentiles | None
+    """Milliseconds until the first token, within a tenth; null where this was not asked for, or traffic is grouped
+    by key."""
     tpot_ms: Percentiles | None
+    """Milliseconds per token after the first, within a tenth; null where this was not asked for, or traffic is
+    grouped by key."""
     finish_reasons: dict[str, int]
+    """Requests by the reason why they ended; empty where traffic is grouped by key."""
 
 
 class TrafficResult(TrafficNumbers, frozen=True, kw_only=True):
-    """Ids are null unless group_by names them, and where a request has none."""
+    """The traffic of one group within a bucket of time. An id is null unless group_by names it, and where a request
+    has none."""
 
     project_id: str | None
     model: str | None
@@ -84,10 +91,12 @@ class TrafficResult(TrafficNumbers, frozen=True, kw_only=True):
 
 
 class TopRow(TrafficNumbers, frozen=True, kw_only=True):
-    """id: of what was asked for, "" for requests without any. name: as people call it now; of a model, its id."""
+    """The traffic of one project, model, adapter or key."""
 
     id: str
+    """The id of the project, model, adapter or key; empty for requests without any."""
     name: str
+    """The present name. The name of a model is its id."""
     object: Literal["organization.traffic.top"] = "organization.traffic.top"
 
 
@@ -96,7 +105,11 @@ class TopList(msgspec.Struct, frozen=True):
     object: Literal["list"] = "list"
 
 
-WITH_TIMES = {"type": "boolean", "default": True, "description": "ttft_ms and tpot_ms, which take longer to find."}
+WITH_TIMES = {
+    "type": "boolean",
+    "default": True,
+    "description": "True to compute ttft_ms and tpot_ms, which takes longer.",
+}
 
 _VALUES = {"type": "array", "items": {"type": "string"}, "maxItems": MAX_VALUES}
 
@@ -114,7 +127,7 @@ def traffic_shape() -> dict[str, Shape]:
     schemas |= {
         **_time_schemas(),
         "bucket_width": {"enum": list(WIDTHS), "default": "1d"},
-        "limit": {"type": "integer", "minimum": 1, "maximum": most, "description": "Buckets."},
+        "limit": {"type": "integer", "minimum": 1, "maximum": most, "description": "The most buckets in a reply."},
         "times": WITH_TIMES,
     }
     return shape(query=schemas, needed=("start_time",))
@@ -141,7 +154,8 @@ class TrafficController(Controller):
     async def traffic(
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> BucketPage[TrafficResult]:
-        """Follows the ledger by a second or two. Tenants see their own."""
+        """Return the traffic of all projects by bucket of time, a second or two after the ledger. Tenants see their
+        own."""
         project_ids = read_projects(request.query_params, caller)
         return await _buckets(request, services, caller.organization_id, project_ids)
 
@@ -150,8 +164,10 @@ class TrafficController(Controller):
         opt=needs(PERMISSION, query=TOP_QUERY, in_any_project=True) | TOP_SHAPE,
     )
     async def top_traffic(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> TopList:
-        """The busiest projects, models, adapters or keys of a time of at most a year, the first ones first: of whole
-        minutes up to an hour, whole hours up to sixty, else whole days."""
+        """Return the busiest projects, models, adapters or keys within a window of at most a year.
+
+        The window is counted in whole minutes up to an hour, in whole hours up to sixty hours, else in whole days.
+        """
         params = request.query_params
         by, order, limit = params.get("by"), params.get("order", "requests"), params.get("limit", str(DEFAULT_TOP))
         if by not in _NAMES:
@@ -196,6 +212,7 @@ class ProjectTrafficController(Controller):
     async def project_traffic(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> BucketPage[TrafficResult]:
+        """Return the traffic of a project by bucket of time."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
         return await _buckets(request, services, caller.organization_id, [project_id])

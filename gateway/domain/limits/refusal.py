@@ -33,9 +33,7 @@ Headers = tuple[tuple[str, str], ...]
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """Which limit refused, for programs. used, reserved: null for a limit of the whole organization, whose other
-    projects' traffic they would show. needed: the least that the request could do with. frees_at: Unix seconds at which
-    the window ends, null where running requests free it, or credit does."""
+    """The limit that refused the request, for programs."""
 
     id: str
     scope: Scope
@@ -44,9 +42,14 @@ class Explanation(msgspec.Struct, frozen=True):
     window: Window
     max: int
     used: int | None
+    """The amount that is used; null for a limit of the whole organization, which would show the traffic of other
+    projects."""
     reserved: int | None
+    """The amount that running requests have reserved; null for a limit of the whole organization."""
     needed: int
+    """The least that the request needs."""
     frees_at: int | None
+    """Unix seconds at which the window ends; null where the end of running requests, or credit, makes room."""
 
 
 def refusal(shortage: Shortage, headers: Headers, currency: str) -> LimitReached:

@@ -68,7 +68,7 @@ def completions(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) ->
     @post("/completions", status_code=200, opt=SHAPE)
     @idempotent(idempotency)
     async def create_completion(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
-        """Continue a text, or several, whole or as a stream."""
+        """Continue one text or several, whole or as a stream."""
         call = call_of(request.scope)
         wire = await decoded(_DECODER, await bodies.read(request, caller))
         context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream)

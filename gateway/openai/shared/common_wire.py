@@ -31,7 +31,7 @@ from gateway.openai.shared.grammar import StructuredOutputs
 
 
 class CommonFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Null and absent mean the default."""
+    """A field that is null or left out has its default."""
 
     model: Annotated[str, Meta(min_length=1, max_length=512)]
     temperature: Temperature | None = None

@@ -19,12 +19,14 @@ JSON_OBJECT = Grammar("json_object")
 
 
 class JsonSchemaFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """strict: the schema is enforced either way. Without a schema any JSON object will do."""
+    """The JSON schema that the reply must fit."""
 
     name: Name
     description: str | None = None
     schema: dict[str, Any] | None = None
+    """The schema. Any JSON object fits where the schema is left out."""
     strict: bool | None = None
+    """The schema is enforced whatever this says."""
 
 
 class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,8 +35,8 @@ class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of json, regex, choice, grammar and json_object says what to match. The others are vLLM's as well, and
-    refused by name."""
+    """The form of the reply: exactly one of json, regex, choice, grammar and json_object. The other fields of vLLM
+    are refused by name."""
 
     json: dict[str, Any] | str | None = None
     regex: Annotated[str, Meta(min_length=1)] | None = None

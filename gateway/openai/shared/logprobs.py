@@ -20,11 +20,13 @@ TokenBytes = Callable[[int], bytes]
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
-    """token: replacement characters stand for what is not whole; bytes: exactly."""
+    """A token that was possible, and its log-probability."""
 
     token: str
+    """The text of the token. Replacement characters stand for incomplete characters."""
     logprob: float
     bytes: list[int]
+    """The exact bytes of the token."""
 
 
 class ChatTokenLogprob(msgspec.Struct, frozen=True):
@@ -40,12 +42,14 @@ class ChatLogprobs(msgspec.Struct, frozen=True):
 
 
 class TextLogprobs(msgspec.Struct, frozen=True):
-    """Four lists of one length. token_logprobs and top_logprobs are null for the first token of an echoed prompt.
-    A token of the completion is among its own top_logprobs, under the name that it has in tokens."""
+    """Log-probabilities in four lists of the same length."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
+    """The log-probability of each token; null for the first token of an echoed prompt."""
     top_logprobs: list[dict[str, float] | None]
+    """The likeliest tokens in each place, the generated token included; null for the first token of an echoed
+    prompt."""
     text_offset: list[int]
 
     def followed_by(self, other: TextLogprobs) -> TextLogprobs:
@@ -58,10 +62,11 @@ class TextLogprobs(msgspec.Struct, frozen=True):
 
 
 class PromptLogprob(msgspec.Struct, frozen=True):
-    """rank: among all tokens, from 1; null beyond those that were asked for."""
+    """The log-probability of a token in the prompt."""
 
     logprob: float
     rank: int | None
+    """The rank among all tokens, from 1; null for a token beyond the number that was asked for."""
     decoded_token: str
 
 

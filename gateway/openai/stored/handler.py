@@ -110,7 +110,7 @@ def stored_chats(chats: StoredChats) -> list[HTTPRouteHandler]:
 
     @get("/chat/completions", opt=shape(reply=StoredChatList, query=CHATS_QUERY))
     async def list_chat_completions(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
-        """Those that were stored, oldest first."""
+        """List the stored chat completions, the oldest first."""
         pace.take(caller.project_id)
         asked = read_listing(request.query_params.multi_items(), known=CHATS_QUERY)
         query = ListQuery(
@@ -125,7 +125,7 @@ def stored_chats(chats: StoredChats) -> list[HTTPRouteHandler]:
 
     @get("/chat/completions/{completion_id:str}", opt=shape(reply=StoredChatCompletion))
     async def get_chat_completion(completion_id: FromPath[str], caller: Caller) -> ASGIResponse:
-        """One that was stored."""
+        """Return a stored chat completion."""
         pace.take(caller.project_id)
         found = await chats.get(caller.project_id, completion_id)
         if found is None:
@@ -136,7 +136,7 @@ def stored_chats(chats: StoredChats) -> list[HTTPRouteHandler]:
     async def list_chat_completion_messages(
         completion_id: FromPath[str], request: Request[Any, Any, Any], caller: Caller
     ) -> ASGIResponse:
-        """The messages of its request."""
+        """List the messages of a stored chat completion's request."""
         pace.take(caller.project_id)
         asked = read_listing(request.query_params.multi_items(), known=LIST_QUERY)
         found = await chats.messages(caller.project_id, completion_id)
@@ -152,7 +152,7 @@ def stored_chats(chats: StoredChats) -> list[HTTPRouteHandler]:
     async def update_chat_completion(
         completion_id: FromPath[str], request: Request[Any, Any, Any], caller: Caller
     ) -> ASGIResponse:
-        """Replace its metadata."""
+        """Replace the metadata of a stored chat completion."""
         pace.take(caller.project_id)
         wanted = decode(_UPDATE, await request.body())
         changed = await chats.set_metadata(caller.project_id, completion_id, wanted.metadata or {})
@@ -162,7 +162,7 @@ def stored_chats(chats: StoredChats) -> list[HTTPRouteHandler]:
 
     @delete("/chat/completions/{completion_id:str}", status_code=200, opt=shape(reply=ChatCompletionDeleted))
     async def delete_chat_completion(completion_id: FromPath[str], caller: Caller) -> ASGIResponse:
-        """Delete it for good."""
+        """Delete a stored chat completion for good."""
         pace.take(caller.project_id)
         if not await chats.delete(caller.project_id, completion_id):
             raise _no_such(completion_id)

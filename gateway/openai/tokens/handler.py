@@ -38,7 +38,7 @@ def tokens(pipeline: Pipeline, pace: Pace, *, operations: tuple[str, str]) -> li
 
     @post("/tokenize", operation_id=tokenizing, status_code=200, opt=shape(body=TokenizeRequest, reply=Tokenized))
     async def tokenize(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
-        """The tokens of a text, or of messages as the chat template renders them."""
+        """Return the tokens of a text, or of messages as the chat template renders them."""
         body = await request.body()
         pace.take(caller.project_id, 1 + len(body) / BYTES_PER_REQUEST)
         wire = await decoded(_TOKENIZE, body)
@@ -56,7 +56,7 @@ def tokens(pipeline: Pipeline, pace: Pace, *, operations: tuple[str, str]) -> li
         "/detokenize", operation_id=detokenizing, status_code=200, opt=shape(body=DetokenizeRequest, reply=Detokenized)
     )
     async def detokenize(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
-        """The text of tokens."""
+        """Return the text of tokens."""
         body = await request.body()
         pace.take(caller.project_id, 1 + len(body) / BYTES_PER_REQUEST)
         wire = await decoded(_DETOKENIZE, body)
