@@ -1,4 +1,4 @@
-"""Whose turn it is to have an adapter inspected: one at a time on a machine, the projects in turn.
+"""The order in which adapters are inspected: one at a time on a machine, the projects in turn.
 
 Within a gateway projects stand in line; between the gateways of a machine a locked file decides, which the kernel takes
 back from a process that dies. Knows nothing of what is done in a turn.

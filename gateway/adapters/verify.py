@@ -1,4 +1,4 @@
-"""Whether the store holds what the tables refer to, byte for byte, and how much it holds beyond that."""
+"""Verification that the store holds what the tables refer to, byte for byte, and how much it holds beyond that."""
 
 from __future__ import annotations
 

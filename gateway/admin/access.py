@@ -1,4 +1,4 @@
-"""What each route of the admin API declares about itself, as data, and the guard that holds callers to it.
+"""The declarations of the admin API's routes about themselves, and the guard that holds callers to them.
 
 A route says which permission it needs, which query parameters it knows and which body it takes; one that does not say
 so cannot be registered. Knows nothing about what routes do.

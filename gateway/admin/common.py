@@ -1,4 +1,4 @@
-"""What routes of the admin API share: text that people write, times on the wire, who a change is recorded for."""
+"""The parts that routes of the admin API share: text that people write, times on the wire, authors of changes."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def _protocol(settings: Settings) -> type[HttpToolsProtocol]:
 
 
 def make_server(services: Services) -> Server:
-    """Of the whole application, not serving yet."""
+    """Return the server of the whole application, which does not serve yet."""
     settings, app = services.settings, build_app(services)
 
     def end_generation() -> None:

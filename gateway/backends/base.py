@@ -35,7 +35,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     embedding_sizes: tuple[int, ...] = ()
     """The numbers that an embedding may be shortened to, embedding_size among them; () is embedding_size alone."""
     fingerprint: str = ""
-    """As in `engine.protocol.Welcome`."""
+    """The fingerprint of the engine, as in `engine.protocol.Welcome`."""
 
 
 class PreparedPrompt(msgspec.Struct, frozen=True):
@@ -119,7 +119,7 @@ class Backend(Acknowledged, Protocol):
     async def unload(self, key: str) -> None: ...
 
     async def unpin(self, key: str) -> None:
-        """What `load` made resident may be evicted like any other adapter."""
+        """Let an adapter that `load` made resident be evicted like any other."""
 
     def resident(self) -> frozenset[str]:
         """Content keys of the adapters that are on the device now."""

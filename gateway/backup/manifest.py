@@ -1,4 +1,5 @@
-"""What a backup holds, file by file. A folder without this file, or with other files than it says, is no backup."""
+"""The manifest of a backup: what the backup holds, file by file. A folder without this file, or with other files
+than it says, is no backup."""
 
 from __future__ import annotations
 

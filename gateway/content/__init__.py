@@ -1,4 +1,4 @@
-"""What is kept of tenants' content, encrypted and for its time alone: replies for an Idempotency-Key, stored chat
+"""The content of tenants that is kept, encrypted and for its time alone: replies for an Idempotency-Key, stored chat
 completions, and what all requests say and get, where a project logs it. Knows neither HTTP nor SQL.
 
     idempotency, watches, unanswered_claims   whose turn it is, who waits, and claims that were never answered

@@ -1,4 +1,5 @@
-"""What all requests of a project say and get, where it logs that: redacted, encrypted, and gone after its days.
+"""The log of what a project's requests say and get, where the project wants it: redacted, encrypted, and gone after its
+days.
 
 No reply waits for any of it: once a reply is over, a write in the background takes the rest on, for which there is a
 bounded room of its own. What does not fit, or cannot be written, is counted as lost.

@@ -1,4 +1,5 @@
-"""What one request says and gets, collected while it runs, within bounds; then redacted and cut to what is logged.
+"""The transcript of one request, collected while the request runs, within bounds; then redacted and cut to what is
+logged.
 
 Knows no API's fields, and nothing of where it goes.
 """

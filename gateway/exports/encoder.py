@@ -1,4 +1,5 @@
-"""What turns rows into the bytes of one file, a batch at a time: the interface, and which format has which."""
+"""Encoders, which turn rows into the bytes of one file, a batch at a time: the interface, and which format has
+which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an export is asked for, and which combinations there are. Pure; knows no database and no HTTP."""
+"""Requests for exports, and which combinations there are. Pure; knows no database and no HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an export adds up to, summed from the very rows that go into its file, and compared with the ledger's sums."""
+"""The totals of an export, summed from the very rows that go into its file, and compared with the ledger's sums."""
 
 from __future__ import annotations
 

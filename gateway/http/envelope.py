@@ -1,4 +1,4 @@
-"""What surrounds every request, found or not: its id, the headers of every reply, one log line, one count."""
+"""The parts around every request, found or not: its id, the headers of every reply, one log line, one count."""
 
 from __future__ import annotations
 

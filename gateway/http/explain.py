@@ -1,4 +1,4 @@
-"""What is wrong with a body: the field's path, what it may be, what it is. Knows types, not what fields mean."""
+"""Explanations of wrong bodies: the field's path, what it may be, what it is. Knows types, not what fields mean."""
 
 from __future__ import annotations
 

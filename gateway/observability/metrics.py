@@ -1,4 +1,5 @@
-"""What an operator sees: Prometheus metrics, put together from those of requests and engines, and JSON log lines.
+"""Metrics and logs for operators: Prometheus metrics, put together from those of requests and engines, and JSON log
+lines.
 
 Knows what is counted, not when: others call it. Each `Metrics` has a registry of its own.
 """

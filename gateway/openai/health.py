@@ -1,5 +1,5 @@
-"""Whether the process lives, and whether it can serve. No key is asked for, so no more is told than that; the log says
-what is missing."""
+"""Health of the process: whether it lives, and whether it can serve. No key is asked for, so no more is told; the
+log says what is missing."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from gateway.limits.rules import Sizes
 from gateway.pipeline.requests import EmbeddingBounds, EmbeddingRequest, TextRequest
 
 MAX_LOGPROB_VALUES = 1 << 22
-"""Of one HTTP request, those of alternatives included: hundreds of megabytes of JSON."""
+"""The most log-probabilities of one HTTP request, alternatives included: hundreds of megabytes of JSON."""
 
 
 def completion_bound(context: int, sizes: Sizes, num_prompt_tokens: int, request: TextRequest, default: int) -> int:
@@ -54,7 +54,10 @@ def _longer_than(allowed: int, request: TextRequest, sizes: Sizes) -> str:
 
 
 def check_prompt(sizes: Sizes, num_tokens: int, field: str) -> None:
-    """Raises InvalidRequest for a prompt that is larger than its tenant's may be."""
+    """Check the size of a prompt.
+
+    Raises InvalidRequest for a prompt that is larger than its tenant's may be.
+    """
     allowed = min((size for size in (sizes.prompt, sizes.total) if size is not None), default=num_tokens)
     if num_tokens > allowed:
         raise InvalidRequest(
@@ -131,7 +134,10 @@ def num_logprob_values(request: GenerateRequest) -> int:
 
 
 def check_logprobs(num_values: int, field: str) -> None:
-    """Raises InvalidRequest. num_values: of all prompts of an HTTP request so far; field: what asked for them."""
+    """Check how many log-probabilities all prompts of an HTTP request ask for with this field.
+
+    Raises InvalidRequest.
+    """
     if num_values > MAX_LOGPROB_VALUES:
         raise InvalidRequest(
             f"'{field}' asks for up to {num_values} log-probabilities; one request may ask for {MAX_LOGPROB_VALUES}. "

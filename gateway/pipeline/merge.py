@@ -55,7 +55,7 @@ async def merged(sources: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[tuple[i
 
 
 async def all_of(jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Their results in order; at most MAX_PROMPTS_AT_ONCE run at a time. The first error ends everything."""
+    """Return the results in order. At most MAX_PROMPTS_AT_ONCE run at a time, and the first error ends everything."""
     places = asyncio.Semaphore(MAX_PROMPTS_AT_ONCE)
 
     async def limited(job: Coroutine[Any, Any, T]) -> T:

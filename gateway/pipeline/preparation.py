@@ -1,4 +1,5 @@
-"""From a prompt as its client wrote it to one that a backend can run: defaults, tokens, grammar, bounds, usage tag.
+"""The preparation of a prompt, from what its client wrote to what a backend can run: defaults, tokens, grammar, bounds,
+usage tag.
 
 Nothing is asked of an engine or of a limit's account here; a prompt that is refused has cost nobody anything.
 """

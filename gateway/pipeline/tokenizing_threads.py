@@ -15,7 +15,7 @@ from gateway.domain.errors import LimitReached
 T = TypeVar("T")
 
 MAX_WAITING = 64
-"""Of one project's jobs, the one that runs among them."""
+"""The most jobs of one project, the one that runs included."""
 
 
 class TokenizingThreads:

@@ -37,7 +37,7 @@ class RoutedAdapter(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """What a reply says that it came from."""
+        """The name of the adapter as a reply gives it."""
         return f"{self.ref.name}@{self.ref.version}"
 
 
@@ -54,7 +54,7 @@ class Route(msgspec.Struct, frozen=True):
     adapter: RoutedAdapter | None = None
 
     def is_in(self, allowed: Collection[str] | None) -> bool:
-        """Whether these models include it; None is all."""
+        """Tell whether these models include the route's model; None stands for all models."""
         return allowed is None or self.model in allowed or self.id in allowed
 
 
@@ -73,7 +73,10 @@ class Resolver:
         self._generation = 0  # an answer asked for under an older one may be stale and is not remembered
 
     async def resolve(self, project_id: str, model: str, allowed: Collection[str] | None = None) -> Route:
-        """Raises ModelNotFound, and Overloaded when the database cannot be asked. allowed: models, None for all."""
+        """Return the route of a model string. allowed are the models that the caller may use, None for all.
+
+        Raises ModelNotFound, and Overloaded when the database cannot be asked.
+        """
         route = self._pools.get(model)
         if route is None:
             found = self._found.get(project_id)
@@ -114,7 +117,7 @@ class Resolver:
         self._generation += 1
 
     def _forget(self, project_id: str | None) -> None:
-        """What a project calls, and what those call that call its adapters."""
+        """Forget the routes of a project, and of all projects that call its adapters."""
         if project_id is not None:
             for each in (project_id, *self._borrowers.pop(project_id, ())):
                 self._found.pop(each, None)

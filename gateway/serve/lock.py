@@ -38,7 +38,10 @@ def make_data_folder(data_dir: Path) -> None:
 
 
 def refuse_half_restored(data_dir: Path) -> None:
-    """Raises DataFolderUnusable: a server would go on with what is not whole."""
+    """Check that no restore into the folder was broken off.
+
+    Raises DataFolderUnusable, since a server would go on with half of the data.
+    """
     if (data_dir / RESTORE_MARKER).exists():
         raise DataFolderUnusable(
             f"a restore into {data_dir} did not finish: run `lorikeet restore --force` with the same backup again"

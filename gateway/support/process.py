@@ -1,4 +1,4 @@
-"""What the supervisor and the embedded database share about child processes and their files. Linux only.
+"""Child processes and their files, as the supervisor and the embedded database use them. Linux only.
 
 Knows nothing about which programs run.
 """

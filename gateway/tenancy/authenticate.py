@@ -1,4 +1,4 @@
-"""From an Authorization header to a `Principal`, usually without I/O.
+"""Authentication: turns an Authorization header into a `Principal`, usually without I/O.
 
 Looked-up keys are cached and dropped as soon as the change feed reports a change, so a revocation or a suspension holds
 within a second in every gateway. While the database is away, keys that are cached stay good, others get `Overloaded`.

@@ -1,4 +1,4 @@
-"""What this process remembers about keys it has looked up, good and bad. Bounded; knows nothing about the database."""
+"""The cache of keys that this process has looked up, good and bad. Bounded; knows nothing about the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request may choose of how text becomes tokens, and tokens text. Plain data, without a tokenizer."""
+"""The choices of a request about how text becomes tokens, and tokens text. Plain data, without a tokenizer."""
 
 from __future__ import annotations
 

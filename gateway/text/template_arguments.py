@@ -1,4 +1,5 @@
-"""What a request may say to a chat template besides its messages: scalars, under names that the template itself reads.
+"""The arguments of a request to a chat template, besides its messages: scalars, under names that the template itself
+reads.
 
 Templates are the operator's, arguments any tenant's: names that mean something to whoever renders are nobody's to set.
 A name that the template does not read never reaches the template.

@@ -1,4 +1,4 @@
-"""What usage and costs share on the wire: OpenAI's queries over buckets of time, and pages of buckets.
+"""The parts that usage and costs share on the wire: OpenAI's queries over buckets of time, and pages of buckets.
 
 A bucket begins where its width does in UTC; a start_time inside of one counts from its beginning. Lists come as
 OpenAI's client writes them (`models[]=a&models[]=b`) or plainly.

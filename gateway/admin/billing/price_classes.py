@@ -1,4 +1,4 @@
-"""What the price book calls an adapter, over HTTP: the operator's choice, which the tenant can read."""
+"""Price classes of adapters, over HTTP: the operator's choice, which the tenant can read."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Whether the ledger has all that engines counted, and what was lost with gateways that are gone, until an operator
-writes it off."""
+"""Reconciliation: whether the ledger has all that engines counted, and what was lost with gateways that are gone,
+until an operator writes it off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom Stripe bills for a project: the customer that its meter events name."""
+"""The customers of Stripe that are billed for projects: their meter events name them."""
 
 from __future__ import annotations
 

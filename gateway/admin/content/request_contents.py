@@ -1,4 +1,4 @@
-"""What one request said and got, over HTTP, where its project logs that. Who reads it is in the audit log."""
+"""The logged content of requests, over HTTP, where a project logs it. The audit log says who read which content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to a project's key during its life, over HTTP: a new secret, and suspension."""
+"""Changes of a project's key during its life, over HTTP: a new secret, and suspension."""
 
 from __future__ import annotations
 

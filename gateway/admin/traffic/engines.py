@@ -1,4 +1,5 @@
-"""What runs: the engines that this gateway talks to, with what is in them, and the gateways of the installation."""
+"""The parts that run: the engines that this gateway talks to, with what is in them, and the gateways of the
+installation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes on now, as server-sent events: engines each second, traffic every two, and what has changed as it does.
+"""The present, as server-sent events: engines each second, traffic every two, and what has changed as it does.
 
 Looked up once for all who watch, as far as they see the same. A stream ends with its login, or when what its caller may
 do changes: who opens it anew gets what counts then.

@@ -1,4 +1,4 @@
-"""What runs: the version, the base model and the health of its backend."""
+"""The status of the server: the version, the base model and the health of its backend."""
 
 from __future__ import annotations
 

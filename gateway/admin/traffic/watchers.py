@@ -1,4 +1,4 @@
-"""Who watches what goes on now, in one gateway process: how many streams each may have, and what is looked up once for
+"""The watchers of live streams in one gateway process: how many streams each may have, and what is looked up once for
 all of them. Knows nothing of what they show."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a gateway asked one engine about adapters, and who waits for the answer.
+"""The calls about adapters that a gateway made to one engine, and who waits for their answers.
 
 Answers go by the adapter's content key and come to every gateway, so one may answer several, or somebody else. Knows
 nothing of how messages travel, nor of what the answers mean.

@@ -318,7 +318,7 @@ class EngineBackend:
     # one request
 
     def _deliver(self, delta: Delta) -> Count | None:
-        """What its request has used by now."""
+        """Give a delta to its stream, and return what the request has used by now."""
         stream = self._streams.get(delta.request_id)
         if stream is None:
             return None
@@ -329,7 +329,7 @@ class EngineBackend:
         return stream.count
 
     def _lose(self, stream: EngineStream, reason: str) -> None:
-        """Its engine is gone, and it ends with what this gateway saw of it."""
+        """End a stream whose engine is gone, with what this gateway saw of it."""
         stream.lost = True
         usage = stream.usage_seen
         error = EngineError("internal", reason)
@@ -397,7 +397,10 @@ class EngineBackend:
             raise
 
     def _check_ready(self) -> None:
-        """Raises Overloaded where no engine takes new requests."""
+        """Check that an engine takes new requests.
+
+        Raises Overloaded where no engine does.
+        """
         if not self.health().ready:
             raise _not_ready(self.health().detail, SHUTTING_DOWN if self._draining else ENGINE_UNAVAILABLE)
 

@@ -1,4 +1,4 @@
-"""From the token ids of one request on an engine to the text, calls and log-probabilities that a backend yields.
+"""The text, calls and log-probabilities that a backend yields, made from the token ids of one request on an engine.
 
 Knows neither the link to an engine nor how usage is recorded.
 """

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 
 class Refusals(msgspec.Struct, frozen=True):
-    """Of the last ten minutes, since an adapter was accepted. num: how many. last_s: seconds since the last one; 0.0
-    where there is none."""
+    """The adapters of a project that were refused within the last ten minutes, since one was accepted."""
 
     num: int
+    """The number of refused adapters."""
     last_s: float
+    """Seconds since the last refusal; 0.0 where there is none."""
 
 
 _IN_A_ROW = """
@@ -73,7 +74,7 @@ _PASSED = "UPDATE adapter_imports SET inspection = 'passed' WHERE project_id = $
 
 
 async def pass_inspection(conn: Connection, project_id: str, import_id: str) -> None:
-    """What is refused from here on, a limit or an engine refuses."""
+    """Note that the inspection accepted an import. A later refusal is a limit's or an engine's."""
     await conn.execute(_PASSED, project_id, import_id)
 
 

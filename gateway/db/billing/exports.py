@@ -1,4 +1,5 @@
-"""What exports read of the ledger: rows and sums of one period, in one snapshot, and the names that go with them.
+"""The queries with which exports read the ledger: rows and sums of one period, in one snapshot, and the names that go
+with them.
 
 Rows come in a total order through a cursor of the server, a batch at a time. Text is ordered by its bytes
 (COLLATE "C"), so that the order is the same in every database.
@@ -110,7 +111,7 @@ async def ledger_rows(conn: Connection, scope: Scope) -> AsyncIterator[list[Ledg
 
 
 class LedgerSums(msgspec.Struct, frozen=True):
-    """What the ledger holds; input_tokens are without the cached."""
+    """The sums of the ledger's rows; input_tokens are without the cached ones."""
 
     num_rows: int
     input_tokens: int

@@ -25,7 +25,7 @@ Order = Literal["asc", "desc"]
 
 
 class ChatRow(msgspec.Struct, frozen=True):
-    """What is shown of one."""
+    """A stored chat completion, as far as it is shown."""
 
     id: str
     content_key: str
@@ -180,7 +180,7 @@ _EXISTS = "SELECT EXISTS (SELECT FROM stored_chats WHERE project_id = $1 AND id 
 
 
 async def is_stored(conn: Connection, project_id: str, chat_id: str) -> bool:
-    """Whether a list can go on after it."""
+    """Tell whether a list can go on after this chat completion."""
     return bool(await conn.fetchval(_EXISTS, project_id, chat_id))
 
 

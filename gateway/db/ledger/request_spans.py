@@ -23,7 +23,7 @@ MAX_LOOKED_AT = 20_000
 
 Level = Literal["organization", "project", "model", "full"]
 Span = tuple[datetime.datetime, datetime.datetime]
-"""From the first up to the second."""
+"""The minutes from the first up to the second."""
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _WIDTHS: dict[Width, datetime.timedelta] = {
@@ -68,8 +68,8 @@ class Pieces(msgspec.Struct, frozen=True):
 async def pieces_with(
     conn: Connection, filters: Filters, start: datetime.datetime, until: datetime.datetime, num_needed: int
 ) -> Pieces:
-    """Of the projects that have any, the newest minutes between two instants that hold so many requests together, or
-    all there are."""
+    """Return, for the projects that have any, the newest minutes between two instants that hold so many requests
+    together, or all minutes."""
     # First: what is rolled up between the questions is in both answers rather than in none.
     waiting = await conn.fetch(_WAITING, filters.organization_id, start, until, *_names(filters))
     spans, back_to = [(start, until)], None

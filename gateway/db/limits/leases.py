@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 SUSPECT_AFTER = datetime.timedelta(seconds=5)
 FORGET_AFTER = datetime.timedelta(seconds=15)
-"""From suspicion on. Longer than an engine takes to end the requests of a gateway that died."""
+"""The time after which a suspected gateway is forgotten: longer than an engine takes to end the requests of a
+gateway that died."""
 
 EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 

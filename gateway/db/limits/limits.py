@@ -103,7 +103,7 @@ _UPDATE = """
 
 
 INSERT_TIMEOUT_S = 2.0
-"""Who writes usage waits meanwhile, and so do changes of keys."""
+"""The seconds for which the insertion may wait. Usage is not written meanwhile, and keys cannot be changed."""
 
 
 async def set_limit(conn: Connection, wanted: Limit) -> tuple[str, bool]:
@@ -139,7 +139,7 @@ _REMOVE = "DELETE FROM limits WHERE organization_id = $1 AND project_id IS NOT D
 
 
 async def remove_limit(conn: Connection, organization_id: str, project_id: str | None, limit_id: str) -> bool:
-    """Whether there was one."""
+    """Delete a limit and return whether there was one."""
     return await conn.execute(_REMOVE, organization_id, project_id, limit_id) != "DELETE 0"
 
 

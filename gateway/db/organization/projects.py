@@ -89,7 +89,7 @@ _WAS_ARCHIVED = "SELECT EXISTS (SELECT FROM projects WHERE organization_id = $1 
 
 
 async def was_archived(conn: Connection, organization_id: str, name: str) -> bool:
-    """Whether the organization had a project of this name that was archived."""
+    """Tell whether the organization had a project of this name that was archived."""
     return bool(await conn.fetchval(_WAS_ARCHIVED, organization_id, name))
 
 
@@ -153,9 +153,11 @@ async def set_retention(
     store_days: int,
     log_content_days: int,
 ) -> None:
-    """What may be kept of its content, from now on; the caller's transaction has locked it. What may not be kept any
-    more is not shown, and deleted in the background: replies and logged content are not shown again when they are
-    allowed again."""
+    """Set what of a project's content may be kept from now on; the caller's transaction has locked the project.
+
+    Content that may not be kept any more is not shown, and is deleted in the background: replies and logged content are
+    not shown again when they are allowed again.
+    """
     await conn.execute(_SET_RETENTION, organization_id, project_id, keep_replies, store_days, log_content_days)
 
 

@@ -1,4 +1,4 @@
-"""What a row of usage costs: the same arithmetic as `cost_of` in the schema, which is the one that bills.
+"""The cost of a row of usage: the same arithmetic as `cost_of` in the schema, which is the one that bills.
 
 The ledger is priced in the transaction that writes it, so that no gateway's idea of the price book counts; this is for
 checks and previews. Money is an integer of nanos of the currency, and floats never come near it.

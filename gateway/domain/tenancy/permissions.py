@@ -1,4 +1,4 @@
-"""Who may do what in the admin API: the tables of roles and scopes, and the decision. Pure data, no I/O.
+"""Permissions in the admin API: the tables of roles and scopes, and the decision. Pure data, no I/O.
 
 Roles in the organization are for the operator's people, roles in a project for a customer's: these neither lift what
 the operator imposes on the project (limits, suspension) nor end it. A key has scopes, and never more than the user who

@@ -1,4 +1,4 @@
-"""Who sends a request, once its key is known to be good."""
+"""The sender of a request, once its key is known to be good."""
 
 from __future__ import annotations
 

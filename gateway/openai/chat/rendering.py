@@ -1,4 +1,4 @@
-"""What a request asks of the chat template: OpenAI's effort and verbosity, and vLLM's switches and arguments."""
+"""The wishes of a request to the chat template: OpenAI's effort and verbosity, and vLLM's switches and arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who calls: the bearer key of a request, checked once and handed to its handler."""
+"""The caller of a request: its bearer key, checked once and handed to its handler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What an answer must match: OpenAI's `response_format` and vLLM's `structured_outputs`, to the engine's grammar.
+"""The form that an answer must match: OpenAI's `response_format` and vLLM's `structured_outputs`, to the engine's
+grammar.
 
 Whether a grammar can be enforced is the engine's to say; here only its form is known.
 """

@@ -1,4 +1,4 @@
-"""What each route declares, gathered from the application: one struct for each method of each path."""
+"""The declarations of all routes, gathered from the application: one struct for each method of each path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operation may answer: its replies, and each way in which it may refuse or fail.
+"""The answers of an operation: its replies, and each way in which it may refuse or fail.
 
 Errors are one schema and one response per status, to which operations refer.
 """

@@ -1,4 +1,4 @@
-"""What the engine holds a completion to that may call tools."""
+"""The grammar to which the engine holds a completion that may call tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a completion says beside its calls: content up to a stop string, without the white space that leads to a call.
+"""The content of a completion beside its calls: content up to a stop string, without the white space that leads to a
+call.
 
 Knows neither how calls are written nor tokens.
 """
