@@ -58,17 +58,27 @@ def unless_paused(ask: Callable[[], dict[str, Any]], progress: Progress) -> dict
 
 
 class Upload:
-    """tenant: name of the project; project: its path. name: of the adapter."""
+    """An upload of one adapter, whole or in pieces."""
 
     def __init__(
-        self, client: AdminClient, progress: Progress, *, tenant: str, project: str, name: str, promote: bool
+        self,
+        client: AdminClient,
+        progress: Progress,
+        *,
+        tenant: str,
+        project: str,
+        name: str,
+        promote: bool,
+        base: str | None = None,
     ) -> None:
+        """tenant: the name of the project, whose path is project. name: the adapter's. base: None is the default."""
         self._client = client
         self._tenant = tenant
         self._project = project
         self._progress = progress
         self._name = name
         self._promote = promote
+        self._base = {} if base is None else {"base": base}
         self._reached = 0  # bytes that the server is known to have
 
     def send(self, path: Path, import_id: str | None) -> dict[str, Any]:
@@ -84,7 +94,7 @@ class Upload:
             else:
                 raise CommandFailed(f"{path} does not exist")
             if import_id is None and sum(map(_size, files.values())) <= MAX_WHOLE_BYTES:
-                form = {"name": self._name, "promote": str(self._promote).lower()}
+                form = {"name": self._name, "promote": str(self._promote).lower(), **self._base}
                 return unless_paused(lambda: self._send_whole(form, files), self._progress)
             archive = files.get("archive") or _pack(files, stack)
             sha256 = _sha256(archive)
@@ -102,6 +112,7 @@ class Upload:
 
     def _begin(self, size_bytes: int, sha256: str) -> str:
         wanted = {"name": self._name, "size_bytes": size_bytes, "promote": self._promote, "sha256": sha256}
+        wanted |= self._base
         path = f"{self._project}/adapter_imports"
         return str(unless_paused(lambda: self._client.post(path, json=wanted), self._progress)["id"])
 

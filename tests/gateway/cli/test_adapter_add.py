@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.adapters.cooldown import FIRST_PAUSE_S, NUM_FREE
+from gateway.cli.adapters.adapter_upload import MAX_WHOLE_BYTES
 from tests.gateway.admin.adapter_uploads import WEIGHTS
 from tests.gateway.admin_server import AdminServer, write_adapter
 from tests.gateway.cli.conftest import Cli
@@ -66,6 +67,27 @@ async def test_an_outcome_that_is_open_is_no_success(
     code, out, err = await lorikeet(*add)
     assert (code, err) == (4, "")
     assert ":a waits for an engine to try it" in out
+
+
+async def test_a_base_can_be_named_however_the_adapter_comes(
+    lorikeet: Cli, server: AdminServer, acme: str, tmp_path: Path
+) -> None:
+    folder = str(write_adapter(tmp_path / "a"))
+    large = tmp_path / "large.tar"
+    large.write_bytes(b"x" * (MAX_WHOLE_BYTES + 1))
+    (base,) = server.services.bases.names
+    for what in (folder, str(large), "https://models.example.com/x.tar"):
+        code, _, err = await lorikeet("adapter", "add", what, *T, "--name", "a", "--base", "elsewhere")
+        assert (code, f"'base': expected the name of a base model that is served: '{base}'" in err) == (1, True), what
+    assert await lorikeet.json("adapter", "list", *T) == []
+    added = await lorikeet.json("adapter", "add", folder, *T, "--name", "a", "--base", base)
+    assert added["model"] == f"{base}:a"
+
+
+async def test_a_resumed_upload_keeps_its_base(lorikeet: Cli, acme: str, tmp_path: Path) -> None:
+    path = str(write_adapter(tmp_path / "a"))
+    code, _, err = await lorikeet("adapter", "add", path, *T, "--name", "a", "--resume", "imp_x", "--base", "tiny")
+    assert (code, "--resume keeps the base model" in err) == (2, True)
 
 
 async def test_names_and_ids_lead_to_no_other_route(lorikeet: Cli, acme: str) -> None:
