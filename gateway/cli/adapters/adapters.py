@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.cli.output import Verbs
 
 _DESCRIPTION = """\
-LoRA adapters of a tenant, as PEFT saves them.
+Manage the LoRA adapters of a tenant.
 
 Each added folder or archive becomes a new version of the adapter. The version is inspected, tried by an engine, and
 then becomes the current version, with which <base>:<name> answers. Versions never change; promote and rollback choose

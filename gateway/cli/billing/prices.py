@@ -76,7 +76,7 @@ def register(verbs: Verbs) -> None:
     classing = actions.add_parser(
         "class",
         help="set the price class of an adapter",
-        description="Set the price class of an adapter, by which entries of the price book name the adapter.",
+        description="Set the price class of an adapter. Entries of the price book name adapters by their price class.",
     )
     classing.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant that owns the adapter")
     classing.add_argument("--adapter", required=True, metavar="NAME", help="name of the adapter")

@@ -73,8 +73,8 @@ def register(verbs: Verbs) -> None:
 
 def _add_owner(parser: argparse.ArgumentParser) -> None:
     owner = parser.add_mutually_exclusive_group(required=True)
-    owner.add_argument("--tenant", metavar="NAME", help="name of the tenant to limit")
-    owner.add_argument("--organization", action="store_true", help="limit all tenants together")
+    owner.add_argument("--tenant", metavar="NAME", help="name of the tenant to which the limit applies")
+    owner.add_argument("--organization", action="store_true", help="the limit applies to all tenants together")
 
 
 def _add_identity(parser: argparse.ArgumentParser) -> None:
