@@ -22,18 +22,18 @@ IDLE_S = 30.0
 """How long a server may take to accept, to answer, and to send the next bytes."""
 
 MayGo = Callable[[httpx.URL], bool]
-"""Whether a source may send on to this URL."""
+"""Tells whether a source may redirect to this URL."""
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 class FetchFailed(Exception):
-    """The content did not come; the message says why, in words for whoever asked for it."""
+    """The content did not arrive; the message says why, in words for the one who asked for it."""
 
 
 class Received:
-    """What has come of one import so far, over all of its files, and the most that may. Who fetches adds, who reports
-    reads. expected_bytes: None where no server said."""
+    """The bytes of one import that have arrived so far, over all of its files, and the most that may. The downloader
+    adds, the reporter reads."""
 
     def __init__(self, max_bytes: int) -> None:
         self.num_bytes = 0
@@ -41,7 +41,10 @@ class Received:
         self._max_bytes = max_bytes
 
     def add(self, num_bytes: int) -> None:
-        """Raises FetchFailed beyond the most."""
+        """Count bytes that have arrived.
+
+        Raises FetchFailed beyond the most.
+        """
         self.num_bytes += num_bytes
         self._check(self.num_bytes)
 
@@ -142,7 +145,8 @@ async def write_chunks(chunks: AsyncIterable[bytes], into: Path, received: Recei
 
 
 def _in_words(error: Exception, idle_s: float) -> str:
-    """What a server makes of an answer is quoted nowhere: whoever names a source chooses what is spoken to."""
+    """Return why a download failed. A server's answer is quoted nowhere: a tenant who names a source chooses what is
+    spoken to."""
     if isinstance(error, httpx.TimeoutException):
         return f"the source's server sent nothing for {idle_s:g} s"
     if isinstance(error, httpx.ConnectError):
@@ -153,7 +157,7 @@ def _in_words(error: Exception, idle_s: float) -> str:
 
 
 def _comes_from(error: BaseException | None, kind: type[Exception]) -> bool:
-    """Whether one of this kind is behind it, however often the library dressed it anew."""
+    """Tell whether an error of this kind is among the causes of another."""
     while error is not None and not isinstance(error, kind):
         error = error.__context__
     return error is not None

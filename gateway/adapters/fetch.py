@@ -40,7 +40,7 @@ class Hub(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Hub:
-        """As Hugging Face's own programs read it."""
+        """Return the hub that the environment names, as Hugging Face's own programs read it."""
         return cls((environ.get("HF_ENDPOINT") or cls().endpoint).rstrip("/"), environ.get("HF_TOKEN") or None)
 
 
@@ -106,7 +106,7 @@ class Fetcher:
                 revision = commit
 
     async def _from_bucket(self, source: Source, folder: Path, received: Received) -> None:
-        """From the operator's own store, with the operator's credentials."""
+        """Download from the operator's own store, with the operator's credentials."""
         try:
             bucket = open_bucket(f"s3://{source.host}/{source.path}")
             for name in FILE_NAMES:

@@ -65,7 +65,7 @@ class Importer:
         self._task = asyncio.create_task(forever(self._begin, self._poll_s, name="imports"))
 
     async def stop(self) -> None:
-        """What is being taken in may come to its end, since nobody else has its content."""
+        """Stop fetching. An adapter that is being taken in may come to its end, since nobody else has its content."""
         if self._task is not None:
             self._task.cancel()
         taking_in = {task for task in self._at_work if task.get_name() in self._taking_in}
@@ -123,7 +123,10 @@ class Importer:
         return False
 
     async def _fetch(self, claimed: ImportRow, folder: Path) -> Path:
-        """Raises FetchFailed, also where the import was canceled meanwhile."""
+        """Fetch the content of an import.
+
+        Raises FetchFailed, also where the import was canceled meanwhile.
+        """
         received = self._fetcher.begin()
         fetching = asyncio.create_task(self._fetcher.bring(claimed.source, folder, received))
         try:
@@ -136,7 +139,10 @@ class Importer:
             await asyncio.gather(fetching, return_exceptions=True)
 
     async def _touch(self, claimed: ImportRow, received: Received) -> None:
-        """Raises FetchFailed where the import is over. A database that is away is no reason to stop."""
+        """Note that the import is still worked on. A database that is away is no reason to stop.
+
+        Raises FetchFailed where the import has ended.
+        """
         try:
             async with self._database.acquire() as conn:
                 is_at_work = await touch_import(

@@ -78,13 +78,14 @@ log = structlog.get_logger(__name__)
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """What became of an import: the version of an adapter that its content is. changed: whether that is new, or became
-    (or is to become) the current one. state: 'ready', or 'inspected' while no engine is there to probe it."""
+    """The result of an import: the version of an adapter that has its content."""
 
     adapter_id: str
     version: int
     state: VersionState
+    """"ready", or "inspected" while no engine is there to try the version."""
     changed: bool
+    """True if the version is new, or became (or is to become) the current one."""
 
 
 class Intake:
@@ -205,7 +206,10 @@ class Intake:
         return await asyncio.to_thread(self._store.holds, digest)
 
     async def _inspect_and_keep(self, content: Path, shape: BaseShape, niceness: int) -> Report:
-        """Raises Overloaded, too, where files cannot be written."""
+        """Inspect content and keep it.
+
+        Raises Overloaded, too, where files cannot be written.
+        """
         try:
             async with workspace(self._store) as folder:
                 into = folder / "adapter"
@@ -263,7 +267,10 @@ class Intake:
 
 
 async def _check_storage(conn: Connection, organization_id: str, project_id: str) -> None:
-    """Raises QuotaExceeded, which undoes what was stored just now."""
+    """Check what is stored against the limits.
+
+    Raises QuotaExceeded, which undoes what was stored just now.
+    """
     exceeded = await exceeded_storage(conn, organization_id, project_id)
     if exceeded is not None:
         limit, stored = exceeded
@@ -275,7 +282,7 @@ async def _check_storage(conn: Connection, organization_id: str, project_id: str
 
 
 async def _record(conn: Connection, imported: ImportRow, put: PutVersion, report: Report) -> None:
-    """What changes nothing records nothing."""
+    """Record a change in the audit log; no change records nothing."""
     shown: dict[str, Any] = {"name": imported.name, "version": put.version, "digest": report.digest}
     shown |= {"source": imported.source, "promote": imported.promote, "import_id": imported.id}
     event = "adapter.promoted" if put.state == "ready" else "adapter_version.updated"

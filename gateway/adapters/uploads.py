@@ -29,7 +29,7 @@ SYNC_S = 5.0
 """After so many bytes, or so long, what has come is made durable and told."""
 
 RETRY_AFTER_S = 60.0
-"""Of a full disk."""
+"""Seconds after which an upload may be tried again that a full disk refused."""
 
 LOCK_WAIT_S = 1.0
 """A request whose connection broke just now is still telling what came."""

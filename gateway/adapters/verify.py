@@ -100,7 +100,7 @@ _MISSING = "the store does not hold it"
 
 
 def _check(store: AdapterStore, digest: str) -> str | None:
-    """What is wrong with it."""
+    """Return what is wrong with the content of a digest, None if nothing is."""
     try:
         store.verify(digest)
     except AdapterMissing:

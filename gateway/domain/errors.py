@@ -19,7 +19,7 @@ SHUTTING_DOWN = "server_shutting_down"
 
 
 def shortened(text: str) -> str:
-    """What a message repeats of a client's own text."""
+    """Return a client's own text as a message repeats it."""
     return text if len(text) <= MAX_ECHO_CHARS else f"{text[:MAX_ECHO_CHARS]}..."
 
 
@@ -87,7 +87,7 @@ class Suspended(PermissionDenied):
 
 
 class TooManyAttempts(GatewayError):
-    """Of guesses, before anybody is authenticated."""
+    """Too many guesses, before anybody is authenticated."""
 
     status = 429
     type = "requests"
@@ -118,7 +118,8 @@ class Conflict(GatewayError):
 
 
 class LimitReached(GatewayError):
-    """A limit of the tenant's refuses the request. limit: the same for programs; headers: where its limits stand."""
+    """A limit of the tenant refuses the request. limit is the same for programs; headers say where the tenant's
+    limits stand."""
 
     status = 429
     type = "rate_limit_error"
@@ -186,7 +187,7 @@ class BackendFailed(GatewayError):
 
 
 class ContentUnreadable(GatewayError):
-    """What was kept was encrypted with a key that this gateway does not have, or was tampered with."""
+    """The stored content was encrypted with a key that this gateway does not have, or was tampered with."""
 
     status = 503
     type = "server_error"

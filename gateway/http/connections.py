@@ -50,7 +50,8 @@ class ConnectionCap:
         self._num_in_all = 0
 
     def enter(self, address: str) -> bool:
-        """Whether one more may be open; each that may has to `leave`."""
+        """Count one more connection, or return False where no more may be open. Each that was counted has to
+        `leave`."""
         client = client_of(address)
         full = 0 < self._max_per_client <= self._num_open[client]
         if full and not contains(self._exempt, address):
@@ -61,7 +62,7 @@ class ConnectionCap:
 
     @property
     def is_full(self) -> bool:
-        """Whether no client may open one more."""
+        """Tell whether no client may open one more connection."""
         return self._num_in_all >= self._max_in_all
 
     def leave(self, address: str) -> None:

@@ -179,7 +179,7 @@ async def _refuse(send: Send, call: Call, error: GatewayError) -> None:
 
 
 def is_work(route: str) -> bool:
-    """Whether it is what tenants use keys for, and no administration."""
+    """Tell whether a request is what tenants use keys for, as opposed to administration."""
     return route.startswith("/v1/") and not route.startswith("/v1/organization")
 
 

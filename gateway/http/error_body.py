@@ -35,7 +35,7 @@ def body_of(error: GatewayError) -> ErrorBody:
 
 
 def headers_of(error: GatewayError) -> dict[str, str]:
-    """What clients read of it before its body: when to try again, and whether."""
+    """Return the headers of an error, which say when to try again, and whether."""
     headers = dict(error.headers) if isinstance(error, LimitReached) else {}
     if error.retry_after_s is not None:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
@@ -46,7 +46,7 @@ def headers_of(error: GatewayError) -> dict[str, str]:
 
 
 def unexpected(request_id: str) -> GatewayError:
-    """What a client sees of an error that is ours: nothing but how to report it."""
+    """Return what a client sees of an error of ours: nothing but how to report it."""
     return GatewayError(
         f"The server had an error while processing your request. Its request id is {request_id}.",
         code="internal_error",

@@ -33,8 +33,10 @@ _NULL, _SKIPPED = b"null", b"{}"
 
 
 def are_too_much(texts: list[str]) -> bool:
-    """Whether decoding these JSON texts might take more than MAX_WORK together. What their strings hold counts as well,
-    so that many small texts are counted at once."""
+    """Tell whether decoding these JSON texts might take more than MAX_WORK together.
+
+    The content of their strings counts as well, so that many small texts are counted at once.
+    """
     if sum(map(len, texts)) <= UNCOUNTED_BYTES // 4:  # a character may be four bytes
         return False
     return _sum(np.frombuffer("".join(texts).encode(errors="replace"), np.uint8), None) > MAX_WORK

@@ -18,10 +18,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 log = structlog.get_logger(__name__)
 
 MAX_UNSENT_BYTES = 64 << 10
-"""Of a connection, in the kernel. Without this bound it grows to megabytes (tcp(7), tcp_wmem)."""
+"""The most unsent bytes of a connection in the kernel. Without this bound it grows to megabytes (tcp(7), tcp_wmem)."""
 
 MAX_BUFFERED_BYTES = 16 << 10
-"""Of a connection, in this process, beside what one write adds."""
+"""The most buffered bytes of a connection in this process, beside what one write adds."""
 
 
 def reading_protocol(max_unread_s: float) -> type[HttpToolsProtocol]:

@@ -25,7 +25,7 @@ class Sizes(msgspec.Struct, frozen=True):
 
 
 class Applicable(msgspec.Struct, frozen=True):
-    """What applies to one key with one model: limits to reserve from, and bounds of one request."""
+    """The limits and bounds that apply to one key with one model: limits to reserve from, and bounds of one request."""
 
     reserving: tuple[Limit, ...]
     sizes: Sizes

@@ -192,7 +192,10 @@ class AdapterImportController(Controller):
 
 
 async def _answer_again(services: AdminServices, row: ImportRow) -> PutAdapter:
-    """For who did not hear the first answer. Raises as the first one did."""
+    """Answer a client that did not get the first answer.
+
+    Raises what the first answer raised.
+    """
     if row.state == "rejected":
         raise InvalidRequest(row.reason or "", param="file", code="adapter_rejected")
     if row.adapter_id is None or row.version is None:
@@ -209,7 +212,10 @@ async def _answer_again(services: AdminServices, row: ImportRow) -> PutAdapter:
 
 
 async def _existing(conn: Connection, project_id: str, import_id: str) -> ImportRow:
-    """Raises NotFound."""
+    """Return an import of the project.
+
+    Raises NotFound.
+    """
     row = await adapter_imports.find_import(conn, project_id, import_id)
     if row is None:
         raise NotFound(f"The project has no import with the id '{import_id}'.", param="import_id")
@@ -217,7 +223,10 @@ async def _existing(conn: Connection, project_id: str, import_id: str) -> Import
 
 
 def _offset(request: Request[Any, Any, Any]) -> int:
-    """Raises InvalidRequest."""
+    """Return the offset that the header names.
+
+    Raises InvalidRequest.
+    """
     text = request.headers.get(OFFSET_HEADER, "")
     if not (text.isascii() and text.isdecimal() and len(text) <= MAX_OFFSET_DIGITS):
         raise InvalidRequest(

@@ -107,7 +107,10 @@ class AdapterSettingsController(Controller):
 
 
 def _check(wanted: SetAdapter, caller: Actor) -> None:
-    """Raises InvalidRequest, and PermissionDenied for what takes more than a part in the project."""
+    """Check the new settings.
+
+    Raises InvalidRequest, and PermissionDenied for settings that take more than a role in the project.
+    """
     if isinstance(wanted.defaults.system_prompt, str) and "\0" in wanted.defaults.system_prompt:
         raise wrong_value("defaults.system_prompt", "it must not hold a NUL character")
     if wanted.pinned is not UNSET and "adapters.write" not in caller.permissions:
@@ -121,7 +124,8 @@ def _given(wanted: SetDefaults) -> dict[str, Any]:
 
 
 def _recorded(row: adapter_settings.SettingsRow, name: str) -> AdapterSettings:
-    """For the audit log, which outlasts the project's content: which system prompt it was, and not the text."""
+    """Return the settings for the audit log, which outlasts the project's content: a mark of the system prompt, and
+    not its text."""
     shown, text = _wire(row, name), row.defaults.system_prompt
     if text is None:
         return shown

@@ -151,7 +151,10 @@ class AdapterVersionController(Controller):
 
 
 async def _existing(conn: Connection, adapter: adapters.AdapterRow, version: str) -> VersionRow:
-    """Raises NotFound."""
+    """Return a version of an adapter.
+
+    Raises NotFound.
+    """
     number = _number(version)
     row = await adapter_versions.find_version(conn, adapter.id, number) if number is not None else None
     if row is None:

@@ -231,7 +231,7 @@ async def _receive(
 
 
 def _size_bytes(content: Path) -> int:
-    """Of an archive, or of the files in a folder."""
+    """Return the size in bytes of an archive, or of all files in a folder."""
     files = content.iterdir() if content.is_dir() else (content,)
     return sum(file.stat().st_size for file in files)
 
@@ -268,7 +268,10 @@ async def _fetch_later(
 
 
 async def check_room(conn: Connection, project_id: str) -> None:
-    """Raises Conflict where as many imports are under way as may be."""
+    """Check how many imports of a project are in progress.
+
+    Raises Conflict where as many are as may be.
+    """
     if await adapter_imports.num_at_work(conn, project_id) >= MAX_AT_WORK:
         raise Conflict(
             f"The project has {MAX_AT_WORK} imports in progress, the most there can be. Complete or cancel one.",
@@ -279,8 +282,11 @@ async def check_room(conn: Connection, project_id: str) -> None:
 async def check_storage(
     conn: Connection, organization_id: str, project_id: str, announced_bytes: int, param: str
 ) -> None:
-    """Raises QuotaExceeded for what is larger than all that may be stored. What is stored by now does not count here:
-    the same content counts once, which only its inspection tells."""
+    """Check the size of a new adapter before it arrives.
+
+    The bytes that are stored by now do not count here: the same content counts once, which only its inspection tells.
+    Raises QuotaExceeded for an adapter that is larger than all that may be stored.
+    """
     most = await most_storage(conn, organization_id, project_id)
     if most is not None and announced_bytes > most + MAX_WRAPPING_BYTES:
         raise QuotaExceeded(
@@ -290,7 +296,10 @@ async def check_storage(
 
 
 async def put_answer(services: AdminServices, project_id: str, name: str, taken: Taken) -> PutAdapter:
-    """What an upload is answered with. Raises NotFound for an adapter that was removed meanwhile."""
+    """Return the answer to an upload.
+
+    Raises NotFound for an adapter that was removed meanwhile.
+    """
     async with services.database.acquire() as conn:
         row = await adapters.find_adapter(conn, project_id, name)
     if row is None:
@@ -306,7 +315,10 @@ async def put_answer(services: AdminServices, project_id: str, name: str, taken:
 async def make_current(
     conn: Connection, services: AdminServices, caller: Caller, before: adapters.AdapterRow, version: int, event: str
 ) -> Adapter:
-    """Of a locked adapter, at the caller's wish. Raises Conflict for a version that is not ready."""
+    """Make a version of a locked adapter the current one, at the caller's wish.
+
+    Raises Conflict for a version that is not ready.
+    """
     found = await find_version(conn, before.id, version)
     if found is None or found.state != "ready":
         state = found.state if found else "deleted"
@@ -333,7 +345,8 @@ async def make_current(
 
 
 def audited(row: adapters.AdapterRow) -> dict[str, Any]:
-    """For the audit log: which version is current, and not what is set, which may hold a system prompt."""
+    """Return an adapter for the audit log: its current version, and not its settings, which may hold a system
+    prompt."""
     return {
         "name": row.name,
         "version": row.version,
@@ -351,7 +364,10 @@ async def locked_adapter(conn: Connection, project_id: str, name: str) -> adapte
 
 
 def checked_name(name: str) -> None:
-    """Raises InvalidRequest."""
+    """Check the name of an adapter.
+
+    Raises InvalidRequest.
+    """
     try:
         check_adapter_name(name)
     except ValueError as error:

@@ -136,7 +136,10 @@ async def _adapter_id(conn: Connection, project_id: str, name: str) -> str:
 
 
 async def _check_active(conn: Connection, organization_id: str, project_id: str) -> None:
-    """Raises InvalidRequest, the same for another organization's project as for none."""
+    """Check that a project is active.
+
+    Raises InvalidRequest, the same for another organization's project as for none.
+    """
     found = await projects.get_project(conn, organization_id, project_id)
     if found is None or found.archived_at is not None:
         raise wrong_value("project_id", "the organization has no active project with this id")

@@ -84,7 +84,10 @@ async def limited(request: Request[Any, Any, Any], max_bytes: int) -> AsyncItera
 
 
 async def while_they_come(chunks: AsyncIterator[bytes], idle_s: float) -> AsyncIterator[bytes]:
-    """Raises InvalidRequest where none comes for idle_s."""
+    """Yield chunks as they arrive.
+
+    Raises InvalidRequest where none arrives for idle_s.
+    """
     while True:
         try:
             async with asyncio.timeout(idle_s):

@@ -31,7 +31,7 @@ CURSOR = "page_"
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """Of one bucket width: how long a bucket is, and how many are on a page."""
+    """The bounds of one bucket width: how long a bucket is, and how many are on a page."""
 
     width: Width
     seconds: int
@@ -102,7 +102,10 @@ def bucket_shape(widths: Mapping[str, Bounds], group_by: Sequence[str]) -> dict[
 
 
 def read_buckets(params: MultiDict[Any], widths: Mapping[str, Bounds], now: datetime.datetime) -> BucketQuery:
-    """Raises InvalidRequest naming the parameter."""
+    """Read the window and the width of buckets.
+
+    Raises InvalidRequest naming the parameter.
+    """
     bounds = widths.get(params.get("bucket_width", "1d"))
     if bounds is None:
         raise wrong_value("bucket_width", f"expected one of {', '.join(widths)}")
@@ -127,7 +130,10 @@ def read_buckets(params: MultiDict[Any], widths: Mapping[str, Bounds], now: date
 
 
 def sum_query(params: MultiDict[Any], buckets: BucketQuery, caller: Actor, group_by: tuple[str, ...]) -> SumQuery:
-    """What to ask the sums for. Raises InvalidRequest naming the parameter."""
+    """Read the filters and groups of a query of sums.
+
+    Raises InvalidRequest naming the parameter.
+    """
     groups = read_values(params, "group_by")
     if unknown := [group for group in groups if group not in group_by]:
         raise wrong_value("group_by", f"'{unknown[0]}' is not one of {', '.join(group_by)}")
@@ -170,8 +176,11 @@ def bucket_page(query: BucketQuery, sums: Sequence[T], wire: Callable[[T], Resul
 
 
 def read_projects(params: MultiDict[Any], caller: Actor, permission: Permission = PERMISSION) -> list[str] | None:
-    """Those that are asked for and in which the caller has the permission, None for all of the organization. Another
-    one's project is as one that was never used."""
+    """Return the projects that are asked for and in which the caller has the permission, None for all of the
+    organization.
+
+    Another organization's project is as one that was never used.
+    """
     wanted = read_values(params, "project_ids")
     visible = projects_with(caller, permission)
     if visible is None:

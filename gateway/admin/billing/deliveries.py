@@ -195,7 +195,10 @@ def _check(wanted: SetDelivery) -> datetime.date:
 
 
 async def _check_first(conn: Connection, organization_id: str, wanted: SetDelivery, from_period: datetime.date) -> None:
-    """Raises InvalidRequest where a monthly delivery was to begin before the organization's first month."""
+    """Check the first period of a monthly delivery.
+
+    Raises InvalidRequest for one before the organization's first month.
+    """
     first, _ = await first_and_last(conn, organization_id)
     if wanted.from_period is not None and wanted.schedule == "monthly" and from_period < first:
         raise wrong_value("from_period", f"the organization's first month is {first:%Y-%m}")

@@ -13,7 +13,8 @@ from gateway.domain.errors import Overloaded
 
 MAX_RUNNING = 4
 DEADLINE_S = 600.0
-"""Of one download, however slowly it is read: its snapshot keeps the database from tidying up."""
+"""The seconds that one download may take, however slowly it is read: its snapshot keeps the database from tidying
+up."""
 
 
 class Downloads:

@@ -61,7 +61,10 @@ class ProjectExportController(Controller):
 
 
 def _wanted(request: Request[Any, Any, Any], organization_id: str, project_id: str | None) -> ExportRequest:
-    """Raises InvalidRequest naming the parameter."""
+    """Read the parameters of an export.
+
+    Raises InvalidRequest naming the parameter.
+    """
     params = request.query_params
     for name in REQUIRED:
         if name not in params:

@@ -167,7 +167,10 @@ class PriceController(Controller):
 
 
 def _entries(wanted: SetPrices) -> list[Entry]:
-    """Raises InvalidRequest naming the entry's field."""
+    """Return the entries of new prices.
+
+    Raises InvalidRequest naming the entry's field.
+    """
     entries: dict[tuple[str, str, str], Entry] = {}
     for place, each in enumerate(wanted.entries):
         cached = each.cached_input_nanos_per_million
@@ -197,7 +200,10 @@ def _entries(wanted: SetPrices) -> list[Entry]:
 
 
 async def _discounts(conn: Connection, organization_id: str, wanted: SetPrices) -> dict[str, int]:
-    """Raises InvalidRequest for a project twice, and alike for another organization's and for none."""
+    """Return the discounts of new prices.
+
+    Raises InvalidRequest for a project twice, and alike for another organization's and for none.
+    """
     discounts: dict[str, int] = {}
     for place, each in enumerate(wanted.discounts):
         param = f"discounts[{place}].project_id"

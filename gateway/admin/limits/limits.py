@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MAX_LIMITS = 1000
-"""Of one project, or of the organization itself: every request looks at all that apply to it."""
+"""The most limits of one project, or of the organization itself: every request looks at all that apply to it."""
 
 Percent = Annotated[int, Meta(ge=1, le=100)]
 
@@ -195,7 +195,10 @@ async def set_one(conn: Connection, wanted: SetLimit, caller: Actor, project_id:
 
 
 async def _check_key(conn: Connection, wanted: SetLimit, project_id: str | None) -> None:
-    """Raises InvalidRequest unless the key is the project's; alike for another one's and for none."""
+    """Check that a key is the project's.
+
+    Raises InvalidRequest alike for another project's key and for none.
+    """
     assert wanted.api_key_id is not None
     known = None
     if project_id is not None and wanted.unit != "storage_bytes" and "\0" not in wanted.api_key_id:

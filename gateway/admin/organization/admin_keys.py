@@ -122,7 +122,7 @@ async def _existing(conn: Connection, organization_id: str, key_id: str) -> keys
 async def _effective(
     conn: Connection, organization_id: str, scopes: Iterable[Scope], owner_user_id: str | None
 ) -> frozenset[Permission]:
-    """What a key with these scopes may do: no more than its owner."""
+    """Return what a key with these scopes may do: no more than its owner."""
     permissions = of_scopes(scopes)
     if owner_user_id is None:
         return permissions
@@ -133,7 +133,11 @@ async def _effective(
 async def _check_within_own(
     conn: Connection, caller: Actor, expires_at: datetime.datetime | None, ip_allow: Sequence[Network] | None
 ) -> None:
-    """Raises InvalidRequest where the caller is a key that ends before the new one, or does not work where it would."""
+    """Check that a new key goes no further than the key that creates it.
+
+    Raises InvalidRequest where the caller is a key that ends before the new one, or does not work where the new one
+    would.
+    """
     own = await keys.get_admin_key(conn, caller.organization_id, caller.id) if caller.kind == "api_key" else None
     if own is None:
         return

@@ -178,7 +178,7 @@ async def find_key(key_id: FromPath[str], services: Services, caller: Caller) ->
 
 
 async def owning_user(conn: Connection, caller: Actor) -> str | None:
-    """Who owns what the caller makes: the person, or the person who owns the caller's own key."""
+    """Return the owner of what the caller makes: the person, or the person who owns the caller's own key."""
     if caller.kind == "user":
         return caller.id
     made_with = await keys.get_admin_key(conn, caller.organization_id, caller.id)
@@ -195,7 +195,7 @@ async def existing_key(conn: Connection, project_id: str, key_id: str) -> keys.K
 async def record_key(
     conn: Connection, caller: Actor, event: str, before: keys.KeyRow | None, after: keys.KeyRow
 ) -> None:
-    """What the key was, if it was there, and is now."""
+    """Record in the audit log what the key was, if it was there, and is now."""
     shown = api_key(before) if before else None
     await audit.record(
         conn, author(caller), event, after.id, project_id=after.project_id, before=shown, after=api_key(after)
@@ -216,7 +216,10 @@ def _check_models(models: Sequence[str] | None) -> None:
 
 
 def networks(texts: Sequence[str] | None) -> list[Network] | None:
-    """Raises InvalidRequest naming the place in `ip_allowlist`."""
+    """Return the networks of an allowlist.
+
+    Raises InvalidRequest naming the place in `ip_allowlist`.
+    """
     if texts is None:
         return None
     parsed = []

@@ -39,7 +39,7 @@ Code = Annotated[str, msgspec.Meta(min_length=totp.DIGITS, max_length=totp.DIGIT
 
 
 MAX_LOGIN_BYTES = 16 << 10
-"""Of a login's body, which anybody may send."""
+"""The most bytes of a login's body, which anybody may send."""
 
 
 class LogIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -326,12 +326,13 @@ async def _end(services: AdminServices, caller: Actor, user_id: str, login_id: s
 async def _check_password(
     request: Request[Any, Any, Any], services: AdminServices, caller: Actor, password: str
 ) -> rows.Credentials:
-    """Who holds a login proves again that they know the password. Guesses count as failed logins do."""
+    """Let the holder of a login prove again that they know the password. Guesses count as failed logins do."""
     return await services.logins.verify(caller.email or "", password, _client(request))
 
 
 def _is_form(request: Request[Any, Any, Any]) -> bool:
-    """What a page may have a browser send anywhere, unasked (Fetch, "CORS-safelisted request-header")."""
+    """Tell whether a body has a type that a page may have a browser send anywhere, unasked (Fetch, "CORS-safelisted
+    request-header")."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     return kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
 

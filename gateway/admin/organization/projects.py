@@ -176,9 +176,10 @@ class ProjectController(Controller):
 async def existing_project(
     conn: Connection, organization_id: str, project_id: str, *, lock: bool = False
 ) -> projects.ProjectRow:
-    """Raises NotFound, alike for another organization's project and for none.
+    """Return a project of the organization. With lock, nobody else changes it, or what belongs to it, until the
+    transaction ends.
 
-    lock: nobody else changes it, or what belongs to it, until the transaction ends.
+    Raises NotFound, alike for another organization's project and for none.
     """
     find = projects.lock_project if lock else projects.get_project
     row = await find(conn, organization_id, project_id)
@@ -188,7 +189,10 @@ async def existing_project(
 
 
 async def active_project(conn: Connection, organization_id: str, project_id: str) -> projects.ProjectRow:
-    """As `existing_project` with a lock, for changes: raises Conflict for an archived one."""
+    """Lock a project for changes, as `existing_project` does.
+
+    Raises Conflict for an archived project.
+    """
     row = await existing_project(conn, organization_id, project_id, lock=True)
     if row.archived_at is not None:
         raise Conflict("The project is archived and cannot be changed.", param="project_id", code="project_archived")

@@ -138,7 +138,7 @@ async def named_engines(conn: Connection, services: AdminServices, organization_
 
 
 def only_adapters_of(engine: Engine, project_ids: Collection[str] | None) -> Engine:
-    """As it is, but for the adapters of other projects. None: of all."""
+    """Return an engine without the adapters of other projects than these; None stands for all projects."""
     if project_ids is None:
         return engine
     shown = [each for each in engine.resident_adapters if each.project_id in project_ids]

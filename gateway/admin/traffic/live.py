@@ -47,7 +47,7 @@ TOPICS = {
 
 
 class OwnEngine(msgspec.Struct, frozen=True):
-    """What a project's people see of an engine: their own tenants' choices and adapters."""
+    """An engine as a project's people see it: with their own tenants' choices and adapters."""
 
     id: str
     model: str

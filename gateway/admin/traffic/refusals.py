@@ -187,7 +187,7 @@ _ADVICE = {
 
 
 def advice(refusal: Refusal) -> str:
-    """What helps, in one plain sentence."""
+    """Return what helps, in one plain sentence."""
     if refusal.limit is not None:
         return _limit_advice(refusal.limit)
     if (known := _ADVICE.get(refusal.code or "")) is not None:

@@ -215,7 +215,10 @@ async def _only(conn: Connection, query: request_list.RequestQuery, request_id: 
 
 
 def read_window(params: MultiDict[Any]) -> tuple[datetime.datetime, datetime.datetime]:
-    """From start_time up to end_time. Raises InvalidRequest naming the parameter."""
+    """Read the window from start_time up to end_time.
+
+    Raises InvalidRequest naming the parameter.
+    """
     now_s = int(datetime.datetime.now(datetime.UTC).timestamp())
     end_s = min(read_time(params, "end_time"), now_s + 60) if "end_time" in params else now_s + 60
     start_s = read_time(params, "start_time") if "start_time" in params else max(0, end_s - WINDOW_S)
@@ -232,7 +235,10 @@ def cursor(key: request_list.RequestKey) -> str:
 
 
 def read_cursor(text: str) -> request_list.RequestKey:
-    """Raises InvalidRequest for what no page gave."""
+    """Read the place after which a page begins.
+
+    Raises InvalidRequest for a text that no page gave.
+    """
     try:
         decoded = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
         microseconds, slash, request_id = decoded.partition("/")

@@ -51,7 +51,7 @@ PROJECTS = list_params("project_ids")
 MAX_TOP, DEFAULT_TOP = 100, 10
 MAX_TOP_DAYS = 366
 MAX_RESULTS = 20_000
-"""Of all buckets of a page together."""
+"""The most results of all buckets of a page together."""
 
 
 class TrafficNumbers(msgspec.Struct, frozen=True, kw_only=True):

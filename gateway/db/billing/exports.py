@@ -24,8 +24,11 @@ ROWS_PER_BATCH = 250
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """Whose rows, and which: those billed in `month`, given by its first day, and, unless these are None, created in
-    [start, end). What came late was created before the month it is billed in."""
+    """The rows of an export: those billed in `month`, given by its first day, and, unless these are None, created in
+    [start, end).
+
+    A row that came late was created before the month in which it is billed.
+    """
 
     organization_id: str
     project_id: str | None

@@ -165,9 +165,11 @@ _WAITING = """
 async def _whose(
     conn: Connection, filters: Filters, minutes: list[datetime.datetime], num_needed: int
 ) -> tuple[set[tuple[datetime.datetime, str]], bool]:
-    """Whose requests some minutes have, newest first: of as many as may be looked at for one page, the newest in any
-    case, and whether these are fewer. A minute has "" for everybody where, of all of its requests, so many are asked
-    for that the first ones are found sooner without telling projects apart."""
+    """Return whose requests some minutes have, newest first, and whether these are fewer than were asked for.
+
+    As many minutes are looked at as may be for one page, the newest in any case. A minute has "" for everybody where so
+    many of its requests are asked for that the first ones are found sooner without telling projects apart.
+    """
     level = "full" if filters.models or filters.adapter_ids else "project"
     asked = (filters.organization_id, level, *_names(filters), list(filters.finish_reasons), minutes)
     rows = await conn.fetch(_WHOSE, *asked)

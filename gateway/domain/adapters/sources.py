@@ -27,7 +27,7 @@ _SEGMENT = re.compile(r"[A-Za-z0-9._~@:+=,-]{1,255}")
 
 
 class WrongSource(ValueError):
-    """It is no source, or none that is allowed; the message says why."""
+    """The text is not a source, or not one that is allowed; the message says why."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class Source(msgspec.Struct, frozen=True):
     revision: str | None = None
 
     def holds(self, other: Source) -> bool:
-        """Whether the other is this place or below it."""
+        """Tell whether another source is this place or below it."""
         return (
             (self.scheme, self.host, self.port) == (other.scheme, other.host, other.port)
             and self.segments == other.segments[: len(self.segments)]
@@ -57,7 +57,7 @@ class Source(msgspec.Struct, frozen=True):
 
     @property
     def url(self) -> str:
-        """Of an https source."""
+        """The URL of an https source."""
         port = "" if self.port == HTTPS_PORT else f":{self.port}"
         return f"https://{self.host}{port}/{self.path}"
 
@@ -78,7 +78,10 @@ class AllowedSources:
         return not self._places
 
     def admit(self, text: str) -> Source:
-        """Raises WrongSource for what is no source, or none of these."""
+        """Return the source that a text names.
+
+        Raises WrongSource for a text that is not a source, or none of these.
+        """
         source = _parse(text, is_place=False)
         if self.is_empty:
             raise WrongSource(
@@ -89,7 +92,7 @@ class AllowedSources:
         return source
 
     def admits_url(self, url: str) -> bool:
-        """Whether an https source of this list may send on to this URL, which may have a query."""
+        """Tell whether an https source of this list may redirect to this URL, which may have a query."""
         try:
             return self.holds(_parse(url.partition("?")[0], is_place=False))
         except WrongSource:

@@ -11,7 +11,7 @@ GRACE = datetime.timedelta(hours=1)
 even later is billed in the next month, as a correction."""
 
 LOST_GRACE = datetime.timedelta(days=3)
-"""For so long after that, a journal that is lost with usage in it holds the closing up: its folder may turn up."""
+"""The time for which a lost journal with usage in it holds up the closing, since its folder may turn up."""
 
 
 class Lost(msgspec.Struct, frozen=True):

@@ -18,13 +18,14 @@ LineKind = Literal["input", "cached_input", "output"]
 
 
 class PeriodSum(msgspec.Struct, frozen=True):
-    """What the ledger has of one project in one period at one price. corrects_period: "2026-10", None for its own."""
+    """The sum of the ledger for one project in one period at one price."""
 
     model: str
     adapter_class: str
     service_tier: str
     price_version: int
     corrects_period: str | None
+    """The month that late usage belongs to, such as "2026-10"; None for the period's own usage."""
     num_requests: int
     prompt_tokens: int
     cached_tokens: int

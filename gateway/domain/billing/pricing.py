@@ -14,8 +14,8 @@ _SCALE = TOKENS_PER_PRICE * WHOLE_BASIS_POINTS
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """What one tenant pays for one model: nanos per million tokens, less basis_points of a discount. Cached input is
-    never dearer than other input."""
+    """The prices of one model for one tenant: nanos per million tokens, less basis_points of a discount. Cached
+    input never costs more than other input."""
 
     input_nanos: int = 0
     cached_input_nanos: int = 0

@@ -75,7 +75,7 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 def alerts(unit: Unit, window: Window) -> bool:
-    """Whether crossing a share of such a limit is noticed: only where usage is summed up per window."""
+    """Tell whether crossing a share of such a limit is noticed, which is only where usage is summed up per window."""
     return unit in RATED and window != "none"
 
 

@@ -126,7 +126,7 @@ def standing(entries: Iterable[Entry], now_ns: int) -> Headers:
 
 
 def duration(seconds: float) -> str:
-    """As OpenAI writes them: `12ms`, `1.5s`, `6m0s`, `23h59m59s`."""
+    """Return a duration as OpenAI writes it: `12ms`, `1.5s`, `6m0s`, `23h59m59s`."""
     if seconds < 1:
         return f"{round(seconds * 1e3)}ms"
     if seconds < 60:

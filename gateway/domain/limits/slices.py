@@ -100,7 +100,7 @@ class Entry(msgspec.Struct, frozen=True, eq=False):
 
 
 class Reservation(msgspec.Struct, eq=False):
-    """What one request has reserved."""
+    """The amounts that one request has reserved."""
 
     entries: tuple[Entry, ...]
     work: Work

@@ -102,7 +102,7 @@ class Work(msgspec.Struct, frozen=True):
 
 
 def amount(unit: Unit, index: int, prompt_tokens: int, completion_tokens: int, price: Price) -> int:
-    """What one part used, of cost the most. index: of the part; the first one counts as the request."""
+    """Return what one part used; of cost the most. The first part counts as the request."""
     if unit == "cost_nanos":
         return price.most(prompt_tokens, completion_tokens)
     of_request, of_prompt, of_completion = _COUNTS[unit]

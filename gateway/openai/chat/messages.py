@@ -14,10 +14,10 @@ from gateway.openai.chat.tools_wire import FunctionCallParam, ToolCallParam
 from gateway.openai.chat.wire import ChatMessage, ContentPart
 
 _ROLES = {"developer": "system", "function": "tool"}
-"""Those that templates know by another name."""
+"""Roles that templates know by another name."""
 
 _LEGACY_ID = "function_call"
-"""Of calls that have none: there is one at a time."""
+"""The id of calls that have none: there is one at a time."""
 
 _FIELDS_OF = {
     "refusal": "assistant",
@@ -57,7 +57,10 @@ def template_messages(messages: list[ChatMessage]) -> list[Message]:
 
 
 def _check_arguments(messages: list[ChatMessage]) -> None:
-    """Raises InvalidRequest for arguments of calls that would take long to decode together."""
+    """Check the arguments of calls.
+
+    Raises InvalidRequest for arguments that would take long to decode together.
+    """
     calls = [call.function for message in messages for call in message.tool_calls or () if call.function is not None]
     calls += [message.function_call for message in messages if message.function_call is not None]
     if are_too_much([call.arguments for call in calls]):

@@ -26,7 +26,7 @@ _USUAL_EFFORTS = ("none", "medium")
 
 
 class TemplateFields(Protocol):
-    """What requests that hold messages have in common beside them."""
+    """The fields that requests with messages have in common beside them."""
 
     @property
     def add_generation_prompt(self) -> bool | None: ...
@@ -47,7 +47,10 @@ def rendering(
     effort: ReasoningEffort | None = None,
     verbosity: Verbosity | None = None,
 ) -> Rendering:
-    """Raises InvalidRequest for a message that cannot be gone on with; last_role: the last message's."""
+    """Return how the chat template is to render a request whose last message has this role.
+
+    Raises InvalidRequest for a message that cannot be gone on with.
+    """
     continues = bool(fields.continue_final_message)
     if continues and fields.add_generation_prompt:
         raise InvalidRequest(

@@ -111,7 +111,10 @@ def completions(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) ->
 
 
 def _check(wire: CompletionRequest) -> None:
-    """What only several fields together make wrong. Raises InvalidRequest."""
+    """Check fields that are wrong only together.
+
+    Raises InvalidRequest.
+    """
     refuse_unsupported(wire, COMPLETION_NO_EFFECT)
     check_prompt_logprobs(wire, shown_otherwise=bool(wire.echo) and wire.logprobs is not None)
     num_choices, num_candidates = _num_choices(wire)
@@ -130,7 +133,8 @@ def _check(wire: CompletionRequest) -> None:
 
 
 def _num_choices(wire: CompletionRequest) -> tuple[int, int]:
-    """Of each prompt, those that are shown, and the candidates that these are chosen from."""
+    """Return, for each prompt, the number of choices that are shown, and of the candidates that these are chosen
+    from."""
     num_choices = wire.n or 1
     return num_choices, wire.best_of or num_choices
 
@@ -178,7 +182,7 @@ def _echo(run: Run, index: int) -> str:
 
 
 def _logprobs_field(wire: CompletionRequest) -> str:
-    """What asks for log-probabilities; candidates are chosen by them."""
+    """Return the field that asks for log-probabilities; candidates are chosen by them."""
     if wire.logprobs is not None:
         return "logprobs"
     return "best_of" if wire.prompt_logprobs is None else "prompt_logprobs"

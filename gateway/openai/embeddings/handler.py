@@ -88,7 +88,10 @@ def embedding_request(wire: EmbeddingsRequest, prompt: str | list[int]) -> Embed
 
 
 def _check_lengths(inputs: Sequence[str | list[int]]) -> None:
-    """What can be told before anything is tokenized. Raises InvalidRequest."""
+    """Check the inputs before anything is tokenized.
+
+    Raises InvalidRequest.
+    """
     for index, each in enumerate(inputs):
         if not each:
             raise InvalidRequest(

@@ -17,7 +17,7 @@ from gateway.support.pace import Pace
 T = TypeVar("T")
 
 BODY_BYTES_PER_S = 4 << 20
-"""Of one project, in one gateway: about a million tokens a second."""
+"""The bytes of bodies that one project may send to one gateway in a second: about a million tokens."""
 
 BURST_BYTES = 16 << 20
 

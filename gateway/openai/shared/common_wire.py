@@ -74,4 +74,4 @@ COMMON_NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "bad_words": ([],),
     "logits_processors": ([],),
 }
-"""Of vLLM's fields that are not served, the values that change nothing."""
+"""The values that change nothing, for fields of vLLM that are not served."""

@@ -70,7 +70,10 @@ def requested_grammar(
 
 
 def check_beside_tools(grammar: Grammar | None, field: str | None) -> None:
-    """Raises InvalidRequest for a grammar of text that calls cannot be told from."""
+    """Check a grammar beside tools.
+
+    Raises InvalidRequest for a grammar of text that calls cannot be told from.
+    """
     if grammar is not None and grammar.kind not in ("json_schema", "json_object"):
         raise InvalidRequest(
             f"'{field}' can be combined with tools only if it asks for JSON.",
@@ -122,7 +125,10 @@ def _of_structured(wanted: StructuredOutputs) -> Grammar:
 
 
 def _schema_text(schema: dict[str, Any] | str, field: str) -> str:
-    """Raises InvalidRequest for a text that is no JSON object, and for what is nested too deeply."""
+    """Return a schema as JSON text.
+
+    Raises InvalidRequest for a text that is not a JSON object, or a schema that is nested too deeply.
+    """
     parsed = _object(schema, field) if isinstance(schema, str) else schema
     check_depth(parsed, field)
     return schema if isinstance(schema, str) else as_json(schema)

@@ -30,7 +30,7 @@ HEADER = b"idempotency-key"
 MAX_KEY_CHARS = 255
 REPLAYED = ("idempotent-replayed", "true")
 ORIGINAL_ID = "x-lorikeet-original-request-id"
-"""Of a replay: the x-request-id of the reply that it repeats."""
+"""The header of a replay that names the x-request-id of the reply which it repeats."""
 
 _MAY_NOT_RETRY = ("x-should-retry", "false")
 

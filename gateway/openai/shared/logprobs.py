@@ -12,7 +12,7 @@ from gateway.backends.generation import Token
 from gateway.openai.shared.slices import encoded
 
 LEAST_LOGPROB = -9999.0
-"""What JSON shows of a probability of zero, which it has no number for; OpenAI's own replies do the same."""
+"""The number that JSON shows for a probability of zero, for which JSON has none; OpenAI's own replies do the same."""
 
 TOKENS_AT_ONCE = 64
 
@@ -71,7 +71,8 @@ class PromptLogprob(msgspec.Struct, frozen=True):
 
 
 PromptLogprobs = list[dict[int, PromptLogprob] | None]
-"""As vLLM shows them: of each token of the prompt the most likely ones and itself, by id; null for the first."""
+"""The log-probabilities of a prompt as vLLM shows them: for each token the most likely ones and itself, by id; null
+for the first."""
 
 
 def names_of(to_bytes: TokenBytes, *, by_id: bool | None) -> TokenBytes:
@@ -100,7 +101,8 @@ def chat_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> ChatLogprobs
 
 
 async def whole_chat_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> ChatLogprobs:
-    """Of a whole choice, which may be megabytes: each token's are encoded already, see `slices`."""
+    """Return the log-probabilities of a whole choice, which may be megabytes: each token's are encoded already, see
+    `slices`."""
     return ChatLogprobs(await encoded(_chat_token(token, to_bytes) for token in tokens))
 
 
@@ -145,7 +147,8 @@ def _top(token_id: int, logprobs: TokenLogprobs, to_bytes: TokenBytes) -> dict[s
 
 
 async def whole_text_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes, offset: int = 0) -> TextLogprobs:
-    """Of a whole choice or prompt; the most likely tokens are encoded, as in `whole_chat_logprobs`."""
+    """Return the log-probabilities of a whole choice or prompt; the most likely tokens are encoded, as in
+    `whole_chat_logprobs`."""
     whole = TextLogprobs([], [], [], [])
     for first in range(0, len(tokens), TOKENS_AT_ONCE):
         part = text_logprobs(tokens[first : first + TOKENS_AT_ONCE], to_bytes, offset)

@@ -34,7 +34,7 @@ from gateway.support.threads import maybe_in_thread
 
 PER_S, BURST = 50.0, 200.0
 BYTES_PER_REQUEST = 1 << 20
-"""What is read counts as one request more for each of these."""
+"""The number of bytes read for which a request counts as one more."""
 
 MAX_SHOWN = 64
 """Characters of what a client takes for an id."""
@@ -56,7 +56,7 @@ _NULL = msgspec.Raw(b"null")
 
 
 class _Asked(msgspec.Struct):
-    """What is stored of a request, as its client wrote it: its messages, and with the reply the rest."""
+    """The stored part of a request, as its client wrote it: its messages, and with the reply the rest."""
 
     messages: msgspec.Raw
     temperature: msgspec.Raw = _NULL
@@ -75,7 +75,10 @@ _MESSAGES = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 def check_store(caller: Principal, wanted: bool | None) -> None:
-    """Raises InvalidRequest where `store` is wanted and the project does not allow it."""
+    """Check that the project allows `store`.
+
+    Raises InvalidRequest where it does not.
+    """
     if wanted and not caller.store_days:
         raise InvalidRequest(
             "This project does not allow completions to be stored: 'store' must be false.",
@@ -195,13 +198,19 @@ def _messages(chat_id: str, messages: bytes) -> list[StoredMessage]:
 
 
 def _messages_page(chat_id: str, messages: bytes, asked: Listing) -> ASGIResponse:
-    """Raises InvalidRequest where none has the id `after`."""
+    """Return a page of messages.
+
+    Raises InvalidRequest where no message has the id `after`.
+    """
     page, has_more = _page(_messages(chat_id, messages), asked)
     return _list([(message.id, message) for message in page], has_more)
 
 
 def _page(messages: list[StoredMessage], asked: Listing) -> tuple[list[StoredMessage], bool]:
-    """Raises InvalidRequest where none has the id `after`."""
+    """Return a page of a list.
+
+    Raises InvalidRequest where nothing has the id `after`.
+    """
     ordered = messages[::-1] if asked.order == "desc" else messages
     start = 0
     if asked.after is not None:

@@ -67,7 +67,7 @@ def tokens(pipeline: Pipeline, pace: Pace, *, operations: tuple[str, str]) -> li
 
 
 def _prompt(wire: TokenizeRequest) -> tuple[str | Conversation, str]:
-    """What is to be tokenized, and the field that it came in."""
+    """Return what is to be tokenized, and the field in which it came."""
     if (wire.prompt is None) == (wire.messages is None):
         given = "both were given" if wire.prompt is not None else "neither was given"
         raise InvalidRequest(
