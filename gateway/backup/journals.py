@@ -52,7 +52,8 @@ def _files(root: Path) -> list[Path]:
 
 
 def _is_same(path: Path, file: IO[bytes]) -> bool:
-    """Whether a file that was just listed is the one that is open: in a folder that was emptied, names come again."""
+    """Tell whether a file that was just listed is the one that is open: in a folder that was emptied, names come
+    again."""
     try:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
     except FileNotFoundError:

@@ -48,13 +48,16 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digests(self) -> list[str]:
-        """Of the adapters in it, sorted."""
+        """The digests of the adapters in the backup, sorted."""
         paths = (Path(file.path).parts for file in self.files)
         return sorted({parts[1] for parts in paths if parts[0] == ADAPTERS})
 
 
 def read_manifest(folder: Path) -> BackupManifest:
-    """Raises BackupError."""
+    """Read the manifest of a backup.
+
+    Raises BackupError.
+    """
     try:
         content = (folder / MANIFEST).read_bytes()
     except (FileNotFoundError, NotADirectoryError):

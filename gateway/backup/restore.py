@@ -76,7 +76,8 @@ class RestoreMark:
         self._stays = True
 
     def withdraw(self) -> None:
-        """It was refused or failed: the marker goes, unless something was touched, now or by one before."""
+        """Remove the marker of a restore that was refused or failed, unless something was touched, now or by one
+        before."""
         if not self._stays:
             self._path.unlink(missing_ok=True)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MAX_WAITING_BYTES = 64 << 20
-"""Of what waits to be written, in one gateway."""
+"""The most bytes that wait to be written in one gateway."""
 
 WRITES_AT_ONCE = 4
 """So that requests find free connections."""

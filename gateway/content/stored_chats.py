@@ -19,7 +19,7 @@ from gateway.db.pool import Database
 from gateway.support.threads import maybe_in_thread
 
 MAX_CHAT_BYTES = 16 << 20
-"""Of messages and reply together; more is not stored."""
+"""The most bytes of messages and reply together; larger chats are not stored."""
 
 Metadata = Mapping[str, str]
 
@@ -35,7 +35,7 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredChat(msgspec.Struct, frozen=True):
-    """What is shown of one; reply: JSON, as it was when it was stored."""
+    """A stored chat completion, as far as it is shown. The reply is JSON, as it was when it was stored."""
 
     id: str
     metadata: dict[str, str]
@@ -110,7 +110,7 @@ class StoredChats:
         return await self._opened(project_id, rows), has_more
 
     async def set_metadata(self, project_id: str, chat_id: str, metadata: Metadata) -> StoredChat | None:
-        """As it is then; None where there is none."""
+        """Replace the metadata and return the chat completion as it is then; None where there is none."""
         async with self._database.acquire() as conn:
             row = await db.get_chat(conn, project_id, chat_id)
             if row is None:

@@ -13,10 +13,10 @@ import msgspec
 from gateway.content.redact import redacted
 
 MAX_LOGGED_BYTES = 64 << 10
-"""Of redacted text, in UTF-8, of a request's input and of its output; what follows is cut off."""
+"""The most bytes of redacted text, in UTF-8, of a request's input and of its output; what follows is cut off."""
 
 MAX_TRANSCRIPT_CHARS = 128 << 10
-"""Of text as it was, each way; what follows is not looked at."""
+"""The most characters of unredacted text, each way; what follows is not looked at."""
 
 UNSURE_CHARS = 1 << 10
 """Where a text was not looked at to its end, so much of it is left out: it may hold a part of something that is found
@@ -68,7 +68,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Room:
-    """What is still to be had of a bound, in characters or, as UTF-8, in bytes. is_cut: something did not fit; then
+    """The room that is left of a bound, in characters or, as UTF-8, in bytes. is_cut: something did not fit; then
     nothing does any more."""
 
     def __init__(self, left: int, *, as_utf8: bool = False) -> None:
@@ -81,7 +81,7 @@ class _Room:
         self._spend(SIZE_OF_ONE)
 
     def take(self, text: str) -> str:
-        """As much of the text as fits."""
+        """Return as much of a text as fits."""
         if not self._as_utf8:
             taken = text[: self.left]
             self._spend(len(text))
@@ -96,7 +96,7 @@ class _Room:
         self.left = 0 if self.is_cut else self.left - size
 
     def fill(self, given: Iterable[LoggedMessage]) -> Iterator[LoggedMessage]:
-        """Those that fit, the last of them as far as it does."""
+        """Return the texts that fit, the last of them as far as it does."""
         for each in given:
             self.begin()
             if self.is_cut:
@@ -139,7 +139,7 @@ class Transcript:
 
     @property
     def num_bytes(self) -> int:
-        """What it takes of memory, at most."""
+        """The most bytes of memory that the transcript takes."""
         return BYTES_PER_CHAR * (2 * MAX_TRANSCRIPT_CHARS - self._asked_room.left - self._room.left)
 
     def add(self, index: int, text: str) -> None:

@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 MAX_WRITES = 4096
 MAX_BYTES = 256 << 20
 WAIT_S = 1.0
-"""What a reply is held up by at most."""
+"""The most seconds by which a write holds up a reply."""
 
 TRY_S = 5.0
 PAUSE_S = 0.25

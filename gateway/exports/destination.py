@@ -80,14 +80,14 @@ def check_destination(destination: Destination) -> None:
 
 
 def location(organization_id: str, shown: dict[str, Any]) -> str:
-    """Of a destination as it is shown: a folder within the server's data folder, or the URL of a bucket."""
+    """Return a destination as it is shown: a folder within the server's data folder, or the URL of a bucket."""
     if shown["type"] == "folder":
         return f"{ROOT}/{organization_id}/{shown['path']}"
     return f"s3://{shown['bucket']}/{shown.get('prefix', '')}".rstrip("/")
 
 
 def split_secret(destination: Destination) -> tuple[dict[str, Any], str | None]:
-    """(as it is stored and shown, the secret)."""
+    """Return a destination as it is stored and shown, and its secret."""
     shown: dict[str, Any] = msgspec.to_builtins(destination)
     secret: str | None = shown.pop("secret_access_key", None)
     return shown, secret

@@ -18,15 +18,19 @@ from obstore.store import S3Store
 from gateway.exports.destination import S3Destination
 
 PART_BYTES = 8 << 20
-"""Of a multipart upload, and with those under way what memory an upload takes. S3 allows 10,000 parts."""
+"""The bytes of a part of a multipart upload. With the parts under way this is the memory that an upload takes; S3
+allows 10,000 parts."""
 
 MAX_PARTS_UNDER_WAY = 2
 TIMEOUT = datetime.timedelta(seconds=60)
 
 
 class ObjectStore:
-    """Its methods raise `obstore.exceptions.BaseError`, and FileNotFoundError where there is no such bucket; their text
-    may quote the store's answer."""
+    """A bucket.
+
+    The methods raise `obstore.exceptions.BaseError`, and FileNotFoundError where the bucket does not exist; their text
+    may quote the store's answer.
+    """
 
     def __init__(self, destination: S3Destination, *, allow_http: bool) -> None:
         credentials: Any = {

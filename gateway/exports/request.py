@@ -92,7 +92,10 @@ class ExportRequest(msgspec.Struct, frozen=True):
 def make_request(
     organization_id: str, kind: str, format: str, period: str, project_id: str | None = None
 ) -> ExportRequest:
-    """Raises WrongExport naming the field."""
+    """Return the request for an export.
+
+    Raises WrongExport naming the field.
+    """
     if kind not in KINDS:
         raise WrongExport("kind", f"expected one of {', '.join(KINDS)}")
     formats = FORMATS_OF[kind]

@@ -38,7 +38,7 @@ class Meter:
 
     @property
     def has_room(self) -> bool:
-        """Whether new requests may start: what they use must find a place."""
+        """Tell whether new requests may start: their usage must find a place."""
         return self._journal.has_room
 
     @property
@@ -82,7 +82,7 @@ class Meter:
         self._copier.wake()
 
     def _has_tag(self, usage: UsageRecord) -> bool:
-        """Whether it tells whom to bill, as what was dispatched here does."""
+        """Tell whether a usage says whom to bill, as everything that was sent from here does."""
         if (usage.request_id, usage.attempt) in self._journal.unsettled.running:
             return True
         try:

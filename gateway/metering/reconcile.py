@@ -60,7 +60,10 @@ class Reconciler:
         self._task: asyncio.Task[None] | None = None
 
     async def reconcile(self) -> Reconciliation:
-        """Of the engines that this gateway is connected to. Raises what the database raises."""
+        """Compare the counts of the engines to which this gateway is connected with the ledger.
+
+        Raises what the database raises.
+        """
         healths = [
             (name, health)
             for name, pool in self._pools.items()

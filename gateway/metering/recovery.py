@@ -138,8 +138,11 @@ class Recovery:
                 self._failing.discard(path)
 
     async def _adopt(self, path: Path) -> None:
-        """Its segments go once their usage is on disk here; until then, another try finds the same again. Raises
-        Unreadable and OSError."""
+        """Take over a journal. Its segments go once their usage is on disk here; until then, another try finds the same
+        again.
+
+        Raises Unreadable and OSError.
+        """
         if not segments_in(path) or (folder := JournalFolder.try_claim(path)) is None:
             return
         try:

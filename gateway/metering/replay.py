@@ -38,7 +38,10 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 def replay(folder: JournalFolder, database_id: str) -> Replayed:
-    """Raises Unreadable and OSError."""
+    """Read what the journals of a folder hold.
+
+    Raises Unreadable and OSError.
+    """
     unsettled, journal_ids, num_damaged = Unsettled(), dict[str, None](), 0
     contents = {path: read_frames(path.read_bytes()) for path in folder.segments()}
     begun = [record for each in contents.values() for record in each.records if isinstance(record, Begun)]

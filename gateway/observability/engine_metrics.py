@@ -220,7 +220,7 @@ class EngineCollector(Collector):
 
 
 def _cumulative(step_counts: Sequence[int]) -> list[tuple[str, float]]:
-    """As Prometheus has buckets: each counts those below it, too."""
+    """Return buckets as Prometheus has them: each counts those below it, too."""
     bounds = [*(str(bound) for bound in STEP_BUCKETS_S), "+Inf"]
     counts = step_counts or [0] * len(bounds)
     return list(zip(bounds, accumulate(counts), strict=True))

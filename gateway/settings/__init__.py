@@ -28,7 +28,8 @@ PREFIX = "LORIKEET_"
 URL_VARIABLE = "LORIKEET_URL"
 API_KEY_VARIABLE = "LORIKEET_API_KEY"
 CLIENT_VARIABLES = frozenset({URL_VARIABLE, API_KEY_VARIABLE})
-"""Whom `lorikeet chat` talks to; a server that meets them in its environment has no use for them."""
+"""The variables that tell `lorikeet chat` which server to call; a server that meets them in its environment ignores
+them."""
 
 DEMO_MODEL_NAME = "smollm2-135m-instruct"
 MAX_SOCKET_PATH_BYTES = 107
@@ -264,7 +265,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def allowed_sources(self) -> AllowedSources:
-        """Raises WrongSource, which `load_settings` turns into BadSetting."""
+        """Return the sources from which adapters may be downloaded.
+
+        Raises WrongSource, which `load_settings` turns into BadSetting.
+        """
         return AllowedSources.parse(self.adapter_sources)
 
     @property
@@ -274,12 +278,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_remote_store(self) -> bool:
-        """Whether adapters are kept in a bucket."""
+        """Tell whether adapters are kept in a bucket."""
         return self.engine.adapter_store.startswith("s3://")
 
     @property
     def adapter_cache_dir(self) -> Path:
-        """What this machine keeps of adapters in a bucket."""
+        """The folder in which this machine keeps copies of adapters from a bucket."""
         return Path(self.engine.adapter_cache_dir)
 
     @property
@@ -303,7 +307,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def content_key_path(self) -> Path:
-        """What kept content is encrypted with, where no setting says so."""
+        """The file of the key that encrypts stored content, where no setting has one."""
         return self.data_dir / "content.key"
 
     @property

@@ -59,8 +59,11 @@ class Authenticator:
         await self._flush_uses()
 
     async def authenticate(self, authorization_header: str | None, address: str = "") -> Principal:
-        """Raises InvalidApiKey, in OpenAI's words, Suspended, PermissionDenied where the key may not be used from this
-        address, TooManyAttempts, and Overloaded when the database cannot be asked."""
+        """Return the principal of an Authorization header.
+
+        Raises InvalidApiKey, in OpenAI's words, Suspended, PermissionDenied where the key may not be used from this
+        address, TooManyAttempts, and Overloaded when the database cannot be asked.
+        """
         parsed = parse_key(bearer_token(authorization_header))
         entry = self._cache.get(parsed.sha256) if parsed is not None else None
         if entry is None:
@@ -79,8 +82,11 @@ class Authenticator:
         return principal
 
     async def _first_seen(self, parsed: ParsedKey | None, address: str) -> CachedKey:
-        """Raises InvalidApiKey and counts the failure; once an address has had too many, TooManyAttempts, except for
-        keys that were good when last seen."""
+        """Look up a key that is not known yet.
+
+        Raises InvalidApiKey and counts the failure; once an address has had too many, TooManyAttempts, except for keys
+        that were good when last seen.
+        """
         is_guess = parsed is None or not self._cache.was_good(parsed.sha256)
         if is_guess and (blocked_s := self._failures.blocked_for_s(address, asyncio.get_running_loop().time())):
             raise TooManyAttempts(
@@ -174,6 +180,9 @@ def bearer_token(authorization_header: str | None) -> str:
 
 
 def require(principal: Principal, scope: Scope) -> None:
-    """Raises PermissionDenied unless the key has this scope."""
+    """Check that the key has this scope.
+
+    Raises PermissionDenied where it does not.
+    """
     if scope not in principal.scopes:
         raise PermissionDenied(f"You have insufficient permissions for this operation. Missing scopes: {scope}.")

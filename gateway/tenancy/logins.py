@@ -36,7 +36,7 @@ MAX_USER_AGENT_CHARS = 256
 
 
 class Client(msgspec.Struct, frozen=True):
-    """From where somebody logs in. now_s: of a monotonic clock, for limits per address."""
+    """The place from which somebody logs in. now_s: of a monotonic clock, for limits per address."""
 
     address: str
     user_agent: str
@@ -81,9 +81,10 @@ class Logins:
         self._line = LoginLine(MAX_AT_ONCE)
 
     async def log_in(self, email: str, password: str, code: str | None, client: Client) -> NewLogin:
-        """Raises InvalidCredentials, alike for a wrong password and an unknown address, and TooManyAttempts.
+        """Log a user in.
 
-        Where the password is right and the user has a second factor, a missing code is `totp_required`.
+        Raises InvalidCredentials, alike for a wrong password and an unknown address, and TooManyAttempts. Where the
+        password is right and the user has a second factor, a missing code is `totp_required`.
         """
         user = await self.verify(email, password, client)
         if user.totp_confirmed and code is None:
@@ -109,14 +110,17 @@ class Logins:
         return user
 
     async def use_code(self, user: logins.Credentials, code: str) -> bool:
-        """Whether the code is right and was never used before."""
+        """Tell whether the code is right and was never used before."""
         assert user.totp_secret is not None
         async with self._database.acquire() as conn:
             step = totp.matching_step(user.totp_secret, code, await logins.now_s(conn))
             return step is not None and await logins.use_totp_step(conn, user.id, step)
 
     async def find(self, token: str, address: str, now_s: float) -> logins.LoggedIn:
-        """Who holds the token. Raises InvalidCredentials if nobody does any more, TooManyAttempts as for bad keys."""
+        """Return the holder of a token.
+
+        Raises InvalidCredentials if nobody holds it any more, TooManyAttempts as for bad keys.
+        """
         self._check_blocked(address, now_s)
         async with self._database.acquire() as conn:
             found = await logins.find_login(conn, _digest(token))

@@ -49,12 +49,12 @@ class Detokenizer:
 
     @property
     def finished(self) -> bool:
-        """Whether a stop string was found."""
+        """Tell whether a stop string was found."""
         return self._stop.found
 
     @property
     def is_within_character(self) -> bool:
-        """Whether the last token ended in the midst of one."""
+        """Tell whether the last token ended in the midst of a character."""
         return bool(self._rest)
 
     def push(self, token_ids: Sequence[int]) -> str:

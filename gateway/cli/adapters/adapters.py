@@ -139,7 +139,7 @@ def _print_fields(shown: dict[str, Any], indent: str = "") -> None:
 
 
 def _ranges(values: list[Any]) -> list[str]:
-    """As text, whole numbers that follow each other as one range."""
+    """Return numbers as text, with whole numbers that follow each other as one range."""
     if not all(type(value) is int for value in values):
         return list(map(str, values))
     runs: list[list[int]] = []

@@ -22,7 +22,7 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 HOST = re.compile(r"(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*|\[[0-9A-Fa-f:]+\])(?::\d{1,5})?")
-"""What a browser sends as Host (RFC 9112, section 3.2) for names and addresses; anything else is not repeated."""
+"""The Host header of a browser (RFC 9112, section 3.2) for names and addresses; anything else is not repeated."""
 
 
 class Made(msgspec.Struct, frozen=True):

@@ -29,11 +29,12 @@ class Said:
         return self._stop.found
 
     def push(self, text: str) -> str:
-        """What of the content so far is safe to show."""
+        """Return the part of the content so far that is safe to show."""
         return self._show(self._stop.push(text, is_exempt=self.is_exempt))
 
     def before_call(self) -> str:
-        """What was held back, where a call follows: without the white space at its end, which belongs to the call."""
+        """Return what was held back, where a call follows, without the white space at its end, which belongs to the
+        call."""
         shown = self._show(self._stop.finish())  # no content follows that could complete a stop string
         self._space = ""
         return shown
