@@ -1,6 +1,6 @@
 """An adapter from one of its sources into a folder here, within a time, a size and the operator's list.
 
-Of the hub and of a bucket come PEFT's two files, of a web server one archive. What they hold is for the intake to say.
+The hub and buckets give PEFT's two files, a web server one archive. The intake judges their content.
 """
 
 from __future__ import annotations

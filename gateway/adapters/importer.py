@@ -40,7 +40,7 @@ for what it refuses."""
 class Importer:
     """One per gateway process; works between `start` and `stop`.
 
-    What has not come at `stop`, another gateway fetches anew.
+    Content that has not arrived at `stop` is fetched anew by another gateway.
     """
 
     def __init__(

@@ -154,8 +154,8 @@ class Intake:
         return Taken(put.adapter_id, put.version, version.state, put.changed)
 
     async def _keep_and_refer(self, imported: ImportRow, content: Path) -> PutVersion:
-        """No connection is held while files are read. What was collected before anything referred to it is put into the
-        store again, and so is what was lost while it was referred to."""
+        """No connection is held while files are read. Content that was collected before anything referred to it is put
+        into the store again, and so is content that was lost."""
         put: PutVersion | None = None
         base, shape = await self._base_of(imported)
         while put is None:

@@ -1,8 +1,8 @@
 """Resumable uploads: an archive that comes piece by piece, each where the last one ended.
 
-The bytes of an import lie in one file of the gateways' data folder. What the database says to have been received is on
-disk; what a gateway that died has written beyond that is cut off. Only one request writes at a time, through a lock on
-the file, which the kernel takes back from a process that dies. Knows nothing of what the bytes are.
+The bytes of an import lie in one file of the gateways' data folder. All bytes that the database counts as received are
+on disk; bytes that a gateway that died has written beyond that are cut off. Only one request writes at a time, through
+a lock on the file, which the kernel takes back from a process that dies. Knows nothing of what the bytes are.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Uploads:
         self._path(imported).unlink(missing_ok=True)
 
     async def append(self, imported: ImportRow, offset: int, chunks: AsyncIterator[bytes]) -> None:
-        """Add what comes at offset. What came before the chunks end in an error is kept.
+        """Add what comes at offset. Bytes that arrived before the chunks end in an error are kept.
 
         Raises Conflict where another offset is next, where somebody else is writing, or where the import is over or
         comes in one piece, InvalidRequest beyond the announced size, and Overloaded where the disk takes no more.

@@ -72,7 +72,7 @@ ABORTED_FINALS_S = 5.0
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
-    """What the application's handlers work with. pools: by the public id of their base model."""
+    """The services with which the application's handlers work. pools are by the public id of their base model."""
 
     settings: Settings
     database: Database

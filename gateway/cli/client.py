@@ -125,7 +125,7 @@ class AdminClient:
             ) from None
 
     def _refuse(self, reply: httpx.Response) -> NoReturn:
-        """Raise Refused, or CommandFailed where the words are not Lorikeet's."""
+        """Turn a reply that refuses into an error: Refused, or CommandFailed where the words are not Lorikeet's."""
         body = _json_object(reply)
         refusal = body.get("error") if body else None
         if not isinstance(refusal, dict) or "message" not in refusal:

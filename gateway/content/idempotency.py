@@ -44,14 +44,14 @@ WAIT_S = 60.0
 """Seconds to wait for the request that executes."""
 
 WAITING_BYTES, WAITING_BYTES_OF_ONE = 64 << 20, 16 << 20
-"""Of the requests that wait for it in one gateway, of all projects and of each."""
+"""The most bytes of the requests that wait in one gateway, for all projects and for each."""
 
 WAITER_BYTES = 64 << 10
 """Bytes of memory that one waiting request takes beside its body."""
 
 MAX_REPLY_BYTES = 8 << 20
 MAX_HELD_BYTES, MAX_HELD_BYTES_OF_ONE = 256 << 20, 64 << 20
-"""Of all replies that one gateway records or has recorded and still sends, of all projects and of each."""
+"""The most bytes of replies that one gateway records or still sends, for all projects and for each."""
 
 REPLAYS_PER_S, REPLAYS_BURST = 200.0, 1000.0
 BYTES_PER_REPLAY = 64 << 10

@@ -2,7 +2,7 @@
 days.
 
 No reply waits for any of it: once a reply is over, a write in the background takes the rest on, for which there is a
-bounded room of its own. What does not fit, or cannot be written, is counted as lost.
+bounded room of its own. Content that does not fit, or cannot be written, is counted as lost.
 """
 
 from __future__ import annotations

@@ -61,8 +61,8 @@ class StoredChats:
         self._writes = writes
 
     async def store(self, project_id: str, chat: Chat) -> None:
-        """Returns once it is stored or, where that takes longer than a moment, before. What cannot be stored is counted
-        and logged."""
+        """Returns once it is stored or, where that takes longer than a moment, before. A chat that cannot be stored is
+        counted and logged."""
         num_bytes = len(chat.messages) + len(chat.reply)
         if num_bytes > MAX_CHAT_BYTES:
             return self._writes.lose("chat", "it is too large to be stored")
@@ -89,8 +89,8 @@ class StoredChats:
         return await maybe_in_thread(len(sealed.data), lambda: self._cipher.open(sealed, place))
 
     async def list_page(self, project_id: str, query: ListQuery) -> tuple[list[StoredChat], bool] | None:
-        """(a page, whether there is more); None where there is none with the id `after`. What is encrypted with keys
-        that are not here is left out."""
+        """(a page, whether there is more); None where there is none with the id `after`. Chats that are encrypted with
+        keys that are not here are left out."""
         key_ids = self._cipher.key_ids
         tags = [tag for key_id in key_ids for tag in self._cipher.tags(query.metadata, project_id, key_id)]
         async with self._database.transaction() as conn:

@@ -1,5 +1,5 @@
 """Writes of content that a reply waits for a moment, never for long: where the database does not answer they are tried
-again in the background, bounded in number, bytes and time. What is given up is counted and logged.
+again in the background, bounded in number, bytes and time. A write that is given up is counted and logged.
 """
 
 from __future__ import annotations

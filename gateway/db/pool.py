@@ -131,8 +131,9 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """Borrow a connection for one transaction; raises as `acquire` does. Who is canceled in it, as by a timeout,
-        does not wait for a server that may not answer: the connection is closed, and the server rolls back by itself.
+        """Borrow a connection for one transaction; raises as `acquire` does. A user that is canceled in it, as by a
+        timeout, does not wait for a server that may not answer: the connection is closed, and the server rolls back by
+        itself.
         """
         async with self.acquire() as connection:
             transaction = connection.transaction()

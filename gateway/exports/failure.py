@@ -1,6 +1,6 @@
 """Why a delivery failed: a class of failure for the organization that it belongs to, details for the operator's log.
 
-Whoever sets a destination chooses what is spoken to, so what it answered is not told to them.
+The one who sets a destination chooses what is spoken to, so its answers are not shown to them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """An S3-compatible bucket as a place for exports. An object appears when its upload is complete, never before.
 
-The credentials are those of the delivery alone; none of this machine's environment or instance go with them. What the
-endpoint's name means, and where its answers redirect to, is up to whoever owns it; without `allow_http` the library
-speaks TLS alone, so a request reaches only a server that proves to be the one that the URL names.
+The credentials are those of the delivery alone; none of this machine's environment or instance go with them. The owner
+of the endpoint decides what its name means and where its answers redirect to; without `allow_http` the library speaks
+TLS alone, so a request reaches only a server that proves to be the one that the URL names.
 """
 
 from __future__ import annotations

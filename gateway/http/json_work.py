@@ -20,7 +20,7 @@ from gateway.domain.errors import InvalidRequest
 from gateway.http.explain import explain
 
 CONTAINER_WORK, STRING_WORK, ELEMENT_WORK = 8, 2, 1
-"""What an object or array, a string (keys included) and a comma count as: about their times relative to each other."""
+"""The work of an object or array, of a string (keys included) and of a comma: about their relative times."""
 
 MAX_WORK = 384 << 10
 """The most that is decoded of one body: 300,000 token ids, or 20,000 content parts. Such a body takes some 20 ms."""

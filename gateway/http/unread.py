@@ -1,8 +1,7 @@
 """Clients that do not read their replies: how much of a reply waits for one, and for how long.
 
-What a stream's events wait for is room: in the client's own window, then in this machine's kernel, then in the buffer
-of the connection. Once all is full the stream waits, with what its engine sends meanwhile
-(`gateway.backends.engine.backlog`).
+A stream's events wait for room: in the client's own window, then in this machine's kernel, then in the buffer of the
+connection. Once all is full the stream waits, with what its engine sends meanwhile (`gateway.backends.engine.backlog`).
 A client that makes no room in time is cut off, and its work aborted: it would hold its place for ever. Knows nothing
 about requests.
 """

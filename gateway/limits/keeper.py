@@ -1,7 +1,7 @@
 """Keeps this gateway's leases in PostgreSQL: asks for what requests need, refills slices, returns them, stays known.
 
-One worker speaks with PostgreSQL about leases: whatever waits meanwhile travels together in the next exchange. What
-requests used is settled by the transaction that writes the ledger, under the same lock. Knows neither callers nor SQL.
+One worker speaks with PostgreSQL about leases: whatever waits meanwhile travels together in the next exchange. The
+transaction that writes the ledger settles what requests used, under the same lock. Knows neither callers nor SQL.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 
 class Meter:
-    """The gateway's `UsageSink`. What a request had reserved of its tenant's limits is given back as far as it was not
+    """The gateway's `UsageSink`. A request's reservation of its tenant's limits is given back as far as it was not
     used, and the rest once its row is written."""
 
     def __init__(

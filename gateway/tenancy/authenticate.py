@@ -1,8 +1,8 @@
 """Authentication: turns an Authorization header into a `Principal`, usually without I/O.
 
 Looked-up keys are cached and dropped as soon as the change feed reports a change, so a revocation or a suspension holds
-within a second in every gateway. While the database is away, keys that are cached stay good, others get `Overloaded`.
-Whoever presents too many bad keys is told to wait; keys that are known here pass even then, since nobody guesses one.
+within a second in every gateway. While the database is away, keys that are cached stay good, others get `Overloaded`. A
+client that presents too many bad keys has to wait; keys that are known here pass even then, since nobody guesses one.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Detokenizer:
         return bool(self._rest)
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """Take the next ids; returns what is safe to show. Those after a found stop string are ignored."""
+        """Take the next ids; returns what is safe to show. Tokens after a found stop string are ignored."""
         if not self._has_stop:
             self.num_tokens += len(token_ids)
             return self._decode(token_ids)

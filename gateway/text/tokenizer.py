@@ -45,7 +45,7 @@ class Tokenizer:
         """Bytes of text in the longest token: a text has no fewer tokens than its bytes divided by that."""
         self._template_arguments = known_arguments(fast)
         self.tools = self._template_tools()
-        """What the chat template makes of tools."""
+        """The way in which the chat template treats tools."""
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> Tokenizer:

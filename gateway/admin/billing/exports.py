@@ -1,7 +1,7 @@
 """Exports over HTTP: one ZIP file with the rows and their manifest, made while it is sent.
 
-What fails after the first bytes, or takes longer than its deadline, ends the connection: a client never gets the
-archive's end, and so no archive.
+A failure after the first bytes, or a passed deadline, ends the connection: a client never gets the archive's end, and
+so no archive.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Conditions that hold now and that somebody should look at, the worst first. They end by themselves when over.
 
-Of limits, keys and adapters those who may read them see them, in their own projects; engines, journals, webhooks and
+Limits, keys and adapters are shown to callers who may read them, in their own projects; engines, journals, webhooks and
 deliveries are the operator's.
 """
 

@@ -146,7 +146,7 @@ class InferenceClient:
             return answer
 
     def stream_chat(self, body: Mapping[str, Any]) -> Generator[Chunk]:
-        """The chunks as they come; the last one has the usage. Whoever stops early ends the request."""
+        """The chunks as they come; the last one has the usage. Stopping early ends the request."""
         asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
         with self._sent("POST", "/v1/chat/completions", json=asked) as reply:
             for line in reply.iter_lines():

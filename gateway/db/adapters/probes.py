@@ -1,5 +1,5 @@
 """Versions that wait for an engine to probe them, and who does: a gateway claims one, leaves signs of life while it
-probes, and writes down what became of it. What a gateway that died has claimed is claimed again soon."""
+probes, and writes down what became of it. A probe that a gateway claimed which died is claimed again soon."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Credits of projects, and the prepaid balance that they make: a hard limit of a project's cost without a window.
 
 Whatever changes credits computes the balance anew from the rows, in one statement: that sees of each row of usage both
-what it cost and that the limit's account has it, or neither. Who writes usage need not wait for it.
+what it cost and that the limit's account has it, or neither. Writers of usage need not wait for it.
 """
 
 from __future__ import annotations
@@ -186,8 +186,8 @@ _LAPSE = "UPDATE credit_grants SET lapsed_nanos = $2 WHERE id = $1 AND lapsed_na
 
 
 async def lapse_due(conn: Connection) -> bool:
-    """Let the grants of one project lapse that have expired, in a transaction of its own; whether there was one. What
-    running requests have reserved by then stays theirs, and nobody reserves more meanwhile."""
+    """Let the grants of one project lapse that have expired, in a transaction of its own; whether there was one. The
+    amounts that running requests have reserved by then stay theirs, and nobody reserves more meanwhile."""
     async with conn.transaction():
         due = await conn.fetchrow(_DUE)
         if due is None:

@@ -1,6 +1,6 @@
 """Requests with an Idempotency-Key: who executes each, how far it is, and its encrypted reply. Never the key itself.
 
-What its project does not allow, or what is of a purged one, is not shown, whether it is deleted yet or not.
+A reply that its project does not allow, or of a purged project, is not shown, whether it is deleted yet or not.
 """
 
 from __future__ import annotations

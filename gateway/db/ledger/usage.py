@@ -60,8 +60,8 @@ _WRITE = """
 async def write_usage_events(conn: Connection, events: Sequence[UsageEvent]) -> set[tuple[str, int]]:
     """Write events, no (request_id, attempt) twice among them; returns those that had no row yet.
 
-    Of two events of one attempt the ledger keeps the one that did not end in "error", with the larger counts: no client
-    has seen more than its row says.
+    If an attempt has two events, the ledger keeps the one that did not end in "error", with the larger counts: no
+    client has seen more than its row says.
     """
     if not events:
         return set()

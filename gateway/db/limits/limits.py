@@ -108,7 +108,7 @@ INSERT_TIMEOUT_S = 2.0
 
 async def set_limit(conn: Connection, wanted: Limit) -> tuple[str, bool]:
     """Set what it is about to its max and thresholds, in one transaction; (id, whether it is new). wanted.id is not
-    looked at. What was used in the current window before counts too: the schema sees to that.
+    looked at. Usage of the current window from before counts too: the schema sees to that.
 
     Raises asyncpg.ForeignKeyViolationError if the project is not the organization's, or there is no such key; one of
     `CONFLICTS`, or TimeoutError, when the ledger does not let it in soon.
@@ -153,8 +153,8 @@ _STORED = "SELECT stored_bytes($1, $2)"
 
 
 async def lock_storage(conn: Connection, organization_id: str, project_id: str) -> None:
-    """Lock the storage limits until the transaction ends. Whoever stores does so before anything that the schema
-    announces: changes of limits wait for the two in this order, too."""
+    """Lock the storage limits until the transaction ends. Storing comes before anything that the schema announces:
+    changes of limits wait for the two in this order, too."""
     await conn.execute(_STORAGE, organization_id, project_id)
 
 

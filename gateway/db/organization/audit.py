@@ -3,7 +3,7 @@
     hash = SHA-256(previous hash + the row's other columns in their order as a JSON array, without spaces, in UTF-8)
 
 The first row's previous hash is 32 zero bytes; `audit_heads` keeps the last one, so that rows cut off the end are
-missed too. Whoever can rewrite the whole database can rewrite the chain: note the head elsewhere now and then.
+missed too. Somebody who can rewrite the whole database can rewrite the chain: note the head elsewhere now and then.
 """
 
 from __future__ import annotations

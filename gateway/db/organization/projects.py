@@ -236,8 +236,8 @@ async def purge_project(conn: Connection, project_id: str) -> None:
     """Take away what an archived project held, in the caller's transaction.
 
     Kept are the project's row, the ledger, the audit log, and of keys and adapters what the ledger refers to: their
-    ids, the adapters' names, versions and digests. What was kept of requests and replies is not shown from then on; it
-    is for the caller to delete before, and for the keeper of kept content where something is left.
+    ids, the adapters' names, versions and digests. The content of requests and replies is not shown from then on. The
+    caller deletes it before, and the worker that removes old content deletes what is left.
     """
     for statement in (
         _REMOVE_MEMBERS,

@@ -1,6 +1,6 @@
 """The price book: versions that never change, each complete, and which of their prices is meant by a request.
 
-Pure. What a row is billed decides `price_of` in the schema, by the same rule as `rates` here; limits ask `most_of` for
+Pure. `price_of` in the schema decides what a row is billed, by the same rule as `rates` here; limits ask `most_of` for
 an upper bound before they let a request run.
 """
 

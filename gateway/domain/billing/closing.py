@@ -7,8 +7,8 @@ import datetime
 import msgspec
 
 GRACE = datetime.timedelta(hours=1)
-"""After a month's end before it can be closed: requests that began in it end, and journals are written down. What comes
-even later is billed in the next month, as a correction."""
+"""After a month's end before it can be closed: requests that began in it end, and journals are written down. Usage that
+comes even later is billed in the next month, as a correction."""
 
 LOST_GRACE = datetime.timedelta(days=3)
 """The time for which a lost journal with usage in it holds up the closing, since its folder may turn up."""

@@ -57,7 +57,7 @@ class ChatEvents:
 
     async def of(self, items: AsyncGenerator[Item]) -> AsyncGenerator[bytes]:
         """Each choice's role first, then text as it comes, the finish reasons, and the usage where it was asked for.
-        What came together is written together."""
+        Items that came together are written together."""
         has_begun = False
         async with aclosing(items):
             async for item in items:

@@ -56,7 +56,7 @@ class CompletionEvents:
 
     async def of(self, items: AsyncGenerator[tuple[int, Item]]) -> AsyncGenerator[bytes]:
         """The prompts where they are echoed, text as it comes, the finish reason of each choice, and the usage of all
-        where it was asked for. What came together is written together."""
+        where it was asked for. Items that came together are written together."""
         usages = []
         async with aclosing(items):
             async for prompt, item in items:

@@ -1,7 +1,7 @@
 """JSON schemas of the structs that travel, as components that refer to each other.
 
-What msgspec makes of a struct is right for what is read. What is sent says more: a field with a default is there all
-the same, so that clients may count on it, unless its struct leaves defaults out.
+The schema that msgspec makes of a struct is right for what is read. A schema of what is sent says more: a field with a
+default is there all the same, so that clients may count on it, unless its struct leaves defaults out.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from __future__ import annotations
 from gateway.text.stop_strings import StopStrings
 
 MAX_HELD_SPACE = 64
-"""Characters of space at the content's end that are held back, as a call may follow. What exceeds them is shown."""
+"""Characters of space at the content's end that are held back, as a call may follow. White space that exceeds them is
+shown."""
 
 
 class Said:
