@@ -1,4 +1,4 @@
-"""Whether a stranger's files are an adapter that this base model can serve, found out without trusting any of them.
+"""Inspection of strangers' files: whether they are an adapter that this base model can serve, without trusting any.
 
 `inspect` is the one way in. The files are unpacked, read and judged by `adapters.inspector` in a confined process
 (`adapters.sandbox`); here they are only opened. Knows nothing of tenants, versions or where files come from.

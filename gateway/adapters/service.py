@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 class Engines(Protocol):
-    """What the lives of adapters need of engines, whatever their number and their base models."""
+    """The interface of engines that the lives of adapters need, for any number of engines and base models."""
 
     def ready_bases(self) -> list[str]:
         """Return the digests of the base models for which an engine is there."""

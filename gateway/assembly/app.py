@@ -60,7 +60,7 @@ def build_app(services: Services) -> Application:
     pools, settings = services.pools, services.settings
     caller = provide_caller(services.authenticator)
     bodies = Bodies()
-    pace = Pace(TOKENIZING_PER_S, TOKENIZING_BURST, what="tokens of texts")
+    pace = Pace(TOKENIZING_PER_S, TOKENIZING_BURST, what="tokenization")
     openai = Router(
         "/v1",
         route_handlers=[
@@ -125,7 +125,7 @@ def _protocol(settings: Settings) -> type[HttpToolsProtocol]:
 
 
 def make_server(services: Services) -> Server:
-    """Of the whole application, not serving yet."""
+    """Return the server of the whole application, which does not serve yet."""
     settings, app = services.settings, build_app(services)
 
     def end_generation() -> None:

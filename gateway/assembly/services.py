@@ -226,7 +226,7 @@ async def _start(
 
 
 class Worker(Protocol):
-    """What works in the background from `start` to `stop`."""
+    """Something that works in the background from `start` to `stop`."""
 
     def start(self) -> None: ...
 
@@ -254,7 +254,7 @@ def _lifecycle(settings: Settings, database: Database, bases: Bases, pools: Live
 
 
 def _ways_in(settings: Settings, database: Database, lifecycle: Lifecycle) -> list[Worker]:
-    """What brings adapters in without a request: sources and the watched folder."""
+    """Yield the workers that bring adapters in without a request: downloads from sources, and the watched folder."""
     take_in, store, max_bytes = lifecycle.intake.take_in, lifecycle.store, settings.max_adapter_bytes
     downloader = Downloader(Guard.of(allow_private=settings.private_webhooks))
     fetcher = Fetcher(downloader, settings.allowed_sources, max_bytes=max_bytes, hub=Hub.of(os.environ))
@@ -330,7 +330,10 @@ def _version() -> str:
 
 
 async def connect_database(dsn: str) -> Database:
-    """Raises as `once_available` does."""
+    """Connect to the database.
+
+    Raises what `once_available` raises.
+    """
     return await once_available(lambda: Database.connect(dsn))
 
 

@@ -1,4 +1,5 @@
-"""What the overhead is measured on: a database, the fake engine, and gateways, each in a process of its own."""
+"""The installation on which the overhead is measured: a database, the fake engine, and gateways, each in a process
+of its own."""
 
 from __future__ import annotations
 

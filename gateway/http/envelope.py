@@ -1,4 +1,4 @@
-"""What surrounds every request, found or not: its id, the headers of every reply, one log line, one count."""
+"""The parts around every request, found or not: its id, the headers of every reply, one log line, one count."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ async def _refuse(send: Send, call: Call, error: GatewayError) -> None:
 
 
 def is_work(route: str) -> bool:
-    """Whether it is what tenants use keys for, and no administration."""
+    """Tell whether a request is what tenants use keys for, as opposed to administration."""
     return route.startswith("/v1/") and not route.startswith("/v1/organization")
 
 

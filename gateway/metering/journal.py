@@ -91,7 +91,7 @@ class Journal:
 
     @property
     def has_room(self) -> bool:
-        """Whether new requests may run: their usage can be recorded, now and while the ledger is away."""
+        """Tell whether new requests may run: their usage can be recorded, now and while the ledger is away."""
         return self._segment is not None and self.unsettled.num_bytes < self._max_bytes
 
     @property
@@ -110,7 +110,7 @@ class Journal:
         self._record(Progressed(counts))
 
     def end(self, ended: Ended) -> None:
-        """What is known already is not recorded again."""
+        """Record the end of a request. An end that is known already is not recorded again."""
         if ended.key not in self.unsettled.ended:
             self._record(ended)
         self._dirty.set()  # whoever tells it waits to hear that it is durable
@@ -120,7 +120,7 @@ class Journal:
         self._record(Copied(keys))
 
     def adopt(self, journal_ids: list[str]) -> None:
-        """What these had was recorded here."""
+        """Record that these journals' records are in this one."""
         self._record(Adopted(journal_ids))
 
     def release(self, journal_ids: list[str]) -> None:
@@ -128,13 +128,14 @@ class Journal:
         self._record(Released(journal_ids))
 
     def start(self) -> None:
-        """What is in the folder already must have been replayed: it is removed once all of that is on disk again."""
+        """Start writing. Records that are in the folder already must have been replayed: they are removed once all
+        of them are on disk again."""
         self._left = self._folder.segments()
         self._begin_segment()
         self._syncer = asyncio.create_task(self._keep_synced())
 
     async def flush(self, timeout_s: float) -> bool:
-        """Whether all that is recorded now came to be on disk in time."""
+        """Tell whether all that is recorded now came to be on disk in time."""
         target = self.position
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -220,7 +221,8 @@ class Journal:
                     log.exception("journal_listener_failed")
 
     async def _sync(self, segment: Segment, position: int) -> bool:
-        """Whether all up to position is on disk: in this segment, which began with what mattered of older ones."""
+        """Tell whether all up to a position is on disk: in this segment, which began with what mattered of older
+        ones."""
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, segment.sync)
         except OSError as error:

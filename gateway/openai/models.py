@@ -22,17 +22,20 @@ from gateway.routing.resolve import Resolver, Route
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """root and parent, as vLLM shows them: the base model, and what this one stands on, which of an alias is a version.
-
-    created: Unix time in seconds. owned_by: a project, "lorikeet", or "shared" for what another project shares with it.
-    """
+    """A model that may be called: a base model, an adapter, a version of an adapter, or an alias."""
 
     id: str
     object: Literal["model"] = "model"
     created: int
+    """Unix seconds."""
     owned_by: str
+    """The id of a project, `lorikeet` for a base model, or `shared` for an adapter that another project shares with
+    this one."""
     root: str
+    """The base model, as vLLM shows it."""
     parent: str | None
+    """The model on which this one stands, as vLLM shows it: the base model of an adapter, or the version of an
+    alias."""
     max_model_len: int
 
 

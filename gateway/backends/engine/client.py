@@ -137,7 +137,7 @@ class EngineBackend:
             async for item in items:
                 if isinstance(item, Final) and item.embedding is not None:
                     return item.embedding, item.usage
-        raise BackendFailed("The engine gave no embedding.")
+        raise BackendFailed("The engine returned no embedding for the request.")
 
     async def deltas(self, request: GenerateRequest) -> AsyncGenerator[list[Delta] | Final]:
         """Yield the deltas that came since the last item, then exactly one Final.
@@ -168,7 +168,7 @@ class EngineBackend:
         if final.error is not None:
             raise _failure(final.error)
         if stream.unread:
-            raise ReadTooSlowly("The reply was not read as fast as it was generated, and ended early.")
+            raise ReadTooSlowly("The client read the reply too slowly, so the reply ended early.")
         yield final
 
     async def stop_at(self, request_id: str, index: int, num_kept_tokens: int) -> None:
@@ -181,7 +181,7 @@ class EngineBackend:
     async def load(self, key: str) -> None:
         status = await self._ask_about_adapter(LoadAdapter(key))
         if not status.resident:
-            raise InvalidRequest("The engine did not load the adapter.", param="model")
+            raise InvalidRequest("The engine did not load the adapter of the model.", param="model")
 
     async def probe(self, key: str) -> AdapterProbe:
         status = await self._ask_about_adapter(LoadAdapter(key, pin=False, probe=True))
@@ -295,7 +295,7 @@ class EngineBackend:
     # one request
 
     def _deliver(self, delta: Delta) -> Count | None:
-        """What its request has used by now."""
+        """Give a delta to its stream, and return what the request has used by now."""
         stream = self._streams.get(delta.request_id)
         if stream is None:
             return None
@@ -401,7 +401,7 @@ class EngineBackend:
         except EngineGone as gone:
             raise _not_ready(str(gone)) from None
         except TimeoutError:
-            raise BackendFailed("The engine did not answer about the adapter in time.") from None
+            raise BackendFailed("The engine did not load or unload the adapter in time.") from None
         if status.error is not None:
             raise _failure(EngineError(status.code or "adapter_rejected", status.error))
         return status
@@ -412,7 +412,9 @@ def _nobody() -> None:
 
 
 def _not_ready(reason: str, code: str = ENGINE_UNAVAILABLE) -> Overloaded:
-    return Overloaded(f"No engine can take the request now ({reason}).", code=code, retry_after_s=RETRY_AFTER_S)
+    return Overloaded(
+        f"No engine can take the request now ({reason}). Send it again later.", code=code, retry_after_s=RETRY_AFTER_S
+    )
 
 
 def _failure(error: EngineError) -> GatewayError:

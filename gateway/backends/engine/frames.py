@@ -35,7 +35,10 @@ class Frames:
         self._loop.remove_reader(self._socket.FD)
 
     def send(self, frame: bytes) -> None:
-        """Raises zmq.Again where the high-water mark is reached, and zmq.ZMQError."""
+        """Send a message.
+
+        Raises zmq.Again where the high-water mark is reached, and zmq.ZMQError.
+        """
         self._socket.send(frame, zmq.NOBLOCK)
         self._look()
 

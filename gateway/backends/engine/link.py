@@ -45,7 +45,7 @@ class EngineGone(Exception):
 
 
 class EngineListener(Protocol):
-    """What a link tells its owner. None of these may wait."""
+    """The owner of a link, as the link calls it. No method may wait."""
 
     def connected(self, welcome: Welcome) -> None: ...
 

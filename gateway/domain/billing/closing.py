@@ -7,11 +7,11 @@ import datetime
 import msgspec
 
 GRACE = datetime.timedelta(hours=1)
-"""After a month's end before it can be closed: requests that began in it end, and journals are written down. What comes
-even later is billed in the next month, as a correction."""
+"""After a month's end before it can be closed: requests that began in it end, and journals are written down. Usage that
+comes even later is billed in the next month, as a correction."""
 
 LOST_GRACE = datetime.timedelta(days=3)
-"""For so long after that, a journal that is lost with usage in it holds the closing up: its folder may turn up."""
+"""The time for which a lost journal with usage in it holds up the closing, since its folder may turn up."""
 
 
 class Lost(msgspec.Struct, frozen=True):

@@ -93,7 +93,7 @@ class CompletionEvents:
         return data
 
     def _prompt(self, prompt: int, index: int) -> bytes:
-        """What a choice shows of its prompt before all else."""
+        """Yield what a choice shows of its prompt before all else."""
         shown = self._shown[prompt]
         if not shown.echo and prompt not in self._prompts and not self._with_token_ids:
             return b""  # a prompt of special tokens alone has no text, and log-probabilities all the same
