@@ -82,8 +82,8 @@ class Holdings:
         reservation = Reservation(entries, work, cap, instant_ns, set(range(len(work.parts))))
         for index, part in enumerate(work.parts):
             most = [work.part_amount(index, entry.limit.unit, cap) for entry in entries]
-            self._parts[part.request_id] = _Part(hold, index, most, [0] * len(entries))
-        return hold
+            self._parts[part.request_id] = _Part(reservation, index, most, [0] * len(entries))
+        return reservation
 
     def note_shortage(self, entries: Sequence[Entry], shortage: Shortage, now_s: float) -> None:
         """Remember a refusal at the slice of its limit."""
@@ -128,11 +128,11 @@ class Holdings:
             self._release(part)
 
     def _spend(self, part: _Part, usage: Usage, row: Row) -> None:
-        """What it used beyond what is known already waits for the row to be written."""
+        """Let what a part used, beyond what is known already, wait for the row to be written."""
         used = []
-        for place, entry in enumerate(part.hold.entries):
+        for place, entry in enumerate(part.reservation.entries):
             spent = amount(
-                entry.limit.unit, part.index, usage.prompt_tokens, usage.completion_tokens, part.hold.work.price
+                entry.limit.unit, part.index, usage.prompt_tokens, usage.completion_tokens, part.reservation.work.price
             )
             more = min(spent, part.most[place]) - part.spent[place]
             if more > 0:
@@ -144,11 +144,11 @@ class Holdings:
             self._unwritten[row] = used
 
     def _release(self, part: _Part) -> None:
-        hold = part.hold
-        hold.open.discard(part.index)
-        for entry, most, spent in zip(hold.entries, part.most, part.spent, strict=True):
+        reservation = part.reservation
+        reservation.open.discard(part.index)
+        for entry, most, spent in zip(reservation.entries, part.most, part.spent, strict=True):
             entry.slice.reserved -= most - spent
-            self.look_at(entry.slice)
+            self.note_spare(entry.slice)
 
     def close(self, reservation: Reservation) -> None:
         """Free the place of an answered request among the concurrent ones, and the reservation of parts that never
