@@ -28,6 +28,7 @@ from gateway.adapters.watcher import Watcher
 from gateway.admin.services import AdminServices
 from gateway.backends.base import Health
 from gateway.backends.engine.client import EngineBackend
+from gateway.backends.engine.link import engine_context
 from gateway.billing.bookkeeper import Bookkeeper
 from gateway.billing.price_cache import PriceCache
 from gateway.content.cipher import Cipher
@@ -127,10 +128,14 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             max_journal_bytes=settings.journal_bytes,
             version=_version(),
         )
+        context = engine_context()
+        stack.push_async_callback(asyncio.to_thread, context.term)  # waits for goodbyes to leave
         pools = LivePools(
             database,
             bases,
-            lambda address, model: EngineBackend(address, database_id=database_id, model=model, sink=metering.meter),
+            lambda address, model: EngineBackend(
+                address, database_id=database_id, model=model, sink=metering.meter, context=context
+            ),
             forget_routes=lambda: resolver.changed(None),
         )
         authenticator.changes.subscribe(pools.changed)

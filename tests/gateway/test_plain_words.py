@@ -54,7 +54,7 @@ def faults(text: str | None) -> list[str]:
 
 def metric_helps() -> Iterator[tuple[str, str]]:
     registry = CollectorRegistry()
-    Metrics(registry).watch([])
+    Metrics(registry).watch({})
     for metric in registry.collect():
         yield metric.name, metric.documentation
 

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from typing import Literal
 
 import msgspec
+import zmq
 
 from engine.protocol import (
     Abort,
@@ -79,10 +80,13 @@ class EngineBackend:
         database_id: str,
         model: EngineModel,
         sink: UsageSink,
+        context: zmq.Context[zmq.Socket[bytes]] | None = None,
         give_up_s: float = GIVE_UP_S,
         full_for_s: float = FULL_FOR_S,
     ) -> None:
-        self._link = EngineLink(endpoint, database_id=database_id, model_digest=model.digest, listener=self)
+        self._link = EngineLink(
+            endpoint, database_id=database_id, model_digest=model.digest, listener=self, context=context
+        )
         self._model = model
         self._sink = sink
         self._give_up_s = give_up_s
