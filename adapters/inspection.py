@@ -64,7 +64,7 @@ async def _judge(job: Job, bounds: Bounds, niceness: int, run: Run) -> Verdict:
     try:
         answer = await run("adapters.inspector", msgspec.json.encode(job), (*job.sources, *job.targets), limits)
     except LimitExceeded as error:
-        raise AdapterRejected([f"its inspection was broken off: {error}"]) from None
+        raise AdapterRejected([f"the inspection was broken off: {error}"]) from None
     verdict: Verdict = msgspec.msgpack.decode(answer, type=Verdict)
     return verdict
 

@@ -178,4 +178,6 @@ def check_rank(adapter: AdapterFile, max_rank: int) -> None:
     Raises AdapterRejected above max_rank.
     """
     if adapter.rank_max > max_rank:
-        raise AdapterRejected([f"its rank is {adapter.rank_max}; LORIKEET_MAX_ADAPTER_RANK is {max_rank}"])
+        raise AdapterRejected(
+            [f"the adapter's rank is {adapter.rank_max}, above LORIKEET_MAX_ADAPTER_RANK, which is {max_rank}"]
+        )

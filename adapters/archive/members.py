@@ -74,7 +74,7 @@ class Members:
     def _count(self) -> None:
         self._num_members += 1
         if self._num_members > MAX_MEMBERS:
-            raise AdapterRejected([f"it has more than {MAX_MEMBERS} members"])
+            raise AdapterRejected([f"there are more than {MAX_MEMBERS} members"])
 
     def _take(self, path: PurePosixPath) -> None:
         if len(path.parts) > 2:
