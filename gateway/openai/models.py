@@ -47,7 +47,7 @@ class ModelList(msgspec.Struct, frozen=True):
 def models(resolver: Resolver, pools: Mapping[str, Pool]) -> list[HTTPRouteHandler]:
     @get("/models", opt=shape(reply=ModelList, example=MODELS))
     async def list_models(caller: Caller) -> ASGIResponse:
-        """What the key may call: the base models, its adapters of them, and its aliases."""
+        """List the models that the key may call: base models, adapters and aliases."""
         routes = await resolver.list_routes(caller)
         shown = [_model(route, pool) for route in routes if (pool := pools.get(route.base)) is not None]
         return json_response(ModelList(shown))
@@ -55,7 +55,7 @@ def models(resolver: Resolver, pools: Mapping[str, Pool]) -> list[HTTPRouteHandl
     # A path, since the name of a base model may hold a slash.
     @get("/models/{model_id:path}", opt=shape(reply=Model))
     async def get_model(model_id: FromPath[Path], caller: Caller) -> ASGIResponse:
-        """One model that the key may call."""
+        """Return one model that the key may call."""
         model = str(model_id).lstrip("/")
         route = await resolver.resolve(caller, model)
         pool = pools.get(route.base)
