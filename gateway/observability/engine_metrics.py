@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 
 import msgspec
@@ -43,9 +43,15 @@ def _counter(name: str, doc: str, value: Callable[[EngineStats], float]) -> _Num
 
 _NUMBERS = (
     _gauge(
-        "vllm:num_requests_running", "Choices of completions that the engine is computing.", lambda s: s.num_running
+        "vllm:num_requests_running",
+        "Choices that the engine is computing; a request may ask for several.",
+        lambda s: s.num_running,
     ),
-    _gauge("vllm:num_requests_waiting", "Choices of completions that wait in the engine.", lambda s: s.num_waiting),
+    _gauge(
+        "vllm:num_requests_waiting",
+        "Choices that wait in the engine; a request may ask for several.",
+        lambda s: s.num_waiting,
+    ),
     _gauge(
         "vllm:kv_cache_usage_perc",
         "Fraction of the KV cache in use, from 0 to 1.",
@@ -183,7 +189,7 @@ _TENANT_NUMBERS = (
 class EngineCollector(Collector):
     """Asks the pools at each scrape. An engine names its busiest tenants alone, which bounds the tenant label."""
 
-    def __init__(self, pools: Sequence[Pool]) -> None:
+    def __init__(self, pools: Mapping[str, Pool]) -> None:
         self._pools = pools
 
     def collect(self) -> Iterable[Metric]:
@@ -198,7 +204,7 @@ class EngineCollector(Collector):
             "Seconds of one engine step, which is the pause between two tokens of a stream.",
             labels=labels,
         )
-        for pool in self._pools:
+        for pool in self._pools.values():
             for index, backend in enumerate(pool.backends):
                 health, key = backend.health(), [pool.name, str(index)]
                 up.add_metric(key, float(health.ready))
@@ -214,7 +220,7 @@ class EngineCollector(Collector):
 
 
 def _cumulative(step_counts: Sequence[int]) -> list[tuple[str, float]]:
-    """As Prometheus has buckets: each counts those below it, too."""
+    """Return buckets as Prometheus has them: each counts those below it, too."""
     bounds = [*(str(bound) for bound in STEP_BUCKETS_S), "+Inf"]
     counts = step_counts or [0] * len(bounds)
     return list(zip(bounds, accumulate(counts), strict=True))

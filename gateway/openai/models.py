@@ -13,6 +13,7 @@ from litestar.params import FromPath
 from litestar.response.base import ASGIResponse
 
 from gateway.backends.pool import Pool
+from gateway.domain.errors import ModelNotFound
 from gateway.http.shape import shape
 from gateway.openai.shared.caller import Caller
 from gateway.openai.shared.examples import MODELS
@@ -21,17 +22,20 @@ from gateway.routing.resolve import Resolver, Route
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """root and parent, as vLLM shows them: the base model, and what this one stands on, which of an alias is a version.
-
-    created: Unix time in seconds. owned_by: a project, "lorikeet", or "shared" for what another project shares with it.
-    """
+    """A model that may be called: a base model, an adapter, a version of an adapter, or an alias."""
 
     id: str
     object: Literal["model"] = "model"
     created: int
+    """Unix seconds."""
     owned_by: str
+    """The id of a project, `lorikeet` for a base model, or `shared` for an adapter that another project shares with
+    this one."""
     root: str
+    """The base model, as vLLM shows it."""
     parent: str | None
+    """The model on which this one stands, as vLLM shows it: the base model of an adapter, or the version of an
+    alias."""
     max_model_len: int
 
 
@@ -43,16 +47,21 @@ class ModelList(msgspec.Struct, frozen=True):
 def models(resolver: Resolver, pools: Mapping[str, Pool]) -> list[HTTPRouteHandler]:
     @get("/models", opt=shape(reply=ModelList, example=MODELS))
     async def list_models(caller: Caller) -> ASGIResponse:
-        """What the key may call: the base model, its adapters, and its aliases of them."""
-        routes = await resolver.list_routes(caller.project_id, caller.models)
-        return json_response(ModelList([_model(route, pools[route.base]) for route in routes]))
+        """List the models that the key may call: base models, adapters and aliases."""
+        routes = await resolver.list_routes(caller)
+        shown = [_model(route, pool) for route in routes if (pool := pools.get(route.base)) is not None]
+        return json_response(ModelList(shown))
 
     # A path, since the name of a base model may hold a slash.
     @get("/models/{model_id:path}", opt=shape(reply=Model))
     async def get_model(model_id: FromPath[Path], caller: Caller) -> ASGIResponse:
-        """One model that the key may call."""
-        route = await resolver.resolve(caller.project_id, str(model_id).lstrip("/"), caller.models)
-        return json_response(_model(route, pools[route.base]))
+        """Return one model that the key may call."""
+        model = str(model_id).lstrip("/")
+        route = await resolver.resolve(caller, model)
+        pool = pools.get(route.base)
+        if pool is None:
+            raise ModelNotFound(model)  # removed just now
+        return json_response(_model(route, pool))
 
     return [list_models, get_model]
 
@@ -71,5 +80,5 @@ def _model(route: Route, pool: Pool) -> Model:
         owned_by=owner,
         root=route.base,
         parent=parent,
-        max_model_len=pool.any.capabilities.max_model_len,
+        max_model_len=pool.serving.capabilities.max_model_len,
     )

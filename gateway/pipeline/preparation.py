@@ -1,4 +1,5 @@
-"""From a prompt as its client wrote it to one that a backend can run: defaults, tokens, grammar, bounds, usage tag.
+"""The preparation of a prompt, from what its client wrote to what a backend can run: defaults, tokens, grammar, bounds,
+usage tag.
 
 Nothing is asked of an engine or of a limit's account here; a prompt that is refused has cost nobody anything.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from engine.protocol import GenerateRequest, SamplingParams
-from gateway.backends.base import Backend
+from gateway.backends.base import Model
 from gateway.backends.generation import Generation
 from gateway.domain.errors import Overloaded
 from gateway.limits.limiter import Limiter
@@ -44,7 +45,7 @@ class Preparation:
         self._default_max_tokens = default_max_tokens
 
     async def completion(
-        self, context: RequestContext, route: Route, backend: Backend, request: TextRequest, row_id: str
+        self, context: RequestContext, route: Route, model: Model, request: TextRequest, row_id: str
     ) -> Prepared:
         """Prepare one prompt's completions; row_id is the id of their row in the ledger.
 
@@ -55,10 +56,10 @@ class Preparation:
         if adapter is not None:
             request = with_defaults(request, adapter.defaults)
         tools = request.prompt.tools if isinstance(request.prompt, Conversation) else None
-        prompt = await self._tokenizing.prepared_prompt(context.principal.project_id, backend, request)
-        capabilities, sampling = backend.capabilities, request.sampling
+        prompt = await self._tokenizing.prepared_prompt(context.principal.project_id, model, request)
+        capabilities, sampling = model.capabilities, request.sampling
         if tools is not None:
-            grammar = call_grammar(backend.tokenizer.tools, tools, sampling.grammar, request.names.grammar)
+            grammar = call_grammar(model.tokenizer.tools, tools, sampling.grammar, request.names.grammar)
             sampling = msgspec.structs.replace(sampling, grammar=grammar)
         check_ids("stop_token_ids", sampling.stop_token_ids, capabilities.vocab_size)
         check_ids("allowed_token_ids", sampling.allowed_token_ids, capabilities.vocab_size)
@@ -70,7 +71,7 @@ class Preparation:
         )
         tag = self._tag(context, route, request.service_tier)
         predicted = await self._tokenizing.predicted_tokens(
-            context.principal.project_id, backend, request.prediction, max_tokens
+            context.principal.project_id, model, request.prediction, max_tokens
         )
         generate = GenerateRequest(
             request_id=row_id,
@@ -88,11 +89,11 @@ class Preparation:
         return Prepared(generation, tag, request.names.grammar)
 
     async def embedding(
-        self, context: RequestContext, route: Route, backend: Backend, request: EmbeddingRequest, row_id: str
+        self, context: RequestContext, route: Route, model: Model, request: EmbeddingRequest, row_id: str
     ) -> Prepared:
         """Prepare one text's embedding. Raises as `completion` does."""
-        prompt = await self._tokenizing.prepared_prompt(context.principal.project_id, backend, request)
-        capabilities = backend.capabilities
+        prompt = await self._tokenizing.prepared_prompt(context.principal.project_id, model, request)
+        capabilities = model.capabilities
         if prompt.num_tokens > capabilities.max_model_len:
             raise too_long(capabilities.max_model_len, prompt.num_tokens, request.names.prompt)
         sizes = (await self._limiter.rules(context.principal, route.model)).sizes
@@ -115,7 +116,7 @@ class Preparation:
         Raises Overloaded: when no more usage can be kept.
         """
         if not self._meter.has_room:
-            raise Overloaded("Usage cannot be recorded at the moment.", retry_after_s=5.0)
+            raise Overloaded("The server cannot record usage at the moment. Try again later.", retry_after_s=5.0)
         principal, adapter = context.principal, route.adapter
         return MeterTag(
             organization_id=principal.organization_id,

@@ -1,4 +1,4 @@
-"""What runs: the version, the base model and the health of its backend."""
+"""The status of the server: the version, the base model and the health of its backend."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from gateway.db.organization.organizations import installation_id
 
 
 class Status(msgspec.Struct, frozen=True):
-    """installation: identity of the database."""
-
     version: str
     installation: str
+    """The identity of the database."""
     model: str
+    """The base model of the oldest pool; "" where there is none."""
     backend: Health
+    """The health of a replica of that pool."""
     object: Literal["organization.status"] = "organization.status"
 
 
 @get("/status", opt=needs("organization.read"))
 async def status(services: Services) -> Status:
+    """Return the version of Lorikeet and what it serves."""
     async with services.database.acquire() as conn:
         installation = await installation_id(conn)
-    return Status(services.version, installation, services.bases.default.name, services.health())
+    default = services.bases.default
+    return Status(services.version, installation, default.name if default else "", services.health())

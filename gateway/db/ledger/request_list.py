@@ -132,7 +132,8 @@ _FITTING = """
           AND l.attempt = 0 AND counts_as_request(l.kind, l.revision, l.request_id)
           AND ($8::text[] = '{}' OR l.model = ANY ($8)) AND ($9::text[] = '{}' OR l.adapter_id = ANY ($9))
           AND ($11::text[] = '{}' OR l.api_key_id = ANY ($11))
-          AND ($10::text[] = '{}' OR CASE WHEN l.finish_reason <> 'error' THEN l.finish_reason ELSE (
+          AND ($10::text[] = '{}' OR CASE WHEN l.finish_reason NOT IN ('error', 'superseded')
+              THEN l.finish_reason ELSE (
               SELECT e.finish_reason FROM ledger e
               WHERE e.organization_id = $1 AND e.request_id = l.request_id AND e.created_at = l.created_at
                 AND e.kind = 'usage'
@@ -154,7 +155,8 @@ _FITTING_OF_ALL = """
           AND l.attempt = 0 AND counts_as_request(l.kind, l.revision, l.request_id)
           AND ($7::text[] = '{}' OR l.model = ANY ($7)) AND ($8::text[] = '{}' OR l.adapter_id = ANY ($8))
           AND ($10::text[] = '{}' OR l.api_key_id = ANY ($10))
-          AND ($9::text[] = '{}' OR CASE WHEN l.finish_reason <> 'error' THEN l.finish_reason ELSE (
+          AND ($9::text[] = '{}' OR CASE WHEN l.finish_reason NOT IN ('error', 'superseded')
+              THEN l.finish_reason ELSE (
               SELECT e.finish_reason FROM ledger e
               WHERE e.organization_id = $1 AND e.request_id = l.request_id AND e.created_at = l.created_at
                 AND e.kind = 'usage'
@@ -194,7 +196,7 @@ async def _all(conn: Connection, query: RequestQuery, scan_limit: int) -> tuple[
 
 
 async def _fitting(conn: Connection, query: RequestQuery) -> tuple[list[RequestPlace], RequestKey | None]:
-    """As `_all`."""
+    """Return the requests of `_all` that fit the filters."""
     after = query.after or RequestKey(query.end, "")
     # Others of the very instant come before `after` where it has an id; no key is before one without.
     until = min(query.end, after.created_at + datetime.timedelta(microseconds=1 if after.request_id else 0))
@@ -234,7 +236,7 @@ async def _fitting_in(conn: Connection, query: RequestQuery, after: RequestKey, 
 
 
 def _columns(pieces: list[Piece]) -> list[list[object]]:
-    """Their fields, as lists."""
+    """Return the fields of rows as lists."""
     return [list(column) for column in zip(*map(msgspec.structs.astuple, pieces), strict=True)]
 
 
