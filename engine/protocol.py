@@ -253,6 +253,7 @@ class EngineStats(msgspec.Struct, frozen=True, omit_defaults=True):
     disk yet; dropped_usage_total: those for which there was no room.
     prefix_query_tokens_total: prompt tokens looked up in the prefix cache; prefix_hit_tokens_total: those found.
     tenants: the busiest ones, by opaque id.
+    waiting_adapters: of adapters_waiting the first ones, those that load before those in line.
     """
 
     num_running: int = 0
@@ -289,9 +290,21 @@ class EngineStats(msgspec.Struct, frozen=True, omit_defaults=True):
     accepted_draft_tokens_total: int = 0
     tenants: dict[str, TenantStats] = {}
     resident_adapters: list[str] = []
+    waiting_adapters: list[str] = []
 
 
 # gateway -> engine
+
+
+class Service(msgspec.Struct, frozen=True, array_like=True):
+    """What a tenant's requests used, each divided by its weight."""
+
+    prompt_tokens: float = 0.0
+    """Those that were not cached."""
+    completion_tokens: float = 0.0
+    """Those after a stop included."""
+    adapter_bytes: float = 0.0
+    """Bytes of the adapters that were loaded for them."""
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -413,6 +426,8 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat", omit_defaults=True
 
     sequence: int
     stats: EngineStats | None = None
+    elsewhere: dict[str, Service] = {}
+    """From the gateway: by tenant, what its own requests used on the pool's other replicas since its last heartbeat."""
 
 
 GatewayMessage = Hello | Submit | Abort | AckUsage | LoadAdapter | UnloadAdapter | Heartbeat | Goodbye
