@@ -21,6 +21,8 @@ export const ROUTES = [
   tenants("/members", () => import("../pages/tenants/members.js"), "members.read"),
   tenants("/adapters", () => import("../pages/tenants/adapters.js"), "adapters.read"),
   tenants("/refusals", () => import("../pages/tenants/refusals.js"), "limits.read"),
+  page("models", () => import("../pages/models/index.js"), { needs: "projects.read" }),
+  page("models/:pool", () => import("../pages/models/pool.js"), { needs: "pools.read", organization: true }),
   page("adapters", () => import("../pages/adapters/list.js"), { needs: "adapters.read" }),
   ...["", "/traffic", "/settings", "/access"].map((view) =>
     page(`adapters/:project/:name${view}`, () => import("../pages/adapters/adapter.js"), { needs: "adapters.read" })),
@@ -58,6 +60,7 @@ export function places(projectId) {
   const all = [
     ["Overview", "/admin/", "overview", "overview", "o"],
     ["Tenants", "/admin/tenants", "tenants", "tenants", "t", canSomewhere("projects.read")],
+    ["Models", "/admin/models", "models", "models", "m", can("pools.read")],
     ["Adapters", "/admin/adapters", "adapters", "adapters", "a", canSomewhere("adapters.read")],
     ["Usage", "/admin/usage", "usage", "usage", "u", canSomewhere("billing.read")],
     ["Playground", projectId ? `/admin/playground?project=${encodeURIComponent(projectId)}` : "/admin/playground", "playground", "playground", "p", can("keys.write")],
@@ -72,6 +75,7 @@ function ofMember(id) {
   const own = `/admin/tenants/${encodeURIComponent(id)}`;
   const all = [
     ["Overview", own, "overview", "tenant", "o", true],
+    ["Models", "/admin/models", "models", "models", "m", can("projects.read", id)],
     ["Adapters", "/admin/adapters", "adapters", "adapters", "a", can("adapters.read", id)],
     ["Keys", `${own}/keys`, "keys", "keys", "k", can("keys.read", id)],
     ["Usage", "/admin/usage", "usage", "usage", "u", can("billing.read", id)],
