@@ -20,6 +20,7 @@ export function Hosts() {
 
 function Host({ host }) {
   const { name, is_alive: isAlive, num_processors: processors, num_replicas: number, gpus } = host;
+  const onGpus = gpus.reduce((sum, { num_replicas: each }) => sum + each, 0);
   return html`<article class="engine">
     <header class="engine-head">
       <h3>${name}</h3>
@@ -27,7 +28,7 @@ function Host({ host }) {
       <span class="faint">${[plural(processors, "processor"), gpus.length && plural(gpus.length, "GPU"), plural(number, "replica")].filter(Boolean).join(" · ")}</span>
     </header>
     <div class="engine-gauges">
-      <${Memory} label="Memory" host=${host} of=${host} />
+      <${Memory} label="Memory" host=${host} of=${{ ...host, num_replicas: number - onGpus }} />
       ${gpus.map((gpu, index) => html`<${Memory} key=${index} label=${`GPU ${index}`} host=${host} of=${gpu} />`)}
     </div>
   </article>`;

@@ -41,9 +41,9 @@ export default function Pool({ params: { pool: id } }) {
   <//>`;
 }
 
-function Lead({ pool: { state, why, num_ready: ready, revision } }) {
+function Lead({ pool: { state, why, num_ready: ready, revision, wanted_revision: wanted } }) {
   const answers = ready ? html`<b>${replicas(ready)}</b> of revision ${revision ?? "none"} answer${ready === 1 ? "s" : ""} requests.` : html`<b>Nobody answers</b> requests for it.`;
-  return html`<${Badge} dot>${state}<//> ${answers} ${why}`;
+  return html`<${Badge} dot>${state}<//> ${answers} ${revision === wanted && why}`;
 }
 
 function Actions({ pool, ask }) {

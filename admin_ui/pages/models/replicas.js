@@ -22,7 +22,7 @@ export function Replicas({ pool }) {
     { key: "address", title: "Address", render: ({ address }) => (address ? html`<${Code} text=${address} what="address" />` : html`<span class="faint">–</span>`) },
     { key: "since", title: "Since", render: ({ since }) => html`<${Time} at=${since} relative />` },
     { key: "generation", title: "Starts", format: "count" },
-    { key: "act", title: "", sort: false, csv: false, class: "shrink", hide: !mayWrite, render: (row) => html`<${Actions} replica=${row} onAct=${(kind) => setAct({ kind, replica: row })} />` },
+    { key: "act", title: "", sort: false, csv: false, class: "shrink", hide: !mayWrite, render: (row) => html`<${Actions} replica=${row} isChanging=${pool.revision !== null && pool.revision !== pool.wanted_revision} onAct=${(kind) => setAct({ kind, replica: row })} />` },
   ];
   return html`<${Table} name="replicas" label="Replicas" columns=${columns} rows=${pool.replicas} filter=${false}
       empty=${html`<${Empty} icon="system" title="No replica runs">${pool.num_replicas ? "An agent starts the wanted ones once the model is prepared and a host has room." : "None is wanted: scale the pool up to have some."}<//>`} />
@@ -36,11 +36,12 @@ function State({ replica: { state, why, replace, num_failures: failures, retry_a
     ${more && html`<br /><small class="faint">${more}${retryAt && html`; next start <${Time} at=${retryAt} relative />`}</small>`}</span>`;
 }
 
-function Actions({ replica, onAct }) {
+/** While a change of revision is under way, that decides which replicas drain. */
+function Actions({ replica, isChanging, onAct }) {
   const ends = ["draining", "stopped"].includes(replica.state);
   const items = [
-    ...(replica.host_id !== null && !replica.replace ? [{ title: "Replace", hint: "by another, ready before this one drains", icon: "refresh", onClick: () => onAct("restart") }] : []),
-    { title: "Drain", hint: "and run one replica less", icon: "pause", danger: true, onClick: () => onAct("drain") },
+    ...(replica.host_id !== null && !replica.replace ? [{ title: "Replace", hint: "by another one of the pool", icon: "refresh", onClick: () => onAct("restart") }] : []),
+    ...(isChanging ? [] : [{ title: "Drain", hint: "and run one replica less", icon: "pause", danger: true, onClick: () => onAct("drain") }]),
   ];
-  return !ends && html`<${Menu} label=${`Actions on ${replica.id}`} align="end" look="button quiet icon-only small" button=${html`<${Icon} name="more" />`} items=${items} />`;
+  return !ends && items.length > 0 && html`<${Menu} label=${`Actions on ${replica.id}`} align="end" look="button quiet icon-only small" button=${html`<${Icon} name="more" />`} items=${items} />`;
 }

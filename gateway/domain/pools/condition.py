@@ -64,8 +64,8 @@ def condition_of(
         return found("stopped", "No replica is wanted.")
     if not ready and is_hopeless:
         assert failing is not None
-        return found("failed", f"Replicas fail again and again: {failing.why}")
-    trouble = f" One failed and is started again: {failing.why}" if failing else ""
+        return found("failed", _ended(f"Replicas fail again and again: {failing.why}"))
+    trouble = _ended(f" One failed and is started again: {failing.why}") if failing else ""
     if revision != wanted_revision:
         return found(
             "starting" if revision is None else "changing",
@@ -84,16 +84,21 @@ def _progress(
 ) -> str:
     """Return how far the wanted revision is on its way."""
     if state == "preparing":
-        return f"Revision {wanted} is being prepared{f': {why}' if why else '.'}"
+        return _ended(f"Revision {wanted} is being prepared{f': {why}' if why else ''}")
     if state == "failed":
-        return f"Revision {wanted} failed: {why}"
+        return _ended(f"Revision {wanted} failed: {why}")
     mine = [each for each in replicas if each.revision == wanted]
     num_ready = sum(each.state == "ready" for each in mine)
     loading = next((each.why for each in mine if each.state == "loading" and each.why), "")
-    return (
+    return _ended(
         f"{num_ready} of {_replicas(num_replicas)} of revision {wanted} {_are(num_ready)} ready"
-        f"{f'; one loads: {loading}' if loading else '.'}"
+        f"{f'; one loads: {loading}' if loading else ''}"
     )
+
+
+def _ended(text: str) -> str:
+    """Return a text as a sentence that others can follow."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def _replicas(number: int) -> str:

@@ -43,12 +43,12 @@ FAILED = standing("failed", why="it ended", num_failures=1)
 def test_a_new_pool_says_how_far_it_is() -> None:
     assert told(revision=None, state="preparing", why="downloading 3 GB") == (
         "starting",
-        "Revision 1 is being prepared: downloading 3 GB",
+        "Revision 1 is being prepared: downloading 3 GB.",
     )
     loads = standing("loading", why="reading weights")
     assert told(loads, revision=None, num_replicas=2) == (
         "starting",
-        "0 of 2 replicas of revision 1 are ready; one loads: reading weights",
+        "0 of 2 replicas of revision 1 are ready; one loads: reading weights.",
     )
     assert told(revision=None, state="failed", why="no such model") == ("failed", "no such model")
 
@@ -71,12 +71,12 @@ def test_a_change_of_revision_is_told_with_its_progress_and_what_is_wrong() -> N
     assert (state, why) == ("changing", "1 of 2 replicas of revision 2 is ready.")
     state, why = told(READY, standing("failed", 2, why="out of memory", num_failures=1), wanted=2)
     assert (state, "One failed and is started again: out of memory" in why) == ("changing", True)
-    assert told(READY, wanted=2, state="failed", why="no answer") == ("changing", "Revision 2 failed: no answer")
+    assert told(READY, wanted=2, state="failed", why="no answer") == ("changing", "Revision 2 failed: no answer.")
 
 
 def test_replicas_that_fail_again_and_again_make_the_pool_fail_unless_another_serves() -> None:
     crashing = standing("failed", why="out of memory", num_failures=MANY_FAILURES)
-    assert told(crashing) == ("failed", "Replicas fail again and again: out of memory")
+    assert told(crashing) == ("failed", "Replicas fail again and again: out of memory.")
     assert told(FAILED)[0] == "scaling"
     assert told(crashing, READY, num_replicas=2)[0] == "scaling"
 
