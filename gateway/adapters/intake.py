@@ -176,9 +176,10 @@ class Intake:
             async with self._database.acquire() as conn:
                 adapter = await find_adapter(conn, imported.project_id, imported.name)
             base = adapter.base_digest if adapter is not None else None
-        base = base or self._bases.default.digest
-        shape = self._bases.shape_of(base)
-        if shape is None:
+        if base is None and self._bases.default is not None:
+            base = self._bases.default.digest
+        shape = self._bases.shape_of(base) if base is not None else None
+        if base is None or shape is None:
             raise Conflict(OTHER_BASE, param="name", code="adapter_of_other_base")
         return base, shape
 

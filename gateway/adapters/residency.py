@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from gateway.backends.base import Health
@@ -39,10 +39,11 @@ class Engine(Protocol):
 class Residency:
     """Works from `start` to `stop`; pass the change feed `changed`."""
 
-    def __init__(self, database: Database, engines: Mapping[str, Sequence[Engine]]) -> None:
-        """engines: by the digest of the base model that they serve."""
+    def __init__(self, database: Database, engines: Callable[[], Sequence[tuple[str, Engine]]]) -> None:
+        """engines: those that are there now, each with the digest of the base model that it serves."""
         self._database = database
-        self._engines = [(base, _Held(engine)) for base, served in engines.items() for engine in served]
+        self._engines = engines
+        self._held: dict[Engine, _Held] = {}
         self._pinned: list[tuple[str | None, str]] = []
         self._is_stale = True
         self._wake = asyncio.Event()
@@ -66,7 +67,9 @@ class Residency:
         try:
             await self._look_up()
         finally:
-            await asyncio.gather(*(engine.hold(self._pinned_of(base)) for base, engine in self._engines))
+            engines = self._engines()
+            self._held = {engine: self._held.get(engine) or _Held(engine) for _, engine in engines}
+            await asyncio.gather(*(self._held[engine].hold(self._pinned_of(base)) for base, engine in engines))
 
     def _pinned_of(self, base: str) -> list[str]:
         """Return the content keys of the pinned adapters of a base, the oldest adapter first."""

@@ -57,14 +57,15 @@ class PoolEngines:
         self._bases = bases
 
     def ready_bases(self) -> list[str]:
-        return [base.digest for base in map(self._bases.named, self._pools) if base and self._pools[base.name].ready]
+        bases = [self._bases.named(name) for name, pool in self._pools.items() if pool.ready]
+        return [base.digest for base in bases if base is not None]
 
     async def probe(self, base: str | None, key: str) -> msgspec.Struct:
-        pools = [self._pools[name] for name in self._bases.pools_of(base)]
+        pools = [self._pools[name] for name in self._bases.pools_of(base) if name in self._pools]
         ready = next((pool for pool in pools if pool.ready), None)
         if ready is None:
             raise Overloaded("No engine of the adapter's base model is there.", code=ENGINE_UNAVAILABLE)
-        return await ready.pick().probe(key)
+        return await ready.serving.pick().backend.probe(key)
 
     def resident(self) -> frozenset[str]:
         return frozenset().union(*(backend.resident() for backend in self._backends()))

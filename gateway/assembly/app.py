@@ -88,7 +88,7 @@ def build_app(services: Services) -> Application:
             *admin_routers(services.admin),
             *documentation(),
             *dashboard(),
-            *health(services.database, list(pools.values())),
+            *health(services.database, pools),
         ],
         exception_handlers=exception_handlers(),
         request_max_body_size=settings.max_body_bytes,

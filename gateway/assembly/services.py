@@ -6,7 +6,7 @@ import asyncio
 import importlib.metadata
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from adapters.inspection import Bounds
 from adapters.stores import open_store
+from engine.config import model_digest
 from gateway.adapters.download import Downloader
 from gateway.adapters.fetch import Fetcher, Hub
 from gateway.adapters.importer import Importer
@@ -25,8 +26,8 @@ from gateway.adapters.residency import Residency
 from gateway.adapters.service import Lifecycle, PoolEngines
 from gateway.adapters.watcher import Watcher
 from gateway.admin.services import AdminServices
-from gateway.assembly.pools import LoadedModel, ServedModel, bases_of, load, make_pools
-from gateway.backends.pool import ManagedBackend, Pool
+from gateway.backends.base import Health
+from gateway.backends.engine.client import EngineBackend
 from gateway.billing.bookkeeper import Bookkeeper
 from gateway.billing.price_cache import PriceCache
 from gateway.content.cipher import Cipher
@@ -37,7 +38,6 @@ from gateway.content.purge import Purger
 from gateway.content.request_log import MAX_WAITING_BYTES, RequestContents
 from gateway.content.stored_chats import StoredChats
 from gateway.content.writes import Writes
-from gateway.db.adapters.bases import adopt_adapters, base_names, register_base
 from gateway.db.billing.prices import PriceLoader
 from gateway.db.changes import Change
 from gateway.db.limits.leases import PostgresLeases
@@ -54,6 +54,8 @@ from gateway.metering.service import Metering
 from gateway.observability.metrics import SHARED_METRICS_DIR, Metrics
 from gateway.observability.refusals import Refusals
 from gateway.pipeline.pipeline import Pipeline
+from gateway.pools.first_pool import ensure_first_pool
+from gateway.pools.live import LivePools
 from gateway.routing.resolve import Resolver
 from gateway.settings import Settings
 from gateway.support.outbound import Guard
@@ -72,13 +74,13 @@ ABORTED_FINALS_S = 5.0
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
-    """What the application's handlers work with. pools: by the public id of their base model."""
+    """What the application's handlers work with."""
 
     settings: Settings
     database: Database
     authenticator: Authenticator
     resolver: Resolver
-    pools: dict[str, Pool]
+    pools: LivePools
     pipeline: Pipeline
     metrics: Metrics
     admin: AdminServices
@@ -89,24 +91,23 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @asynccontextmanager
-async def running_services(
-    settings: Settings, *, model_dir: Path, dsn: str, more: Sequence[ServedModel] = ()
-) -> AsyncIterator[Services]:
+async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> AsyncIterator[Services]:
     """Services that are started on entry and, on leaving, stopped: requests first, then the ledger, then the database.
 
-    model_dir: the folder of the settings' base model. more: further base models, each a pool of its own.
+    model_dir: the folder of the settings' base model, which becomes the first pool of an installation that never had
+    one, with the engine at the settings' endpoint as its replica.
 
     Waits for the database; engines may come later, and go and come again. Raises one of `UNUSABLE`, JournalUnusable,
     StoreFailure and BadContentKey.
     """
     cipher = Cipher(content_keys(settings.content_key, settings.content_key_path))
-    models = load([ServedModel(settings.model_name, model_dir, settings.engine.endpoint), *more])
     shared = os.environ.get(SHARED_METRICS_DIR)
     metrics = Metrics(CollectorRegistry(), Path(shared) if shared else None)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(await connect_database(dsn))
         await once_available(lambda: _warn_about_locks(database))
-        bases = bases_of(models, await once_available(lambda: _settle_bases(database, models)))
+        await once_available(lambda: _ensure_first_pool(database, settings, model_dir))
+        bases = Bases()
         failures = FailureCap(settings.max_failed_keys)
         authenticator = Authenticator(database, failures)
         resolver = Resolver(database, bases)
@@ -126,7 +127,13 @@ async def running_services(
             max_journal_bytes=settings.journal_bytes,
             version=_version(),
         )
-        pools = make_pools(models, database_id=database_id, sink=metering.meter)
+        pools = LivePools(
+            database,
+            bases,
+            lambda address, model: EngineBackend(address, database_id=database_id, model=model, sink=metering.meter),
+            forget_routes=lambda: resolver.changed(None),
+        )
+        authenticator.changes.subscribe(pools.changed)
         reconciler = Reconciler(database, pools, metrics.journal)
         lifecycle = _lifecycle(settings, database, bases, pools)
         content_writes = Writes(metrics.content_lost, max_bytes=MAX_WAITING_BYTES)
@@ -139,7 +146,7 @@ async def running_services(
         writes = Writes(metrics.content_lost)
         idempotency = Idempotency(database, cipher, writes)
         refusals = Refusals(database, metrics.refusals_lost)
-        residency = Residency(database, _engines_by_base(bases, pools))
+        residency = Residency(database, lambda: pools.backends)
         authenticator.changes.subscribe(residency.changed)
         _run(
             stack,
@@ -156,7 +163,7 @@ async def running_services(
             Bookkeeper(database),
             reconciler,
         )
-        metrics.watch(list(pools.values()))
+        metrics.watch(pools)
         yield Services(
             settings=settings,
             database=database,
@@ -198,7 +205,7 @@ async def _start(
     authenticator: Authenticator,
     limiter: Limiter,
     metering: Metering,
-    pools: Mapping[str, Pool],
+    pools: LivePools,
     purger: Purger,
 ) -> None:
     """Start each, and leave to the stack to stop them in the opposite order: streams end, then the journal is on disk
@@ -209,15 +216,13 @@ async def _start(
     stack.push_async_callback(limiter.stop)
     metering.start()
     stack.push_async_callback(metering.stop)
-    backends = [backend for pool in pools.values() for backend in pool.backends]
-    for backend in backends:
-        backend.start()
-        stack.push_async_callback(backend.stop)
+    await once_available(pools.start)
+    stack.push_async_callback(pools.disconnect)
     purger.start()
     stack.push_async_callback(purger.stop)
     stack.push_async_callback(metering.flush)
-    for backend in backends:
-        stack.push_async_callback(_drain, backend)
+    stack.push_async_callback(_drain, pools)
+    stack.push_async_callback(pools.stop)
 
 
 class Worker(Protocol):
@@ -235,17 +240,7 @@ def _run(stack: AsyncExitStack, *workers: Worker) -> None:
         stack.push_async_callback(worker.stop)
 
 
-def _engines_by_base(bases: Bases, pools: Mapping[str, Pool]) -> dict[str, list[ManagedBackend]]:
-    """Return the backends of all pools by the digest of their base model."""
-    engines: dict[str, list[ManagedBackend]] = {}
-    for name, pool in pools.items():
-        base = bases.named(name)
-        assert base is not None
-        engines.setdefault(base.digest, []).extend(pool.backends)
-    return engines
-
-
-def _lifecycle(settings: Settings, database: Database, bases: Bases, pools: Mapping[str, Pool]) -> Lifecycle:
+def _lifecycle(settings: Settings, database: Database, bases: Bases, pools: LivePools) -> Lifecycle:
     return Lifecycle(
         database,
         open_store(settings.engine.adapter_store, settings.adapter_cache_dir, settings.engine.adapter_cache_bytes),
@@ -275,7 +270,7 @@ def _admin_services(
     authenticator: Authenticator,
     failures: FailureCap,
     bases: Bases,
-    pools: Mapping[str, Pool],
+    pools: LivePools,
     reconciler: Reconciler,
     lifecycle: Lifecycle,
     metering: Metering,
@@ -295,7 +290,7 @@ def _admin_services(
         max_adapter_bytes=settings.max_adapter_bytes,
         max_body_bytes=settings.max_body_bytes,
         private_webhooks=settings.private_webhooks,
-        health=lambda: pools[bases.default.name].any.health(),
+        health=lambda: _first_health(pools),
         engines=lambda: [backend.snapshot(name) for name, pool in pools.items() for backend in pool.backends],
         journal=lambda: metering.journal_state,
         reconcile=reconciler.reconcile,
@@ -303,17 +298,23 @@ def _admin_services(
     )
 
 
-async def _settle_bases(database: Database, models: Sequence[LoadedModel]) -> dict[str, str]:
-    """Register each base model; return the names of all that the installation has served, by digest.
-
-    Adapters from before bases were recorded become the first base's.
-    """
+async def _ensure_first_pool(database: Database, settings: Settings, model_dir: Path) -> None:
+    digest = await asyncio.to_thread(model_digest, model_dir)
     async with database.acquire() as conn:
-        names = {each.digest: each.served.name for each in reversed(models)}  # of pools of one base, the first
-        for digest in dict.fromkeys(each.digest for each in models):
-            await register_base(conn, digest, names[digest])
-        await adopt_adapters(conn, models[0].digest)
-        return await base_names(conn)
+        await ensure_first_pool(
+            conn,
+            settings.model_name,
+            model=settings.model,
+            folder=model_dir,
+            base_digest=digest,
+            address=settings.engine.endpoint,
+        )
+
+
+def _first_health(pools: LivePools) -> Health:
+    """Return the health of a replica of the oldest pool."""
+    backend = next((backend for pool in pools.values() for backend in pool.backends), None)
+    return backend.health() if backend is not None else Health(ready=False, detail="no replica runs")
 
 
 async def _database_id(database: Database) -> str:
@@ -352,10 +353,11 @@ async def _warn_about_locks(database: Database) -> None:
             log.warning("database_has_few_locks", error=warning)
 
 
-async def _drain(backend: ManagedBackend) -> None:
-    """No stream is left; requests that were aborted just now still send their usage."""
+async def _drain(pools: LivePools) -> None:
+    """Wait for requests that were aborted just now and still send their usage; no stream is left."""
+    backends = [backend for pool in pools.values() for backend in pool.backends]
     try:
         async with asyncio.timeout(ABORTED_FINALS_S):
-            await backend.drain()
+            await asyncio.gather(*(backend.drain() for backend in backends))
     except TimeoutError:
-        log.warning("requests_still_running", num_in_flight=backend.num_in_flight)
+        log.warning("requests_still_running", num_in_flight=sum(backend.num_in_flight for backend in backends))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from engine.protocol import AdapterProbe, EngineStats, GenerateRequest, Usage
 from gateway.backends.generation import Generation, Item
 from gateway.backends.usage import Acknowledged
+from gateway.domain.errors import GatewayError
 from gateway.text.options import USUAL, Rendering
 from gateway.text.tokenizer import Tokenizer
 from gateway.text.tools.tool import Tool
@@ -66,8 +67,39 @@ class Health(msgspec.Struct, frozen=True):
     engine_id: str = ""
 
 
-class Backend(Acknowledged, Protocol):
-    """Generation over one base model. Usage goes to the `UsageSink` it was made with."""
+def _nothing() -> None:
+    """Record nothing: the attempt was never sent."""
+
+
+class Unanswered(Exception):
+    """A backend did not answer a request, and another one may be asked. The usage of the attempt is not recorded yet:
+    whoever catches this says what becomes of it, by exactly one call of `settle` or `supersede`."""
+
+    def __init__(
+        self,
+        error: GatewayError,
+        kind: Literal["absent", "full", "died"],
+        *,
+        was_sent: bool = False,
+        settle: Callable[[], None] = _nothing,
+        supersede: Callable[[], None] = _nothing,
+    ) -> None:
+        super().__init__(error.message)
+        self.error = error
+        """What the client gets to see where the request is not tried again."""
+        self.kind = kind
+        """absent: the backend was not there, and the request was not sent. full: it had no room. died: it died, or
+        left, under the request."""
+        self.was_sent = was_sent
+        """Whether the backend may have worked on the request."""
+        self.settle = settle
+        """Records what the attempt is known to have used: the client gets no other answer."""
+        self.supersede = supersede
+        """Records the attempt as the operator's own: another attempt takes its place, and is billed."""
+
+
+class Model(Protocol):
+    """What depends on a base model alone, whichever backend runs it."""
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -88,14 +120,22 @@ class Backend(Acknowledged, Protocol):
     def prepare_text(self, prompt: str | list[int], field: str, *, add_special_tokens: bool = True) -> PreparedPrompt:
         """Tokenize a plain prompt, or check ids against the vocabulary. Raises InvalidRequest(param=field)."""
 
+
+class Backend(Acknowledged, Protocol):
+    """Generation over one base model. Usage goes to the `UsageSink` it was made with."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
     def generate(self, generation: Generation) -> AsyncGenerator[Item]:
         """Yield what came since the last item, then exactly one Usage.
 
         Closing the generator early aborts the request; its usage reaches the sink all the same.
 
         Raises InvalidRequest: when the backend refuses the request, before the first item.
-        Raises Overloaded: when nothing can take the request.
-        Raises BackendFailed: when the backend dies under the request.
+        Raises BackendFailed: when the backend fails at the request.
+        Raises Unanswered: when the backend is not there or has no room, before the first item, or dies under the
+        request.
         """
 
     async def embed(self, request: GenerateRequest) -> tuple[bytes, Usage]:

@@ -45,6 +45,10 @@ class UsageSink(Protocol):
         client saw of an engine that it lost, whose own record may still come. Times are the client's own: submit to
         first token, submit to final."""
 
+    def superseded(self, usage: UsageRecord, *, engine_id: str, source: Acknowledged | None) -> None:
+        """Record an attempt that another one takes the place of: nobody pays for it, whatever its engine tells later.
+        engine_id, source: as of `record`."""
+
     def given_up(self, request_ids: Collection[str]) -> None:
         """No engine will tell any more what these have used, unless it has by now."""
 

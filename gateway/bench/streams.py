@@ -24,16 +24,15 @@ from typing import Any
 import msgspec
 import uvloop
 
-from engine.config import load_model_config, model_digest
 from engine.protocol import Final, GenerateRequest, SamplingParams, UsageRecord
 from gateway.backends.engine.client import EngineBackend
+from gateway.backends.engine.model import EngineModel
 from gateway.backends.usage import Acknowledged, Count
 from gateway.bench.http import connect, post
 from gateway.bench.installation import MODEL_NAME, Installation, running
 from gateway.bench.load import WORDS, quantile_ms
 from gateway.bench.open_loop import Connections
 from gateway.observability.metrics import configure_logging
-from gateway.text.tokenizer import Tokenizer
 
 PATH = "/v1/chat/completions"
 PROMPT_BYTES = 1024
@@ -70,6 +69,9 @@ class NoBooks:
             telling = asyncio.create_task(source.acknowledge([(usage.request_id, usage.attempt)]))
             self._telling.add(telling)
             telling.add_done_callback(self._telling.discard)
+
+    def superseded(self, usage: UsageRecord, *, engine_id: str, source: Acknowledged | None) -> None:
+        pass
 
     def given_up(self, request_ids: Collection[str]) -> None:
         pass
@@ -111,15 +113,9 @@ async def used_us(installation: Installation, requests: Sequence[bytes], rate: f
 async def overhead(installation: Installation, args: argparse.Namespace, rng: random.Random) -> dict[str, Any]:
     """One token of a chat through the gateway, and one from the engine itself by a client that tokenizes the same text,
     in turn: in a row, and apart, where whoever wakes up has cold caches. Latencies in ms."""
-    tokenizer = Tokenizer.from_folder(args.model_dir)
-    direct = EngineBackend(
-        installation.engine_endpoint,
-        database_id="none",
-        model_digest=model_digest(args.model_dir),
-        config=load_model_config(args.model_dir),
-        tokenizer=tokenizer,
-        sink=NoBooks(),
-    )
+    model = EngineModel.load(args.model_dir)
+    tokenizer = model.tokenizer
+    direct = EngineBackend(installation.engine_endpoint, database_id="none", model=model, sink=NoBooks())
     direct.start()
     connection = await connect("127.0.0.1", installation.ports[0])
     request = post(PATH, installation.keys[0], chat(rng, 1, stream=False))

@@ -91,6 +91,11 @@ class _Room:
         self.is_cut = self.is_cut or size > self.left
         self.left = 0 if self.is_cut else self.left - size
 
+    def give_back(self, size: int) -> None:
+        """Take `size` characters as not spent, where all of them had room."""
+        if not self.is_cut:
+            self.left += size
+
     def fill(self, given: Iterable[LoggedMessage]) -> Iterator[LoggedMessage]:
         """Those that fit, the last of them as far as it does."""
         for each in given:
@@ -115,6 +120,12 @@ class _Choice:
         self.calls: list[tuple[str, list[str]]] = []
         self.finish_reason: str | None = None
         self.is_cut = False
+
+    @property
+    def num_chars(self) -> int:
+        """What the choice takes of the room."""
+        of_calls = sum(SIZE_OF_ONE + len(name) + sum(map(len, parts)) for name, parts in self.calls)
+        return SIZE_OF_ONE + sum(map(len, self.parts)) + of_calls
 
     def said(self) -> LoggedMessage:
         return LoggedMessage(
@@ -155,6 +166,13 @@ class Transcript:
 
     def end(self, index: int, finish_reason: str) -> None:
         self._choice(index).finish_reason = finish_reason
+
+    def restart(self, indices: Iterable[int]) -> None:
+        """Forget what came of these choices: another attempt at them begins."""
+        for index in indices:
+            choice = self._choices.pop(index, None)
+            if choice is not None:
+                self._room.give_back(choice.num_chars)
 
     def content(self) -> Content:
         """Redacted and cut. Takes milliseconds, and a few tenths of a second for the worst of texts."""

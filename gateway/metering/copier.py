@@ -95,7 +95,11 @@ class Copier:
         self._backoff_s, self._limit = FIRST_BACKOFF_S, min(2 * self._limit, MAX_BATCH)
         self._journal.copied([ended.key for ended in batch])
         self._metrics.count_usage(
-            [(entry.event, entry.ended.record.usage) for entry in entries if entry.ended.attempt in new]
+            [
+                (entry.event, entry.ended.record.usage)
+                for entry in entries
+                if entry.ended.attempt in new and not entry.ended.superseded
+            ]
         )
         self._metrics.usage_written.inc(len(new))
         self._metrics.usage_waiting.set(len(unsettled.ended))

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from engine.protocol import Usage, UsageRecord
-from gateway.db.ledger.usage import UsageEvent
+from gateway.db.ledger.usage import SUPERSEDED, UsageEvent
 from gateway.metering.format import Ended
 from gateway.metering.tag import MeterTag
 
@@ -32,7 +32,22 @@ def usage_event(ended: Ended, tag: MeterTag) -> UsageEvent:
     ):
         for name in names:
             fields[name] = getattr(source, name)
-    return UsageEvent(**fields)
+    event = UsageEvent(**fields)
+    return _unbilled(event) if ended.superseded else event
+
+
+def _unbilled(event: UsageEvent) -> UsageEvent:
+    """Return the event of an attempt that nobody pays for: all its tokens are discarded ones."""
+    return msgspec.structs.replace(
+        event,
+        prompt_tokens=0,
+        cached_tokens=0,
+        completion_tokens=0,
+        discarded_tokens=event.completion_tokens + event.discarded_tokens,
+        finish_reason=SUPERSEDED,
+        ttft_ms=None,
+        latency_ms=None,
+    )
 
 
 def _shared(source: type[msgspec.Struct]) -> tuple[str, ...]:

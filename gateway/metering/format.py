@@ -62,6 +62,8 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="final"):
     ttft_ms: float | None
     latency_ms: float | None
     finished_at_ns: int
+    superseded: bool = False
+    """Another attempt took this one's place after its engine was lost: it is the operator's, whatever it used."""
 
     @property
     def attempt(self) -> tuple[str, int]:

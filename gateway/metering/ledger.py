@@ -55,7 +55,11 @@ class Ledger:
         """Write them, no attempt twice; returns the attempts that had no row yet. open_requests: those of the journal
         that have no row once this is done. Raises what the database raises; then nothing is written, or all is and that
         will be found out when they are written again."""
-        rows = [Row(entry.event.request_id, is_final=bool(entry.ended.engine_id)) for entry in entries]
+        rows = [
+            Row(entry.event.request_id, is_final=bool(entry.ended.engine_id))
+            for entry in entries
+            if not entry.ended.superseded
+        ]
         async with (
             self._limiter.settling(rows) as leases,
             asyncio.timeout(TIMEOUT_S),

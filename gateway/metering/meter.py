@@ -22,6 +22,10 @@ from gateway.observability.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 
+MAX_SUPERSEDED = 10_000
+"""Attempts that are remembered as superseded, in case that their engine wakes and tells of them. An older one is
+recognized by the ledger."""
+
 
 class Meter:
     """The gateway's `UsageSink`. What a request had reserved of its tenant's limits is given back as far as it was not
@@ -35,6 +39,7 @@ class Meter:
         self._copier = copier
         self._limiter = limiter
         self._metrics = metrics
+        self._superseded: dict[tuple[str, int], None] = {}  # as (request_id, attempt), the oldest first
 
     @property
     def has_room(self) -> bool:
@@ -71,15 +76,25 @@ class Meter:
     ) -> None:
         if not self._has_tag(usage):
             return  # not acknowledged, so the engine keeps it and whoever can read it still may
-        ended = Ended(usage, engine_id, ttft_ms, latency_ms, time.time_ns())
+        superseded = (usage.request_id, usage.attempt) in self._superseded
+        ended = Ended(usage, engine_id, ttft_ms, latency_ms, time.time_ns(), superseded)
         self._journal.end(ended)
         if source is not None:
             self._acknowledgements.owe(source, ended.attempt, self._journal.position)
+        if superseded:
+            pass  # the reservation is the later attempt's
+        elif source is not None:
             self._limiter.ended(usage.request_id, usage.usage)
         else:
             self._limiter.seen(usage.request_id, usage.usage)
         self._metrics.usage_waiting.set(len(self._journal.unsettled.ended))
         self._copier.wake()
+
+    def superseded(self, usage: UsageRecord, *, engine_id: str, source: Acknowledged | None) -> None:
+        self._superseded[usage.request_id, usage.attempt] = None
+        if len(self._superseded) > MAX_SUPERSEDED:
+            self._superseded.pop(next(iter(self._superseded)))
+        self.record(usage, engine_id=engine_id, source=source, ttft_ms=None, latency_ms=None)
 
     def _has_tag(self, usage: UsageRecord) -> bool:
         """Whether it tells whom to bill, as what was dispatched here does."""

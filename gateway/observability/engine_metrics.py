@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 
 import msgspec
@@ -183,7 +183,7 @@ _TENANT_NUMBERS = (
 class EngineCollector(Collector):
     """Asks the pools at each scrape. An engine names its busiest tenants alone, which bounds the tenant label."""
 
-    def __init__(self, pools: Sequence[Pool]) -> None:
+    def __init__(self, pools: Mapping[str, Pool]) -> None:
         self._pools = pools
 
     def collect(self) -> Iterable[Metric]:
@@ -198,7 +198,7 @@ class EngineCollector(Collector):
             "Seconds of one engine step, which is the pause between two tokens of a stream.",
             labels=labels,
         )
-        for pool in self._pools:
+        for pool in self._pools.values():
             for index, backend in enumerate(pool.backends):
                 health, key = backend.health(), [pool.name, str(index)]
                 up.add_metric(key, float(health.ready))

@@ -9,7 +9,7 @@ import json
 import logging
 import shutil
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ class Metrics:
             multiprocess_mode="livesum",
         )
 
-    def watch(self, pools: Sequence[Pool]) -> None:
+    def watch(self, pools: Mapping[str, Pool]) -> None:
         """Export the engines' own numbers, as of their last heartbeat."""
         self._rendered.register(EngineCollector(pools))
 

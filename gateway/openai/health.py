@@ -4,7 +4,6 @@ what is missing."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -13,11 +12,11 @@ from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from litestar.response.base import ASGIResponse
 
-from gateway.backends.pool import Pool
 from gateway.db.organization.organizations import installation_id
 from gateway.db.pool import UNAVAILABLE, Database
 from gateway.http.shape import shape
 from gateway.openai.shared.replies import json_response
+from gateway.pools.live import LivePools
 
 log = structlog.get_logger(__name__)
 
@@ -28,7 +27,7 @@ class Readiness(msgspec.Struct, frozen=True):
     status: Literal["ready", "not ready"]
 
 
-def health(database: Database, pools: Sequence[Pool]) -> list[HTTPRouteHandler]:
+def health(database: Database, pools: LivePools) -> list[HTTPRouteHandler]:
     reasons: dict[str, str] = {}  # those that the log has
 
     @get("/health", opt=shape(media=("text/plain",)))
@@ -43,9 +42,11 @@ def health(database: Database, pools: Sequence[Pool]) -> list[HTTPRouteHandler]:
 
     @get("/health/ready", opt=shape(reply=Readiness, statuses={503: Readiness}))
     async def ready() -> ASGIResponse:
-        """200 once the database answers and every pool has a ready backend, else 503."""
+        """200 while the database answers and some pool has a ready replica, or none wants one; else 503."""
         nonlocal reasons
-        found = {pool.name: _pool_detail(pool) for pool in pools if not pool.ready}
+        found = {} if pools.ready else {pool.name: pool.serving.detail for pool in pools.values()}
+        if not (found or pools.ready):
+            found["pools"] = "no model can be served yet"
         if detail := await _database_detail(database):
             found["database"] = detail
         if found and found != reasons:
@@ -54,10 +55,6 @@ def health(database: Database, pools: Sequence[Pool]) -> list[HTTPRouteHandler]:
         return json_response(Readiness("not ready" if found else "ready"), status=503 if found else 200)
 
     return [health_check, live, ready]
-
-
-def _pool_detail(pool: Pool) -> str:
-    return "; ".join(backend.health().detail for backend in pool.backends)
 
 
 async def _database_detail(database: Database) -> str | None:

@@ -13,6 +13,7 @@ from litestar.params import FromPath
 from litestar.response.base import ASGIResponse
 
 from gateway.backends.pool import Pool
+from gateway.domain.errors import ModelNotFound
 from gateway.http.shape import shape
 from gateway.openai.shared.caller import Caller
 from gateway.openai.shared.examples import MODELS
@@ -43,16 +44,21 @@ class ModelList(msgspec.Struct, frozen=True):
 def models(resolver: Resolver, pools: Mapping[str, Pool]) -> list[HTTPRouteHandler]:
     @get("/models", opt=shape(reply=ModelList, example=MODELS))
     async def list_models(caller: Caller) -> ASGIResponse:
-        """What the key may call: the base model, its adapters, and its aliases of them."""
-        routes = await resolver.list_routes(caller.project_id, caller.models)
-        return json_response(ModelList([_model(route, pools[route.base]) for route in routes]))
+        """What the key may call: the base models, its adapters of them, and its aliases."""
+        routes = await resolver.list_routes(caller)
+        shown = [_model(route, pool) for route in routes if (pool := pools.get(route.base)) is not None]
+        return json_response(ModelList(shown))
 
     # A path, since the name of a base model may hold a slash.
     @get("/models/{model_id:path}", opt=shape(reply=Model))
     async def get_model(model_id: FromPath[Path], caller: Caller) -> ASGIResponse:
         """One model that the key may call."""
-        route = await resolver.resolve(caller.project_id, str(model_id).lstrip("/"), caller.models)
-        return json_response(_model(route, pools[route.base]))
+        model = str(model_id).lstrip("/")
+        route = await resolver.resolve(caller, model)
+        pool = pools.get(route.base)
+        if pool is None:
+            raise ModelNotFound(model)  # removed just now
+        return json_response(_model(route, pool))
 
     return [list_models, get_model]
 
@@ -71,5 +77,5 @@ def _model(route: Route, pool: Pool) -> Model:
         owned_by=owner,
         root=route.base,
         parent=parent,
-        max_model_len=pool.any.capabilities.max_model_len,
+        max_model_len=pool.serving.capabilities.max_model_len,
     )

@@ -12,11 +12,13 @@ from typing import TypeVar
 
 import msgspec
 
-from gateway.backends.pool import Pool
+from gateway.backends.pool import Pool, PoolRevision
 from gateway.content.request_log import RequestContents
 from gateway.content.transcript import LoggedMessage, Transcript
-from gateway.domain.errors import InvalidRequest
+from gateway.domain.errors import InvalidRequest, ModelNotFound
 from gateway.domain.limits.work import Part
+from gateway.domain.routing.retry_budget import RetryBudget
+from gateway.domain.tenancy.principal import Principal
 from gateway.limits.limiter import Limiter
 from gateway.metering.meter import Meter
 from gateway.metering.tag import encode_tag
@@ -62,6 +64,7 @@ class Pipeline:
         self._pools = pools
         self._limiter = limiter
         self._contents = contents
+        self._budget = RetryBudget()
         self._tokenizing = Tokenizing()
         self._preparation = Preparation(meter, limiter, self._tokenizing, default_max_tokens=default_max_tokens)
 
@@ -77,7 +80,7 @@ class Pipeline:
         prepared, num_values = [], 0
         for index, each in enumerate(asked):
             row_id = _row_id(context.request_id, index)
-            good = await self._preparation.completion(context, route, pool.any, each, row_id)
+            good = await self._preparation.completion(context, route, pool, each, row_id)
             num_values += num_logprob_values(good.generation.request)
             check_logprobs(num_values, each.names.logprobs)
             prepared.append(good)
@@ -89,11 +92,11 @@ class Pipeline:
     async def embed(self, context: RequestContext, asked: Sequence[EmbeddingRequest], bounds: EmbeddingBounds) -> Run:
         """Admit embeddings of one text or several, which run when the Run is read. Raises as `complete` does."""
         route, pool = await self._route(context)
-        check_numbers(asked, pool.any.capabilities.embedding_size, bounds)
+        check_numbers(asked, pool.capabilities.embedding_size, bounds)
         prepared, num_tokens = [], 0
         for index, each in enumerate(asked):
             row_id = _row_id(context.request_id, index)
-            prepared.append(await self._preparation.embedding(context, route, pool.any, each, row_id))
+            prepared.append(await self._preparation.embedding(context, route, pool, each, row_id))
             num_tokens += len(prepared[-1].generation.request.prompt_token_ids)
             check_total(num_tokens, bounds, each.names.prompt)
             await asyncio.sleep(0)  # the streams of others go on while thousands of texts are tokenized
@@ -118,19 +121,19 @@ class Pipeline:
         route, pool = await self._route(context)
         if route.adapter is not None:
             prompt = with_system_prompt(prompt, route.adapter.defaults)
-        tokenizer = pool.any.tokenizer
+        tokenizer = pool.tokenizer
         if prompt == "":
             token_ids = tokenizer.encode_text("", add_special_tokens=add_special_tokens)
         else:
             found = await self._tokenizing.tokenized(
-                context.principal.project_id, pool.any, prompt, field, add_special_tokens=add_special_tokens
+                context.principal.project_id, pool, prompt, field, add_special_tokens=add_special_tokens
             )
             token_ids = found.token_ids
         strings = None
         if with_strings:
             vocabulary = tokenizer.backend.id_to_token
             strings = await _worked_out(lambda ids: [vocabulary(token_id) or "" for token_id in ids], token_ids)
-        return Tokenized(token_ids, pool.any.capabilities.max_model_len, strings)
+        return Tokenized(token_ids, pool.capabilities.max_model_len, strings)
 
     async def detokenize(self, context: RequestContext, token_ids: list[int], field: str) -> str:
         """Return the text of token ids, special tokens included; `field` is the client's name of the ids.
@@ -139,27 +142,35 @@ class Pipeline:
         Raises InvalidRequest: when an id is not of the model's vocabulary.
         """
         _, pool = await self._route(context)
-        check_ids(field, token_ids, pool.any.capabilities.vocab_size)
-        return await _worked_out(partial(pool.any.tokenizer.decode, with_special=True), token_ids)
+        check_ids(field, token_ids, pool.capabilities.vocab_size)
+        return await _worked_out(partial(pool.tokenizer.decode, with_special=True), token_ids)
 
-    async def _route(self, context: RequestContext) -> tuple[Route, Pool]:
+    async def _route(self, context: RequestContext) -> tuple[Route, PoolRevision]:
         """Return where all prompts of a request go, whatever changes meanwhile."""
-        model = context.model or self.only_model
+        principal = context.principal
+        model = context.model or self._only_model(principal)
         if model is None:
             raise InvalidRequest(
                 "Missing required parameter: 'model'.", param="model", code="missing_required_parameter"
             )
-        principal = context.principal
-        route = await self._resolver.resolve(principal.project_id, model, principal.models)
-        return route, self._pools[route.base]
+        route = await self._resolver.resolve(principal, model)
+        pool = self._pools.get(route.base)
+        if pool is None:
+            raise ModelNotFound(model)  # removed just now
+        return route, pool.serving
 
-    @property
-    def only_model(self) -> str | None:
-        """The base model, where there is but one: requests that need not name a model may go without."""
-        return next(iter(self._pools)) if len(self._pools) == 1 else None
+    def _only_model(self, principal: Principal) -> str | None:
+        """Return the base model, where the caller may use but one: requests that need not name a model go without."""
+        visible = self._resolver.bases.visible(principal.project_id, principal.organization_id)
+        return next(iter(visible)) if len(visible) == 1 else None
 
     async def _admitted(
-        self, context: RequestContext, route: Route, pool: Pool, prepared: Sequence[Prepared], asked: Sequence[Prompt]
+        self,
+        context: RequestContext,
+        route: Route,
+        pool: PoolRevision,
+        prepared: Sequence[Prepared],
+        asked: Sequence[Prompt],
     ) -> Run:
         """Reserve what the prompts of one request may use at most; completions may have to be shorter for it."""
         first, principal = prepared[0], context.principal
@@ -170,7 +181,7 @@ class Pipeline:
             parts,
             service_tier=first.tag.service_tier,
             min_tokens=first.generation.request.sampling.min_tokens,
-            capacity=pool.any.capabilities.max_in_flight,
+            capacity=pool.max_in_flight,
         )
         admitted = [_within(each, admission.cap, admission.instant_ns) for each in prepared]
         transcript, close = None, admission.close
@@ -178,7 +189,7 @@ class Pipeline:
             said = context.said if context.said is not None else _prompts_said(asked, pool)
             transcript = Transcript(context.request_id, context.endpoint, context.model or "", said)
             close = self._logged(principal.project_id, transcript, admission.close)
-        return Run(context, pool, route.adapter, admitted, admission.headers, close, transcript)
+        return Run(context, pool, self._budget, route.adapter, admitted, admission.headers, close, transcript)
 
     def _logged(self, project_id: str, transcript: Transcript, close: Callable[[], None]) -> Callable[[], None]:
         """Return `close` such that, the first time, it has the transcript written as well; nothing waits for that."""
@@ -215,11 +226,11 @@ def _within(prepared: Prepared, cap: int, instant_ns: int) -> Prepared:
     return msgspec.structs.replace(prepared, generation=msgspec.structs.replace(prepared.generation, request=request))
 
 
-def _prompts_said(asked: Iterable[Prompt], pool: Pool) -> Iterable[LoggedMessage]:
+def _prompts_said(asked: Iterable[Prompt], pool: PoolRevision) -> Iterable[LoggedMessage]:
     """Yield plain prompts for the request log: token ids as their text, in which there may be something to redact."""
     for prompt in asked:
         if isinstance(prompt, list):
-            yield LoggedMessage(None, pool.any.tokenizer.decode(prompt))
+            yield LoggedMessage(None, pool.tokenizer.decode(prompt))
         elif isinstance(prompt, str):
             yield LoggedMessage(None, prompt)
 

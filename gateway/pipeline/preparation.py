@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from engine.protocol import GenerateRequest, SamplingParams
-from gateway.backends.base import Backend
+from gateway.backends.base import Model
 from gateway.backends.generation import Generation
 from gateway.domain.errors import Overloaded
 from gateway.limits.limiter import Limiter
@@ -44,7 +44,7 @@ class Preparation:
         self._default_max_tokens = default_max_tokens
 
     async def completion(
-        self, context: RequestContext, route: Route, backend: Backend, request: TextRequest, row_id: str
+        self, context: RequestContext, route: Route, model: Model, request: TextRequest, row_id: str
     ) -> Prepared:
         """Prepare one prompt's completions; row_id is the id of their row in the ledger.
 
@@ -55,10 +55,10 @@ class Preparation:
         if adapter is not None:
             request = with_defaults(request, adapter.defaults)
         tools = request.prompt.tools if isinstance(request.prompt, Conversation) else None
-        prompt = await self._tokenizing.prepared_prompt(context.principal.project_id, backend, request)
-        capabilities, sampling = backend.capabilities, request.sampling
+        prompt = await self._tokenizing.prepared_prompt(context.principal.project_id, model, request)
+        capabilities, sampling = model.capabilities, request.sampling
         if tools is not None:
-            grammar = call_grammar(backend.tokenizer.tools, tools, sampling.grammar, request.names.grammar)
+            grammar = call_grammar(model.tokenizer.tools, tools, sampling.grammar, request.names.grammar)
             sampling = msgspec.structs.replace(sampling, grammar=grammar)
         check_ids("stop_token_ids", sampling.stop_token_ids, capabilities.vocab_size)
         check_ids("allowed_token_ids", sampling.allowed_token_ids, capabilities.vocab_size)
@@ -70,7 +70,7 @@ class Preparation:
         )
         tag = self._tag(context, route, request.service_tier)
         predicted = await self._tokenizing.predicted_tokens(
-            context.principal.project_id, backend, request.prediction, max_tokens
+            context.principal.project_id, model, request.prediction, max_tokens
         )
         generate = GenerateRequest(
             request_id=row_id,
@@ -88,11 +88,11 @@ class Preparation:
         return Prepared(generation, tag, request.names.grammar)
 
     async def embedding(
-        self, context: RequestContext, route: Route, backend: Backend, request: EmbeddingRequest, row_id: str
+        self, context: RequestContext, route: Route, model: Model, request: EmbeddingRequest, row_id: str
     ) -> Prepared:
         """Prepare one text's embedding. Raises as `completion` does."""
-        prompt = await self._tokenizing.prepared_prompt(context.principal.project_id, backend, request)
-        capabilities = backend.capabilities
+        prompt = await self._tokenizing.prepared_prompt(context.principal.project_id, model, request)
+        capabilities = model.capabilities
         if prompt.num_tokens > capabilities.max_model_len:
             raise too_long(capabilities.max_model_len, prompt.num_tokens, request.names.prompt)
         sizes = (await self._limiter.rules(context.principal, route.model)).sizes

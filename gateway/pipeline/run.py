@@ -13,13 +13,14 @@ import msgspec
 import structlog
 
 from engine.protocol import Usage
-from gateway.backends.base import Backend
 from gateway.backends.generation import Generation, Item, Piece
-from gateway.backends.pool import Pool
+from gateway.backends.pool import PoolRevision
 from gateway.content.transcript import Transcript
 from gateway.domain.errors import BackendFailed, InvalidRequest
 from gateway.domain.limits.refusal import Headers
+from gateway.domain.routing.retry_budget import RetryBudget
 from gateway.metering.tag import MeterTag
+from gateway.pipeline.attempts import Restarted, embedded, generated
 from gateway.pipeline.collected import Collected, Collector
 from gateway.pipeline.context import RequestContext
 from gateway.pipeline.merge import all_of, merged
@@ -49,7 +50,8 @@ class Run:
     def __init__(
         self,
         context: RequestContext,
-        pool: Pool,
+        pool: PoolRevision,
+        budget: RetryBudget,
         adapter: RoutedAdapter | None,
         prepared: Sequence[Prepared],
         headers: Headers,
@@ -68,6 +70,7 @@ class Run:
         """Each whole prompt as the client wrote it; None where that is a conversation, token ids or cut."""
         self._context = context
         self._pool = pool
+        self._budget = budget
         self._adapter = adapter
         self._prepared = prepared
         self._transcript = transcript
@@ -76,11 +79,11 @@ class Run:
     @property
     def token_bytes(self) -> Callable[[int], bytes]:
         """The bytes of a token id's text, which need not be whole characters."""
-        return self._pool.any.tokenizer.token_bytes
+        return self._pool.tokenizer.token_bytes
 
     def decode(self, token_ids: list[int]) -> str:
         """Return the text of token ids of this run's model, special tokens included."""
-        return self._pool.any.tokenizer.decode(token_ids, with_special=True)
+        return self._pool.tokenizer.decode(token_ids, with_special=True)
 
     @property
     def fingerprint(self) -> str | None:
@@ -88,7 +91,7 @@ class Run:
 
         An adapter counts by its version: its content only its owner may compare.
         """
-        backend, adapter = self._pool.any.capabilities.fingerprint, self._adapter
+        backend, adapter = self._pool.capabilities.fingerprint, self._adapter
         if not backend:
             return None
         whole = backend if adapter is None else f"{backend}:{adapter.id}@{adapter.ref.version}"
@@ -102,6 +105,7 @@ class Run:
         """Yield one prompt's items as they come. Closing the generator aborts the prompt.
 
         Raises as `gateway.backends.base.Backend.generate`, with the client's names of fields.
+        Raises Overloaded: when no replica takes the prompt.
         Raises DeadlinePassed: when the request's deadline passes meanwhile.
         """
         prepared = self._prepared[index]
@@ -114,7 +118,7 @@ class Run:
         return merged([self.items(index) for index in range(len(self._prepared))])
 
     async def collect(self) -> list[Collected]:
-        """Run all prompts to their ends. Raises as `items`."""
+        """Run all prompts to their ends. A prompt whose replica dies is begun anew on another. Raises as `items`."""
         return await all_of([self._collected(index) for index in range(len(self._prepared))])
 
     async def embed(self) -> list[tuple[bytes, Usage]]:
@@ -126,44 +130,65 @@ class Run:
         return self._transcript is None and self._before_end is None and self._context.deadline is None
 
     async def _generated(self, prepared: Prepared) -> AsyncGenerator[Item]:
+        """Yield items that go to the client at once: once there is one, no other replica is asked."""
+        self._context.check()
         try:
-            async with aclosing(self._backend().generate(prepared.generation)) as items:
+            async with aclosing(generated(self._pool, prepared.generation, self._budget)) as items:
                 async for item in items:
+                    assert not isinstance(item, Restarted)
                     yield item
         except (InvalidRequest, BackendFailed) as error:
             raise self._for_caller(error, prepared) from None
 
     async def _watched(self, index: int, prepared: Prepared) -> AsyncGenerator[Item]:
         """Yield the same items once the request log and `before_end` have seen each."""
-        num_choices = prepared.generation.request.n
-        collector = Collector(num_choices) if self._before_end is not None else None
+        collector = Collector(prepared.generation.request.n) if self._before_end is not None else None
         async with aclosing(self._generated(prepared)) as items:
             async for item in items:
-                self._context.check()
-                if self._transcript is not None and isinstance(item, list):
-                    _log_pieces(self._transcript, item, index * num_choices)
+                self._log(index, item)
                 if collector is not None and (collected := collector.add(item)) is not None:
                     assert self._before_end is not None
                     await self._before_end(collected)
                 yield item
 
     async def _collected(self, index: int) -> Collected:
-        collector = Collector(self._prepared[index].generation.request.n)
-        async with aclosing(self.items(index)) as items:
-            async for item in items:
-                if (collected := collector.add(item)) is not None:
-                    return collected
+        prepared = self._prepared[index]
+        num_choices = prepared.generation.request.n
+        collector = Collector(num_choices)
+        self._context.check()
+        try:
+            attempts = generated(self._pool, prepared.generation, self._budget, may_restart=True)
+            async with aclosing(attempts) as items:
+                async for item in items:
+                    if isinstance(item, Restarted):
+                        collector = Collector(num_choices)
+                        if self._transcript is not None:
+                            self._transcript.restart(range(index * num_choices, (index + 1) * num_choices))
+                        continue
+                    self._log(index, item)
+                    if (collected := collector.add(item)) is not None:
+                        if self._before_end is not None:
+                            await self._before_end(collected)
+                        return collected
+        except (InvalidRequest, BackendFailed) as error:
+            raise self._for_caller(error, prepared) from None
         raise AssertionError("the backend ended without a usage")
 
     async def _embedded(self, prepared: Prepared) -> tuple[bytes, Usage]:
+        self._context.check()
         try:
-            return await self._backend().embed(prepared.generation.request)
+            return await embedded(self._pool, prepared.generation.request, self._budget)
         except (InvalidRequest, BackendFailed) as error:
             raise self._for_caller(error, prepared) from None
 
-    def _backend(self) -> Backend:
+    def _log(self, index: int, item: Item) -> None:
+        """Add an item of a prompt to the request log, where there is one.
+
+        Raises ClientGone or DeadlinePassed: where going on would be of no use.
+        """
         self._context.check()
-        return self._pool.pick()
+        if self._transcript is not None and isinstance(item, list):
+            _log_pieces(self._transcript, item, index * self._prepared[index].generation.request.n)
 
     def _for_caller(self, error: InvalidRequest | BackendFailed, prepared: Prepared) -> InvalidRequest | BackendFailed:
         """Return the error with the caller's own name of the field that was refused: the grammar or the adapter.

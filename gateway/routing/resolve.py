@@ -18,6 +18,7 @@ from gateway.domain.adapters.defaults import Defaults
 from gateway.domain.errors import ModelNotFound, Overloaded
 from gateway.domain.routing.bases import Bases
 from gateway.domain.routing.model_string import Wanted, read_model
+from gateway.domain.tenancy.principal import Principal
 
 RETRY_AFTER_S = 1.0
 
@@ -65,41 +66,52 @@ class Resolver:
     """
 
     def __init__(self, database: Database, bases: Bases) -> None:
+        """bases: what is served, which may change in place; call `changed(None)` when it did."""
         self._database = database
-        self._bases = bases
-        self._pools = {name: Route(name, name, name) for name in bases.names}
+        self.bases = bases
+        """What is served, and who may use it."""
         self._found: dict[str, dict[str, Route]] = {}  # by project and model string
         self._borrowers: dict[str, set[str]] = {}  # projects for which something of an owner's was found
         self._generation = 0  # an answer asked for under an older one may be stale and is not remembered
 
-    async def resolve(self, project_id: str, model: str, allowed: Collection[str] | None = None) -> Route:
-        """Raises ModelNotFound, and Overloaded when the database cannot be asked. allowed: models, None for all."""
-        route = self._pools.get(model)
-        if route is None:
+    async def resolve(self, principal: Principal, model: str) -> Route:
+        """Return where a request of a project's key goes.
+
+        Raises ModelNotFound: when the key may use no such model, to the byte as if there were none.
+        Raises Overloaded: when the database cannot be asked.
+        """
+        project_id, organization_id = principal.project_id, principal.organization_id
+        if self.bases.is_visible(model, project_id, organization_id):
+            route: Route | None = Route(model, model, model)
+        else:
             found = self._found.get(project_id)
-            route = (found.get(model) if found else None) or await self._find(project_id, model)
-        if route is None or not route.is_in(allowed):
+            route = (found.get(model) if found else None) or await self._find(project_id, organization_id, model)
+        if route is None or not route.is_in(principal.models):
             raise ModelNotFound(model)
         return route
 
-    async def list_routes(self, project_id: str, allowed: Collection[str] | None = None) -> list[Route]:
-        """Everything this tenant may use: the bases, its adapters and those shared with it, and its aliases; versions
-        that `allowed` names come last.
+    async def list_routes(self, principal: Principal) -> list[Route]:
+        """Return everything that a project's key may use: the bases, its adapters and those shared with it, and its
+        aliases; versions that the key's models name come last.
 
-        allowed: as in `resolve`.
+        Raises Overloaded: when the database cannot be asked.
         """
+        project_id, organization_id, allowed = principal.project_id, principal.organization_id, principal.models
         try:
             async with self._database.acquire() as conn:
                 rows = await list_routes(conn, project_id)
         except UNAVAILABLE:
             raise _unavailable() from None
-        routes: list[Route | None] = [*self._pools.values()]
+        visible = self.bases.visible(project_id, organization_id)
+        routes: list[Route | None] = [Route(name, name, name) for name in visible]
         for row in rows:
-            pools = self._bases.pools_of(row.base_digest)
+            pools = [pool for pool in self.bases.pools_of(row.base_digest) if pool in visible]
             if row.alias is not None:
                 pools = pools[:1]
             routes += [_route(pool, row.alias or f"{pool}:{row.name}", row) for pool in pools]
-        versions = [await self._find(project_id, model) for model in sorted(allowed or ()) if "@" in model]
+        versions = [
+            await self._find(project_id, organization_id, model) for model in sorted(allowed or ()) if "@" in model
+        ]
         return [route for route in (*routes, *versions) if route is not None and route.is_in(allowed)]
 
     def changed(self, change: Change | None) -> None:
@@ -124,14 +136,15 @@ class Resolver:
         if route.adapter is not None and route.adapter.is_shared:
             self._borrowers.setdefault(route.adapter.ref.tenant, set()).add(project_id)
 
-    async def _find(self, project_id: str, model: str) -> Route | None:
-        wanted = read_model(model, self._pools)
+    async def _find(self, project_id: str, organization_id: str, model: str) -> Route | None:
+        visible = self.bases.visible(project_id, organization_id)
+        wanted = read_model(model, visible)
         if wanted is None:
             return None
         generation = self._generation
         row = await self._look_up(project_id, wanted)
-        pools = self._bases.pools_of(row.base_digest) if row is not None else []
-        pool = wanted.base or next(iter(pools), None)
+        pools = self.bases.pools_of(row.base_digest) if row is not None else []
+        pool = wanted.base or next((pool for pool in pools if pool in visible), None)
         if row is None or pool not in pools:
             return None
         route = _route(pool, model, row)

@@ -16,7 +16,6 @@ import uvloop
 from litestar import Litestar
 
 from gateway.assembly.app import make_server
-from gateway.assembly.pools import ServedModel
 from gateway.assembly.services import Services, running_services
 from gateway.settings import Settings
 from tests.installation.engines import FakeEngine
@@ -30,12 +29,10 @@ BASE = "tiny"
 class LiveGateway:
     """Serves from `start` to `stop`; url is its root."""
 
-    def __init__(self, settings: Settings, model_dir: Path, dsn: str, more: Sequence[ServedModel] = ()) -> None:
-        """more: further base models that it serves."""
+    def __init__(self, settings: Settings, model_dir: Path, dsn: str) -> None:
         self._settings = msgspec.structs.replace(settings, drain_seconds=5.0)
         self._model_dir = model_dir
         self._dsn = dsn
-        self._more = more
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.app: Litestar | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -93,8 +90,7 @@ class LiveGateway:
             self._error = error
 
     async def _serve(self) -> None:
-        running = running_services(self._settings, model_dir=self._model_dir, dsn=self._dsn, more=self._more)
-        async with running as services:
+        async with running_services(self._settings, model_dir=self._model_dir, dsn=self._dsn) as services:
             self._services = services
             self.loop = asyncio.get_running_loop()
             self._server = make_server(services)

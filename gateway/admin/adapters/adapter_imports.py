@@ -67,7 +67,7 @@ class AdapterImportController(Controller):
         """Begin a resumable upload of an archive. It expires a day after its last byte."""
         wanted = await read_body(request, CreateAdapterImport)
         checked_name(wanted.name)
-        base_digest = digest_of_base(services, wanted.base)
+        base_digest = digest_of_base(services, caller, project_id, wanted.base)
         if wanted.size_bytes > services.max_adapter_bytes:
             raise wrong_value("size_bytes", f"an adapter may have at most {services.max_adapter_bytes} bytes")
         async with services.database.transaction() as conn:

@@ -95,7 +95,7 @@ class AdapterController(Controller):
             return Response(imported, status_code=202)
         begun = await _begin_upload(request, services, caller, project_id)
         async with workspace(services.store) as folder:
-            row, content = await _receive(request, services, begun, folder)
+            row, content = await _receive(request, services, caller, begun, folder)
             taken = await services.lifecycle.intake.take_in(row, content)
         return Response(await put_answer(services, project_id, row.name, taken))
 
@@ -193,7 +193,7 @@ async def _begin_upload(
 
 
 async def _receive(
-    request: Request[Any, Any, Any], services: AdminServices, begun: ImportRow, folder: Path
+    request: Request[Any, Any, Any], services: AdminServices, caller: Caller, begun: ImportRow, folder: Path
 ) -> tuple[ImportRow, Path]:
     """The import, whose turn in the intake it is, and what came. Raises as `receive_adapter`, and Conflict where the
     import was canceled meanwhile; nothing is left of an import whose body is no adapter's."""
@@ -206,7 +206,7 @@ async def _receive(
         async with kept_present(touch):
             uploaded = await receive_adapter(request, folder, services.max_adapter_bytes)
             checked_name(uploaded.name)
-            base_digest = digest_of_base(services, uploaded.base)
+            base_digest = digest_of_base(services, caller, begun.project_id, uploaded.base)
         async with services.database.acquire() as conn:
             row = await adapter_imports.set_uploaded(
                 conn, begun.id, name=uploaded.name, promote=uploaded.promote, base_digest=base_digest
@@ -233,7 +233,7 @@ async def _fetch_later(
 ) -> AdapterImport:
     wanted = await read_json(request, AddFromSource, services.max_body_bytes)
     checked_name(wanted.name)
-    base_digest = digest_of_base(services, wanted.base)
+    base_digest = digest_of_base(services, caller, project_id, wanted.base)
     try:
         services.sources.admit(wanted.source)
     except WrongSource as error:
@@ -345,16 +345,17 @@ def checked_name(name: str) -> None:
         raise InvalidRequest(f"{error}.", param="name", code="invalid_value") from None
 
 
-def digest_of_base(services: AdminServices, name: str | None) -> str | None:
+def digest_of_base(services: AdminServices, caller: Caller, project_id: str, name: str | None) -> str | None:
     """Return the digest of the base model of this name; None stays None.
 
-    Raises InvalidRequest: when no pool has the name.
+    Raises InvalidRequest: when the project may use no pool of the name.
     """
     if name is None:
         return None
-    base = services.bases.named(name)
+    visible = services.bases.visible(project_id, caller.organization_id)
+    base = visible.get(name)
     if base is None:
-        known = ", ".join(f"'{each}'" for each in services.bases.names)
+        known = ", ".join(f"'{each}'" for each in visible)
         raise InvalidRequest(f"Invalid value for 'base': expected {known}.", param="base", code="invalid_value")
     return base.digest
 

@@ -118,9 +118,10 @@ async def _change(conn: Connection, wanted: UpdateRateLimit, organization_id: st
 async def _rate_limits(conn: Connection, bases: Bases, organization_id: str, project_id: str) -> list[RateLimit]:
     """Return one for each model that the project can call."""
     rows = await list_routes(conn, project_id)
-    adapters = [f"{pool}:{row.name}" for row in rows for pool in bases.pools_of(row.base_digest)]
+    visible = bases.visible(project_id, organization_id)
+    adapters = [f"{pool}:{row.name}" for row in rows for pool in bases.pools_of(row.base_digest) if pool in visible]
     known = [each.limit for each in await limits.list_limits(conn, organization_id, project_id)]
-    return [_shown(model, known) for model in (*bases.names, *dict.fromkeys(adapters))]
+    return [_shown(model, known) for model in (*visible, *dict.fromkeys(adapters))]
 
 
 async def _rate_limit(

@@ -171,7 +171,7 @@ class LoginController(Controller):
             permissions=sorted(caller.permissions),
             projects=[_member_project(row, found.memberships[row.id]) for row in sorted(projects, key=_by_name)],
             has_totp=user is not None and user.totp_confirmed,
-            model=services.bases.default.name,
+            model=next(iter(services.bases.visible("", caller.organization_id)), ""),
             imports_from_sources=not services.sources.is_empty,
         )
 

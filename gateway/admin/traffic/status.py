@@ -14,12 +14,13 @@ from gateway.db.organization.organizations import installation_id
 
 
 class Status(msgspec.Struct, frozen=True):
-    """installation: identity of the database."""
-
     version: str
     installation: str
+    """The identity of the database."""
     model: str
+    """The base model of the oldest pool; "" where there is none."""
     backend: Health
+    """The health of a replica of that pool."""
     object: Literal["organization.status"] = "organization.status"
 
 
@@ -27,4 +28,5 @@ class Status(msgspec.Struct, frozen=True):
 async def status(services: Services) -> Status:
     async with services.database.acquire() as conn:
         installation = await installation_id(conn)
-    return Status(services.version, installation, services.bases.default.name, services.health())
+    default = services.bases.default
+    return Status(services.version, installation, default.name if default else "", services.health())

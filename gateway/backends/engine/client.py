@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Literal
 
-from engine.config import ModelConfig
+import msgspec
+
 from engine.protocol import (
     Abort,
     AckUsage,
@@ -33,10 +35,11 @@ from engine.protocol import (
     UsageRecord,
     Welcome,
 )
-from gateway.backends.base import Capabilities, Fit, Health, Message, PreparedPrompt, as_it_is
+from gateway.backends.base import Capabilities, Health, Unanswered
 from gateway.backends.engine.adapter_calls import AdapterCalls
 from gateway.backends.engine.backlog import Backlog
 from gateway.backends.engine.link import EngineGone, EngineLink
+from gateway.backends.engine.model import MAX_CHOICES, EngineModel
 from gateway.backends.engine.snapshot import EngineSnapshot, State, Trend
 from gateway.backends.engine.stream import EngineStream
 from gateway.backends.engine.text import items_of
@@ -53,9 +56,6 @@ from gateway.domain.errors import (
     ReadTooSlowly,
     ShuttingDown,
 )
-from gateway.text.options import USUAL, Rendering
-from gateway.text.tokenizer import Tokenizer
-from gateway.text.tools.tool import Tool
 
 WINDOW_WAIT_S = 2.0
 GIVE_UP_S = 10.0
@@ -67,9 +67,6 @@ FULL_FOR_S = 5.0
 
 ADAPTER_WAIT_S = 60.0
 RETRY_AFTER_S = 1.0
-MAX_CHOICES = 128
-MAX_IN_FLIGHT = 1 << 20
-"""While no engine has said what it takes."""
 
 
 class EngineBackend:
@@ -80,16 +77,14 @@ class EngineBackend:
         endpoint: str,
         *,
         database_id: str,
-        model_digest: str,
-        config: ModelConfig,
-        tokenizer: Tokenizer,
+        model: EngineModel,
         sink: UsageSink,
         give_up_s: float = GIVE_UP_S,
         full_for_s: float = FULL_FOR_S,
     ) -> None:
-        self._link = EngineLink(endpoint, database_id=database_id, model_digest=model_digest, listener=self)
-        self._config = config
-        self.tokenizer = tokenizer
+        self._link = EngineLink(endpoint, database_id=database_id, model_digest=model.digest, listener=self)
+        self._model = model
+        self._capabilities = model.capabilities
         self._sink = sink
         self._give_up_s = give_up_s
         self._full_for_s = full_for_s
@@ -117,17 +112,8 @@ class EngineBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        limits = self._welcome.limits if self._welcome else None
-        return Capabilities(
-            max_model_len=limits.max_model_len if limits else self._config.max_position,
-            vocab_size=self._config.vocab_size,
-            max_choices=min(MAX_CHOICES, limits.max_num_seqs) if limits else MAX_CHOICES,
-            max_in_flight=limits.max_num_seqs + limits.max_waiting if limits else MAX_IN_FLIGHT,
-            embedding_size=self._config.hidden_size,
-            embedding_sizes=self._config.embedding_sizes,
-            longest_token_bytes=self.tokenizer.longest_token_bytes,
-            fingerprint=self._welcome.fingerprint if self._welcome else "",
-        )
+        """The bounds as the engine said them when it was connected last; the model's own before that."""
+        return self._capabilities
 
     @property
     def _engine_id(self) -> str:
@@ -138,33 +124,8 @@ class EngineBackend:
     def num_in_flight(self) -> int:
         return self._window.num_taken
 
-    def prepare_chat(
-        self,
-        messages: list[Message],
-        tools: Sequence[Tool] = (),
-        rendering: Rendering = USUAL,
-        fit: Fit = as_it_is,
-    ) -> PreparedPrompt:
-        text = fit(self.tokenizer.render_chat(messages, tools, rendering))
-        token_ids = self.tokenizer.encode_text(text, add_special_tokens=rendering.add_special_tokens)
-        return PreparedPrompt(token_ids, len(token_ids))
-
-    def prepare_text(self, prompt: str | list[int], field: str, *, add_special_tokens: bool = True) -> PreparedPrompt:
-        token_ids = (
-            self.tokenizer.encode_text(prompt, add_special_tokens=add_special_tokens)
-            if isinstance(prompt, str)
-            else prompt
-        )
-        if not token_ids:
-            raise InvalidRequest(f"The {field} must have at least one token.", param=field, code="invalid_value")
-        if not isinstance(prompt, str) and not 0 <= min(token_ids) <= max(token_ids) < self._config.vocab_size:
-            raise InvalidRequest(
-                f"Token ids must be in 0..{self._config.vocab_size - 1}.", param=field, code="invalid_value"
-            )
-        return PreparedPrompt(token_ids, len(token_ids))
-
     def generate(self, generation: Generation) -> AsyncGenerator[Item]:
-        return items_of(self.deltas(generation.request), generation, self.tokenizer, self.stop_at)
+        return items_of(self.deltas(generation.request), generation, self._model.tokenizer, self.stop_at)
 
     async def embed(self, request: GenerateRequest) -> tuple[bytes, Usage]:
         async with aclosing(self.deltas(request)) as items:
@@ -178,8 +139,8 @@ class EngineBackend:
 
         Closing the generator early aborts the request; its usage reaches the sink all the same.
 
-        Raises Overloaded: when the engine cannot take the request.
-        Raises BackendFailed: when the engine dies under the request.
+        Raises InvalidRequest, BackendFailed, Unanswered: as `generate`.
+        Raises ReadTooSlowly: when more waited for the reader than is kept.
         """
         await self._take_credit()
         engine_id = self._engine_id
@@ -194,6 +155,8 @@ class EngineBackend:
         try:
             while not isinstance(item := await stream.take(), Final):
                 yield item
+            if stream.lost or (item.error is not None and item.error.code in ("queue_full", "draining")):
+                raise self._unanswered(stream, item)  # to be settled by whoever catches it
             final = self._settle(stream, item)
         finally:
             self._leave(stream)
@@ -273,6 +236,14 @@ class EngineBackend:
 
     def connected(self, welcome: Welcome) -> None:
         self._welcome = welcome
+        limits = welcome.limits
+        self._capabilities = msgspec.structs.replace(
+            self._model.capabilities,
+            max_model_len=limits.max_model_len,
+            max_choices=min(MAX_CHOICES, limits.max_num_seqs),
+            max_in_flight=limits.max_num_seqs + limits.max_waiting,
+            fingerprint=welcome.fingerprint,
+        )
         self._connected = True
         self._since = int(time.time())
         self._window.set_limit(welcome.credits)
@@ -325,13 +296,30 @@ class EngineBackend:
         return stream.count
 
     def _lose(self, stream: EngineStream, reason: str) -> None:
-        """Its engine is gone, and it ends with what this gateway saw of it."""
+        """End a request whose engine is gone with what this gateway saw of it."""
         stream.lost = True
         usage = stream.usage_seen
         error = EngineError("internal", reason)
         if not usage.completion_tokens:  # nothing of the answer exists yet: it may be asked for again
             error = EngineError("draining", reason, retry_after_s=RETRY_AFTER_S)
         self._end(Final(stream.request.request_id, "error", usage, error))
+
+    def _unanswered(self, stream: EngineStream, final: Final) -> Unanswered:
+        """Return what the reader of a stream catches where its engine died or had no room."""
+        assert final.error is not None
+        request, has_died = stream.request, stream.lost
+        self._streams.pop(request.request_id)
+
+        def settle() -> None:
+            self._settle(stream, final)
+
+        def supersede() -> None:
+            record = UsageRecord(request.request_id, request.attempt, final.finish_reason, final.usage, request.meter)
+            engine_id = "" if has_died else stream.engine_id
+            self._sink.superseded(record, engine_id=engine_id, source=None if has_died else self)
+
+        kind: Literal["died", "full"] = "died" if has_died else "full"
+        return Unanswered(_failure(final.error), kind, was_sent=True, settle=settle, supersede=supersede)
 
     def _end(self, final: Final) -> None:
         stream = self._streams.get(final.request_id)
@@ -348,7 +336,7 @@ class EngineBackend:
     def _settle(self, stream: EngineStream, final: Final) -> Final:
         """Record the usage, once."""
         final = stream.settled(final)
-        del self._streams[stream.request.request_id]
+        self._streams.pop(stream.request.request_id, None)
         if stream.lost:
             self._lost_ids.append(stream.request.request_id)
         request = stream.request
@@ -383,17 +371,19 @@ class EngineBackend:
             await self._window.take(WINDOW_WAIT_S)
         except TimeoutError:
             reason = "every place in the engine's queue is taken"
-            raise Overloaded(f"No engine can take the request now ({reason}).", retry_after_s=RETRY_AFTER_S) from None
+            error = Overloaded(f"No engine can take the request now ({reason}).", retry_after_s=RETRY_AFTER_S)
+            raise Unanswered(error, "full") from None
         try:
             self._check_ready()  # still
-        except Overloaded:
+        except Unanswered:
             self._window.give()
             raise
 
     def _check_ready(self) -> None:
-        """Raises Overloaded where no engine takes new requests."""
+        """Raise Unanswered where the engine takes no new requests."""
         if not self.health().ready:
-            raise _not_ready(self.health().detail, SHUTTING_DOWN if self._draining else ENGINE_UNAVAILABLE)
+            code = SHUTTING_DOWN if self._draining else ENGINE_UNAVAILABLE
+            raise Unanswered(_not_ready(self.health().detail, code), "absent")
 
     async def _ask_about_adapter(self, command: LoadAdapter | UnloadAdapter) -> AdapterStatus:
         try:

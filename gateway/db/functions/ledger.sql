@@ -23,6 +23,15 @@ CREATE OR REPLACE FUNCTION counts_as_request(kind text, revision integer, reques
     SELECT kind = 'usage' AND revision = 0 AND position('.' IN request_id) = 0
 $$;
 
+-- Returns how many requests a row adds to the sums. An attempt that another one took the place of is no request; where it
+-- was counted before that was known, its revision takes it back.
+CREATE OR REPLACE FUNCTION num_requests(kind text, revision integer, request_id text, finish_reason text)
+    RETURNS integer LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN kind <> 'usage' OR position('.' IN request_id) > 0 THEN 0
+                WHEN finish_reason = 'superseded' THEN CASE WHEN revision = 0 THEN 0 ELSE -1 END
+                WHEN revision = 0 THEN 1 ELSE 0 END
+$$;
+
 -- Returns a row with its billing month, price and cost, computed from its counts.
 CREATE OR REPLACE FUNCTION priced(usage ledger) RETURNS ledger LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -100,9 +109,14 @@ CREATE OR REPLACE FUNCTION next_revision(known ledger, better ledger) RETURNS le
 DECLARE
     whole  ledger := known;
 BEGIN
-    whole.prompt_tokens := greatest(better.prompt_tokens, known.prompt_tokens);
+    IF better.finish_reason = 'superseded' THEN
+        whole.prompt_tokens := 0;
+        whole.completion_tokens := 0;
+    ELSE
+        whole.prompt_tokens := greatest(better.prompt_tokens, known.prompt_tokens);
+        whole.completion_tokens := greatest(better.completion_tokens, known.completion_tokens);
+    END IF;
     whole.cached_tokens := better.cached_tokens;
-    whole.completion_tokens := greatest(better.completion_tokens, known.completion_tokens);
     whole.discarded_tokens := better.discarded_tokens;
     whole.queue_ms := better.queue_ms;
     whole.prefill_ms := better.prefill_ms;
@@ -121,6 +135,7 @@ $$;
 --
 -- Of two copies of one attempt, the copy that did not end in 'error' counts, with the larger numbers: a row with 'error'
 -- is what a gateway saw before it lost its engine, and the difference to the engine's own count becomes a row beside it.
+-- A copy that is 'superseded' counts before all others, and for nothing.
 -- The lock comes first: while it is held, no period is closed, no price set and no limit made, so what is read after it
 -- holds when this transaction ends. Only the ledger as a whole is locked, here and everywhere: its partitions are many,
 -- and a vacuum of one of them would be in the way.
@@ -167,9 +182,13 @@ BEGIN
                 AND r.created_at BETWEEN first_at AND last_at
         ) k
         CROSS JOIN LATERAL next_revision(k.known, e) n
-    WHERE (k.known).finish_reason = 'error'
-        AND (e.finish_reason <> 'error' OR e.prompt_tokens > (k.known).prompt_tokens
-             OR e.completion_tokens > (k.known).completion_tokens)
+    WHERE CASE
+        WHEN (k.known).finish_reason = 'superseded' THEN false
+        WHEN e.finish_reason = 'superseded' THEN true
+        ELSE (k.known).finish_reason = 'error'
+            AND (e.finish_reason <> 'error' OR e.prompt_tokens > (k.known).prompt_tokens
+                 OR e.completion_tokens > (k.known).completion_tokens)
+        END
     ORDER BY n.request_id, n.attempt;
 END
 $$;
@@ -209,12 +228,12 @@ BEGIN
     SELECT date_trunc('minute', n.created_at, 'UTC'), n.period, n.corrects_period, n.kind, n.organization_id,
            n.project_id, n.api_key_id, n.endpoint, n.model, n.adapter_id, n.adapter_version, n.adapter_class,
            n.service_tier, n.price_version,
-           count(*) FILTER (WHERE h.is_first),
+           sum(num_requests(n.kind, n.revision, n.request_id, n.finish_reason)),
            count(*) FILTER (WHERE h.ended AND n.finish_reason = 'stop'),
            count(*) FILTER (WHERE h.ended AND n.finish_reason = 'length'),
            count(*) FILTER (WHERE h.ended AND n.finish_reason = 'abort'),
            count(*) FILTER (WHERE h.is_first AND n.finish_reason = 'error')
-               - count(*) FILTER (WHERE h.ended AND NOT h.is_first AND n.finish_reason <> 'error'),
+               - count(*) FILTER (WHERE h.ended AND NOT h.is_first AND n.finish_reason NOT IN ('error', 'superseded')),
            sum(n.prompt_tokens), sum(n.cached_tokens), sum(n.completion_tokens), sum(n.input_cost_nanos),
            sum(n.cached_cost_nanos), sum(n.output_cost_nanos), sum(n.cost_nanos), sum(n.list_cost_nanos),
            coalesce(array_agg(time_bucket(n.ttft_ms, 1.0))

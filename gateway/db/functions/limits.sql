@@ -61,7 +61,7 @@ CREATE OR REPLACE FUNCTION settle_ledger() RETURNS trigger LANGUAGE plpgsql AS $
 BEGIN
     PERFORM settle_account(s.the_limit, s.window_start, s.amount) FROM (
         SELECT l AS the_limit, limit_window(l.period, e.created_at) AS window_start,
-               sum(limited_amount(l.unit, counts_as_request(e.kind, e.revision, e.request_id)::integer,
+               sum(limited_amount(l.unit, num_requests(e.kind, e.revision, e.request_id, e.finish_reason),
                                   e.prompt_tokens, e.completion_tokens, e.cost_nanos)) AS amount
         FROM new_rows e JOIN limits l ON l.organization_id = e.organization_id
             AND CASE l.period WHEN 'none' THEN l.unit = 'cost_nanos' ELSE e.finish_reason <> 'carried_over' END

@@ -132,7 +132,8 @@ _FITTING = """
           AND l.attempt = 0 AND counts_as_request(l.kind, l.revision, l.request_id)
           AND ($8::text[] = '{}' OR l.model = ANY ($8)) AND ($9::text[] = '{}' OR l.adapter_id = ANY ($9))
           AND ($11::text[] = '{}' OR l.api_key_id = ANY ($11))
-          AND ($10::text[] = '{}' OR CASE WHEN l.finish_reason <> 'error' THEN l.finish_reason ELSE (
+          AND ($10::text[] = '{}' OR CASE WHEN l.finish_reason NOT IN ('error', 'superseded')
+              THEN l.finish_reason ELSE (
               SELECT e.finish_reason FROM ledger e
               WHERE e.organization_id = $1 AND e.request_id = l.request_id AND e.created_at = l.created_at
                 AND e.kind = 'usage'
@@ -154,7 +155,8 @@ _FITTING_OF_ALL = """
           AND l.attempt = 0 AND counts_as_request(l.kind, l.revision, l.request_id)
           AND ($7::text[] = '{}' OR l.model = ANY ($7)) AND ($8::text[] = '{}' OR l.adapter_id = ANY ($8))
           AND ($10::text[] = '{}' OR l.api_key_id = ANY ($10))
-          AND ($9::text[] = '{}' OR CASE WHEN l.finish_reason <> 'error' THEN l.finish_reason ELSE (
+          AND ($9::text[] = '{}' OR CASE WHEN l.finish_reason NOT IN ('error', 'superseded')
+              THEN l.finish_reason ELSE (
               SELECT e.finish_reason FROM ledger e
               WHERE e.organization_id = $1 AND e.request_id = l.request_id AND e.created_at = l.created_at
                 AND e.kind = 'usage'

@@ -18,6 +18,9 @@ import msgspec
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
+SUPERSEDED = "superseded"
+"""The finish reason of an attempt that another one took the place of; it is billed to nobody."""
+
 
 class UsageEvent(msgspec.Struct, frozen=True):
     """One attempt as a gateway tells of it. Times in ms; ttft_ms is None when no token came or its gateway died.
@@ -61,7 +64,7 @@ async def write_usage_events(conn: Connection, events: Sequence[UsageEvent]) -> 
     """Write events, no (request_id, attempt) twice among them; returns those that had no row yet.
 
     Of two events of one attempt the ledger keeps the one that did not end in "error", with the larger counts: no client
-    has seen more than its row says.
+    has seen more than its row says. An attempt that was superseded counts for nothing, in whatever order events come.
     """
     if not events:
         return set()

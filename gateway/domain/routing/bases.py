@@ -1,4 +1,4 @@
-"""The base models that one gateway serves. Pure: names and digests, no backend."""
+"""The base models that one gateway serves, and who may use them. Pure: names and digests, no backend."""
 
 from __future__ import annotations
 
@@ -18,27 +18,44 @@ class Base(msgspec.Struct, frozen=True):
     """The digest of the base model, as `engine.config.model_digest` computes it. Several pools may share one."""
     shape: BaseShape
     """The modules that an adapter of the base may change."""
+    allowed: frozenset[str] | None = None
+    """Ids of the organizations and projects that may use the pool; None: all."""
+
+    def is_for(self, project_id: str, organization_id: str) -> bool:
+        """Tell whether a project of an organization may use the pool."""
+        return self.allowed is None or project_id in self.allowed or organization_id in self.allowed
 
 
 class Bases:
-    """The base models of one gateway, by the name of their pool and by digest."""
+    """The base models of one gateway, by the name of their pool and by digest. `replace` changes them in place."""
 
-    def __init__(self, served: Sequence[Base], former_names: Mapping[str, str] | None = None) -> None:
-        """former_names: by digest, the last known name of each base that the installation has ever served.
+    def __init__(self, served: Sequence[Base] = (), former_names: Mapping[str, str] | None = None) -> None:
+        """served, former_names: as of `replace`."""
+        self.replace(served, former_names or {})
 
-        Raises ValueError: when there is none, when a name stands for two, or when a name holds `:` or `@`.
+    def replace(self, served: Sequence[Base], former_names: Mapping[str, str]) -> None:
+        """Take these for the base models that are served from now on.
+
+        served: the oldest pool first. former_names: by digest, the last known name of each base that the installation
+        has ever served.
+
+        Raises ValueError: when a name stands for two, or when a name holds `:` or `@`.
         """
-        if not served:
-            raise ValueError("a gateway needs a base model")
-        self._by_name = {base.name: base for base in served}
-        if len(self._by_name) < len(served):
+        by_name = {base.name: base for base in served}
+        if len(by_name) < len(served):
             raise ValueError("two pools have the same name")
-        for name in self._by_name:
+        for name in by_name:
             if ":" in name or "@" in name:
                 raise ValueError(f"the name of a pool holds no ':' and no '@': {name!r}")
-        self._former_names = dict(former_names or {})
-        self.default = served[0]
-        """The base of an adapter that names none, and the model that a dashboard begins with."""
+        self._by_name = by_name
+        self._former_names = dict(former_names)
+        self._open = by_name if all(base.allowed is None for base in served) else None
+
+    @property
+    def default(self) -> Base | None:
+        """The base of an adapter that names none, and the model that a dashboard begins with; None where nothing is
+        served."""
+        return next(iter(self._by_name.values()), None)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -49,12 +66,24 @@ class Bases:
         """Return the base of the pool of this name."""
         return self._by_name.get(name)
 
+    def visible(self, project_id: str, organization_id: str) -> Mapping[str, Base]:
+        """Return the bases that a project may use, by the name of their pool."""
+        if self._open is not None:
+            return self._open
+        return {name: base for name, base in self._by_name.items() if base.is_for(project_id, organization_id)}
+
+    def is_visible(self, name: str, project_id: str, organization_id: str) -> bool:
+        """Tell whether there is a pool of this name that a project may use."""
+        base = self._by_name.get(name)
+        return base is not None and base.is_for(project_id, organization_id)
+
     def pools_of(self, digest: str | None) -> list[str]:
         """Return the names of the pools that serve a base; none for one that is not served here.
 
         None stands for the default base: a row from before bases were recorded belongs to it.
         """
-        digest = self.default.digest if digest is None else digest
+        if digest is None:
+            digest = self.default.digest if self.default is not None else None
         return [base.name for base in self._by_name.values() if base.digest == digest]
 
     def shape_of(self, digest: str) -> BaseShape | None:

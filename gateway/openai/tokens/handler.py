@@ -44,7 +44,7 @@ def tokens(pipeline: Pipeline, pace: Pace, *, operations: tuple[str, str]) -> li
         wire = await decoded(_TOKENIZE, body)
         prompt, field = _prompt(wire)
         found = await pipeline.tokenize(
-            context_of(call_of(request.scope), caller, wire.model or pipeline.only_model, "/tokenize"),
+            context_of(call_of(request.scope), caller, wire.model or None, "/tokenize"),
             prompt,
             field,
             add_special_tokens=wire.add_special_tokens is not False,
@@ -60,7 +60,7 @@ def tokens(pipeline: Pipeline, pace: Pace, *, operations: tuple[str, str]) -> li
         body = await request.body()
         pace.take(caller.project_id, 1 + len(body) / BYTES_PER_REQUEST)
         wire = await decoded(_DETOKENIZE, body)
-        context = context_of(call_of(request.scope), caller, wire.model or pipeline.only_model, "/detokenize")
+        context = context_of(call_of(request.scope), caller, wire.model or None, "/detokenize")
         return json_response(Detokenized(await pipeline.detokenize(context, wire.tokens, "tokens")))
 
     return [tokenize, detokenize]

@@ -71,6 +71,8 @@ class ListSink:
         self.records: list[UsageRecord] = []
         self.sources: list[Acknowledged | None] = []
         self.engine_ids: list[str] = []
+        self.superseded_records: list[UsageRecord] = []
+        self.superseded_sources: list[Acknowledged | None] = []
         self.given_up_ids: list[str] = []
         self.dispatched_ids: list[str] = []
         self.counts: list[Count] = []
@@ -95,6 +97,10 @@ class ListSink:
         self.sources.append(source)
         self.engine_ids.append(engine_id)
         self._changed.set()
+
+    def superseded(self, usage: UsageRecord, *, engine_id: str, source: Acknowledged | None) -> None:
+        self.superseded_records.append(usage)
+        self.superseded_sources.append(source)
 
     def given_up(self, request_ids: Collection[str]) -> None:
         self.given_up_ids += request_ids

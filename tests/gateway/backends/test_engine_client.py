@@ -32,8 +32,10 @@ from engine.protocol import (
     UsageRecord,
     encode,
 )
+from gateway.backends.base import Unanswered
 from gateway.backends.engine.backlog import MAX_APART, MAX_UNREAD_BYTES
 from gateway.backends.engine.client import EngineBackend
+from gateway.backends.engine.model import EngineModel
 from gateway.backends.usage import Count
 from gateway.domain.errors import BackendFailed, GatewayError, InvalidRequest, Overloaded, ReadTooSlowly
 from gateway.text.tokenizer import Tokenizer
@@ -68,9 +70,7 @@ def make_backend(endpoint: str, model_dir: Path, sink: ListSink) -> EngineBacken
     return EngineBackend(
         endpoint,
         database_id="database",
-        model_digest="digest",
-        config=load_model_config(model_dir),
-        tokenizer=Tokenizer.from_folder(model_dir),
+        model=EngineModel("digest", load_model_config(model_dir), Tokenizer.from_folder(model_dir)),
         sink=sink,
         give_up_s=0.05,
         full_for_s=0.0,
@@ -94,7 +94,12 @@ def final(request_id: str = "req_1", completion: int = 2, reason: str = "length"
 
 
 async def read(backend: EngineBackend, asked: GenerateRequest) -> list[Delta | Final]:
-    items = [item async for item in backend.deltas(asked)]
+    """Read all, as a client that is not tried again at another engine."""
+    try:
+        items = [item async for item in backend.deltas(asked)]
+    except Unanswered as failure:
+        failure.settle()
+        raise failure.error from None
     return [each for item in items for each in (item if isinstance(item, list) else [item])]
 
 
@@ -342,6 +347,35 @@ async def test_a_dead_engine_fails_what_it_ran_and_the_next_one_serves(engine, b
     await successor.send(StepOutputs([], [final("req_3")]))
     assert await reading == [final("req_3")]
     successor.close()
+
+
+async def test_what_is_tried_again_elsewhere_is_recorded_as_nobodys_and_its_reservation_stays(engine, backend, sink):
+    await ready(backend, engine)
+    reading = asyncio.create_task(anext(backend.deltas(request())))
+    await engine.expect(Submit)
+    engine.close()
+    with pytest.raises(Unanswered) as caught:
+        await reading
+    assert (caught.value.kind, caught.value.was_sent) == ("died", True)
+    assert (sink.records, sink.superseded_records) == ([], []), "it is not said yet what becomes of the attempt"
+    caught.value.supersede()
+    assert sink.records == []
+    assert sink.superseded_records == [UsageRecord("req_1", 0, "error", Usage(0, 0), b"m")]
+    assert backend._lost_ids == []
+
+
+async def test_an_engine_without_room_lets_another_be_asked_and_forgets_its_record(engine, backend, sink):
+    await ready(backend, engine)
+    reading = asyncio.create_task(anext(backend.deltas(request())))
+    await engine.expect(Submit)
+    full = EngineError("queue_full", "why", 3.0)
+    await engine.send(StepOutputs([], [final(completion=0, reason="error", error=full)]))
+    with pytest.raises(Unanswered) as caught:
+        await reading
+    assert (caught.value.kind, caught.value.was_sent) == ("full", True)
+    caught.value.supersede()
+    assert [(record.request_id, record.attempt) for record in sink.superseded_records] == [("req_1", 0)]
+    assert sink.superseded_sources == [backend], "the engine waits to hear that it may forget"
 
 
 async def test_a_silent_engine_is_dead_after_its_missed_heartbeats(engine, backend):

@@ -10,8 +10,8 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from engine.protocol import EngineStats
-from gateway.backends.base import Health
-from gateway.backends.pool import ManagedBackend, Pool
+from gateway.backends.base import Health, Model
+from gateway.backends.pool import ManagedBackend, Pool, PoolRevision, Replica
 from gateway.db.ledger.journals import (
     add_engine_usage,
     engine_usage,
@@ -39,9 +39,14 @@ class Transcript:
         return Health(ready=True, detail="", stats=self.stats, engine_id="engine")
 
 
+def pools(stats: EngineStats | None = STATS) -> dict[str, Pool]:
+    """One pool whose only replica says these."""
+    replica = Replica("replica_1", cast("ManagedBackend", Transcript(stats)))
+    return {"tiny": Pool("tiny", PoolRevision("tiny", cast("Model", None), [replica]), created=0)}
+
+
 async def reconciled(database: Database, stats: EngineStats | None = STATS) -> Reconciliation:
-    pool = Pool("tiny", [cast("ManagedBackend", Transcript(stats))], created=0)
-    return await Reconciler(database, {"tiny": pool}, JournalMetrics(CollectorRegistry())).reconcile()
+    return await Reconciler(database, pools(stats), JournalMetrics(CollectorRegistry())).reconcile()
 
 
 async def test_the_difference_is_what_no_gateway_has_brought_to_the_ledger(database: Database) -> None:
@@ -61,8 +66,7 @@ async def test_both_are_metrics(database: Database) -> None:
         await report_journal(conn, "lost", 3)
         await conn.execute("UPDATE journals SET heard_at = heard_at - interval '2 minutes'")
     registry = CollectorRegistry()
-    pool = Pool("tiny", [cast("ManagedBackend", Transcript(STATS))], created=0)
-    reconciler = Reconciler(database, {"tiny": pool}, JournalMetrics(registry))
+    reconciler = Reconciler(database, pools(), JournalMetrics(registry))
     reconciler.start()
     difference = ("lorikeet_reconciliation_difference_tokens", {"model_name": "tiny", "engine": "0"})
     async with asyncio.timeout(PATIENCE_S):

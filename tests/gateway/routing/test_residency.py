@@ -93,7 +93,7 @@ def engines() -> list[Engine]:
 @pytest.fixture
 async def pins(database: Database, dsn: str, engines: list[Engine]) -> AsyncIterator[Pins]:
     tenant = await make_tenant(dsn, "acme", "pirate", "1")
-    residency = Residency(database, {BASE_DIGEST: engines})
+    residency = Residency(database, lambda: [(BASE_DIGEST, engine) for engine in engines])
     pins = Pins(database, tenant.project_id, residency)
     residency.start()
     yield pins

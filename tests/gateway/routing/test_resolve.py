@@ -13,6 +13,7 @@ from gateway.db.adapters.adapters import remove_adapter
 from gateway.db.changes import Change
 from gateway.db.pool import Database
 from gateway.domain.errors import ModelNotFound
+from gateway.domain.tenancy.principal import Principal
 from gateway.routing.resolve import Resolver
 from tests.gateway.bases import bases, put_adapter
 from tests.gateway.live import Tenant, make_tenant
@@ -28,10 +29,15 @@ async def globex(dsn: str) -> Tenant:
     return await make_tenant(dsn, "globex", "poet", "2")
 
 
+def caller(tenant: Tenant, organization_id: str = "org_default") -> Principal:
+    """A key of the tenant's project that may use all its models."""
+    return Principal(organization_id, tenant.project_id, "key_1", frozenset({"inference"}))
+
+
 async def label(resolver: Resolver, tenant: Tenant, model: str) -> str | None:
     """Of the adapter that it leads to; None for nothing."""
     try:
-        route = await resolver.resolve(tenant.project_id, model)
+        route = await resolver.resolve(caller(tenant), model)
     except ModelNotFound:
         return None
     assert route.adapter is not None
@@ -60,17 +66,17 @@ async def alias(database: Database, tenant: Tenant, name: str, adapter: str, ver
 async def test_each_tenant_reaches_the_base_and_its_own(database: Database, acme: Tenant, globex: Tenant) -> None:
     resolver = Resolver(database, bases())
     for tenant in (acme, globex):
-        assert (await resolver.resolve(tenant.project_id, "tiny")).adapter is None
-        found = await resolver.resolve(tenant.project_id, f"tiny:{tenant.adapter}")
+        assert (await resolver.resolve(caller(tenant), "tiny")).adapter is None
+        found = await resolver.resolve(caller(tenant), f"tiny:{tenant.adapter}")
         assert found.adapter is not None
         assert (found.adapter.ref.tenant, found.adapter.ref.digest) == (tenant.project_id, tenant.digest)
         assert found.adapter.key == found.adapter.ref.key
         assert found.model == found.id == f"tiny:{tenant.adapter}"
     for model in ("tiny:poet", "tiny:none", "tiny:", "other", "other:pirate", "tiny:pirate:x", "tiny:a\0", ""):
         with pytest.raises(ModelNotFound) as missed:
-            await resolver.resolve(acme.project_id, model)
+            await resolver.resolve(caller(acme), model)
         assert missed.value.message == f"The model `{model}` does not exist or you do not have access to it."
-    assert [route.model for route in await resolver.list_routes(acme.project_id)] == ["tiny", "tiny:pirate"]
+    assert [route.model for route in await resolver.list_routes(caller(acme))] == ["tiny", "tiny:pirate"]
 
 
 async def test_whatever_it_is_called_limits_and_bills_know_the_adapter(database: Database, acme: Tenant) -> None:
@@ -78,7 +84,7 @@ async def test_whatever_it_is_called_limits_and_bills_know_the_adapter(database:
     await alias(database, acme, "bot", "pirate", 1)
     resolver = Resolver(database, bases())
     for model, version in (("tiny:pirate", 2), ("tiny:pirate@1", 1), ("tiny:pirate@2", 2), ("bot", 1)):
-        route = await resolver.resolve(acme.project_id, model)
+        route = await resolver.resolve(caller(acme), model)
         assert route.adapter is not None
         assert (route.id, route.model, route.adapter.ref.version) == (model, "tiny:pirate", version)
 

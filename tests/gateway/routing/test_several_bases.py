@@ -12,11 +12,12 @@ import httpx
 import pytest
 
 from engine.config import model_digest
-from gateway.assembly.pools import ServedModel
 from gateway.db.adapters import adapter_versions, aliases
+from gateway.pools.first_pool import make_pool
 from gateway.settings import Settings
 from tests.gateway.live import FakeEngine, LiveGateway, Tenant, make_tenant
 from tests.gateway.model_folder import make_model_folder
+from tests.installation.waiting import wait_until
 from tests.patience import PATIENCE_S
 
 SMALL, LARGE = "small", "large"
@@ -37,14 +38,26 @@ def gateway(dsn: str, tmp_path: Path, folders: dict[str, Path]) -> Iterator[Live
     settings.run_dir.mkdir()
     endpoint = f"ipc://{settings.run_dir}/large.sock"
     engines = [FakeEngine(settings.engine.endpoint, folders[SMALL]), FakeEngine(endpoint, folders[LARGE])]
-    gateway = LiveGateway(settings, folders[SMALL], dsn, more=[ServedModel(LARGE, folders[LARGE], endpoint)])
+    gateway = LiveGateway(settings, folders[SMALL], dsn)
     try:
         gateway.start()
+        asyncio.run(add_pool(dsn, LARGE, folders[LARGE], endpoint))
         yield gateway
     finally:
         gateway.stop()
         for engine in engines:
             engine.kill()
+
+
+async def add_pool(dsn: str, name: str, folder: Path, address: str) -> None:
+    """Make a pool while the gateway runs."""
+    conn = await asyncpg.connect(dsn)
+    try:
+        async with conn.transaction():
+            digest = model_digest(folder)
+            assert await make_pool(conn, name, model=str(folder), folder=folder, base_digest=digest, address=address)
+    finally:
+        await conn.close()
 
 
 @pytest.fixture
@@ -71,6 +84,7 @@ def tenant(dsn: str, gateway: LiveGateway, folders: dict[str, Path]) -> Tenant:
 def client(gateway: LiveGateway, tenant: Tenant) -> Iterator[httpx.Client]:
     headers = {"authorization": f"Bearer {tenant.key}"}
     with httpx.Client(base_url=gateway.url, headers=headers, timeout=PATIENCE_S) as client:
+        wait_until(lambda: complete(client, LARGE).status_code == 200, "the second pool answers")
         yield client
 
 

@@ -1,0 +1,75 @@
+"""The base model of an engine as a gateway knows it: its tokenizer and the sizes in its configuration.
+
+Makes token ids of prompts. Knows neither engines nor connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine.config import ModelConfig, load_model_config, model_digest
+from gateway.backends.base import Capabilities, Fit, Message, PreparedPrompt, as_it_is
+from gateway.domain.errors import InvalidRequest
+from gateway.text.options import USUAL, Rendering
+from gateway.text.tokenizer import Tokenizer
+from gateway.text.tools.tool import Tool
+
+MAX_CHOICES = 128
+MAX_IN_FLIGHT = 1 << 20
+"""What is taken while no engine has said what it takes."""
+
+
+class EngineModel:
+    """`Model` of a prepared folder."""
+
+    def __init__(self, digest: str, config: ModelConfig, tokenizer: Tokenizer) -> None:
+        """digest: as `engine.config.model_digest` computes it."""
+        self.digest = digest
+        self.config = config
+        self.tokenizer = tokenizer
+        self.capabilities = Capabilities(
+            max_model_len=config.max_position,
+            vocab_size=config.vocab_size,
+            max_choices=MAX_CHOICES,
+            max_in_flight=MAX_IN_FLIGHT,
+            embedding_size=config.hidden_size,
+            embedding_sizes=config.embedding_sizes,
+            longest_token_bytes=tokenizer.longest_token_bytes,
+        )
+        """The bounds while no engine of the model is connected."""
+
+    @classmethod
+    def load(cls, folder: Path) -> EngineModel:
+        """Read a prepared model's folder, which takes the better part of a second.
+
+        Raises UnsupportedModel, OSError or ValueError: when the folder holds no model that can be served.
+        """
+        return cls(model_digest(folder), load_model_config(folder), Tokenizer.from_folder(folder))
+
+    def prepare_chat(
+        self,
+        messages: list[Message],
+        tools: Sequence[Tool] = (),
+        rendering: Rendering = USUAL,
+        fit: Fit = as_it_is,
+    ) -> PreparedPrompt:
+        """Render the chat template and tokenize what fits. Raises as `Model.prepare_chat`."""
+        text = fit(self.tokenizer.render_chat(messages, tools, rendering))
+        token_ids = self.tokenizer.encode_text(text, add_special_tokens=rendering.add_special_tokens)
+        return PreparedPrompt(token_ids, len(token_ids))
+
+    def prepare_text(self, prompt: str | list[int], field: str, *, add_special_tokens: bool = True) -> PreparedPrompt:
+        """Tokenize a plain prompt, or check ids against the vocabulary. Raises as `Model.prepare_text`."""
+        token_ids = (
+            self.tokenizer.encode_text(prompt, add_special_tokens=add_special_tokens)
+            if isinstance(prompt, str)
+            else prompt
+        )
+        if not token_ids:
+            raise InvalidRequest(f"The {field} must have at least one token.", param=field, code="invalid_value")
+        if not isinstance(prompt, str) and not 0 <= min(token_ids) <= max(token_ids) < self.config.vocab_size:
+            raise InvalidRequest(
+                f"Token ids must be in 0..{self.config.vocab_size - 1}.", param=field, code="invalid_value"
+            )
+        return PreparedPrompt(token_ids, len(token_ids))

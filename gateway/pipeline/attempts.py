@@ -1,0 +1,117 @@
+"""The attempts at one prompt: one replica after the other, until one answers or no other may be asked.
+
+An attempt that another one takes the place of is the operator's: exactly one attempt of a prompt is billed. Knows
+nothing of the reply that the items become.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final
+
+import msgspec
+
+from engine.protocol import GenerateRequest, Usage
+from gateway.backends.base import Unanswered
+from gateway.backends.generation import Generation, Item
+from gateway.backends.pool import PoolRevision, Replica
+from gateway.domain.routing.retry_budget import RetryBudget
+
+MAX_ATTEMPTS = 3
+"""The most attempts at one prompt, those at replicas that were not there left aside."""
+
+
+class Restarted:
+    """Takes the place of an item where another attempt begins: what came before it does not count."""
+
+
+RESTARTED: Final = Restarted()
+
+
+class Attempts:
+    """What has been tried for one prompt."""
+
+    def __init__(self, pool: PoolRevision, request: GenerateRequest, budget: RetryBudget) -> None:
+        """budget: of the gateway process, for all retries but the first one after a replica's death."""
+        self.request = request
+        """The request as the next replica gets it."""
+        self._pool = pool
+        self._budget = budget
+        self._tried: set[str] = set()
+        self._num_sent = 0
+        self._has_seen_death = False
+        budget.sent(_now_s())
+
+    def pick(self) -> Replica:
+        """Return the replica for the next attempt.
+
+        Raises Overloaded: when no replica is ready.
+        """
+        replica = self._pool.pick(self.request, tried=self._tried)
+        self._tried.add(replica.id)
+        return replica
+
+    def unanswered(self, failure: Unanswered, *, may_restart: bool) -> None:
+        """Prepare the next attempt after a failed one. may_restart: whether the caller has seen nothing of that one.
+
+        Raises the failure's error, once it is settled: when no other replica may be asked.
+        """
+        self._num_sent += failure.was_sent
+        if not (may_restart and self._has_another() and self._is_allowed(failure)):
+            failure.settle()
+            raise failure.error
+        failure.supersede()
+        if failure.was_sent:
+            self.request = msgspec.structs.replace(self.request, attempt=self.request.attempt + 1)
+
+    def _has_another(self) -> bool:
+        return any(each.backend.health().ready for each in self._pool if each.id not in self._tried)
+
+    def _is_allowed(self, failure: Unanswered) -> bool:
+        if failure.kind == "absent":
+            return True
+        is_free = failure.kind == "died" and not self._has_seen_death
+        self._has_seen_death = self._has_seen_death or failure.kind == "died"
+        return is_free or (self._num_sent < MAX_ATTEMPTS and self._budget.take(_now_s()))
+
+
+async def generated(
+    pool: PoolRevision, generation: Generation, budget: RetryBudget, *, may_restart: bool = False
+) -> AsyncGenerator[Item | Restarted]:
+    """Yield the items of one prompt's completions.
+
+    may_restart: whether the reader can begin anew when it gets `RESTARTED`; else a prompt whose first item was yielded
+    is not tried again. Closing the generator aborts the prompt.
+
+    Raises as `gateway.backends.base.Backend.generate`, but for Unanswered.
+    """
+    attempts = Attempts(pool, generation.request, budget)
+    while True:
+        has_begun = False
+        try:
+            async with aclosing(attempts.pick().backend.generate(generation)) as items:
+                async for item in items:
+                    has_begun = True
+                    yield item
+            return
+        except Unanswered as failure:
+            attempts.unanswered(failure, may_restart=may_restart or not has_begun)
+        generation = msgspec.structs.replace(generation, request=attempts.request)
+        if has_begun:
+            yield RESTARTED
+
+
+async def embedded(pool: PoolRevision, request: GenerateRequest, budget: RetryBudget) -> tuple[bytes, Usage]:
+    """Return the embedding of one prompt, fp32 little-endian and of unit length. Raises as `generated`."""
+    attempts = Attempts(pool, request, budget)
+    while True:
+        try:
+            return await attempts.pick().backend.embed(attempts.request)
+        except Unanswered as failure:
+            attempts.unanswered(failure, may_restart=True)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

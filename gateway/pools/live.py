@@ -1,0 +1,224 @@
+"""The pools of this gateway, kept as the rows say: connections to every replica, and which revision serves.
+
+Rows are read at the start, at every change that is announced, and now and then. While the database is away, what was
+read last goes on serving. Knows neither who starts engines nor which replica takes a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import structlog
+
+from adapters.inspection import BaseShape
+from engine.config import UnsupportedModel
+from gateway.backends.engine.model import EngineModel
+from gateway.backends.pool import ManagedBackend, Pool, PoolRevision, Replica
+from gateway.db.adapters.bases import base_names
+from gateway.db.changes import Change
+from gateway.db.pool import Database
+from gateway.db.pools.replicas import ReplicaRow
+from gateway.db.pools.revisions import RevisionRow
+from gateway.db.pools.served import ServedPool, list_served
+from gateway.domain.routing.bases import Base, Bases
+from gateway.support.worker import forever
+
+REREAD_S = 5.0
+"""How often rows are read without an announced change."""
+
+LEAVE_S = 60.0
+"""How long running requests may keep the connection to a replica that is gone from the rows."""
+
+CONNECTED = frozenset({"loading", "ready", "draining"})
+"""States of replicas that a gateway connects to."""
+
+log = structlog.get_logger(__name__)
+
+Connect = Callable[[str, EngineModel], ManagedBackend]
+"""Makes the backend of an engine at a ZeroMQ endpoint, not started."""
+
+Key = tuple[str, int, str]
+"""A running replica: its id, the generation of its start and its address."""
+
+
+class LivePools(Mapping[str, Pool]):
+    """Pools by name. Works between `start` and `stop`; pass the change feed `changed`."""
+
+    def __init__(self, database: Database, bases: Bases, connect: Connect, forget_routes: Callable[[], None]) -> None:
+        """bases: replaced in place whenever what is served changes, and then forget_routes is called."""
+        self._database = database
+        self._bases = bases
+        self._connect = connect
+        self._forget_routes = forget_routes
+        self._pools: dict[str, Pool] = {}
+        self._revisions: dict[tuple[str, int], PoolRevision] = {}  # by pool id and number
+        self._models: dict[Path, EngineModel] = {}
+        self._unusable: dict[Path, str] = {}  # why each model that cannot be read cannot
+        self._keys: dict[str, Key] = {}  # of the connected replicas, by id
+        self._num_wanted = 0
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def __getitem__(self, name: str) -> Pool:
+        return self._pools[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._pools)
+
+    def __len__(self) -> int:
+        return len(self._pools)
+
+    @property
+    def ready(self) -> bool:
+        """Whether this gateway can serve: a pool has a ready replica, or no pool wants one."""
+        return self._num_wanted == 0 or any(pool.ready for pool in self._pools.values())
+
+    @property
+    def backends(self) -> list[tuple[str, ManagedBackend]]:
+        """The backends of all pools, each with the digest of its base model."""
+        found = []
+        for name, pool in self._pools.items():
+            base = self._bases.named(name)
+            if base is not None:
+                found += [(base.digest, replica.backend) for replica in pool.serving]
+        return found
+
+    async def start(self) -> None:
+        """Read the rows once, and follow them from then on. Raises what the database raises."""
+        await self._step()
+        self._task = asyncio.create_task(forever(self._step, REREAD_S, name="pools", wake=self._wake))
+
+    async def stop(self) -> None:
+        """Follow no more rows. Connections stay, for requests that run: `disconnect` ends them."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def disconnect(self) -> None:
+        """End all connections."""
+        for task in self._leaving:
+            task.cancel()
+        backends = [backend for pool in self._pools.values() for backend in pool.backends]
+        await asyncio.gather(*self._leaving, *(backend.stop() for backend in backends), return_exceptions=True)
+
+    def changed(self, change: Change | None) -> None:
+        """Read the rows again where a change may be about pools."""
+        if change is None or change.table == "pools":
+            self._wake.set()
+
+    async def _step(self) -> None:
+        async with self._database.acquire() as conn:
+            served = await list_served(conn)
+            former_names = await base_names(conn)
+        folders = {Path(each.folder) for pool in served for each in pool.revisions.values() if each.folder is not None}
+        await self._read_models(folders)
+        self._take(served, former_names)
+
+    async def _read_models(self, folders: set[Path]) -> None:
+        """Read the models of new folders; one that cannot be read is left out, and tried again at the next step."""
+        for folder in folders - self._models.keys():
+            try:
+                self._models[folder] = await asyncio.to_thread(EngineModel.load, folder)
+                self._unusable.pop(folder, None)
+            except (UnsupportedModel, OSError, ValueError) as error:
+                if self._unusable.get(folder) != str(error):
+                    self._unusable[folder] = str(error)
+                    log.error("model_unusable", folder=str(folder), error=str(error))
+        for folder in self._models.keys() - folders:
+            del self._models[folder]
+
+    def _take(self, served: Sequence[ServedPool], former_names: Mapping[str, str]) -> None:
+        """Make the pools as these rows say, without waiting for anything."""
+        bases, pools, revisions = [], {}, {}
+        self._num_wanted = 0
+        gone = dict(self._keys)
+        for each in served:
+            made = self._revisions_of(each)
+            revisions.update({(each.row.id, number): revision for number, revision in made.items()})
+            for number, revision in made.items():
+                self._follow_replicas(revision, [row for row in each.replicas if row.revision == number], gone)
+            serving = made.get(each.row.revision or each.row.wanted_revision)
+            if serving is None or each.is_removed:
+                continue
+            self._num_wanted += each.row.num_replicas > 0 or len(list(serving)) > 0
+            pool = self._pools.get(each.row.name) or Pool(
+                each.row.name, serving, created=int(each.row.created_at.timestamp())
+            )
+            pool.serving = serving
+            pool.others = [revision for revision in made.values() if revision is not serving]
+            pools[pool.name] = pool
+            bases.append(self._base_of(each, serving))
+        self._leave_replicas(gone)
+        self._revisions, self._pools = revisions, pools
+        if [self._bases.named(base.name) for base in bases] != bases or len(bases) != len(self._bases.names):
+            self._bases.replace(bases, former_names)
+            self._forget_routes()
+
+    def _revisions_of(self, served: ServedPool) -> dict[int, PoolRevision]:
+        """Return the revisions of a pool whose models could be read, by number, with the replicas that they had."""
+        made = {}
+        for number, row in served.revisions.items():
+            model = self._model_of(row)
+            if model is not None:
+                known = self._revisions.get((served.row.id, number))
+                made[number] = known or PoolRevision(served.row.name, model)
+        return made
+
+    def _model_of(self, row: RevisionRow) -> EngineModel | None:
+        return None if row.folder is None else self._models.get(Path(row.folder))
+
+    def _base_of(self, served: ServedPool, serving: PoolRevision) -> Base:
+        model = serving.model
+        assert isinstance(model, EngineModel)
+        allowed = None
+        if served.row.access == "listed":
+            allowed = frozenset(grant.project_id or grant.organization_id for grant in served.grants)
+        shape = BaseShape(model.config.adapter_targets(), model.config.num_layers)
+        return Base(served.row.name, model.digest, shape, allowed)
+
+    def _follow_replicas(self, revision: PoolRevision, rows: Sequence[ReplicaRow], gone: dict[str, Key]) -> None:
+        """Connect to the replicas of a revision; those that stay are taken out of `gone`."""
+        model = revision.model
+        assert isinstance(model, EngineModel)
+        for row in rows:
+            if row.address is None or row.state not in CONNECTED:
+                continue
+            key = (row.id, row.generation, row.address)
+            replica = revision.find(row.id)
+            if replica is None or gone.get(row.id) != key:
+                if replica is not None:
+                    self._leave(revision, row.id)
+                backend = self._connect(row.address, model)
+                backend.start()
+                replica = Replica(row.id, backend)
+                revision.add(replica)
+                self._keys[row.id] = key
+            replica.is_draining = row.state == "draining"
+            gone.pop(row.id, None)
+
+    def _leave_replicas(self, gone: Mapping[str, Key]) -> None:
+        for replica_id in gone:
+            self._keys.pop(replica_id, None)
+            for revision in self._revisions.values():
+                self._leave(revision, replica_id)
+
+    def _leave(self, revision: PoolRevision, replica_id: str) -> None:
+        """Send a replica no more requests, and disconnect once those that run have ended."""
+        replica = revision.remove(replica_id)
+        if replica is None:
+            return
+        task = asyncio.create_task(_disconnected(replica.backend))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+
+async def _disconnected(backend: ManagedBackend) -> None:
+    try:
+        async with asyncio.timeout(LEAVE_S):
+            await backend.drain()
+    except TimeoutError:
+        log.warning("requests_on_a_replica_that_is_gone", num_in_flight=backend.num_in_flight)
+    await backend.stop()

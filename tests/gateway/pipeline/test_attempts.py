@@ -1,0 +1,157 @@
+"""A prompt is answered once, by whichever replica is left, and retries stay within their budget."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any, cast
+
+import pytest
+
+from engine.protocol import GenerateRequest, SamplingParams, Usage
+from gateway.backends.base import Health, Model, Unanswered
+from gateway.backends.generation import Generation, Item, Piece
+from gateway.backends.pool import ManagedBackend, PoolRevision, Replica
+from gateway.domain.errors import BackendFailed, Overloaded
+from gateway.domain.routing.retry_budget import FLOOR_PER_S, RetryBudget
+from gateway.pipeline.attempts import MAX_ATTEMPTS, RESTARTED, embedded, generated
+
+REQUEST = GenerateRequest("req_1", [1, 2], SamplingParams(max_tokens=4, seed=7), tenant="proj_1")
+PIECE, USAGE = [Piece(0, "abc")], Usage(2, 3)
+
+
+class Scripted:
+    """A backend that yields items, then ends or fails; it notes what was made of its attempts."""
+
+    def __init__(self, *items: Item, kind: str | None = None, error: Exception | None = None) -> None:
+        self.items, self.kind, self.error = items, kind, error
+        self.attempts: list[int] = []
+        self.settled: list[int] = []
+        self.superseded: list[int] = []
+        self.is_ready = True
+
+    num_in_flight = 0
+
+    def health(self) -> Health:
+        return Health(self.is_ready, "away")
+
+    async def generate(self, generation: Generation) -> AsyncGenerator[Item]:
+        attempt = generation.request.attempt
+        self.attempts.append(attempt)
+        for item in self.items:
+            yield item
+        if self.error is not None:
+            raise self.error
+        if self.kind is not None:
+            raise Unanswered(
+                Overloaded(f"it was {self.kind}"),
+                self.kind,  # type: ignore[arg-type]
+                was_sent=self.kind != "absent",
+                settle=lambda: self.settled.append(attempt),
+                supersede=lambda: self.superseded.append(attempt),
+            )
+
+    async def embed(self, request: GenerateRequest) -> tuple[bytes, Usage]:
+        async for item in self.generate(Generation(request)):
+            if isinstance(item, Usage):
+                return b"vector", item
+        raise AssertionError
+
+
+def pool_of(*backends: Scripted) -> PoolRevision:
+    """A revision whose replicas are picked in this order."""
+    for number, backend in enumerate(backends):
+        backend.num_in_flight = number
+    replicas = [Replica(f"r{number}", cast("ManagedBackend", each)) for number, each in enumerate(backends)]
+    return PoolRevision("tiny", cast("Model", None), replicas)
+
+
+async def read(pool: PoolRevision, budget: RetryBudget | None = None, **options: Any) -> list[Any]:
+    return [item async for item in generated(pool, Generation(REQUEST), budget or RetryBudget(), **options)]
+
+
+async def test_a_death_before_the_first_item_is_tried_again_and_one_attempt_is_billed() -> None:
+    dead, alive = Scripted(kind="died"), Scripted(PIECE, USAGE)
+    assert await read(pool_of(dead, alive)) == [PIECE, USAGE]
+    assert (dead.superseded, dead.settled) == ([0], [])
+    assert alive.attempts == [1]
+
+
+async def test_a_stream_whose_text_has_left_is_not_begun_anew() -> None:
+    dead, alive = Scripted(PIECE, kind="died"), Scripted(PIECE, USAGE)
+    with pytest.raises(Overloaded, match="it was died"):
+        await read(pool_of(dead, alive))
+    assert (dead.superseded, dead.settled, alive.attempts) == ([], [0], [])
+
+
+async def test_a_whole_reply_is_begun_anew_and_its_reader_told() -> None:
+    dead, alive = Scripted(PIECE, kind="died"), Scripted(PIECE, USAGE)
+    assert await read(pool_of(dead, alive), may_restart=True) == [PIECE, RESTARTED, PIECE, USAGE]
+    assert (dead.superseded, alive.attempts) == ([0], [1])
+
+
+async def test_who_is_not_there_is_passed_over_and_no_attempt_counted() -> None:
+    absent = [Scripted(kind="absent") for _ in range(5)]
+    alive = Scripted(PIECE, USAGE)
+    assert await read(pool_of(*absent, alive)) == [PIECE, USAGE]
+    assert alive.attempts == [0]
+
+
+async def test_each_replica_is_asked_once_and_the_last_one_tells_the_client() -> None:
+    backends = [Scripted(kind="died"), Scripted(kind="died")]
+    with pytest.raises(Overloaded, match="it was died"):
+        await read(pool_of(*backends))
+    assert [each.attempts for each in backends] == [[0], [1]]
+    assert (backends[0].superseded, backends[1].settled) == ([0], [1])
+
+
+async def test_a_prompt_is_sent_to_few_replicas_however_many_there_are() -> None:
+    backends = [Scripted(kind="full") for _ in range(MAX_ATTEMPTS + 2)]
+    with pytest.raises(Overloaded, match="it was full"):
+        await read(pool_of(*backends))
+    assert sum(len(each.attempts) for each in backends) == MAX_ATTEMPTS
+
+
+async def test_an_engines_own_failure_is_nobody_elses_to_repeat() -> None:
+    failing, alive = Scripted(error=BackendFailed("it failed")), Scripted(PIECE, USAGE)
+    with pytest.raises(BackendFailed):
+        await read(pool_of(failing, alive))
+    assert alive.attempts == []
+
+
+class Spent(RetryBudget):
+    """A budget in which nothing is left."""
+
+    def take(self, now_s: float) -> bool:
+        return False
+
+
+async def test_the_first_retry_after_a_death_is_free_and_others_are_not() -> None:
+    alive = Scripted(PIECE, USAGE)
+    with pytest.raises(Overloaded, match="it was full"):
+        await read(pool_of(Scripted(kind="full"), alive), Spent())
+    assert await read(pool_of(Scripted(kind="died"), alive), Spent()) == [PIECE, USAGE]
+    with pytest.raises(Overloaded, match="it was died"):
+        await read(pool_of(Scripted(kind="died"), Scripted(kind="died"), alive), Spent())
+
+
+async def test_embeddings_are_tried_again_too() -> None:
+    dead, alive = Scripted(kind="died"), Scripted(USAGE)
+    assert await embedded(pool_of(dead, alive), REQUEST, RetryBudget()) == (b"vector", USAGE)
+    assert (dead.superseded, alive.attempts) == ([0], [1])
+
+
+async def test_without_a_ready_replica_the_reason_is_told() -> None:
+    away = Scripted(PIECE, USAGE)
+    away.is_ready = False
+    with pytest.raises(Overloaded, match=r"No engine is ready for 'tiny' \(away\)"):
+        await read(pool_of(away))
+
+
+def test_a_budget_is_a_fifth_of_the_requests_and_never_below_its_floor() -> None:
+    budget = RetryBudget()
+    assert [budget.take(0.0) for _ in range(FLOOR_PER_S + 1)] == [True] * FLOOR_PER_S + [False]
+    assert budget.take(1.0), "each second has the floor"
+    budget = RetryBudget()
+    for _ in range(1000):
+        budget.sent(5.0)
+    assert sum(budget.take(5.5) for _ in range(1000)) == 200
