@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from litestar import Controller, Request, delete, get, post
@@ -45,7 +46,7 @@ class PoolController(Controller):
         """The organization's pools, oldest first."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
-            rows = await managed.list_managed(conn, caller.organization_id)
+            rows = await managed.list_at_once(conn, caller.organization_id)
         return page_of_all([pool_wire(row) for row in rows], query)
 
     @post(status_code=200, opt=needs("pools.write", body=CreatePool))
@@ -77,7 +78,7 @@ class PoolController(Controller):
             await revisions.add_revision(conn, made.id, wanted.model, settings)
             if grants:
                 await pools.set_access(conn, made.id, wanted.access, grants)
-            after = await existing_pool(conn, caller.organization_id, made.id)
+            after = await _fresh(conn, caller.organization_id, made.id)
             await audit.record(conn, author(caller), "pool.created", made.id, after=terms(after))
             return await _detail(conn, after)
 
@@ -85,7 +86,8 @@ class PoolController(Controller):
     async def get_pool(self, pool_id: FromPath[str], services: Services, caller: Caller) -> PoolDetail:
         """A pool with its revisions and replicas."""
         async with services.database.acquire() as conn:
-            return await _detail(conn, await existing_pool(conn, caller.organization_id, pool_id))
+            found = await managed.list_at_once(conn, caller.organization_id, pool_id)
+            return await _detail(conn, only_pool(found, pool_id))
 
     @post("/{pool_id:str}", status_code=200, opt=needs("pools.write", body=UpdatePool))
     async def update_pool(
@@ -110,7 +112,7 @@ class PoolController(Controller):
                 revision = await revisions.add_revision(conn, pool_id, model, texts)
                 await _give_up(conn, before, f"Revision {revision.revision} took its place before it served.")
                 await pools.want_revision(conn, pool_id, revision.revision)
-            after = await existing_pool(conn, caller.organization_id, pool_id)
+            after = await _fresh(conn, caller.organization_id, pool_id)
             is_scale = terms(before) | {"num_replicas": after.row.num_replicas} == terms(after)
             await _record(conn, caller, "pool.scaled" if is_scale else "pool.updated", before, after)
             return await _detail(conn, after)
@@ -128,7 +130,7 @@ class PoolController(Controller):
                 raise Conflict("No change of revision is under way.")
             await pools.want_revision(conn, pool_id, before.row.revision)
             await _give_up(conn, before, "The change was cancelled.")
-            after = await existing_pool(conn, caller.organization_id, pool_id)
+            after = await _fresh(conn, caller.organization_id, pool_id)
             await _record(conn, caller, "pool.cancelled", before, after)
             return await _detail(conn, after)
 
@@ -140,7 +142,7 @@ class PoolController(Controller):
             await pools.scale_pool(conn, pool_id, 0)
             external = [each.id for each in before.replicas if each.host_id is None]
             await replicas.drain_replicas(conn, external, "The pool was drained.")
-            after = await existing_pool(conn, caller.organization_id, pool_id)
+            after = await _fresh(conn, caller.organization_id, pool_id)
             if external or terms(before) != terms(after):
                 await audit.record(
                     conn, author(caller), "pool.drained", pool_id, before=terms(before), after=terms(after)
@@ -158,9 +160,8 @@ class PoolController(Controller):
         return DeletedPool(pool_id)
 
 
-async def existing_pool(conn: Connection, organization_id: str, pool_id: str) -> ServedPool:
-    """Return the organization's pool with this id. Raises NotFound."""
-    found = await managed.list_managed(conn, organization_id, pool_id)
+def only_pool(found: Sequence[ServedPool], pool_id: str) -> ServedPool:
+    """Return the only pool that was looked for by its id. Raises NotFound."""
     if not found:
         raise NotFound(f"There is no pool with the id '{pool_id}'.", param="pool_id")
     return found[0]
@@ -168,7 +169,12 @@ async def existing_pool(conn: Connection, organization_id: str, pool_id: str) ->
 
 async def _locked_pool(conn: Connection, organization_id: str, pool_id: str) -> ServedPool:
     await pools.lock_pool_by_id(conn, organization_id, pool_id)
-    return await existing_pool(conn, organization_id, pool_id)
+    return await _fresh(conn, organization_id, pool_id)
+
+
+async def _fresh(conn: Connection, organization_id: str, pool_id: str) -> ServedPool:
+    """Return a pool that this transaction has locked or made. Raises NotFound."""
+    return only_pool(await managed.list_managed(conn, organization_id, pool_id), pool_id)
 
 
 async def _detail(conn: Connection, pool: ServedPool) -> PoolDetail:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from litestar import Controller, Request, get, post
 from litestar.params import FromPath
 
@@ -11,7 +12,7 @@ from gateway.admin.access import LIST_QUERY, needs
 from gateway.admin.common import author
 from gateway.admin.paging import Page, page_of_all, read_list_query
 from gateway.admin.pools.pool_wire import Replica, replica_wire
-from gateway.admin.pools.pools import existing_pool
+from gateway.admin.pools.pools import only_pool
 from gateway.admin.services import Caller, Services
 from gateway.db.organization import audit
 from gateway.db.pools import managed, pools, replicas
@@ -30,9 +31,9 @@ class ReplicaController(Controller):
         """Replicas of the organization's pools that have not been stopped, by pool. pool_id: of this one alone."""
         query, pool_id = read_list_query(request.query_params), request.query_params.get("pool_id")
         async with services.database.acquire() as conn:
+            found = await managed.list_at_once(conn, caller.organization_id, pool_id)
             if pool_id is not None:
-                await existing_pool(conn, caller.organization_id, pool_id)
-            found = await managed.list_managed(conn, caller.organization_id, pool_id)
+                only_pool(found, pool_id)
             hosts = {each.id: each.name for each in await list_hosts(conn)}
         shown = [replica_wire(replica, pool.row.name, hosts) for pool in found for replica in pool.replicas]
         return page_of_all(shown, query)
@@ -52,8 +53,12 @@ class ReplicaController(Controller):
             if before.host_id is not None and pool.num_replicas > 0:
                 await pools.scale_pool(conn, pool.id, pool.num_replicas - 1)
             await replicas.drain_replicas(conn, [replica_id], "An operator drained it.")
-            _, after = await _existing(conn, caller.organization_id, replica_id)
-            await audit.record(conn, author(caller), "replica.drained", replica_id, before=before, after=after)
+            changed, after = await _existing(conn, caller.organization_id, replica_id)
+            shown = [
+                msgspec.structs.asdict(replica) | {"num_replicas": row.num_replicas}
+                for replica, row in ((before, pool), (after, changed))
+            ]
+            await audit.record(conn, author(caller), "replica.drained", replica_id, before=shown[0], after=shown[1])
         return after
 
     @post("/{replica_id:str}/restart", status_code=200, opt=needs("pools.write"))

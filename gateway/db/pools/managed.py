@@ -38,7 +38,11 @@ _REPLICAS = """
 
 
 async def list_managed(conn: Connection, organization_id: str, pool_id: str | None = None) -> list[ServedPool]:
-    """Return the organization's pools with what belongs to them, oldest first. pool_id: of this one alone."""
+    """Return the organization's pools with what belongs to them, oldest first. pool_id: of this one alone.
+
+    For a transaction that has locked the pool, or that sees one instant (`list_at_once`): a pool's revisions are read
+    after its row.
+    """
     pools = await conn.fetch(_POOLS, organization_id, pool_id)
     revisions: dict[str, dict[int, RevisionRow]] = {}
     for each in map(revision_of, await conn.fetch(_REVISIONS, organization_id, pool_id)):
@@ -54,6 +58,12 @@ async def list_managed(conn: Connection, organization_id: str, pool_id: str | No
         for row in pools
         for id in [row["id"]]
     ]
+
+
+async def list_at_once(conn: Connection, organization_id: str, pool_id: str | None = None) -> list[ServedPool]:
+    """Return what `list_managed` does, as of one instant. conn: without a transaction."""
+    async with conn.transaction(isolation="repeatable_read", readonly=True):
+        return await list_managed(conn, organization_id, pool_id)
 
 
 class TakenMemory(msgspec.Struct, frozen=True):

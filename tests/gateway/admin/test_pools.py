@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.db.organization.projects import purge_project
 from gateway.db.pool import Database
 from gateway.db.pools import replicas, revisions
 from gateway.db.pools.served import switch_revision
@@ -194,6 +195,9 @@ async def test_scaling_and_draining_say_how_many_shall_run(operator: httpx.Async
     assert (await operator.post(f"{path}/drain")).json()["num_replicas"] == 0
     await operator.post(f"{path}/drain")
     assert await events(operator) == ["pool.created", "pool.scaled", "replica.drained", "pool.drained"]
+    logs = (await operator.get("/audit_logs", params={"event_types[]": "replica.drained"})).json()["data"]
+    change = logs[0]["replica.drained"]
+    assert [change[when]["num_replicas"] for when in ("before", "after")] == [3, 2]
 
 
 async def test_a_replica_is_replaced_where_an_agent_runs_it(
@@ -299,6 +303,16 @@ async def test_access_is_given_and_taken(operator: httpx.AsyncClient, acme: str)
     assert wider["grants"] == [{"organization_id": organization_id, "project_id": None}]
     assert (await operator.post(path, json={"access": "all"})).json()["grants"] == []
     assert await events(operator) == ["pool.created", "pool.updated", "pool.updated", "pool.updated"]
+
+
+async def test_a_purged_tenant_may_use_nothing_any_more(
+    operator: httpx.AsyncClient, acme: str, database: Database
+) -> None:
+    mine = {"project_id": acme.removeprefix("/projects/")}
+    made = await make(operator, access="listed", grants=[mine])
+    async with database.transaction() as conn:
+        await purge_project(conn, mine["project_id"])
+    assert (await operator.get(f"/pools/{made['id']}")).json()["grants"] == []
 
 
 async def test_replicas_are_listed_by_pool_and_in_pages(operator: httpx.AsyncClient, agent: Agent) -> None:

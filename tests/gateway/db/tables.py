@@ -28,7 +28,7 @@ from gateway.db.content import idempotency, request_contents, stored_chats
 from gateway.db.ledger import journals, refusals, rollups
 from gateway.db.limits import leases, webhooks
 from gateway.db.organization import logins, projects, users
-from gateway.db.pools import pools, replicas
+from gateway.db.pools import replicas
 from tests.gateway.adapters import test_watcher
 from tests.gateway.admin import test_shares
 from tests.gateway.content import test_idempotency, test_stored_chats
@@ -226,7 +226,7 @@ TABLES: dict[str, Coverage] = {
         access=Route(("pools",)),
         foreign=ForeignId("pool_id"),
         bound=Bound(pool_bodies.MAX_GRANTS, "grants of a pool"),
-        removal=Removal(pools._CLEAR_GRANTS),
+        removal=Removal(projects._REMOVE_GRANTS),
     ),
     "hosts": Coverage(
         access=Route(("hosts",)),
