@@ -60,9 +60,9 @@ export function places(projectId) {
   const all = [
     ["Overview", "/admin/", "overview", "overview", "o"],
     ["Tenants", "/admin/tenants", "tenants", "tenants", "t", canSomewhere("projects.read")],
-    ["Models", "/admin/models", "models", "models", "m", can("pools.read")],
     ["Adapters", "/admin/adapters", "adapters", "adapters", "a", canSomewhere("adapters.read")],
     ["Usage", "/admin/usage", "usage", "usage", "u", canSomewhere("billing.read")],
+    ["Models", "/admin/models", "models", "models", "m", can("pools.read")],
     ["Playground", projectId ? `/admin/playground?project=${encodeURIComponent(projectId)}` : "/admin/playground", "playground", "playground", "p", can("keys.write")],
     ["Requests", "/admin/requests", "requests", "requests", "r", canSomewhere("billing.read")],
     ["System", "/admin/system", "system", "system", "s", can("organization.read")],
@@ -75,10 +75,10 @@ function ofMember(id) {
   const own = `/admin/tenants/${encodeURIComponent(id)}`;
   const all = [
     ["Overview", own, "overview", "tenant", "o", true],
-    ["Models", "/admin/models", "models", "models", "m", can("projects.read", id)],
     ["Adapters", "/admin/adapters", "adapters", "adapters", "a", can("adapters.read", id)],
     ["Keys", `${own}/keys`, "keys", "keys", "k", can("keys.read", id)],
     ["Usage", "/admin/usage", "usage", "usage", "u", can("billing.read", id)],
+    ["Models", "/admin/models", "models", "models", "m", can("projects.read", id)],
     ["Limits", `${own}/limits`, "limits", "limits", "l", can("limits.read", id)],
     ["Playground", "/admin/playground", "playground", "playground", "p", can("keys.write", id)],
     ["Requests", "/admin/requests", "requests", "requests", "r", can("billing.read", id)],
