@@ -65,7 +65,7 @@ def condition_of(
     if not ready and is_hopeless:
         assert failing is not None
         return found("failed", _ended(f"Replicas fail again and again: {failing.why}"))
-    trouble = _ended(f" One failed and is started again: {failing.why}") if failing else ""
+    trouble = _ended(f" A replica failed and is started again: {failing.why}") if failing else ""
     if revision != wanted_revision:
         return found(
             "starting" if revision is None else "changing",

@@ -70,7 +70,7 @@ def test_a_change_of_revision_is_told_with_its_progress_and_what_is_wrong() -> N
     state, why = told(READY, standing("ready", 2), standing("loading", 2), num_replicas=2, wanted=2)
     assert (state, why) == ("changing", "1 of 2 replicas of revision 2 is ready.")
     state, why = told(READY, standing("failed", 2, why="out of memory", num_failures=1), wanted=2)
-    assert (state, "One failed and is started again: out of memory" in why) == ("changing", True)
+    assert (state, "A replica failed and is started again: out of memory" in why) == ("changing", True)
     assert told(READY, wanted=2, state="failed", why="no answer") == ("changing", "Revision 2 failed: no answer.")
 
 
