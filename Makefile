@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 DEMO_MODEL := build/models/smollm2-135m-instruct
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: serve test check bench bench-gateway bench-adapters bench-kernels bench-gpu long-kernels long-numerics long-scheduler \
+.PHONY: serve test check bench bench-gateway bench-balance bench-adapters bench-kernels bench-gpu long-kernels long-numerics long-scheduler \
 	long-grammar long-schemathesis long-tenancy long-limits long-conservation long-adapter-kills long-usage long-exports long-hostile long-idempotency \
 	long-malformed long-signatures long-tools \
 	long-streams bench-streams conformance screenshots install clean
@@ -50,6 +50,11 @@ bench: $(VENV)/.installed-dev $(DEMO_MODEL)
 #     make bench-gateway ARGS="--rates 100 1000 --gateways 2 --json"
 bench-gateway: $(VENV)/.installed-dev $(DEMO_MODEL)
 	$(BIN)/python -m gateway.bench.overhead --model-dir $(DEMO_MODEL) $(ARGS)
+
+# Policies that choose among 64 replicas with 10,000 adapters, ours and those of other routers, in simulated time: minutes.
+#     make bench-balance ARGS="--load 8 --gateways 1 --json"
+bench-balance: $(VENV)/.installed-dev
+	$(BIN)/python -m gateway.bench.balance $(ARGS)
 
 # What a streamed chat costs the gateway by request, by chunk and by room, its overhead over the engine's own protocol,
 # and what 500 clients that do not read cost others: five minutes.

@@ -1,5 +1,6 @@
-"""What an adapter is: identity, the PEFT file format, inspection of strangers' files, and a content-addressed store. No
-torch, HTTP or SQL.
+"""Adapters: their identity, PEFT's file format, the inspection of strangers' files, and a store by content.
+
+This package knows nothing of torch, HTTP and SQL.
 
     inspection, inspector, sandbox, archive   strangers' files, judged in a confined process
     peft_format, peft_config, patterns        what PEFT writes; safetensors_header, shards, safe_file: how it is read

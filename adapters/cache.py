@@ -69,7 +69,7 @@ class Cache:
             yield
 
     def _make_room(self, num_bytes: int) -> None:
-        """For one more of this size."""
+        """Make room for one more adapter of this size."""
         kept = []
         for digest in self._store.digests():
             with contextlib.suppress(FileNotFoundError, AdapterMissing):

@@ -28,7 +28,7 @@ def _printable(text: str) -> str:
 
 
 class AdapterDamaged(AdapterRejected):
-    """What the store holds is not what was added: the store's fault, not that of whoever made the adapter."""
+    """The content in the store is not what was added: the store's fault, not that of the adapter's maker."""
 
     def __init__(self, digest: str, why: str) -> None:
         super().__init__([f"the stored adapter {digest} {why}"])

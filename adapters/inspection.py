@@ -1,4 +1,4 @@
-"""Whether a stranger's files are an adapter that this base model can serve, found out without trusting any of them.
+"""Inspection of strangers' files: whether they are an adapter that this base model can serve, without trusting any.
 
 `inspect` is the one way in. The files are unpacked, read and judged by `adapters.inspector` in a confined process
 (`adapters.sandbox`); here they are only opened. Knows nothing of tenants, versions or where files come from.
@@ -64,7 +64,7 @@ async def _judge(job: Job, bounds: Bounds, niceness: int, run: Run) -> Verdict:
     try:
         answer = await run("adapters.inspector", msgspec.json.encode(job), (*job.sources, *job.targets), limits)
     except LimitExceeded as error:
-        raise AdapterRejected([f"its inspection was broken off: {error}"]) from None
+        raise AdapterRejected([f"the inspection was broken off: {error}"]) from None
     verdict: Verdict = msgspec.msgpack.decode(answer, type=Verdict)
     return verdict
 

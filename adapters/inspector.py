@@ -25,7 +25,7 @@ from adapters.values import sum_of_squares
 
 
 def work(argument: bytes) -> bytes:
-    """From a Job in JSON to a Verdict in MessagePack."""
+    """Turn a Job in JSON into a Verdict in MessagePack."""
     job = msgspec.json.decode(argument, type=Job)
     verdict: Verdict
     try:
@@ -59,8 +59,11 @@ def _copy(sources: Sequence[BinaryIO], targets: Sequence[BinaryIO], max_bytes: i
 
 
 def judge(config: BinaryIO, weights: BinaryIO, base: BaseShape, bounds: Bounds) -> Report:
-    """Raises AdapterRejected with all mismatches of the first stage that has any: see `peft_format.read_adapter`; what
-    doesn't fit the base model or the bounds; values."""
+    """Judge an adapter.
+
+    Raises AdapterRejected with all mismatches of the first stage that has any: see `peft_format.read_adapter`; what
+    doesn't fit the base model or the bounds; values.
+    """
     adapter = describe(config, weights)
     _check_fit(adapter, base, bounds)
     digest = ContentDigest()
@@ -113,7 +116,10 @@ def _check_fit(adapter: AdapterFile, base: BaseShape, bounds: Bounds) -> None:
 
 
 def _check_effect(adapter: AdapterFile, norms: dict[str, float]) -> None:
-    """Raises AdapterRejected if the model would answer as if there were no adapter."""
+    """Check that an adapter changes something.
+
+    Raises AdapterRejected if the model would answer as if there were no adapter.
+    """
     if any(norms[module.a.name] and norms[module.b.name] for module in adapter.modules):
         return
     sides = {"A": [module.a for module in adapter.modules], "B": [module.b for module in adapter.modules]}

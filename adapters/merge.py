@@ -74,7 +74,10 @@ def merge(base: Path, adapter: Path, out: Path, dtype: str | None = None) -> Mer
 
 
 def _check_fit(paths: list[Path], modules: dict[ModuleKey, AdapterModule]) -> None:
-    """Raises AdapterRejected with each module for which the base has no linear of its shape."""
+    """Check that the adapter fits the base.
+
+    Raises AdapterRejected with each module for which the base has no linear of its shape.
+    """
     found: dict[ModuleKey, tuple[tuple[int, ...], str]] = {}
     for path in paths:
         with _open_shard(path) as shard:

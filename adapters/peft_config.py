@@ -104,7 +104,10 @@ class RankAndScaling:
         self._alphas = ModulePatterns(config.alpha_pattern)
 
     def check_cost(self, num_modules: int) -> None:
-        """Raises AdapterRejected if the patterns could take too long to match for so many modules."""
+        """Check the cost of the patterns.
+
+        Raises AdapterRejected if they could take too long to match for so many modules.
+        """
         if (self._ranks.match_cost + self._alphas.match_cost) * num_modules > MAX_MATCH_COST:
             reason = "rank_pattern and alpha_pattern repeat or branch too often, or have too many keys"
             raise AdapterRejected([f"{CONFIG_NAME}: {reason}, to match {num_modules} modules; write plain names"])
@@ -120,7 +123,10 @@ class RankAndScaling:
 
 
 def read_config(file: BinaryIO) -> LoraConfig:
-    """Raises AdapterRejected with every option that is wrong or that would be computed wrongly."""
+    """Read PEFT's configuration.
+
+    Raises AdapterRejected with every option that is wrong or that would be computed wrongly.
+    """
     file.seek(0)
     raw_bytes = file.read(MAX_CONFIG_BYTES + 1)
     if len(raw_bytes) > MAX_CONFIG_BYTES:

@@ -53,7 +53,7 @@ class AdapterModule(msgspec.Struct, frozen=True):
 
 
 class AdapterFile(msgspec.Struct, frozen=True):
-    """What an adapter's folder holds: its modules in the order of layer and projection."""
+    """The content of an adapter's folder: its modules in the order of layer and projection."""
 
     rank_max: int
     modules: tuple[AdapterModule, ...]
@@ -81,13 +81,13 @@ def read_adapter(folder: Path) -> AdapterFile:
 
 
 def read_description(folder: Path) -> AdapterFile:
-    """As `read_adapter`, but the tensors' values are the caller's to check."""
+    """Read an adapter as `read_adapter` does, but leave the tensors' values to the caller to check."""
     with open_files(folder) as (config, weights):
         return describe(config, weights)
 
 
 def describe(config_file: BinaryIO, weights_file: BinaryIO) -> AdapterFile:
-    """As `read_description`, of two open files."""
+    """Read two open files as `read_description` does."""
     config = read_config(config_file)
     ranks = RankAndScaling(config)
     header = read_header(weights_file, WEIGHTS_NAME)
@@ -173,6 +173,11 @@ def check_fit(adapter: AdapterFile, targets: Mapping[str, tuple[int, int]], num_
 
 
 def check_rank(adapter: AdapterFile, max_rank: int) -> None:
-    """Raises AdapterRejected above max_rank, as configured."""
+    """Check the rank, as configured.
+
+    Raises AdapterRejected above max_rank.
+    """
     if adapter.rank_max > max_rank:
-        raise AdapterRejected([f"its rank is {adapter.rank_max}; LORIKEET_MAX_ADAPTER_RANK is {max_rank}"])
+        raise AdapterRejected(
+            [f"the adapter's rank is {adapter.rank_max}, above LORIKEET_MAX_ADAPTER_RANK, which is {max_rank}"]
+        )

@@ -1,4 +1,4 @@
-"""Who an adapter belongs to, what its owner calls it, and the key by which engines know its content.
+"""References to adapters: the owner, the owner's name for it, and the key by which engines know its content.
 
 What the content is, its digest says (`adapters.digest`).
 """

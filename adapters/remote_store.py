@@ -28,7 +28,7 @@ from adapters.peft_format import FILE_NAMES
 from adapters.store import COPY_BYTES, AdapterStore, check_content, is_digest
 
 PART_BYTES = 8 << 20
-"""Of a multipart upload; S3 takes at least 5 MiB, and 10,000 parts."""
+"""The bytes of a part of a multipart upload; S3 takes at least 5 MiB, and 10,000 parts."""
 
 MAX_PARTS_UNDER_WAY = 2
 CONNECT_TIMEOUT = datetime.timedelta(seconds=5)
@@ -74,8 +74,8 @@ class RemoteStore(AdapterStore):
 
     @contextlib.contextmanager
     def reading(self, digest: str) -> Iterator[Path]:
-        """As in a folder; it stays in the cache meanwhile. A reader that finds it damaged says so by AdapterDamaged:
-        the next one gets it from the bucket again."""
+        """Read an adapter as in a folder; it stays in the cache meanwhile. A reader that finds it damaged says so by
+        AdapterDamaged: the next one gets it from the bucket again."""
         if not is_digest(digest):
             raise AdapterMissing(digest)
         lock = self._cache.lock(digest)
@@ -112,7 +112,7 @@ class RemoteStore(AdapterStore):
         return True
 
     def remove(self, digest: str) -> None:
-        """From the bucket and from this machine; others forget it when they need the room."""
+        """Remove an adapter from the bucket and from this machine; others forget it when they need the room."""
         if not self.holds(digest):
             raise AdapterMissing(digest)
         with _failures("changed"), contextlib.suppress(FileNotFoundError):
@@ -129,7 +129,7 @@ class RemoteStore(AdapterStore):
             return sum((folder / name).stat().st_size for name in FILE_NAMES)
 
     def verify(self, digest: str) -> None:
-        """What the bucket holds, whatever the cache does."""
+        """Verify what the bucket holds, whatever the cache does."""
         with self.workspace() as workspace:
             self._download(digest, workspace)
 
@@ -148,7 +148,10 @@ class RemoteStore(AdapterStore):
                 raise StoreFailure("the adapter store's bucket does not exist") from None
 
     def _download(self, digest: str, folder: Path) -> None:
-        """Raises AdapterMissing, or AdapterDamaged if the object is not what its name says."""
+        """Download an adapter.
+
+        Raises AdapterMissing, or AdapterDamaged if the object is not what its name says.
+        """
         if not is_digest(digest):
             raise AdapterMissing(digest)
         with _failures("read"):
@@ -176,7 +179,10 @@ def _archive(folder: Path) -> Iterator[bytes]:
 
 
 def _extract(parts: IO[bytes], folder: Path) -> None:
-    """Of an archive as `_archive` makes it. Raises TarError for any other."""
+    """Extract an archive as `_archive` makes it.
+
+    Raises TarError for any other.
+    """
     with tarfile.open(fileobj=parts, mode="r|") as archive:
         for name in FILE_NAMES:
             entry = archive.next()

@@ -1,4 +1,4 @@
-"""What an inspection is told and what it finds: data that `inspection` and `inspector`, its confined half, exchange."""
+"""The orders and findings of an inspection: data that `inspection` and `inspector`, its confined half, exchange."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import msgspec
 
 
 class BaseShape(msgspec.Struct, frozen=True):
-    """What an adapter must fit. targets: {projection: (in_features, out_features)}, the same in each of num_layers."""
+    """The shape of a base model, which an adapter must fit. targets: {projection: (in_features, out_features)}, the
+    same in each of num_layers."""
 
     targets: dict[str, tuple[int, int]]
     num_layers: int
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """What an adapter may be. max_bytes: of its two files together, unpacked."""
+    """The bounds of an adapter. max_bytes is for its two files together, unpacked."""
 
     max_rank: int
     max_bytes: int
@@ -33,20 +34,20 @@ class ModuleReport(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What was found of an adapter that fits.
-
-    rank: the largest of any module. size_bytes: of both files. unadapted: what it leaves as it is, as {projection:
-    layers}. ignored: members of the archive, or files beside it in its folder, that are no part of an adapter.
-    """
+    """The findings about an adapter that fits."""
 
     digest: str
     rank: int
+    """The largest rank of any module."""
     size_bytes: int
+    """The bytes of both files."""
     num_modules: int
     num_parameters: int
     modules: list[ModuleReport]
     unadapted: dict[str, list[int]]
+    """The parts that the adapter leaves as they are, as {projection: layers}."""
     ignored: list[str] = []
+    """Members of the archive, or files beside the adapter in its folder, that are no part of an adapter."""
 
 
 class Rejection(msgspec.Struct, frozen=True, tag=True):

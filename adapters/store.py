@@ -107,7 +107,7 @@ class AdapterStore:
         return self._root / digest
 
     def holds(self, digest: str) -> bool:
-        """Whether the adapter is in the store now; without a promise of its own, it may be removed at any time."""
+        """Tell whether the adapter is in the store now; without a promise of its own, it may be removed at any time."""
         return is_digest(digest) and (self._root / digest).is_dir()
 
     def remove(self, digest: str) -> None:
@@ -162,7 +162,10 @@ def lock_folder(folder: Path) -> int | None:
 
 
 def check_content(folder: Path, digest: str) -> None:
-    """Raises AdapterDamaged unless a folder of the store holds what its digest says."""
+    """Check that a folder of the store holds what its digest says.
+
+    Raises AdapterDamaged where it does not.
+    """
     try:
         found = canonical_digest(folder)
     except AdapterRejected as refusal:

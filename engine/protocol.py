@@ -230,64 +230,80 @@ class EngineLimits(msgspec.Struct, frozen=True):
 
 
 class TenantStats(msgspec.Struct, frozen=True, array_like=True):
-    """One tenant's choices. service: its virtual counter, in token units divided by its requests' weights."""
+    """The choices of one tenant in the engine."""
 
     num_running: int
     num_waiting: int
     service: float
+    """The tenant's virtual counter of the service that it got: token units divided by the weights of its requests."""
 
 
 class EngineStats(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A picture of the engine, sent with every heartbeat. Counters (`*_total`) count since the engine started.
-
-    num_running, num_waiting: choices. prompt_tokens_total: computed, those computed again after a preemption included.
-    step_counts: how many steps took at most each of STEP_BUCKETS_S and more than the one before it, then how many took
-    longer than all; step_seconds_total: of all of them.
-    adapter_slots_*, adapter_bytes_*: of the device's tier; adapters_waiting: asked for, but in line for a slot or
-    loading; adapter_load_*: what came onto the device, adapter_load_seconds_total failed loads included;
-    adapter_host_hits_total: loads that found their adapter in the host tier, which takes adapter_host_bytes.
-    grammars_compiling: requests that wait for their grammar; grammars_compiled_total, grammars_refused_total: those
-    that got one, or the reason why there is none; grammar_wait_seconds_total: how long both waited.
-    ended_prompt_tokens_total, ended_completion_tokens_total: of requests that have ended, as their finals say,
-    discarded tokens included: what ledgers take of this engine in the end. unacked_usage: finals that no gateway has on
-    disk yet; dropped_usage_total: those for which there was no room.
-    prefix_query_tokens_total: prompt tokens looked up in the prefix cache; prefix_hit_tokens_total: those found.
-    tenants: the busiest ones, by opaque id.
-    """
+    """The state of an engine at a moment, sent with every heartbeat. Counters (`*_total`) count since the engine
+    started."""
 
     num_running: int = 0
+    """Choices that are being computed."""
     num_waiting: int = 0
+    """Choices that wait to be computed."""
     kv_blocks_used: int = 0
     kv_blocks_total: int = 0
     preemptions_total: int = 0
     prompt_tokens_total: int = 0
+    """Prompt tokens computed. Tokens that are computed again after a preemption count again."""
     generation_tokens_total: int = 0
     step_seconds_total: float = 0.0
+    """Seconds that all steps took together."""
     step_counts: list[int] = []
+    """Steps that took at most each of STEP_BUCKETS_S and more than the one before it; the last number counts longer
+    steps."""
     unacked_usage: int = 0
+    """Final counts of requests that no gateway has on disk yet."""
     dropped_usage_total: int = 0
+    """Final counts of requests for which the engine had no room."""
     ended_prompt_tokens_total: int = 0
+    """Prompt tokens of requests that have ended, as their final counts say; ledgers take as many of this engine in
+    the end."""
     ended_completion_tokens_total: int = 0
+    """Completion tokens of requests that have ended, as their final counts say, discarded tokens included."""
     adapter_loads_total: int = 0
+    """Adapters loaded onto the device."""
     adapter_load_bytes_total: int = 0
+    """Bytes of adapters loaded onto the device."""
     adapter_load_seconds_total: float = 0.0
+    """Seconds spent loading adapters onto the device, failed loads included."""
     adapter_evictions_total: int = 0
+    """Adapters removed from the device."""
     adapter_slots_used: int = 0
+    """Slots of the device that hold an adapter."""
     adapter_slots_total: int = 0
+    """Slots for adapters on the device."""
     adapter_bytes_used: int = 0
+    """Bytes of adapters on the device."""
     adapter_bytes_total: int = 0
+    """Bytes for adapters on the device."""
     adapters_waiting: int = 0
+    """Adapters that were asked for and wait for a slot, or are being loaded."""
     adapter_host_bytes: int = 0
+    """Bytes of adapters in the host's memory."""
     adapter_host_hits_total: int = 0
+    """Loads of an adapter that was in the host's memory."""
     grammars_compiling: int = 0
+    """Requests that wait until their grammar is compiled."""
     grammars_compiled_total: int = 0
+    """Requests whose grammar was compiled."""
     grammars_refused_total: int = 0
+    """Requests whose grammar was refused with a reason."""
     grammar_wait_seconds_total: float = 0.0
+    """Seconds that requests waited for their grammar, compiled or refused."""
     prefix_query_tokens_total: int = 0
+    """Prompt tokens looked up in the prefix cache."""
     prefix_hit_tokens_total: int = 0
+    """Prompt tokens found in the prefix cache."""
     draft_tokens_total: int = 0
     accepted_draft_tokens_total: int = 0
     tenants: dict[str, TenantStats] = {}
+    """The busiest tenants, by opaque id."""
     resident_adapters: list[str] = []
 
 

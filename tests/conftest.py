@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,9 @@ from tests.installation.databases import with_database as with_database
 # Read by Triton at its import: where there is no GPU, its kernels are interpreted on the CPU.
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# Each HTTP client parses all authorities of the machine otherwise, which takes longer than most of what it asks.
+os.environ.setdefault("SSL_CERT_FILE", str(Path(__file__).parent / "installation" / "authority.pem"))
 
 NUM_BROWSER_HOUSES = 2
 _BROWSER_FILES = sorted(path.name for path in (Path(__file__).parent / "browser").glob("test_*.py"))
@@ -43,6 +48,19 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if (workerinput := getattr(config, "workerinput", None)) is not None:
         os.environ[RUN_VARIABLE] = workerinput[_FOLDER]
+        atexit.register(os._exit, 0)  # its reports are sent; to free every object would take seconds
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Spare the garbage collector what imports and collection make: millions of objects that stay to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        if hasattr(session.config, "workerinput"):  # any other process ends by freeing them
+            gc.freeze()
+        gc.enable()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -80,9 +98,10 @@ def postgres(run_folder: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def databases(postgres: str, worker: str) -> Databases:
+def databases(postgres: str, worker: str) -> Iterator[Databases]:
     """Makes databases that outlive a test."""
-    return Databases(postgres, worker)
+    with Databases(postgres, worker) as databases:
+        yield databases
 
 
 @pytest.fixture

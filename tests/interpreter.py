@@ -1,11 +1,12 @@
-"""Triton's interpreter without what it does again and again, two thirds of the time where there is no GPU; and with
-products whose bits depend on nothing but their rows and columns, as those of a GPU do.
+"""Triton's interpreter without what it does again and again, most of the time where there is no GPU; and with products
+whose bits depend on nothing but their rows and columns, as those of a GPU do.
 
 `python -m tests.interpreter MODULE ...` runs a module's program so.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import runpy
 import sys
@@ -18,8 +19,13 @@ def prepare_once() -> None:
     """A launch exchanges everything in `triton.language` for what computes on the CPU, until it ends. The interpreter
     does so anew, for milliseconds, whenever a kernel calls another function of `@triton.jit`, as `tl.sum` is one. Here
     a function's first call prepares, for good, the module which that function sees; the others find all as it should
-    be. Imports Triton."""
+    be. Which type of NumPy's stands for one of Triton's is looked up once for each. Imports Triton."""
+    from triton.runtime import interpreter
     from triton.runtime.interpreter import InterpretedFunction
+
+    numpy_type = interpreter._get_np_dtype
+    of_number = functools.cache(numpy_type)
+    interpreter._get_np_dtype = lambda type: numpy_type(type) if type.scalar.is_ptr() else of_number(type.scalar)
 
     call = InterpretedFunction.__call__
     prepared: set[InterpretedFunction] = set()
@@ -31,6 +37,14 @@ def prepare_once() -> None:
         return call(function, *args, **kwargs)
 
     InterpretedFunction.__call__ = call_prepared
+
+
+def let_overflow() -> None:
+    """Compute as compiled kernels do, without a check of every sum and product of integers, a quarter of the time: for
+    whole models. The kernels' own tests keep it. Imports Triton."""
+    from triton.runtime.interpreter import InterpreterOptions, interpreter_builder
+
+    interpreter_builder.options = InterpreterOptions(sanitize_overflow=False)
 
 
 def multiply_exactly() -> None:
@@ -50,5 +64,6 @@ def multiply_exactly() -> None:
 if __name__ == "__main__":
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
     prepare_once()
+    let_overflow()
     del sys.argv[0]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -34,7 +34,10 @@ class Members:
         self._num_members = 0
 
     def add_folder(self, name: str) -> None:
-        """Raises AdapterRejected for a name that leads elsewhere."""
+        """Note a folder.
+
+        Raises AdapterRejected for a name that leads elsewhere.
+        """
         self._count()
         _path(name)
 
@@ -56,7 +59,10 @@ class Members:
         return None
 
     def check_complete(self) -> None:
-        """Raises AdapterRejected unless both files were there, side by side."""
+        """Check that both files were there, side by side.
+
+        Raises AdapterRejected where they were not.
+        """
         missing = [name for name in FILE_NAMES if name not in self._found]
         if missing:
             others = f"; there is {', '.join(ascii(name) for name in self.ignored[:5])}" if self.ignored else ""
@@ -68,7 +74,7 @@ class Members:
     def _count(self) -> None:
         self._num_members += 1
         if self._num_members > MAX_MEMBERS:
-            raise AdapterRejected([f"it has more than {MAX_MEMBERS} members"])
+            raise AdapterRejected([f"there are more than {MAX_MEMBERS} members"])
 
     def _take(self, path: PurePosixPath) -> None:
         if len(path.parts) > 2:
@@ -79,7 +85,7 @@ class Members:
 
 
 def refusal(name: str, reason: str) -> AdapterRejected:
-    """What to raise about a member."""
+    """Return the error to raise about a member."""
     return AdapterRejected([f"member {name[:200]!a} {reason}"])
 
 

@@ -28,7 +28,10 @@ class Output:
         self._left_bytes = max_bytes
 
     def check_size(self, member: str, num_bytes: int) -> None:
-        """Raises AdapterRejected if a member of so many bytes has no room."""
+        """Check that a member of so many bytes has room.
+
+        Raises AdapterRejected where it has none.
+        """
         if not 0 <= num_bytes <= self._left_bytes:
             raise refusal(member, f"takes {num_bytes} bytes; unpacked, {self.max_bytes} are allowed")
 

@@ -60,23 +60,23 @@ class Inflated(Plain):
         while not chunk and not self._inflate.eof:
             packed = self._inflate.unconsumed_tail or self._file.read(COPY_BYTES)
             if not packed:
-                raise AdapterRejected(["its gzip data are cut short"])
+                raise AdapterRejected(["the gzip data are cut short"])
             try:
                 chunk = self._inflate.decompress(packed, size)
             except zlib.error as error:
-                raise AdapterRejected([f"its gzip data are damaged: {error}"]) from None
+                raise AdapterRejected([f"the gzip data are damaged: {error}"]) from None
             self._packed_bytes += len(packed) - len(self._inflate.unconsumed_tail)
         if self._inflate.eof and (self._inflate.unused_data or self._file.read(1)):
-            raise AdapterRejected(["bytes follow its gzip data"])
+            raise AdapterRejected(["bytes follow the gzip data"])
         self._num_bytes += len(chunk)
         self._check_bounds()
         return chunk
 
     def _check_bounds(self) -> None:
         if self._num_bytes > self._max_bytes:
-            raise AdapterRejected([f"unpacked, it has more than {self._max_bytes} bytes"])
+            raise AdapterRejected([f"the archive has more than {self._max_bytes} bytes when unpacked"])
         if self._num_bytes > max(FREE_BYTES, MAX_RATIO * self._packed_bytes):
-            raise AdapterRejected([f"it unpacks to more than {MAX_RATIO} times its size"])
+            raise AdapterRejected([f"the archive unpacks to more than {MAX_RATIO} times its size"])
 
 
 def unpack_tar(source: Plain, output: Output) -> list[str]:

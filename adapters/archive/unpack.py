@@ -36,7 +36,7 @@ def unpack(archive: BinaryIO, files: Mapping[str, BinaryIO], max_bytes: int) -> 
     if _is_tar_header(start):
         return unpack_tar(Plain(archive), output)
     found = next((f" but {meaning}" for magic, meaning in _OTHER_FORMATS.items() if start.startswith(magic)), "")
-    raise AdapterRejected([f"it is neither a tar, a tar.gz nor a zip archive{found}"])
+    raise AdapterRejected([f"the file is neither a tar, a tar.gz nor a zip archive{found}"])
 
 
 def _is_tar_header(block: bytes) -> bool:

@@ -37,7 +37,7 @@ class _Bounded:
     def read(self, size: int = -1) -> bytes:
         chunk = self._file.read(size if 0 <= size <= MAX_HEADERS_BYTES else MAX_HEADERS_BYTES + 1)
         if len(chunk) > MAX_HEADERS_BYTES:
-            raise AdapterRejected([f"its directory has more than {MAX_HEADERS_BYTES} bytes"])
+            raise AdapterRejected([f"the directory of the zip archive has more than {MAX_HEADERS_BYTES} bytes"])
         return chunk
 
 

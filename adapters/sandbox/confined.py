@@ -37,7 +37,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
-    """What the work returned."""
+    """The result of the work."""
 
     content: bytes
 

@@ -44,8 +44,8 @@ class SandboxBroken(RuntimeError):
 
 
 async def run_confined(module: str, argument: bytes, descriptors: Sequence[int], limits: Limits) -> bytes:
-    """What `work(argument)` of the module returns, computed in a confined process that has `descriptors` open under the
-    same numbers.
+    """Return what `work(argument)` of the module returns, computed in a confined process that has `descriptors` open
+    under the same numbers.
 
     Raises LimitExceeded, SandboxBroken, or OSError where a file that it writes has no room. The process has ended when
     this returns, raises or is cancelled.
@@ -84,7 +84,7 @@ async def _read_bounded(stream: asyncio.StreamReader) -> bytes:
 
 
 def content_of(reply: bytes, status: int, limits: Limits) -> bytes:
-    """What the work returned, from what the process wrote and its exit status (negative: the signal that ended it).
+    """Return the work's result, from what the process wrote and its exit status (negative: the signal that ended it).
 
     Raises as `run_confined` does.
     """

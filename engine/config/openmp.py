@@ -1,4 +1,6 @@
-"""How the CPU threads of PyTorch wait for each other. Knows nothing of models or steps, and never imports torch.
+"""The way in which the CPU threads of PyTorch wait for each other.
+
+This module knows nothing of models or steps, and never imports torch.
 
 PyTorch divides an operation among OpenMP's threads, and all of them wait at the operation's end for the last one.
 By default GNU's OpenMP, libgomp, spins there for milliseconds. Beside another busy process that is ruinous: a thread
@@ -24,13 +26,13 @@ woken for each, and far shorter than the time for which a kernel gives a process
 def spin_briefly(environ: MutableMapping[str, str] = os.environ) -> None:
     """Make OpenMP's threads stay awake between the operations of one step, and sleep soon after.
 
-    For the engine, whose operations are short and many, and which gives threads up that have to wait for a processor.
+    The engine calls this function: its operations are short and many, and it gives up threads that have to wait.
     """
     if WAIT_POLICY not in environ:
         environ.setdefault(SPIN_COUNT, BRIEF_SPIN)
 
 
 def sleep_while_waiting(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Make OpenMP's threads sleep whenever they wait. For programs whose operations are long, which notice nothing."""
+    """Make OpenMP's threads sleep whenever they wait. Programs with long operations call this function."""
     if SPIN_COUNT not in environ:
         environ.setdefault(WAIT_POLICY, "PASSIVE")

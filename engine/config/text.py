@@ -1,4 +1,4 @@
-"""Settings as people write them: as variables and flags, and the documentation of both, from the fields of a struct.
+"""Settings as people write them: variables, flags and their documentation, made from the fields of a struct.
 
 The struct is the only list. The annotation of a field holds its type, its bounds and, as the description, one sentence
 of documentation. A field whose name ends in `_bytes` may be written with a unit. Knows no particular setting.
@@ -37,12 +37,12 @@ class Field(msgspec.Struct, frozen=True):
 
     @property
     def is_bytes(self) -> bool:
-        """Whether a value is a number of bytes, and may be written as `512MiB`."""
+        """Tell whether a value is a number of bytes, which may be written as `512MiB`."""
         return self.name.endswith("_bytes")
 
     @property
     def flag(self) -> str:
-        """The command line's flag."""
+        """The flag of the setting on a command line."""
         return f"--{self.name.replace('_', '-')}"
 
     def parse(self, text: str) -> Any:
@@ -134,7 +134,7 @@ def _with_default(field: Field) -> str:
 
 
 def _choices(hint: Any) -> tuple[str, ...]:
-    """Return the values of a Literal, however it is annotated; () for any other type."""
+    """Return the values of a Literal, also of an annotated one; () for any other type."""
     if typing.get_origin(hint) is Literal:
         return typing.get_args(hint)
     if hasattr(hint, "__metadata__"):

@@ -1,8 +1,10 @@
-"""How many threads compute while other work shares the processors. Knows nothing of models or steps.
+"""The number of threads that compute while other work shares the processors.
+
+This module knows nothing of models or steps.
 
 All threads of an operation wait for the last one, so a thread whose processor is taken by other work holds all others
-up: one thread fewer is faster. Counted is what others take, rather than how long our threads wait for a processor:
-once there are fewer threads none of them waits, and nothing would tell when there may be more again.
+up: one thread fewer is faster. The decision counts the processor time that other work takes, rather than the time for
+which our threads wait: once there are fewer threads none of them waits, and nothing would tell when there may be more.
 
 A change of the number leaves the deltas of adapters as they are, bit by bit. Frozen matrices may be summed up in
 another order, so whole outputs agree up to rounding, as they do beside other neighbors in a batch.
@@ -20,17 +22,20 @@ import torch
 
 INTERVAL_S = 1.0
 STALE_S = 5.0
-"""What lies further apart says nothing of the present: the engine had nothing to compute in between."""
+"""Measurements that lie further apart are ignored: the engine had nothing to compute in between."""
+
 CALM_INTERVALS = 3
-"""How many intervals in a row must leave room for another thread before it comes back."""
+"""Intervals in a row that must leave room for another thread before it comes back."""
+
 CROWDED = 0.4
-"""How much of a thread's processor others may take before the thread is given up."""
+"""The share of a thread's processor that others may take before the thread is given up."""
+
 FREE = 0.8
-"""How much of a processor must be left over before a thread comes back to it."""
+"""The share of a processor that must be free before a thread comes back to it."""
 
 
 class ThreadCount:
-    """Decides from what others take how many threads compute: between one and most, of as many processors as given."""
+    """Decides how many threads compute, between one and most, from the processor time that other work takes."""
 
     def __init__(self, most: int, num_processors: int) -> None:
         self.count = most
@@ -62,13 +67,16 @@ class Usage(NamedTuple):
 
     now_s: float
     all_s: float
-    """The time that this process' processors were busy, for whomever."""
+    """The time for which the processors of this process were busy with any work."""
     own_s: float
     """The processor time of this process."""
 
 
 class AdaptedThreads:
-    """Keeps PyTorch's number of threads at what other work leaves. Belongs to the thread that computes."""
+    """Keeps PyTorch's number of threads at the number of processors that other work leaves.
+
+    An instance belongs to the thread that computes.
+    """
 
     def __init__(
         self, most: int, usage: Callable[[], Usage | None], num_processors: int, interval_s: float = INTERVAL_S
@@ -80,7 +88,7 @@ class AdaptedThreads:
         self._next_s = 0.0
 
     def adapt(self) -> None:
-        """Call before each step: looks once a second, and changes the number if need be."""
+        """Change the number of threads if need be, at most once a second. Call this before each step."""
         now_s = time.monotonic()
         if now_s < self._next_s or self._last is None:
             return

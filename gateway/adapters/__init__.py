@@ -1,4 +1,4 @@
-"""From content that comes from outside to a version of an adapter that answers, and away again.
+"""The life of adapters: content that comes from outside becomes a version that answers, and goes away again.
 
     intake, importer, uploads    the ways in; inspection_queue, cooldown, presence: in which order, and when not
     fetch, download, watcher     content that the server fetches itself, and the watched folder

@@ -82,7 +82,7 @@ class Collector:
         return [digest for digest in stored if digest in due and await self._remove(digest)]
 
     async def _unused(self, stored: Collection[str], resident: Collection[str]) -> set[str]:
-        """Of these digests and keys, those that no version refers to."""
+        """Return those of these digests and keys to which no version refers."""
         async with self._database.acquire() as conn:
             known = await owners(conn, {*stored, *map(digest_of, resident)})
         needed = set(known)  # a digest alone is a key, too

@@ -51,7 +51,9 @@ async def begin_if_due(conn: Connection, imported: ImportRow) -> int | None:
     project_id = imported.project_id
     project = await lock_project(conn, imported.author.organization_id, project_id)
     if project is None or project.archived_at is not None:
-        raise Conflict("The project is archived.", param="project_id", code="project_archived")
+        raise Conflict(
+            "The project is archived and takes no more adapters.", param="project_id", code="project_archived"
+        )
     # First: one that is refused between the two questions is counted twice rather than not at all.
     num_beside = await num_inspected_beside(conn, project_id, imported.id)
     num_refused = await check_not_paused(conn, project_id)
@@ -63,4 +65,7 @@ async def begin_if_due(conn: Connection, imported: ImportRow) -> int | None:
 
 
 def import_over() -> Conflict:
-    return Conflict("The import is over: it was canceled, or nobody seemed to work on it.", param="import_id")
+    return Conflict(
+        "This import has ended: it was canceled, or the server stopped working on it. Start a new import.",
+        param="import_id",
+    )

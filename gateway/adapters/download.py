@@ -22,18 +22,18 @@ IDLE_S = 30.0
 """How long a server may take to accept, to answer, and to send the next bytes."""
 
 MayGo = Callable[[httpx.URL], bool]
-"""Whether a source may send on to this URL."""
+"""Tells whether a source may redirect to this URL."""
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 class FetchFailed(Exception):
-    """The content did not come; the message says why, in words for whoever asked for it."""
+    """The content did not arrive; the message says why, in words for the one who asked for it."""
 
 
 class Received:
-    """What has come of one import so far, over all of its files, and the most that may. Who fetches adds, who reports
-    reads. expected_bytes: None where no server said."""
+    """The bytes of one import that have arrived so far, over all of its files, and the most that may. The downloader
+    adds, the reporter reads."""
 
     def __init__(self, max_bytes: int) -> None:
         self.num_bytes = 0
@@ -41,7 +41,10 @@ class Received:
         self._max_bytes = max_bytes
 
     def add(self, num_bytes: int) -> None:
-        """Raises FetchFailed beyond the most."""
+        """Count bytes that have arrived.
+
+        Raises FetchFailed beyond the most.
+        """
         self.num_bytes += num_bytes
         self._check(self.num_bytes)
 
@@ -52,7 +55,9 @@ class Received:
 
     def _check(self, num_bytes: int) -> None:
         if num_bytes > self._max_bytes:
-            raise FetchFailed(f"it is larger than {self._max_bytes} bytes (LORIKEET_MAX_ADAPTER_BYTES)")
+            raise FetchFailed(
+                f"the adapter is larger than {self._max_bytes} bytes, the most that LORIKEET_MAX_ADAPTER_BYTES allows"
+            )
 
 
 class Downloader:
@@ -95,24 +100,26 @@ class Downloader:
                     return first_headers
                 location = response.headers.get("location")
                 if location is None:
-                    raise FetchFailed(f"{url.host} redirects to nowhere")
+                    raise FetchFailed(f"{url.host} answered with a redirect that names no URL")
                 url = url.join(location)
-        raise FetchFailed(f"it redirects more than {MAX_REDIRECTS} times")
+        raise FetchFailed(f"the source redirects more than {MAX_REDIRECTS} times")
 
     @asynccontextmanager
     async def _ask(
         self, client: httpx.AsyncClient, url: httpx.URL, may_go: MayGo, headers: Mapping[str, str]
     ) -> AsyncIterator[httpx.Response]:
         if url.scheme != "https" or not url.host or url.userinfo:
-            raise FetchFailed("it leads to what is not an https URL without a user name")
+            raise FetchFailed("the source redirects to a URL that is not an https URL or has a user name")
         if not may_go(url):
-            raise FetchFailed(f"it redirects to {url.host}, to a place that is not among the sources that are allowed")
+            raise FetchFailed(
+                f"the source redirects to a place on {url.host} that LORIKEET_ADAPTER_SOURCES does not allow"
+            )
         try:
             address = await self._guard.address_of(url)
         except NotPublic as error:
             raise FetchFailed(str(error)) from None
         except (socket.gaierror, UnicodeError):
-            raise FetchFailed(f"{url.host} has no address") from None
+            raise FetchFailed(f"the host name {url.host} has no address") from None
         async with send_to(client, address, "GET", url, headers=headers) as response:
             yield response
 
@@ -120,9 +127,9 @@ class Downloader:
 async def _take(response: httpx.Response, into: Path, received: Received) -> None:
     host = response.request.headers["host"]
     if response.status_code != 200:
-        raise FetchFailed(f"{host} answered {response.status_code}")
+        raise FetchFailed(f"{host} answered with status {response.status_code}")
     if response.headers.get("content-encoding", "identity") != "identity":
-        raise FetchFailed(f"{host} answered in an encoding that was not asked for")
+        raise FetchFailed(f"{host} answered in a content encoding that the request did not accept")
     length = response.headers.get("content-length", "")
     if length.isascii() and length.isdigit():
         received.expect(int(length))
@@ -138,18 +145,19 @@ async def write_chunks(chunks: AsyncIterable[bytes], into: Path, received: Recei
 
 
 def _in_words(error: Exception, idle_s: float) -> str:
-    """What a server makes of an answer is quoted nowhere: whoever names a source chooses what is spoken to."""
+    """Return why a download failed. A server's answer is quoted nowhere: a tenant who names a source chooses what is
+    spoken to."""
     if isinstance(error, httpx.TimeoutException):
-        return f"the server was silent for {idle_s:g} s"
+        return f"the source's server sent nothing for {idle_s:g} s"
     if isinstance(error, httpx.ConnectError):
         if _comes_from(error, ssl.SSLError):
-            return "the server did not prove to be the one it is asked for"
-        return "the server cannot be reached"
-    return "the connection was lost, or what came was not HTTP"
+            return "the certificate of the source's server is not valid for its host name"
+        return "the source's server cannot be reached"
+    return "the connection to the source's server broke, or the answer was not HTTP"
 
 
 def _comes_from(error: BaseException | None, kind: type[Exception]) -> bool:
-    """Whether one of this kind is behind it, however often the library dressed it anew."""
+    """Tell whether an error of this kind is among the causes of another."""
     while error is not None and not isinstance(error, kind):
         error = error.__context__
     return error is not None

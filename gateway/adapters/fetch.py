@@ -1,6 +1,6 @@
 """An adapter from one of its sources into a folder here, within a time, a size and the operator's list.
 
-Of the hub and of a bucket come PEFT's two files, of a web server one archive. What they hold is for the intake to say.
+The hub and buckets give PEFT's two files, a web server one archive. The intake judges their content.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Hub(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Hub:
-        """As Hugging Face's own programs read it."""
+        """Return the hub that the environment names, as Hugging Face's own programs read it."""
         return cls((environ.get("HF_ENDPOINT") or cls().endpoint).rstrip("/"), environ.get("HF_TOKEN") or None)
 
 
@@ -83,7 +83,7 @@ class Fetcher:
         except WrongSource as error:
             raise FetchFailed(str(error)) from None
         except TimeoutError:
-            raise FetchFailed(f"it did not come within {self._total_s:g} s") from None
+            raise FetchFailed(f"the download took longer than {self._total_s:g} s") from None
         return folder
 
     def _is_allowed(self, url: httpx.URL) -> bool:
@@ -106,7 +106,7 @@ class Fetcher:
                 revision = commit
 
     async def _from_bucket(self, source: Source, folder: Path, received: Received) -> None:
-        """From the operator's own store, with the operator's credentials."""
+        """Download from the operator's own store, with the operator's credentials."""
         try:
             bucket = open_bucket(f"s3://{source.host}/{source.path}")
             for name in FILE_NAMES:
@@ -114,11 +114,11 @@ class Fetcher:
                 received.expect(found.meta["size"])
                 await write_chunks(_chunks(found), folder / name, received)
         except FileNotFoundError:
-            raise FetchFailed(f"{name} is not there") from None
+            raise FetchFailed(f"the source has no file {name}") from None
         except (PermissionDeniedError, UnauthenticatedError):
-            raise FetchFailed("the store refused the server's access key") from None
+            raise FetchFailed("the bucket refused the server's access key") from None
         except (BaseError, StoreFailure) as error:
-            raise FetchFailed("the store could not be reached, or did not answer as S3 does") from error
+            raise FetchFailed("the bucket's server could not be reached, or did not answer as S3 does") from error
 
 
 async def _chunks(found: obstore.GetResult) -> AsyncIterator[bytes]:

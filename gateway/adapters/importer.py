@@ -40,7 +40,7 @@ for what it refuses."""
 class Importer:
     """One per gateway process; works between `start` and `stop`.
 
-    What has not come at `stop`, another gateway fetches anew.
+    Content that has not arrived at `stop` is fetched anew by another gateway.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Importer:
         self._task = asyncio.create_task(forever(self._begin, self._poll_s, name="imports"))
 
     async def stop(self) -> None:
-        """What is being taken in may come to its end, since nobody else has its content."""
+        """Stop fetching. An adapter that is being taken in may come to its end, since nobody else has its content."""
         if self._task is not None:
             self._task.cancel()
         taking_in = {task for task in self._at_work if task.get_name() in self._taking_in}
@@ -108,7 +108,7 @@ class Importer:
             log.warning("import_interrupted", id=claimed.id, source=claimed.source, error=repr(error))
         except Exception:
             log.exception("import_failed", id=claimed.id, source=claimed.source)
-            await self._fail(claimed, "an unexpected failure, which the server's log tells of")
+            await self._fail(claimed, "an unexpected failure; the server's log has the details")
         finally:
             self._taking_in.discard(claimed.id)
 
@@ -123,7 +123,10 @@ class Importer:
         return False
 
     async def _fetch(self, claimed: ImportRow, folder: Path) -> Path:
-        """Raises FetchFailed, also where the import was canceled meanwhile."""
+        """Fetch the content of an import.
+
+        Raises FetchFailed, also where the import was canceled meanwhile.
+        """
         received = self._fetcher.begin()
         fetching = asyncio.create_task(self._fetcher.bring(claimed.source, folder, received))
         try:
@@ -136,7 +139,10 @@ class Importer:
             await asyncio.gather(fetching, return_exceptions=True)
 
     async def _touch(self, claimed: ImportRow, received: Received) -> None:
-        """Raises FetchFailed where the import is over. A database that is away is no reason to stop."""
+        """Note that the import is still worked on. A database that is away is no reason to stop.
+
+        Raises FetchFailed where the import has ended.
+        """
         try:
             async with self._database.acquire() as conn:
                 is_at_work = await touch_import(
@@ -146,7 +152,7 @@ class Importer:
             log.warning("imports_unavailable", error=repr(error))
             return
         if not is_at_work:
-            raise FetchFailed("it was canceled")
+            raise FetchFailed("the import was canceled")
 
     async def _fail(self, claimed: ImportRow, reason: str) -> None:
         log.info("import_failed", id=claimed.id, source=claimed.source, reason=reason)

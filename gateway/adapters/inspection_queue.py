@@ -1,4 +1,4 @@
-"""Whose turn it is to have an adapter inspected: one at a time on a machine, the projects in turn.
+"""The order in which adapters are inspected: one at a time on a machine, the projects in turn.
 
 Within a gateway projects stand in line; between the gateways of a machine a locked file decides, which the kernel takes
 back from a process that dies. Knows nothing of what is done in a turn.
@@ -48,7 +48,9 @@ class InspectionQueue:
                     self._pass_on()
                     raise
         except TimeoutError:
-            raise Overloaded("Too many adapters wait for their inspection.", retry_after_s=RETRY_AFTER_S) from None
+            raise Overloaded(
+                "Too many adapters are waiting for inspection. Send this one again later.", retry_after_s=RETRY_AFTER_S
+            ) from None
         try:
             yield
         finally:

@@ -62,9 +62,9 @@ class Inspect(Protocol):
 
 Again = Literal["receiving", "fetching"]
 
-UNAVAILABLE = "Adapters cannot be inspected or stored at the moment."
-OTHER_BASE = "The tenant has an adapter of this name for another base model: remove it, or take another name."
-NO_ROOM = "There is no room left on the server's disk."
+UNAVAILABLE = "The server cannot inspect or store adapters at the moment. Try again later."
+OTHER_BASE = "The tenant has an adapter of this name for another base model. Remove that adapter, or use another name."
+NO_ROOM = "The disk of the server is full."
 RETRY_AFTER_S = 10.0
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -78,13 +78,14 @@ log = structlog.get_logger(__name__)
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """What became of an import: the version of an adapter that its content is. changed: whether that is new, or became
-    (or is to become) the current one. state: 'ready', or 'inspected' while no engine is there to probe it."""
+    """The result of an import: the version of an adapter that has its content."""
 
     adapter_id: str
     version: int
     state: VersionState
+    """"ready", or "inspected" while no engine is there to try the version."""
     changed: bool
+    """True if the version is new, or became (or is to become) the current one."""
 
 
 class Intake:
@@ -144,14 +145,17 @@ class Intake:
         async with self._database.acquire() as conn:
             version = await find_version(conn, put.adapter_id, put.version)
         if version is None:
-            raise Conflict("The adapter was removed meanwhile.", param="name")
+            raise Conflict(
+                "The adapter was removed while this version was being added. Upload it again to create it anew.",
+                param="name",
+            )
         if version.state == "rejected":
-            raise _rejected(version.reason or "The engine refused it.")
+            raise _rejected(version.reason or "The engine refused the adapter.")
         return Taken(put.adapter_id, put.version, version.state, put.changed)
 
     async def _keep_and_refer(self, imported: ImportRow, content: Path) -> PutVersion:
-        """No connection is held while files are read. What was collected before anything referred to it is put into the
-        store again, and so is what was lost while it was referred to."""
+        """No connection is held while files are read. Content that was collected before anything referred to it is put
+        into the store again, and so is content that was lost."""
         put: PutVersion | None = None
         base, shape = await self._base_of(imported)
         while put is None:
@@ -203,7 +207,10 @@ class Intake:
         return await asyncio.to_thread(self._store.holds, digest)
 
     async def _inspect_and_keep(self, content: Path, shape: BaseShape, niceness: int) -> Report:
-        """Raises Overloaded, too, where files cannot be written."""
+        """Inspect content and keep it.
+
+        Raises Overloaded, too, where files cannot be written.
+        """
         try:
             async with workspace(self._store) as folder:
                 into = folder / "adapter"
@@ -219,7 +226,9 @@ class Intake:
         author, project_id = imported.author, imported.project_id
         project = await lock_project(conn, author.organization_id, project_id)
         if project is None or project.archived_at is not None:
-            raise Conflict("The project is archived.", param="project_id", code="project_archived")
+            raise Conflict(
+                "The project is archived and takes no more adapters.", param="project_id", code="project_archived"
+            )
         await lock_storage(conn, author.organization_id, project_id)
         content = Content(report.digest, report.rank, report.size_bytes, msgspec.json.encode(report).decode())
         try:
@@ -259,18 +268,22 @@ class Intake:
 
 
 async def _check_storage(conn: Connection, organization_id: str, project_id: str) -> None:
-    """Raises QuotaExceeded, which undoes what was stored just now."""
+    """Check what is stored against the limits.
+
+    Raises QuotaExceeded, which undoes what was stored just now.
+    """
     exceeded = await exceeded_storage(conn, organization_id, project_id)
     if exceeded is not None:
         limit, stored = exceeded
         raise QuotaExceeded(
-            f"The adapters of this {limit.scope} may have {limit.max} bytes; with this one they would have {stored}.",
+            f"All adapters of this {limit.scope} together may have {limit.max} bytes; with this adapter they would "
+            f"have {stored}.",
             param="file",
         )
 
 
 async def _record(conn: Connection, imported: ImportRow, put: PutVersion, report: Report) -> None:
-    """What changes nothing records nothing."""
+    """Record a change in the audit log; no change records nothing."""
     shown: dict[str, Any] = {"name": imported.name, "version": put.version, "digest": report.digest}
     shown |= {"source": imported.source, "promote": imported.promote, "import_id": imported.id}
     event = "adapter.promoted" if put.state == "ready" else "adapter_version.updated"

@@ -83,7 +83,7 @@ class Prober:
             return claimed is not None and await self._try(claimed)
 
     async def _try(self, claimed: ToProbe) -> bool:
-        """Whether it waits no more."""
+        """Let an engine try a version; return whether the version waits no more."""
         if claimed.num_probes > MAX_PROBES:
             await self._reject(claimed, f"{MAX_PROBES} probes ended with the engine or the gateway that ran them")
             return True

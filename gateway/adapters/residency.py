@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Engine(Protocol):
-    """What is asked of a backend."""
+    """The interface of a backend that keeps adapters resident."""
 
     def health(self) -> Health: ...
 
@@ -113,7 +113,7 @@ class _Held:
                 self._held.discard(key)
 
     async def _ask(self, command: Callable[[str], Awaitable[None]], key: str) -> bool:
-        """Whether it was done."""
+        """Ask the engine, and return whether it was done."""
         if key in self._failed:
             return False
         try:

@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 class Engines(Protocol):
-    """What the lives of adapters need of engines, whatever their number and their base models."""
+    """The interface of engines that the lives of adapters need, for any number of engines and base models."""
 
     def ready_bases(self) -> list[str]:
         """Return the digests of the base models for which an engine is there."""
@@ -62,10 +62,10 @@ class PoolEngines:
 
     async def probe(self, base: str | None, key: str) -> msgspec.Struct:
         pools = [self._pools[name] for name in self._bases.pools_of(base) if name in self._pools]
-        ready = next((pool for pool in pools if pool.ready), None)
+        ready = next((replica for pool in pools if (replica := pool.serving.any_ready()) is not None), None)
         if ready is None:
             raise Overloaded("No engine of the adapter's base model is there.", code=ENGINE_UNAVAILABLE)
-        return await ready.serving.pick().backend.probe(key)
+        return await ready.backend.probe(key)
 
     def resident(self) -> frozenset[str]:
         return frozenset().union(*(backend.resident() for backend in self._backends()))

@@ -1,8 +1,8 @@
 """Resumable uploads: an archive that comes piece by piece, each where the last one ended.
 
-The bytes of an import lie in one file of the gateways' data folder. What the database says to have been received is on
-disk; what a gateway that died has written beyond that is cut off. Only one request writes at a time, through a lock on
-the file, which the kernel takes back from a process that dies. Knows nothing of what the bytes are.
+The bytes of an import lie in one file of the gateways' data folder. All bytes that the database counts as received are
+on disk; bytes that a gateway that died has written beyond that are cut off. Only one request writes at a time, through
+a lock on the file, which the kernel takes back from a process that dies. Knows nothing of what the bytes are.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ SYNC_S = 5.0
 """After so many bytes, or so long, what has come is made durable and told."""
 
 RETRY_AFTER_S = 60.0
-"""Of a full disk."""
+"""Seconds after which an upload may be tried again that a full disk refused."""
 
 LOCK_WAIT_S = 1.0
 """A request whose connection broke just now is still telling what came."""
 
 OFFSET_HEADER = "upload-offset"
 
-NOT_AS_ANNOUNCED = "The bytes that came are not those that were announced: their SHA-256 differs."
+NOT_AS_ANNOUNCED = (
+    "The SHA-256 of the received bytes differs from the SHA-256 that the import announced. Start a new import."
+)
 
 log = structlog.get_logger(__name__)
 
@@ -69,7 +71,7 @@ class Uploads:
         self._path(imported).unlink(missing_ok=True)
 
     async def append(self, imported: ImportRow, offset: int, chunks: AsyncIterator[bytes]) -> None:
-        """Add what comes at offset. What came before the chunks end in an error is kept.
+        """Add what comes at offset. Bytes that arrived before the chunks end in an error are kept.
 
         Raises Conflict where another offset is next, where somebody else is writing, or where the import is over or
         comes in one piece, InvalidRequest beyond the announced size, and Overloaded where the disk takes no more.
@@ -82,7 +84,7 @@ class Uploads:
                 raise _over()
             if offset != known.received_bytes:
                 raise Conflict(
-                    f"The next byte is number {known.received_bytes}, not {offset}.",
+                    f"The upload continues at byte {known.received_bytes}, not at byte {offset}.",
                     param=OFFSET_HEADER,
                     code="wrong_offset",
                 )
@@ -112,7 +114,7 @@ class Uploads:
             async for chunk in chunks:
                 if offset + len(chunk) > size_bytes:
                     raise InvalidRequest(
-                        f"There are more than the {size_bytes} bytes that were announced.", code="too_many_bytes"
+                        f"The body exceeds the {size_bytes} bytes that the import announced.", code="too_many_bytes"
                     )
                 await _on_disk(_write_all, file, chunk)
                 offset += len(chunk)
@@ -154,7 +156,8 @@ async def _on_disk(work: Callable[..., object], *arguments: object) -> None:
     except OSError as error:
         log.error("upload_not_written", error=str(error))
         raise Overloaded(
-            "The upload cannot be written at the moment: what came before is kept.", retry_after_s=RETRY_AFTER_S
+            "The server cannot write the upload at the moment. The bytes received before are kept: resume later.",
+            retry_after_s=RETRY_AFTER_S,
         ) from None
 
 
@@ -174,7 +177,9 @@ async def _lock(file: BinaryIO) -> None:
         except BlockingIOError:
             if time.monotonic() > deadline_s:
                 raise Conflict(
-                    "Another request is sending bytes of this import.", param="import_id", code="import_busy"
+                    "Another request is sending bytes of this import. Wait until it ends, or end it.",
+                    param="import_id",
+                    code="import_busy",
                 ) from None
             await asyncio.sleep(LOCK_WAIT_S / 20)
         else:
@@ -195,13 +200,15 @@ def _sha256(path: Path) -> str:
 
 
 def _over() -> Conflict:
-    return Conflict("The import takes no more bytes: it is over, or comes in one piece.", param="import_id")
+    return Conflict(
+        "This import takes no bytes: it has ended, or it was not begun as an upload in pieces.", param="import_id"
+    )
 
 
 def _elsewhere() -> Conflict:
     return Conflict(
-        "This gateway does not have what was received: it lies on another machine, or was deleted. Send to a gateway "
-        "of that machine, or begin anew.",
+        "The bytes received so far are not on this gateway's machine, or were deleted. Send the rest to a "
+        "gateway of the machine that received them, or start a new import.",
         param="import_id",
         code="import_elsewhere",
     )

@@ -1,4 +1,4 @@
-"""Whether the store holds what the tables refer to, byte for byte, and how much it holds beyond that."""
+"""Verification that the store holds what the tables refer to, byte for byte, and how much it holds beyond that."""
 
 from __future__ import annotations
 
@@ -21,24 +21,27 @@ T = TypeVar("T")
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """A version without its content. detail: what is wrong with the content."""
+    """A version of an adapter whose content is missing or damaged."""
 
     project_id: str
     name: str
     version: int
     digest: str
     detail: str
+    """The fault of the content."""
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """num_verified: contents that are there and were read in full. missing, damaged: versions whose content is not, or
-    is not what it was. num_unreferenced: contents in the store that nobody of any organization refers to; they are
-    collected after a while."""
+    """The result of comparing the store with the versions that the database knows."""
 
     num_verified: int
+    """Contents that are in the store and were read in full."""
     missing: list[Fault]
+    """Versions whose content is not in the store."""
     damaged: list[Fault]
+    """Versions whose content is not what it was."""
     num_unreferenced: int
+    """Contents in the store to which no version of any organization refers. They are deleted after a while."""
     object: Literal["organization.adapters.verification"] = "organization.adapters.verification"
 
 
@@ -56,14 +59,17 @@ class Verifier:
         Raises Conflict while another verification runs, Overloaded while the store is away.
         """
         if self._is_at_work:
-            raise Conflict("Adapters are being verified already: try again later.", code="verification_running")
+            raise Conflict(
+                "A verification of all adapters is already running. Try again when it has ended.",
+                code="verification_running",
+            )
         self._is_at_work = True
         # A thread of its own: long reads are not to hold up what others wait for.
         executor = ThreadPoolExecutor(1, thread_name_prefix="verify")
         try:
             return await self._verify(executor, organization_id)
         except StoreFailure as error:
-            raise Overloaded(f"The adapter store does not answer: {error}.", retry_after_s=RETRY_AFTER_S) from None
+            raise Overloaded(f"The adapter store does not answer ({error}).", retry_after_s=RETRY_AFTER_S) from None
         finally:
             executor.shutdown(wait=False, cancel_futures=True)
             self._is_at_work = False
@@ -94,7 +100,7 @@ _MISSING = "the store does not hold it"
 
 
 def _check(store: AdapterStore, digest: str) -> str | None:
-    """What is wrong with it."""
+    """Return what is wrong with the content of a digest, None if nothing is."""
     try:
         store.verify(digest)
     except AdapterMissing:

@@ -21,7 +21,7 @@ import msgspec
 from adapters.store import FILE_NAMES
 
 MAX_FOLDERS = 10_000
-"""Of adapters; those beyond are not looked at."""
+"""The most folders of adapters; folders beyond are not looked at."""
 
 COPY_BYTES = 1 << 20
 
@@ -30,7 +30,7 @@ _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True):
-    """What tells one state of a file from another, as stat(2) has it; times in ns."""
+    """The marks that tell one state of a file from another, as stat(2) has them; times in ns."""
 
     device: int
     inode: int
@@ -51,7 +51,7 @@ class Look(msgspec.Struct, frozen=True):
 
     @property
     def unread_fingerprint(self) -> str:
-        """Of the files as such, where their bytes are none of our business."""
+        """The fingerprint of the files without their bytes."""
         return "unread " + hashlib.sha256(msgspec.json.encode((self.stamps, self.problem))).hexdigest()
 
 
@@ -111,12 +111,12 @@ def _problem(stamps: tuple[Stamp, ...], max_bytes: int) -> str | None:
         if stamp.num_links != 1:
             return f"{name} has other names as well (hard links): copy it instead"
     if sum(stamp.size_bytes for stamp in stamps) > max_bytes:
-        return f"it is larger than {max_bytes} bytes (LORIKEET_MAX_ADAPTER_BYTES)"
+        return f"the adapter is larger than {max_bytes} bytes, the most that LORIKEET_MAX_ADAPTER_BYTES allows"
     return None
 
 
 def _stamps(folder_fd: int | None) -> tuple[Stamp, ...] | None:
-    """Of both files, without following a link; None where one is missing."""
+    """Return the stamps of both files, without following a link; None where one is missing."""
     if folder_fd is None:
         return None
     try:

@@ -12,7 +12,7 @@ from adapters.store import AdapterStore
 
 @asynccontextmanager
 async def workspace(store: AdapterStore) -> AsyncIterator[Path]:
-    """As the store's own, without holding up the event loop while files are deleted."""
+    """Yield a workspace as the store's own does, without holding up the event loop while files are deleted."""
     with ExitStack() as stack:
         folder = await asyncio.to_thread(stack.enter_context, store.workspace())
         try:

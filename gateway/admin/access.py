@@ -1,4 +1,4 @@
-"""What each route of the admin API declares about itself, as data, and the guard that holds callers to it.
+"""The declarations of the admin API's routes about themselves, and the guard that holds callers to them.
 
 A route says which permission it needs, which query parameters it knows and which body it takes; one that does not say
 so cannot be registered. Knows nothing about what routes do.
@@ -156,7 +156,8 @@ async def _person(connection: ASGIConnection[Any, Any, Any, Any], token: str, lo
     method = connection.scope.get("method")
     if method not in SAFE_METHODS and not csrf_matches(token, connection.headers.get(CSRF_HEADER, "")):
         raise PermissionDenied(
-            f"With a cookie this method needs the header {CSRF_HEADER}, whose value the login gave.", code="csrf"
+            f"A request with a login cookie needs the header {CSRF_HEADER}; its value is in the reply to the login.",
+            code="csrf",
         )
     return Actor(
         kind="user",
@@ -174,7 +175,7 @@ async def _person(connection: ASGIConnection[Any, Any, Any, Any], token: str, lo
 def _check_permission(actor: Actor, access: Access, project_id: str | None) -> None:
     if access.permission is None:
         if actor.kind != "user":
-            raise PermissionDenied("This is about a person's own login; a key has none.")
+            raise PermissionDenied("This operation is for people who are logged in. An API key has no login.")
     elif not (access.in_any_project and _has_in_some_project(actor, access.permission)):
         authorize(actor, access.permission, project_id)
 
@@ -186,7 +187,7 @@ def _has_in_some_project(actor: Actor, permission: Permission) -> bool:
 def _check_text(connection: ASGIConnection[Any, Any, Any, Any], access: Access) -> None:
     """PostgreSQL's text cannot hold a NUL; and a parameter that nobody reads must not seem to count."""
     if any("\0" in str(value) for value in connection.path_params.values()):
-        raise NotFound("The path names nothing that exists.")
+        raise NotFound("Nothing exists at this path.")
     seen = set()
     for param, value in connection.query_params.multi_items():
         if param in seen and f"{param.removesuffix('[]')}[]" not in access.query:

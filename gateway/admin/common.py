@@ -1,4 +1,4 @@
-"""What routes of the admin API share: text that people write, times on the wire, who a change is recorded for."""
+"""The parts that routes of the admin API share: text that people write, times on the wire, authors of changes."""
 
 from __future__ import annotations
 
@@ -36,12 +36,15 @@ def author(actor: Actor) -> Author:
 
 
 def with_revoked_keys(shown: msgspec.Struct, key_ids: Sequence[str]) -> dict[str, Any]:
-    """For the audit log: what was there before, and the keys that ended with it."""
+    """Return, for the audit log, what was there before, and the keys that ended with it."""
     return msgspec.structs.asdict(shown) | {"revoked_api_key_ids": key_ids}
 
 
 def check_name(name: str, param: str = "name") -> None:
-    """Raises InvalidRequest for a name that does not look like what it is."""
+    """Check a name that people write.
+
+    Raises InvalidRequest for a name that does not look like what it is.
+    """
     if name != name.strip():
         raise wrong_value(param, "it must not begin or end with a space")
     if any(unicodedata.category(character) in UNPRINTABLE for character in name):
@@ -49,7 +52,10 @@ def check_name(name: str, param: str = "name") -> None:
 
 
 def check_address(address: str, param: str) -> None:
-    """Raises InvalidRequest for an e-mail address or a URL with what other programs may take for more than text."""
+    """Check an e-mail address or a URL.
+
+    Raises InvalidRequest for one with what other programs may take for more than text.
+    """
     if any(each.isspace() or each in MARKUP or unicodedata.category(each) in UNPRINTABLE for each in address):
         raise wrong_value(param, f"it must not hold spaces, control characters or any of {MARKUP}")
 
@@ -67,10 +73,13 @@ def instant(unix_s: int) -> datetime.datetime:
 
 
 def expiry(expires_at: int | None) -> datetime.datetime | None:
-    """Raises InvalidRequest for a time that has passed."""
+    """Return the time of an expiry in Unix seconds.
+
+    Raises InvalidRequest for a time that has passed.
+    """
     if expires_at is None:
         return None
     at = instant(expires_at)
     if at <= datetime.datetime.now(datetime.UTC):
-        raise wrong_value("expires_at", "it has passed")
+        raise wrong_value("expires_at", "this time has passed")
     return at

@@ -12,7 +12,7 @@ from gateway.domain.errors import InvalidRequest
 
 
 class Item(Protocol):
-    """Whatever a list is of."""
+    """An item of a list."""
 
     @property
     def id(self) -> str: ...
@@ -26,14 +26,14 @@ MAX_LIMIT = 100
 
 
 class ListQuery(msgspec.Struct, frozen=True):
-    """What a list is asked for."""
+    """The parameters of a list."""
 
     after: str | None
     limit: int
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
-    """One page of a list."""
+    """A page of a list."""
 
     data: list[T]
     first_id: str | None
@@ -43,7 +43,10 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
 
 
 def read_list_query(params: MultiDict[Any]) -> ListQuery:
-    """Raises InvalidRequest naming the parameter that is wrong."""
+    """Read the parameters of a list.
+
+    Raises InvalidRequest naming the parameter that is wrong.
+    """
     limit = params.get("limit", str(DEFAULT_LIMIT))
     if not (limit.isascii() and limit.isdecimal() and len(limit) <= 3 and 1 <= int(limit) <= MAX_LIMIT):
         raise wrong_value("limit", f"expected a whole number from 1 to {MAX_LIMIT}")
@@ -64,7 +67,9 @@ def wrong_value(param: str, reason: str) -> InvalidRequest:
 
 def unknown_cursor(after: str) -> InvalidRequest:
     """The refusal of an `after` that is no item of the list."""
-    return InvalidRequest(f"No item of this list has the id '{after}'.", param="after", code="invalid_value")
+    return InvalidRequest(
+        f"Invalid value for 'after': no item of this list has the id '{after}'.", param="after", code="invalid_value"
+    )
 
 
 def page(items: Sequence[ItemT], limit: int) -> Page[ItemT]:

@@ -1,4 +1,4 @@
-"""What the admin API works with; the application's builder puts it together."""
+"""The services with which the admin API works; the application's builder puts them together."""
 
 from __future__ import annotations
 

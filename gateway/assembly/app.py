@@ -23,6 +23,7 @@ from gateway.admin.router import admin_routers
 from gateway.assembly.services import Services, running_services
 from gateway.dashboard import dashboard
 from gateway.http.connections import ConnectionCap, capped_protocol
+from gateway.http.disconnect import telling_protocol
 from gateway.http.envelope import Application
 from gateway.http.errors import exception_handlers
 from gateway.http.heads import bounded_heads
@@ -59,7 +60,7 @@ def build_app(services: Services) -> Application:
     pools, settings = services.pools, services.settings
     caller = provide_caller(services.authenticator)
     bodies = Bodies()
-    pace = Pace(TOKENIZING_PER_S, TOKENIZING_BURST, what="tokens of texts")
+    pace = Pace(TOKENIZING_PER_S, TOKENIZING_BURST, what="tokenization")
     openai = Router(
         "/v1",
         route_handlers=[
@@ -118,19 +119,18 @@ def server_config(settings: Settings, app: Litestar | Callable[..., Any]) -> uvi
 
 def _protocol(settings: Settings) -> type[HttpToolsProtocol]:
     cap = ConnectionCap(settings.max_connections_per_address, settings.trusted_networks, max_in_all=max_connections())
-    served = dropping_protocol(for_old_clients(reading_protocol(settings.unread_seconds)))
+    served = dropping_protocol(for_old_clients(telling_protocol(reading_protocol(settings.unread_seconds))))
     arriving = timely_bodies(bounded_heads(capped_protocol(served, cap)), settings.body_seconds)
     return timely_heads(arriving, settings.head_seconds)
 
 
 def make_server(services: Services) -> Server:
-    """Of the whole application, not serving yet."""
+    """Return the server of the whole application, which does not serve yet."""
     settings, app = services.settings, build_app(services)
 
     def end_generation() -> None:
-        for pool in services.pools.values():
-            for backend in pool.backends:
-                backend.cut_off()
+        for backend in services.pools.connected:
+            backend.cut_off()
 
     return Server(server_config(settings, app), app, settings.drain_seconds, end_generation)
 

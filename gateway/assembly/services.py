@@ -28,6 +28,7 @@ from gateway.adapters.watcher import Watcher
 from gateway.admin.services import AdminServices
 from gateway.backends.base import Health
 from gateway.backends.engine.client import EngineBackend
+from gateway.backends.engine.link import engine_context
 from gateway.billing.bookkeeper import Bookkeeper
 from gateway.billing.price_cache import PriceCache
 from gateway.content.cipher import Cipher
@@ -127,10 +128,14 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
             max_journal_bytes=settings.journal_bytes,
             version=_version(),
         )
+        context = engine_context()
+        stack.push_async_callback(asyncio.to_thread, context.term)  # waits for goodbyes to leave
         pools = LivePools(
             database,
             bases,
-            lambda address, model: EngineBackend(address, database_id=database_id, model=model, sink=metering.meter),
+            lambda address, model: EngineBackend(
+                address, database_id=database_id, model=model, sink=metering.meter, context=context
+            ),
             forget_routes=lambda: resolver.changed(None),
         )
         authenticator.changes.subscribe(pools.changed)
@@ -146,7 +151,7 @@ async def running_services(settings: Settings, *, model_dir: Path, dsn: str) -> 
         writes = Writes(metrics.content_lost)
         idempotency = Idempotency(database, cipher, writes)
         refusals = Refusals(database, metrics.refusals_lost)
-        residency = Residency(database, lambda: pools.backends)
+        residency = Residency(database, lambda: pools.by_base)
         authenticator.changes.subscribe(residency.changed)
         _run(
             stack,
@@ -226,7 +231,7 @@ async def _start(
 
 
 class Worker(Protocol):
-    """What works in the background from `start` to `stop`."""
+    """Something that works in the background from `start` to `stop`."""
 
     def start(self) -> None: ...
 
@@ -254,7 +259,7 @@ def _lifecycle(settings: Settings, database: Database, bases: Bases, pools: Live
 
 
 def _ways_in(settings: Settings, database: Database, lifecycle: Lifecycle) -> list[Worker]:
-    """What brings adapters in without a request: sources and the watched folder."""
+    """Yield the workers that bring adapters in without a request: downloads from sources, and the watched folder."""
     take_in, store, max_bytes = lifecycle.intake.take_in, lifecycle.store, settings.max_adapter_bytes
     downloader = Downloader(Guard.of(allow_private=settings.private_webhooks))
     fetcher = Fetcher(downloader, settings.allowed_sources, max_bytes=max_bytes, hub=Hub.of(os.environ))
@@ -330,7 +335,10 @@ def _version() -> str:
 
 
 async def connect_database(dsn: str) -> Database:
-    """Raises as `once_available` does."""
+    """Connect to the database.
+
+    Raises what `once_available` raises.
+    """
     return await once_available(lambda: Database.connect(dsn))
 
 
@@ -355,7 +363,7 @@ async def _warn_about_locks(database: Database) -> None:
 
 async def _drain(pools: LivePools) -> None:
     """Wait for requests that were aborted just now and still send their usage; no stream is left."""
-    backends = [backend for pool in pools.values() for backend in pool.backends]
+    backends = pools.connected
     try:
         async with asyncio.timeout(ABORTED_FINALS_S):
             await asyncio.gather(*(backend.drain() for backend in backends))

@@ -37,6 +37,8 @@ class Capabilities(msgspec.Struct, frozen=True):
     """The numbers that an embedding may be shortened to, embedding_size among them; () is embedding_size alone."""
     fingerprint: str = ""
     """As in `engine.protocol.Welcome`."""
+    max_running: int = 1
+    """The most choices that the backend runs at once."""
 
 
 class PreparedPrompt(msgspec.Struct, frozen=True):
@@ -57,14 +59,16 @@ def as_it_is(text: str) -> str:
 
 
 class Health(msgspec.Struct, frozen=True):
-    """detail: why it is not ready, in words that anybody may read. endpoint: where it is, for operators alone.
-    engine_id: of the process whose stats these are."""
+    """The state of a backend."""
 
     ready: bool
     detail: str
+    """The reason why the engine is not ready, in words that anybody may read."""
     stats: EngineStats | None = None
     endpoint: str = ""
+    """The address of the engine, for operators only."""
     engine_id: str = ""
+    """The id of the process whose stats these are."""
 
 
 def _nothing() -> None:
@@ -157,7 +161,7 @@ class Backend(Acknowledged, Protocol):
     async def unload(self, key: str) -> None: ...
 
     async def unpin(self, key: str) -> None:
-        """What `load` made resident may be evicted like any other adapter."""
+        """Let an adapter that `load` made resident be evicted like any other."""
 
     def resident(self) -> frozenset[str]:
         """Content keys of the adapters that are on the device now."""

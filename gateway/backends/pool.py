@@ -6,7 +6,10 @@ that it was prepared for, whatever the pool serves by the time it is sent. Knows
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence, Set
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -14,6 +17,9 @@ import msgspec
 from engine.protocol import GenerateRequest
 from gateway.backends.base import Backend, Capabilities, Fit, Message, Model, PreparedPrompt, as_it_is
 from gateway.backends.engine.snapshot import EngineSnapshot
+from gateway.domain.balancing.balancer import Balancer
+from gateway.domain.balancing.prefixes import prefix_keys
+from gateway.domain.balancing.replica import Asked, ReplicaLoad
 from gateway.domain.errors import ENGINE_UNAVAILABLE, Overloaded
 from gateway.text.options import USUAL, Rendering
 from gateway.text.tokenizer import Tokenizer
@@ -37,6 +43,9 @@ class ManagedBackend(Backend, Protocol):
     async def stop(self) -> None:
         """End the conversation; what still runs fails."""
 
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call `changed` from now on whenever `health` has changed or says something newer."""
+
     def snapshot(self, model: str) -> EngineSnapshot:
         """Return what an operator sees of the backend now; `model` is the name of its pool."""
 
@@ -48,6 +57,8 @@ class Replica(msgspec.Struct, eq=False):
     backend: ManagedBackend
     is_draining: bool = False
     """Whether new requests go elsewhere as long as there is another replica."""
+    ready_since_s: float | None = None
+    """When the backend became ready, on the event loop's clock; None while it is not."""
 
 
 class PoolRevision:
@@ -57,20 +68,38 @@ class PoolRevision:
         """name: the public name of the pool."""
         self.name = name
         self.model = model
-        self._replicas: dict[str, Replica] = {replica.id: replica for replica in replicas}
+        self._replicas: dict[str, Replica] = {}
+        self._balancer = Balancer(seed=secrets.randbits(32))
+        for replica in replicas:
+            self.add(replica)
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(self._replicas.values())
 
     def add(self, replica: Replica) -> None:
+        """Send requests to a replica, too, once it is ready."""
         self._replicas[replica.id] = replica
+        self._balancer.add(replica.id)
+        replica.backend.watch(partial(self.look_at, replica))
+        self.look_at(replica)
 
     def remove(self, replica_id: str) -> Replica | None:
         """Send no request to a replica any more; return it."""
+        self._balancer.remove(replica_id)
         return self._replicas.pop(replica_id, None)
 
     def find(self, replica_id: str) -> Replica | None:
         return self._replicas.get(replica_id)
+
+    def look_at(self, replica: Replica) -> None:
+        """Take a new picture of a replica of which something has changed."""
+        if self._replicas.get(replica.id) is replica:
+            now_s = time.monotonic()
+            self._balancer.update(_picture(replica, now_s), now_s)
+
+    def share_among(self, num_gateways: int) -> None:
+        """Know that so many gateways send requests to the same replicas."""
+        self._balancer.share_among(num_gateways)
 
     # what depends on the base model alone: see `gateway.backends.base.Model`
 
@@ -113,24 +142,72 @@ class PoolRevision:
         """Why no replica is ready, in words that anybody may read."""
         return "; ".join(each.backend.health().detail for each in self._replicas.values()) or "no replica runs"
 
-    def pick(self, request: GenerateRequest | None = None, *, tried: Collection[str] = ()) -> Replica:
-        """Return the replica for a request, none of those that were tried.
+    def asked_by(self, request: GenerateRequest) -> Asked:
+        """Return what the choice of a replica for a request depends on."""
+        prefixes: tuple[bytes, ...] = ()
+        if len(self._replicas) > 1:
+            prefixes = prefix_keys(request.prompt_token_ids, request.tenant + request.adapter)
+        num_tokens = len(request.prompt_token_ids)
+        return Asked(request.adapter, 0, prefixes, num_tokens, request.n, request.tenant)
+
+    def take(self, asked: Asked, tried: Set[str] = frozenset()) -> Replica:
+        """Return the replica for a request, none of those that were tried; `give` it back when the request has ended.
 
         Raises Overloaded: when no other replica is ready.
         """
-        ready = [each for each in self._ready() if each.id not in tried]
-        if not ready:
+        picked = self._balancer.pick(asked, tried) if len(self._replicas) > 1 else None
+        replica = self._replicas[picked] if picked is not None else self.any_ready(tried)
+        if replica is None:
             raise Overloaded(
                 f"No engine is ready for '{self.name}' ({self.detail}).",
                 code=ENGINE_UNAVAILABLE,
                 retry_after_s=RETRY_AFTER_S,
             )
-        return min(ready, key=lambda each: each.backend.num_in_flight)
+        self._balancer.taken(replica.id, asked)
+        return replica
+
+    def give(self, replica: Replica, asked: Asked) -> None:
+        """Know that a request which a replica had taken has ended there."""
+        self._balancer.given(replica.id, asked)
+
+    def any_ready(self, tried: Set[str] = frozenset()) -> Replica | None:
+        """Return the ready replica with the fewest requests of this gateway, none of those that were tried; one that
+        drains only where there is no other."""
+        left = [each for each in self._replicas.values() if each.id not in tried and each.backend.health().ready]
+        return min(left, key=lambda each: (each.is_draining, each.backend.num_in_flight), default=None)
 
     def _ready(self) -> list[Replica]:
         """Return the ready replicas that do not drain; where there is none, those that do."""
         ready = [each for each in self._replicas.values() if each.backend.health().ready]
         return [each for each in ready if not each.is_draining] or ready
+
+
+def _picture(replica: Replica, now_s: float) -> ReplicaLoad:
+    health = replica.backend.health()
+    if not health.ready:
+        replica.ready_since_s = None
+        return ReplicaLoad(id=replica.id, silent=True)
+    if replica.ready_since_s is None:
+        replica.ready_since_s = now_s
+    stats, capabilities = health.stats, replica.backend.capabilities
+    if stats is None:
+        return ReplicaLoad(
+            id=replica.id,
+            ready_since_s=replica.ready_since_s,
+            capacity=capabilities.max_running,
+            draining=replica.is_draining,
+        )
+    return ReplicaLoad(
+        id=replica.id,
+        ready_since_s=replica.ready_since_s,
+        running=stats.num_running,
+        waiting=stats.num_waiting,
+        capacity=capabilities.max_running,
+        adapter_slots=stats.adapter_slots_total,
+        resident=frozenset(stats.resident_adapters),
+        tenants={tenant: each.num_running + each.num_waiting for tenant, each in stats.tenants.items()},
+        draining=replica.is_draining,
+    )
 
 
 class Pool:

@@ -14,7 +14,8 @@ from engine.protocol import GenerateRequest, UsageRecord
 
 
 class Count(msgspec.Struct, frozen=True, array_like=True):
-    """What one attempt has used so far: everything its client may have seen, and nothing that it has not paid for."""
+    """The usage of one attempt so far: everything that its client may have seen, and nothing that the client has not
+    paid for."""
 
     request_id: str
     attempt: int
@@ -27,7 +28,7 @@ class UsageSink(Protocol):
     waits."""
 
     def dispatched(self, request: GenerateRequest, engine_id: str) -> None:
-        """It is on its way to where it runs: from now on its usage will be recorded."""
+        """Note that the attempt is on its way to where it runs: from now on its usage will be recorded."""
 
     def progressed(self, counts: list[Count]) -> None:
         """Tokens have come, and go to clients once this returns: as many as one message brought, at once."""

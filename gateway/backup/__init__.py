@@ -12,7 +12,7 @@ Taken while everything runs, in this order:
  5. The keys: the operator's, the demo's, the first login, and the content key of the data folder.
  6. The manifest with the digest of every file. It makes the backup whole.
 
-Of all journals that moment is copied at which every listed file is open, since usage also moves between journals. A
+Journals are copied as of the moment at which every listed file is open, since usage also moves between journals. A
 restore owns the locks of all journals while it works and only adds to them; until the database is back, a marker keeps
 servers from starting.
 

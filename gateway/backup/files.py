@@ -16,7 +16,7 @@ from gateway.support.process import naming
 
 
 def copy_adapters(store: AdapterStore, digests: Iterable[str], backup: Path) -> list[str]:
-    """Those that are not in the backup yet. Returns the digests that the store does not have."""
+    """Copy the adapters that are not in the backup yet. Return the digests that the store does not have."""
     missing = []
     for digest in digests:
         target = backup / ADAPTERS / digest

@@ -32,7 +32,7 @@ def copy_journals(root: Path, backup: Path) -> None:
 
 
 def _open_all(root: Path, stack: ExitStack) -> dict[Path, IO[bytes]]:
-    """What is removed after this stays readable.
+    """Open all segments of a folder, so that a segment that is removed later stays readable.
 
     A segment goes once a newer one, maybe another journal's, has taken over what it holds. So what went before it could
     be opened is in a file that was, or in one that was not there yet: then the caller finds that one.
@@ -52,7 +52,8 @@ def _files(root: Path) -> list[Path]:
 
 
 def _is_same(path: Path, file: IO[bytes]) -> bool:
-    """Whether a file that was just listed is the one that is open: in a folder that was emptied, names come again."""
+    """Tell whether a file that was just listed is the one that is open: in a folder that was emptied, names come
+    again."""
     try:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
     except FileNotFoundError:
@@ -75,7 +76,7 @@ def journals_owned(root: Path) -> Iterator[None]:
 def add_journals(backup: Path, root: Path) -> None:
     """Put a backup's journals into folders of their own.
 
-    Those that are there stay as they are: they may be all that is left of usage since the backup. If they belong to
+    Journals that are there stay as they are: they may be all that is left of usage since the backup. If they belong to
     another database, gateways leave them alone.
     """
     taken = [int(path.name) for path in root.iterdir() if path.name.isdecimal()] if root.is_dir() else []

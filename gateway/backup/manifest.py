@@ -1,4 +1,5 @@
-"""What a backup holds, file by file. A folder without this file, or with other files than it says, is no backup."""
+"""The manifest of a backup: what the backup holds, file by file. A folder without this file, or with other files
+than it says, is no backup."""
 
 from __future__ import annotations
 
@@ -47,13 +48,16 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digests(self) -> list[str]:
-        """Of the adapters in it, sorted."""
+        """The digests of the adapters in the backup, sorted."""
         paths = (Path(file.path).parts for file in self.files)
         return sorted({parts[1] for parts in paths if parts[0] == ADAPTERS})
 
 
 def read_manifest(folder: Path) -> BackupManifest:
-    """Raises BackupError."""
+    """Read the manifest of a backup.
+
+    Raises BackupError.
+    """
     try:
         content = (folder / MANIFEST).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -81,7 +85,7 @@ def verify(folder: Path) -> BackupManifest:
     known = {file.path for file in manifest.files} | {MANIFEST}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.relative_to(folder).as_posix() not in known:
-            raise BackupError(f"{path.relative_to(folder)} is not of this backup")
+            raise BackupError(f"{path.relative_to(folder)} does not belong to this backup")
     return manifest
 
 

@@ -76,7 +76,8 @@ class RestoreMark:
         self._stays = True
 
     def withdraw(self) -> None:
-        """It was refused or failed: the marker goes, unless something was touched, now or by one before."""
+        """Remove the marker of a restore that was refused or failed, unless something was touched, now or by one
+        before."""
         if not self._stays:
             self._path.unlink(missing_ok=True)
 
@@ -183,10 +184,12 @@ def _restore_adapters(folder: Path, manifest: BackupManifest, installation: Inst
         except AdapterRejected as error:
             raise BackupError(f"the adapter {digest} is refused: {error}") from None
         if found != digest:
-            raise BackupError(f"the adapter {digest} has the content of {found}")
+            raise BackupError(f"the folder of the adapter {digest} holds the content of another adapter, {found}")
 
 
 def _compare(expected: Contents, found: Contents) -> None:
     for name, value in msgspec.structs.asdict(expected).items():
         if getattr(found, name) != value:
-            raise BackupError(f"after restoring, {name} is {getattr(found, name)}, not {value}")
+            raise BackupError(
+                f"the restored database differs from the backup: {name} is {getattr(found, name)}, not {value}"
+            )

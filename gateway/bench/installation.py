@@ -1,4 +1,5 @@
-"""What the overhead is measured on: a database, the fake engine, and gateways, each in a process of its own."""
+"""The installation on which the overhead is measured: a database, the fake engine, and gateways, each in a process
+of its own."""
 
 from __future__ import annotations
 
@@ -16,14 +17,18 @@ from pathlib import Path
 import httpx
 import msgspec
 
+from engine.config import model_digest
 from gateway.db.limits.limits import set_limit
 from gateway.db.migrate import migrate
 from gateway.db.organization.keys import create_key
 from gateway.db.organization.organizations import ensure_organization
 from gateway.db.organization.projects import create_project
 from gateway.db.pool import Database
+from gateway.db.pools.replicas import add_running_replica
+from gateway.db.pools.served import list_served
 from gateway.domain.limits.limit import Limit, Unit, Window
 from gateway.domain.tenancy.keys import new_key
+from gateway.pools.first_pool import make_pool
 from gateway.postgres.embedded import EmbeddedPostgres
 from gateway.settings import Settings
 
@@ -61,12 +66,16 @@ def running(
     num_gateways: int,
     num_tenants: int,
     with_limits: bool,
+    num_replicas: int = 1,
     engine_flags: Sequence[str] = (),
     gateway: Sequence[str] = ("gateway.cli", "gateway"),
     settings_of: Mapping[str, str] | None = None,
 ) -> Iterator[Installation]:
-    """Everything that runs is gone when the context is left. folder: an empty one; every user can pass through it.
-    gateway: the module that a gateway is, with its arguments; settings_of: more variables of gateways."""
+    """Give an installation; everything of it is gone when the context is left.
+
+    folder: an empty one; every user can pass through it. num_replicas: engines of the one pool. gateway: the module
+    that a gateway is, with its arguments. settings_of: more variables of gateways.
+    """
     settings = Settings(data_dir=folder, model=str(model_dir), model_name=MODEL_NAME)
     settings.run_dir.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -74,8 +83,11 @@ def running(
         dsn = server.start()
         stack.callback(server.stop)
         keys = asyncio.run(_tenants(dsn, num_tenants, with_limits))
-        engine = ("engine.fake", "--endpoint", settings.engine.endpoint, "--model-dir", str(model_dir))
-        spawn(stack, folder / "engine.log", (sys.executable, "-m", *engine, *engine_flags), {})
+        endpoints = [settings.engine.endpoint, *(f"ipc://{settings.run_dir}/r{n}.sock" for n in range(1, num_replicas))]
+        for number, endpoint in enumerate(endpoints):
+            engine = ("engine.fake", "--endpoint", endpoint, "--model-dir", str(model_dir))
+            spawn(stack, folder / f"engine{number}.log", (sys.executable, "-m", *engine, *engine_flags), {})
+        asyncio.run(_pool(dsn, model_dir, endpoints))
         ports, gateways = [], []
         for number in range(num_gateways):
             port = free_port()
@@ -95,6 +107,17 @@ def running(
         for port, process in zip(ports, gateways, strict=True):
             _wait_ready(port, process)
         yield Installation(ports, keys, gateways, settings.engine.endpoint)
+
+
+async def _pool(dsn: str, model_dir: Path, endpoints: Sequence[str]) -> None:
+    """Make the pool that gateways serve, with a replica at each endpoint."""
+    async with await Database.connect(dsn) as database, database.acquire() as conn:
+        digest = model_digest(model_dir)
+        async with conn.transaction():
+            await make_pool(conn, MODEL_NAME, model="bench", folder=model_dir, base_digest=digest, address=endpoints[0])
+        [pool] = await list_served(conn)
+        for endpoint in endpoints[1:]:
+            await add_running_replica(conn, pool.row.id, 1, endpoint)
 
 
 async def _tenants(dsn: str, count: int, with_limits: bool) -> list[str]:

@@ -1,4 +1,5 @@
-"""What a closed loop asks for and what it measures: each stream sends its next request when the last one has ended."""
+"""The requests of a closed loop and its measurements: each stream sends its next request when the last one has
+ended."""
 
 from __future__ import annotations
 

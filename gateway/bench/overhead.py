@@ -85,6 +85,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--seconds", type=float, default=10.0, help="of each row, the first fifth of which is not counted")
     add("--streams", type=int, default=32, help="requests at a time when the highest rate is looked for")
     add("--gateways", type=int, default=2, help="gateway processes")
+    add("--replicas", type=int, default=1, help="engines of the pool that the gateways choose among")
     add("--tenants", type=int, default=10, help="keys that the requests use in turn")
     add("--max-tokens", type=int, default=1, help="length of every completion")
     add("--without-limits", action="store_true", help="for comparison: the tenants have none")
@@ -147,6 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             folder,
             args.model_dir.absolute(),
             num_gateways=args.gateways,
+            num_replicas=args.replicas,
             num_tenants=args.tenants,
             with_limits=not args.without_limits,
         ) as installation:

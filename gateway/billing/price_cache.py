@@ -43,7 +43,10 @@ class PriceCache:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Raises what loading raises: without prices no cost can be bounded."""
+        """Load the prices.
+
+        Raises what loading raises: without prices no cost can be bounded.
+        """
         self._books = await self._load()
         self._task = asyncio.create_task(self._follow())
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 EXIT_INTERRUPTED = 130
-"""What a shell reports for a command that Ctrl-C ended: 128 + SIGINT."""
+"""The exit code that a shell reports for a command that Ctrl-C ended: 128 + SIGINT."""
 
 
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:

@@ -42,7 +42,10 @@ class AdminClient:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Self:
-        """For the server of the data folder in force. Raises BadSetting."""
+        """Return a client of the server of the data folder in force.
+
+        Raises BadSetting.
+        """
         settings = load_settings(environ)
         url = server_url(settings, environ)
         return cls(url, operator_key(settings))
@@ -122,7 +125,7 @@ class AdminClient:
             ) from None
 
     def _refuse(self, reply: httpx.Response) -> NoReturn:
-        """Raise Refused, or CommandFailed where the words are not ours."""
+        """Turn a reply that refuses into an error: Refused, or CommandFailed where the words are not Lorikeet's."""
         body = _json_object(reply)
         refusal = body.get("error") if body else None
         if not isinstance(refusal, dict) or "message" not in refusal:
@@ -143,7 +146,8 @@ class AdminClient:
 
 
 def server_url(settings: Settings, environ: Mapping[str, str]) -> str:
-    """What LORIKEET_HOST and LORIKEET_PORT say if either is set, else where the data folder's `serve` runs.
+    """Return the URL that LORIKEET_HOST and LORIKEET_PORT give if either is set, else that of the data folder's
+    `serve`.
 
     Raises ServerUnreachable without either: a guess could hand the operator's key to a stranger.
     """

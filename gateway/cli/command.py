@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lorikeet",
-        description="Multi-tenant LoRA serving: one base model, an adapter per tenant, one batch.",
+        description="Multi-tenant LoRA serving: the adapters of many tenants over one base model, in one batch.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -33,5 +33,5 @@ def one_line(message: str) -> str:
 
 
 def is_text(word: str) -> bool:
-    """Whether Python could decode it: bytes that are not UTF-8 come in as lone surrogates."""
+    """Tell whether Python could decode a text: bytes that are not UTF-8 come in as lone surrogates."""
     return not any("\ud800" <= character <= "\udfff" for character in word)

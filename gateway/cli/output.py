@@ -1,4 +1,4 @@
-"""What a command prints: JSON for programs, aligned columns for people."""
+"""The output of commands: JSON for programs, aligned columns for people."""
 
 from __future__ import annotations
 

@@ -24,5 +24,5 @@ def name_part(name: str, what: str = "adapter name") -> str:
 def id_part(text: str) -> str:
     """An id as the server makes them, or a period such as 2026-01. Raises CommandFailed."""
     if _ID.fullmatch(text) is None:
-        raise CommandFailed(f"{text[:129]!r} is no id: ids have letters, digits, '_' and '-'")
+        raise CommandFailed(f"{text[:129]!r} is not an id: an id has letters, digits, '_' and '-' only")
     return text

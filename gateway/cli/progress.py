@@ -12,7 +12,7 @@ LINE_S = 5.0
 
 
 class Progress:
-    """what: the word before the numbers. quiet: say nothing. `done` ends the bar's line."""
+    """A line of progress. what is the word before the numbers; quiet says nothing. `done` ends the bar's line."""
 
     def __init__(self, what: str, *, quiet: bool, stream: TextIO | None = None) -> None:
         self._what = what

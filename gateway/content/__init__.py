@@ -1,4 +1,4 @@
-"""What is kept of tenants' content, encrypted and for its time alone: replies for an Idempotency-Key, stored chat
+"""The content of tenants that is kept, encrypted and for its time alone: replies for an Idempotency-Key, stored chat
 completions, and what all requests say and get, where a project logs it. Knows neither HTTP nor SQL.
 
     idempotency, watches, unanswered_claims   whose turn it is, who waits, and claims that were never answered
@@ -10,7 +10,7 @@ completions, and what all requests say and get, where a project logs it. Knows n
 
 What may be kept is a project's setting (`keep_replies`, `store_days`, `log_content_days`). Rows are encrypted in the
 gateway, each bound to its place by associated data; PostgreSQL, its own backups and its replicas only ever see
-ciphertext. What is not to be shown any more is hidden at once, and deleted in the background.
+ciphertext. Content that is not to be shown any more is hidden at once, and deleted in the background.
 
 - One execution. The row that `INSERT ... ON CONFLICT DO NOTHING` leaves decides. Its gateway touches it every 5 s.
   When the last time is a minute ago, and a database that answers shows none for 15 s more, the request is lost: it

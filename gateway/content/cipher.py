@@ -55,12 +55,12 @@ class Cipher:
 
     @property
     def key_id(self) -> str:
-        """Of the key that encrypts."""
+        """The id of the key that encrypts."""
         return self._first.id
 
     @property
     def key_ids(self) -> list[str]:
-        """Of all keys that decrypt."""
+        """The ids of all keys that decrypt."""
         return list(self._keys)
 
     def seal(self, content: bytes, place: Place, *, key_id: str | None = None) -> Sealed:
@@ -70,7 +70,10 @@ class Cipher:
         return Sealed(key.id, nonce + cipher.encrypt(nonce, content, place.associated_data))
 
     def open(self, sealed: Sealed, place: Place) -> bytes:
-        """Raises ContentUnreadable, and logs why."""
+        """Return decrypted content.
+
+        Raises ContentUnreadable, and logs why.
+        """
         key = self._keys.get(sealed.key_id)
         if key is None:
             raise _unreadable(sealed, place, "this gateway does not have the key")

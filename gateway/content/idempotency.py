@@ -38,20 +38,20 @@ ALIVE = datetime.timedelta(seconds=60)
 BEAT_S = 5.0
 ASK_S = 5.0
 SURE_S = BEAT_S + 2 * ASK_S
-"""Of silence past ALIVE, while the database answers: one question fails, the next sign of life gets through."""
+"""Seconds of silence past ALIVE, while the database answers: one question fails, the next sign of life gets through."""
 
 WAIT_S = 60.0
-"""For the one that executes."""
+"""Seconds to wait for the request that executes."""
 
 WAITING_BYTES, WAITING_BYTES_OF_ONE = 64 << 20, 16 << 20
-"""Of the requests that wait for it in one gateway, of all projects and of each."""
+"""The most bytes of the requests that wait in one gateway, for all projects and for each."""
 
 WAITER_BYTES = 64 << 10
-"""Of one that waits, beside its body."""
+"""Bytes of memory that one waiting request takes beside its body."""
 
 MAX_REPLY_BYTES = 8 << 20
 MAX_HELD_BYTES, MAX_HELD_BYTES_OF_ONE = 256 << 20, 64 << 20
-"""Of all replies that one gateway records or has recorded and still sends, of all projects and of each."""
+"""The most bytes of replies that one gateway records or still sends, for all projects and for each."""
 
 REPLAYS_PER_S, REPLAYS_BURST = 200.0, 1000.0
 BYTES_PER_REPLAY = 64 << 10
@@ -62,12 +62,13 @@ Write = Callable[["Connection"], Awaitable[None]]
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """As it went to its client. request_id: of the request that was executed; told beside it, not encrypted."""
+    """A reply as it went to its client."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes
     request_id: str = ""
+    """The id of the request that was executed, which is stored beside the reply and is not encrypted."""
 
 
 class Execution:
@@ -83,7 +84,7 @@ class Execution:
         self._owner = owner
 
     def hold(self, num_bytes: int) -> bool:
-        """Whether so much more of its reply can be recorded."""
+        """Tell whether so much more of the reply can be recorded."""
         return self._owner.hold(self, num_bytes)
 
     def release(self) -> None:
@@ -91,7 +92,7 @@ class Execution:
         self._owner.release(self)
 
     async def finish(self, reply: Reply | None) -> None:
-        """It has run. reply: None where it is too large to be kept."""
+        """Note that the request has run. reply is None where it is too large to be stored."""
         await self._owner.finish(self, reply)
 
     async def free(self) -> None:
@@ -99,7 +100,7 @@ class Execution:
         await self._owner.free(self)
 
     def abandon(self) -> None:
-        """It may have run, and its reply is not known."""
+        """Note that the request may have run, and its reply is not known."""
         self._owner.abandon(self)
 
 
@@ -118,7 +119,7 @@ class Idempotency:
         self._unsure = UnsureClaims(database, writes, again_s=ALIVE.total_seconds(), ask_s=ASK_S)
         self._held = Quota(MAX_HELD_BYTES, MAX_HELD_BYTES_OF_ONE)
         self._waiting = Quota(WAITING_BYTES, WAITING_BYTES_OF_ONE)
-        self._replays = Pace(REPLAYS_PER_S, REPLAYS_BURST, what="replies that are kept")
+        self._replays = Pace(REPLAYS_PER_S, REPLAYS_BURST, what="stored replies")
         self._beating: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -166,7 +167,7 @@ class Idempotency:
 
     @property
     def num_held_bytes(self) -> int:
-        """Of recorded replies that are in memory."""
+        """Bytes of recorded replies that are in memory."""
         return self._held.num_held
 
     async def finish(self, execution: Execution, reply: Reply | None) -> None:
@@ -257,9 +258,9 @@ class Idempotency:
             case "lost":
                 raise lost(found.request_id)
             case "too_large":
-                raise not_kept(found.request_id, "it is too large to be kept")
+                raise not_kept(found.request_id, "the reply is too large")
             case "not_allowed":
-                raise not_kept(found.request_id, "this project does not allow replies to be kept")
+                raise not_kept(found.request_id, "this project does not allow replies to be stored")
         self._replays.take(slot.project_id, 1 + found.num_bytes / BYTES_PER_REPLAY)
         row = await self._load(slot, found.request_id)
         if row is None:
@@ -269,7 +270,10 @@ class Idempotency:
         return msgspec.structs.replace(msgspec.msgpack.decode(reply, type=Reply), request_id=found.request_id)
 
     async def _load(self, slot: Slot, request_id: str) -> KeptRow | None:
-        """Raises Overloaded."""
+        """Return a stored reply.
+
+        Raises Overloaded.
+        """
         try:
             async with asyncio.timeout(ASK_S), self._database.acquire() as conn:
                 return await db.load_kept(conn, slot, request_id)
@@ -282,7 +286,10 @@ class Idempotency:
         return await maybe_in_thread(len(content), lambda: self._cipher.seal(content, _place(slot)))
 
     async def give_sign_of_life(self) -> None:
-        """Of all that runs here, and an end of what was claimed for nothing. Raises what the database raises."""
+        """Give a sign of life for all that runs here, and free what was claimed for nothing.
+
+        Raises what the database raises.
+        """
         running = [(slot, execution.request_id) for slot, execution in self._running.items()]
         if running:
             async with asyncio.timeout(ASK_S), self._database.acquire() as conn:

@@ -20,8 +20,8 @@ log = structlog.get_logger(__name__)
 
 
 def content_keys(setting: str | None, path: Path) -> tuple[ContentKey, ...]:
-    """Those of the setting or, without one, of the file, which is made with a new key if there is none. Warns of a file
-    that others than its owner may read or write.
+    """Return the keys of the setting or, without one, of the file, which is made with a new key if there is none. Warn
+    of a file that others than its owner may read or write.
 
     Raises BadContentKey.
     """
@@ -33,9 +33,13 @@ def content_keys(setting: str | None, path: Path) -> tuple[ContentKey, ...]:
         _warn_if_open(path)
         return keys
     except OSError as error:
-        raise BadContentKey(f"the key of kept content can be neither read nor made: {path}: {error.strerror}") from None
+        raise BadContentKey(
+            f"the key that encrypts stored content can be neither read nor created: {path}: {error.strerror}"
+        ) from None
     except (BadContentKey, UnicodeDecodeError):
-        raise BadContentKey(f"{path} holds no key of kept content: restore it from a backup") from None
+        raise BadContentKey(
+            f"{path} does not hold the key that encrypts stored content: restore the file from a backup"
+        ) from None
 
 
 def _warn_if_open(path: Path) -> None:

@@ -1,5 +1,5 @@
 """Takes what archived projects held away once their retention is over; the collector takes the adapters' content. Every
-gateway looks; one does it. What is kept of requests and replies goes before, little by little: it may be much."""
+gateway looks; one does it. The content of requests and replies goes first, little by little: it may be much."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Purger:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def purge_all(self) -> int:
-        """Purge every project that is due; returns how many. What a crash leaves half done is done again."""
+        """Purge every project that is due; returns how many. Work that a crash leaves half done is done again."""
         num_purged = 0
         while (due := await self._next()) is not None:
             num_purged += await self._purge(*due)

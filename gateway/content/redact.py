@@ -1,7 +1,7 @@
 """Takes out of a text what identifies people or opens doors, before it is kept: one table of rules, each of which finds
 its kind by form and, where there is one, by checksum. Pure, and linear in the text's length whatever it says.
 
-What has no form of its own, such as a name, an address or a password, is not found.
+Data without a form of its own, such as a name, an address or a password, is not found.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Span = tuple[int, int]
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """spans: where in a text something of the kind is, in order of their starts; they may overlap. What is found shows
-    as `[name]`."""
+    """spans: where in a text something of the kind is, in order of their starts; they may overlap. A match shows as
+    `[name]`."""
 
     name: str
     spans: Callable[[str], Iterable[Span]]
@@ -137,8 +137,8 @@ MIN_CARD_DIGITS, MAX_CARD_DIGITS = 13, 19
 
 
 def _cards(text: str) -> Iterable[Span]:
-    """ISO 7812: 13 to 19 digits, alone or in groups, whose Luhn sum is right. Of a longer row of groups every part that
-    could be one is taken; groups are not taken apart."""
+    """ISO 7812: 13 to 19 digits, alone or in groups, whose Luhn sum is right. In a longer row of groups every part that
+    could be a card is taken; groups are not taken apart."""
     for run in _DIGIT_RUN.finditer(text):
         if run.end() - run.start() >= MIN_CARD_DIGITS:
             yield from _cards_of([group.span() for group in _DIGIT_GROUP.finditer(text, *run.span())], text)
@@ -166,7 +166,7 @@ def _cards_of(groups: list[Span], text: str) -> Iterable[Span]:
 
 
 _LUHN = (tuple(range(10)), tuple(2 * digit - 9 * (digit > 4) for digit in range(10)))
-"""What a digit adds, as it is and doubled."""
+"""The number that a digit adds, as it is and doubled."""
 
 
 RULES = (

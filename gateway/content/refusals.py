@@ -9,7 +9,8 @@ PARAM = "Idempotency-Key"
 
 def reused() -> InvalidRequest:
     return InvalidRequest(
-        "This Idempotency-Key was used with another request: the same key needs the same path, body and API key.",
+        "This Idempotency-Key was already used with a different request. Use a new key, or send the same path and body "
+        "with the same API key.",
         param=PARAM,
         code="idempotency_key_reused",
     )
@@ -17,7 +18,7 @@ def reused() -> InvalidRequest:
 
 def in_progress(request_id: str) -> Conflict:
     return Conflict(
-        f"The request with this Idempotency-Key is still running, as {request_id}.",
+        f"The request with this Idempotency-Key, {request_id}, is still running. Try again when it has ended.",
         param=PARAM,
         code="idempotency_in_progress",
         retry_after_s=1.0,
@@ -27,8 +28,8 @@ def in_progress(request_id: str) -> Conflict:
 
 def lost(request_id: str) -> Conflict:
     return Conflict(
-        f"The reply for this Idempotency-Key was lost; its request, {request_id}, may have been billed and is not "
-        "run again. Use another key to run it anew.",
+        f"The reply to the request with this Idempotency-Key, {request_id}, was lost. The request may have been "
+        "billed and is not run again. Use another Idempotency-Key to run the request anew.",
         param=PARAM,
         code="idempotency_reply_lost",
         should_retry=False,
@@ -37,7 +38,7 @@ def lost(request_id: str) -> Conflict:
 
 def not_kept(request_id: str, why: str) -> Conflict:
     return Conflict(
-        f"The request with this Idempotency-Key has run, as {request_id}, and its reply is not kept: {why}.",
+        f"The request with this Idempotency-Key, {request_id}, has run, and its reply was not stored: {why}.",
         param=PARAM,
         code="idempotency_reply_not_kept",
         should_retry=False,
@@ -45,4 +46,6 @@ def not_kept(request_id: str, why: str) -> Conflict:
 
 
 def unavailable() -> Overloaded:
-    return Overloaded("Requests with an Idempotency-Key cannot be taken at the moment.", param=PARAM, retry_after_s=1.0)
+    return Overloaded(
+        "Requests with an Idempotency-Key cannot be run at the moment. Try again later.", param=PARAM, retry_after_s=1.0
+    )

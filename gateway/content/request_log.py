@@ -1,7 +1,8 @@
-"""What all requests of a project say and get, where it logs that: redacted, encrypted, and gone after its days.
+"""The log of what a project's requests say and get, where the project wants it: redacted, encrypted, and gone after its
+days.
 
 No reply waits for any of it: once a reply is over, a write in the background takes the rest on, for which there is a
-bounded room of its own. What does not fit, or cannot be written, is counted as lost.
+bounded room of its own. Content that does not fit, or cannot be written, is counted as lost.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MAX_WAITING_BYTES = 64 << 20
-"""Of what waits to be written, in one gateway."""
+"""The most bytes that wait to be written in one gateway."""
 
 WRITES_AT_ONCE = 4
 """So that requests find free connections."""

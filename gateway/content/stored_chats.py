@@ -19,7 +19,7 @@ from gateway.db.pool import Database
 from gateway.support.threads import maybe_in_thread
 
 MAX_CHAT_BYTES = 16 << 20
-"""Of messages and reply together; more is not stored."""
+"""The most bytes of messages and reply together; larger chats are not stored."""
 
 Metadata = Mapping[str, str]
 
@@ -35,7 +35,7 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredChat(msgspec.Struct, frozen=True):
-    """What is shown of one; reply: JSON, as it was when it was stored."""
+    """A stored chat completion, as far as it is shown. The reply is JSON, as it was when it was stored."""
 
     id: str
     metadata: dict[str, str]
@@ -61,8 +61,8 @@ class StoredChats:
         self._writes = writes
 
     async def store(self, project_id: str, chat: Chat) -> None:
-        """Returns once it is stored or, where that takes longer than a moment, before. What cannot be stored is counted
-        and logged."""
+        """Returns once it is stored or, where that takes longer than a moment, before. A chat that cannot be stored is
+        counted and logged."""
         num_bytes = len(chat.messages) + len(chat.reply)
         if num_bytes > MAX_CHAT_BYTES:
             return self._writes.lose("chat", "it is too large to be stored")
@@ -89,8 +89,8 @@ class StoredChats:
         return await maybe_in_thread(len(sealed.data), lambda: self._cipher.open(sealed, place))
 
     async def list_page(self, project_id: str, query: ListQuery) -> tuple[list[StoredChat], bool] | None:
-        """(a page, whether there is more); None where there is none with the id `after`. What is encrypted with keys
-        that are not here is left out."""
+        """(a page, whether there is more); None where there is none with the id `after`. Chats that are encrypted with
+        keys that are not here are left out."""
         key_ids = self._cipher.key_ids
         tags = [tag for key_id in key_ids for tag in self._cipher.tags(query.metadata, project_id, key_id)]
         async with self._database.transaction() as conn:
@@ -110,7 +110,7 @@ class StoredChats:
         return await self._opened(project_id, rows), has_more
 
     async def set_metadata(self, project_id: str, chat_id: str, metadata: Metadata) -> StoredChat | None:
-        """As it is then; None where there is none."""
+        """Replace the metadata and return the chat completion as it is then; None where there is none."""
         async with self._database.acquire() as conn:
             row = await db.get_chat(conn, project_id, chat_id)
             if row is None:

@@ -1,4 +1,5 @@
-"""What one request says and gets, collected while it runs, within bounds; then redacted and cut to what is logged.
+"""The transcript of one request, collected while the request runs, within bounds; then redacted and cut to what is
+logged.
 
 Knows no API's fields, and nothing of where it goes.
 """
@@ -12,10 +13,10 @@ import msgspec
 from gateway.content.redact import redacted
 
 MAX_LOGGED_BYTES = 64 << 10
-"""Of redacted text, in UTF-8, of a request's input and of its output; what follows is cut off."""
+"""The most bytes of redacted text, in UTF-8, of a request's input and of its output; what follows is cut off."""
 
 MAX_TRANSCRIPT_CHARS = 128 << 10
-"""Of text as it was, each way; what follows is not looked at."""
+"""The most characters of unredacted text, each way; what follows is not looked at."""
 
 UNSURE_CHARS = 1 << 10
 """Where a text was not looked at to its end, so much of it is left out: it may hold a part of something that is found
@@ -29,27 +30,30 @@ BYTES_PER_CHAR = 4
 
 
 class LoggedCall(msgspec.Struct, frozen=True):
-    """arguments: as they were written, which should be JSON."""
+    """A tool call."""
 
     name: str
     arguments: str
+    """The arguments as the model wrote them, which should be JSON."""
 
 
 class LoggedMessage(msgspec.Struct, frozen=True):
-    """A message, or a prompt, whose role is null."""
+    """A message, or a prompt."""
 
     role: str | None
+    """The role of the message; null for a prompt."""
     content: str
     tool_calls: Sequence[LoggedCall] = ()
 
 
 class LoggedChoice(msgspec.Struct, frozen=True):
-    """finish_reason: null of one that did not come to its end."""
+    """A choice of the reply."""
 
     index: int
     content: str
     tool_calls: Sequence[LoggedCall]
     finish_reason: str | None
+    """The reason why the choice ended; null where it was cut off."""
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +68,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Room:
-    """What is still to be had of a bound, in characters or, as UTF-8, in bytes. is_cut: something did not fit; then
+    """The room that is left of a bound, in characters or, as UTF-8, in bytes. is_cut: something did not fit; then
     nothing does any more."""
 
     def __init__(self, left: int, *, as_utf8: bool = False) -> None:
@@ -77,7 +81,7 @@ class _Room:
         self._spend(SIZE_OF_ONE)
 
     def take(self, text: str) -> str:
-        """As much of the text as fits."""
+        """Return as much of a text as fits."""
         if not self._as_utf8:
             taken = text[: self.left]
             self._spend(len(text))
@@ -97,7 +101,7 @@ class _Room:
             self.left += size
 
     def fill(self, given: Iterable[LoggedMessage]) -> Iterator[LoggedMessage]:
-        """Those that fit, the last of them as far as it does."""
+        """Return the texts that fit, the last of them as far as it does."""
         for each in given:
             self.begin()
             if self.is_cut:
@@ -146,7 +150,7 @@ class Transcript:
 
     @property
     def num_bytes(self) -> int:
-        """What it takes of memory, at most."""
+        """The most bytes of memory that the transcript takes."""
         return BYTES_PER_CHAR * (2 * MAX_TRANSCRIPT_CHARS - self._asked_room.left - self._room.left)
 
     def add(self, index: int, text: str) -> None:

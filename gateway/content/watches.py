@@ -23,7 +23,7 @@ class Silence:
         self._since_s: float | None = None
 
     def is_sure(self, is_alive: bool | None, now_s: float) -> bool:
-        """Whether it is dead, after one more answer; is_alive: None where there was none."""
+        """Tell whether a gateway is dead, after one more answer; is_alive is None where there was none."""
         if is_alive is not False:
             self._since_s = None
             return False
@@ -73,7 +73,7 @@ class Watches:
                     pause_s = min(1.5 * pause_s, MAX_POLL_S)
 
     async def _goes_on(self, slot: Slot, silence: Silence) -> bool:
-        """Whether it runs, as far as anybody knows. What is lost is written down as such."""
+        """Tell whether a request runs, as far as anybody knows. A request that was lost is written down as such."""
         now_s = asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(self._ask_s), self._database.acquire() as conn:

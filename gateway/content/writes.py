@@ -1,5 +1,5 @@
 """Writes of content that a reply waits for a moment, never for long: where the database does not answer they are tried
-again in the background, bounded in number, bytes and time. What is given up is counted and logged.
+again in the background, bounded in number, bytes and time. A write that is given up is counted and logged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 MAX_WRITES = 4096
 MAX_BYTES = 256 << 20
 WAIT_S = 1.0
-"""What a reply is held up by at most."""
+"""The most seconds by which a write holds up a reply."""
 
 TRY_S = 5.0
 PAUSE_S = 0.25

@@ -15,7 +15,7 @@ import msgspec
 FOLDER = Path(__file__).parent.parent.parent / "admin_ui"
 INDEX = "index.html"
 FILE_FOLDERS = frozenset({"components", "lib", "pages", "style", "vendor"})
-"""What is below these is a file or nothing; any other path that is no file is a view of the dashboard."""
+"""Folders below which a path is a file or nothing; any other path that is not a file is a view of the dashboard."""
 
 MEDIA_TYPES = {
     ".css": "text/css",

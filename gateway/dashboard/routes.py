@@ -71,7 +71,7 @@ def _redirect() -> ASGIResponse:
 
 def _answer(request: Request[Any, Any, Any], file: File | None) -> ASGIResponse:
     if file is None:
-        raise NotFound("The path names nothing that exists.")
+        raise NotFound("Nothing exists at this path.")
     is_compressed = "gzip" in request.headers.get("accept-encoding", "")
     etag = f'"{file.etag}-gzip"' if is_compressed else f'"{file.etag}"'
     headers = HEADERS | {"etag": etag}

@@ -108,7 +108,10 @@ async def _remember(conn: Connection, script: Script) -> None:
 
 
 def _check(applied: dict[str, str], steps: list[Script]) -> None:
-    """Raise MigrationRefused unless the applied steps are the first ones of the code, unchanged."""
+    """Check that the applied steps are the first ones of the code, unchanged.
+
+    Raises MigrationRefused otherwise.
+    """
     known = {step.name: step for step in steps}
     for name, sha256 in applied.items():
         if name not in known:

@@ -19,7 +19,7 @@ ACQUIRE_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 30.0
-"""Of each statement, a ROLLBACK over a connection that has gone silent included."""
+"""The timeout of each statement, also of a ROLLBACK over a connection that has gone silent."""
 
 LISTENER_NAME = "lorikeet-changes"
 SNAPSHOT_NAME = "lorikeet-export"
@@ -35,11 +35,11 @@ UNAVAILABLE: tuple[type[Exception], ...] = (
     asyncpg.OperatorInterventionError,  # shutting down, or the backend was terminated
     asyncpg.TooManyConnectionsError,
 )
-"""What a query raises when the database is away, as opposed to refusing what was asked."""
+"""The errors that a query raises when the database is away, as opposed to refusing what was asked."""
 
 CONFLICTS: tuple[type[Exception], ...] = (asyncpg.TransactionRollbackError, asyncpg.LockNotAvailableError)
-"""What a query raises when its transaction was ended for the sake of another, in a deadlock or where it may not wait
-long: it may be sent again."""
+"""The errors that a query raises when its transaction was ended for the sake of another, in a deadlock or where it
+may not wait long. The transaction may be sent again."""
 
 UNUSABLE: tuple[type[Exception], ...] = (
     asyncpg.InvalidAuthorizationSpecificationError,  # a wrong password is one
@@ -48,7 +48,8 @@ UNUSABLE: tuple[type[Exception], ...] = (
     asyncpg.UndefinedTableError,
     asyncpg.exceptions.ClientConfigurationError,  # an InterfaceError, but waiting does not mend it
 )
-"""What a first connection and its first query raise when DATABASE_URL names a database that cannot be used as it is."""
+"""The errors that a first connection and its first query raise when DATABASE_URL names a database that cannot be
+used as it is."""
 
 FAILURES: tuple[type[Exception], ...] = (*UNAVAILABLE, asyncpg.PostgresError)
 """Everything a query that is right may raise, a full disk and a demoted primary included."""
@@ -72,7 +73,7 @@ _LOCKS = "SELECT current_setting('max_locks_per_transaction')::integer"
 
 
 async def lock_table_warning(conn: Connection) -> str | None:
-    """What to change where the server will run out of locks as the ledger grows; None where it will not."""
+    """Return what to change where the server will run out of locks as the ledger grows; None where it will not."""
     locks: int = await conn.fetchval(_LOCKS)
     if locks >= MIN_LOCKS_PER_TRANSACTION:
         return None
@@ -130,8 +131,9 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """Borrow a connection for one transaction; raises as `acquire` does. Who is canceled in it, as by a timeout,
-        does not wait for a server that may not answer: the connection is closed, and the server rolls back by itself.
+        """Borrow a connection for one transaction; raises as `acquire` does. A user that is canceled in it, as by a
+        timeout, does not wait for a server that may not answer: the connection is closed, and the server rolls back by
+        itself.
         """
         async with self.acquire() as connection:
             transaction = connection.transaction()

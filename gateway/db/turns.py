@@ -1,4 +1,4 @@
-"""Whose turn it is, of all gateways, to do what one of them is enough for. Knows nothing of that work."""
+"""Turns: which of all gateways does the work for which one gateway is enough. Knows nothing of that work."""
 
 from __future__ import annotations
 

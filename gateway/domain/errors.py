@@ -19,7 +19,7 @@ SHUTTING_DOWN = "server_shutting_down"
 
 
 def shortened(text: str) -> str:
-    """What a message repeats of a client's own text."""
+    """Return a client's own text as a message repeats it."""
     return text if len(text) <= MAX_ECHO_CHARS else f"{text[:MAX_ECHO_CHARS]}..."
 
 
@@ -87,7 +87,7 @@ class Suspended(PermissionDenied):
 
 
 class TooManyAttempts(GatewayError):
-    """Of guesses, before anybody is authenticated."""
+    """Too many guesses, before anybody is authenticated."""
 
     status = 429
     type = "requests"
@@ -118,7 +118,8 @@ class Conflict(GatewayError):
 
 
 class LimitReached(GatewayError):
-    """A limit of the tenant's refuses the request. limit: the same for programs; headers: where its limits stand."""
+    """A limit of the tenant refuses the request. limit is the same for programs; headers say where the tenant's
+    limits stand."""
 
     status = 429
     type = "rate_limit_error"
@@ -151,8 +152,9 @@ class UploadsPaused(LimitReached):
 
     def __init__(self, num_refused: int, wait_s: float) -> None:
         super().__init__(
-            f"This project's last {num_refused} adapters were refused: it may add the next in {math.ceil(wait_s)} s. "
-            "Its adapter imports tell why they were; one that is accepted ends the pauses.",
+            f"The last {num_refused} adapters of this project were refused, so the next can be added in "
+            f"{math.ceil(wait_s)} s. The project's list of adapter imports says why each was refused. The pauses end "
+            "with the first adapter that is accepted.",
             retry_after_s=wait_s,
         )
 
@@ -185,14 +187,16 @@ class BackendFailed(GatewayError):
 
 
 class ContentUnreadable(GatewayError):
-    """What was kept was encrypted with a key that this gateway does not have, or was tampered with."""
+    """The stored content was encrypted with a key that this gateway does not have, or was tampered with."""
 
     status = 503
     type = "server_error"
     code = "content_unreadable"
 
     def __init__(self) -> None:
-        super().__init__("What was kept cannot be read here; the operator's log says why.", should_retry=False)
+        super().__init__(
+            "The stored content cannot be decrypted on this server; the operator's log says why.", should_retry=False
+        )
 
 
 class ReadTooSlowly(GatewayError):

@@ -13,7 +13,7 @@ library versions.
 - One snapshot. An export is a repeatable read on a connection of its own, a batch of rows at a time: memory does not
   grow with the ledger. Downloads have a deadline, by which the connection is closed whether the client reads or not,
   since a snapshot keeps PostgreSQL from tidying up.
-- Closed months. What rows do not hold and may change later, triggers keep when a month is closed: names, currency and
+- Closed months. Triggers keep, when a month is closed, what rows do not hold and may change later: names, currency and
   Stripe's customers. Nothing in a file of a closed month depends on the moment.
 - Whole or absent. A file shows under its name when it is complete, and its manifest after it. Names depend on the
   question alone, so that a second attempt replaces the first.

@@ -21,7 +21,10 @@ def archive_name(export: Export) -> str:
 
 
 async def zip_chunks(export: Export) -> AsyncIterator[bytes]:
-    """Raises what the export raises; the archive then lacks its end."""
+    """Yield the bytes of an archive of exports.
+
+    Raises what the export raises; the archive then lacks its end.
+    """
     sink = Sink()
     archive = zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED, compresslevel=COMPRESSION_LEVEL)
     with archive.open(export.request.file_name, "w", force_zip64=True) as file:

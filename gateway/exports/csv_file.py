@@ -19,7 +19,8 @@ import msgspec
 from gateway.exports.table import Column
 
 FORMULA_STARTS = frozenset("=+-@\t\r\n'＝＋－＠")
-"""What spreadsheets take for a formula's first character, the full-width ones included, and the apostrophe itself."""
+"""Characters that spreadsheets take for a formula's first one, the full-width ones included, and the apostrophe
+itself."""
 
 
 class CsvFile:

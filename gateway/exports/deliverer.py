@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 POLL_S = 30.0
 
 Places = Callable[[DeliveryRow], Awaitable[Place]]
-"""Raises NotPublic, OSError, UnicodeError."""
+"""Returns the place of a destination. Raises NotPublic, OSError, UnicodeError."""
 
 
 class Deliverer:

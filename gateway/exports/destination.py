@@ -35,22 +35,25 @@ class WrongDestination(ValueError):
 
 
 class FolderDestination(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="folder"):
-    """path: below the server's folder for exports."""
+    """A folder within the server's data folder."""
 
     path: Text
+    """The path below the server's folder for exports."""
 
 
 class S3Destination(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="s3"
 ):
-    """A bucket of Amazon S3, or of a store that speaks its protocol at `endpoint`. The secret is stored apart."""
+    """A bucket of Amazon S3, or of a store that speaks its protocol."""
 
     bucket: Text
     access_key_id: Text
     secret_access_key: Annotated[str, Meta(max_length=MAX_TEXT)] = ""
+    """The secret. It is stored apart and never shown."""
     prefix: Annotated[str, Meta(max_length=MAX_TEXT)] = ""
     region: Text = "us-east-1"
     endpoint: Text | None = None
+    """The URL of a store other than Amazon's."""
 
 
 Destination = FolderDestination | S3Destination
@@ -63,7 +66,7 @@ def check_destination(destination: Destination) -> None:
         _check_path("path", destination.path)
         return
     if not destination.secret_access_key:
-        raise WrongDestination("secret_access_key", "it is needed")
+        raise WrongDestination("secret_access_key", "a destination with an access key needs its secret")
     if not destination.access_key_id.isascii() or not destination.access_key_id.isprintable():
         raise WrongDestination("access_key_id", "expected printable ASCII characters")
     if _BUCKET.fullmatch(destination.bucket) is None:
@@ -77,14 +80,14 @@ def check_destination(destination: Destination) -> None:
 
 
 def location(organization_id: str, shown: dict[str, Any]) -> str:
-    """Of a destination as it is shown: a folder within the server's data folder, or the URL of a bucket."""
+    """Return a destination as it is shown: a folder within the server's data folder, or the URL of a bucket."""
     if shown["type"] == "folder":
         return f"{ROOT}/{organization_id}/{shown['path']}"
     return f"s3://{shown['bucket']}/{shown.get('prefix', '')}".rstrip("/")
 
 
 def split_secret(destination: Destination) -> tuple[dict[str, Any], str | None]:
-    """(as it is stored and shown, the secret)."""
+    """Return a destination as it is stored and shown, and its secret."""
     shown: dict[str, Any] = msgspec.to_builtins(destination)
     secret: str | None = shown.pop("secret_access_key", None)
     return shown, secret

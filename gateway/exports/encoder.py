@@ -1,4 +1,5 @@
-"""What turns rows into the bytes of one file, a batch at a time: the interface, and which format has which."""
+"""Encoders, which turn rows into the bytes of one file, a batch at a time: the interface, and which format has
+which."""
 
 from __future__ import annotations
 
@@ -9,9 +10,10 @@ import msgspec
 
 
 class Encoder(Protocol):
-    """Of one file. The bytes of `start`, of every `encode` in order and of `finish` are the file, whatever the batches.
+    """The encoder of one file.
 
-    What is held back between two calls is bounded.
+    The bytes of `start`, of every `encode` in order and of `finish` are the file, whatever the batches. The bytes that
+    are held back between two calls are bounded.
     """
 
     def start(self) -> bytes: ...

@@ -1,6 +1,6 @@
 """Why a delivery failed: a class of failure for the organization that it belongs to, details for the operator's log.
 
-Whoever sets a destination chooses what is spoken to, so what it answered is not told to them.
+The one who sets a destination chooses what is spoken to, so its answers are not shown to them.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from gateway.support.outbound import NotPublic
 MAX_DETAIL_CHARACTERS = 500
 
 _IN_WORDS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
-    ((PermissionDeniedError, UnauthenticatedError), "the store refused the access key"),
-    ((socket.gaierror, UnicodeError), "the endpoint's name has no address"),
-    ((BaseError,), "the store could not be reached, or did not answer as S3 does"),
-    ((FileNotFoundError,), "there is no such bucket"),
-    ((TimeoutError, ConnectionError), "it took too long, or a connection was lost"),
+    ((PermissionDeniedError, UnauthenticatedError), "the destination refused the access key"),
+    ((socket.gaierror, UnicodeError), "the host name of the endpoint has no address"),
+    ((BaseError,), "the destination could not be reached, or did not answer as S3 does"),
+    ((FileNotFoundError,), "the destination has no bucket of this name"),
+    ((TimeoutError, ConnectionError), "the delivery took too long, or a connection was lost"),
 )
 
 
 def in_words(error: Exception) -> str:
     """One of a few sentences, whatever the error says."""
     if isinstance(error, NotPublic):
-        return f"{error}; whether such a store may be used says LORIKEET_PRIVATE_WEBHOOKS"
+        return f"{error}; the setting LORIKEET_PRIVATE_WEBHOOKS allows destinations at private addresses"
     if isinstance(error, (ExportFailed, WrongExport)):
         return str(error)  # our own words
     for kinds, words in _IN_WORDS:
         if isinstance(error, kinds):
             return words
     if isinstance(error, OSError):
-        return f"it could not be written: {error.strerror}"
+        return f"the file could not be written: {error.strerror}"
     if isinstance(error, FAILURES):
         return "the database failed"
-    return "an unexpected failure, which the server's log tells of"
+    return "an unexpected failure; the server's log has the details"
 
 
 def in_detail(error: Exception, secret: str | None) -> str:

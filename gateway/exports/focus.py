@@ -34,15 +34,16 @@ _MILLIONTH = Decimal("1e-6")
 
 
 class FocusNames(msgspec.Struct, frozen=True, kw_only=True):
-    """What rows say about ids. month: the first day of the billing period. invoices: numbers by project, which are
-    fixed once the month is closed."""
+    """The names of ids in rows."""
 
     organization_id: str
     organization: str
     projects: Mapping[str, str]
     adapters: Mapping[str, str]
     invoices: Mapping[str, str]
+    """The numbers of invoices by project, which are fixed once the month is closed."""
     month: datetime.date
+    """The first day of the billing period."""
 
 
 class FocusFile:
@@ -134,7 +135,7 @@ def _adjustment(row: ChargeRow, names: FocusNames) -> FocusRow:
 
 
 def _credit(row: ChargeRow, names: FocusNames) -> FocusRow:
-    """What it paid is taken off the bill of the whole month."""
+    """Return the charge of a credit: what it paid is taken off the bill of the whole month."""
     start, end = _month(names.month)
     return FocusRow(
         **_common(row.project_id, names, row.currency),
@@ -151,7 +152,7 @@ def _credit(row: ChargeRow, names: FocusNames) -> FocusRow:
 
 
 def _common(project_id: str, names: FocusNames, currency: str) -> dict[str, Any]:
-    """What every charge says. The names of what was removed may be gone; the id is a name too."""
+    """Return the fields of every charge. The names of removed things may be gone; the id is a name too."""
     start, end = _month(names.month)
     return {
         "billing_account_id": names.organization_id,
@@ -185,7 +186,7 @@ def _resource(row: ChargeRow, names: FocusNames) -> dict[str, Any]:
 
 
 def _costs(nanos: int) -> dict[str, Any]:
-    """Of a charge that has no unit price: all four are the same."""
+    """Return the four costs of a charge that has no unit price: all are the same."""
     cost = _EXACT.multiply(nanos, _NANO)
     return {
         "billed_cost": cost,

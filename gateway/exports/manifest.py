@@ -11,7 +11,7 @@ from gateway.exports.request import ExportRequest, Format, Kind
 from gateway.exports.totals import Totals
 
 FORMAT_VERSION = 1
-"""Of all files: it grows when a column, an order or a meaning changes."""
+"""The version of all files: it grows when a column, an order or a meaning changes."""
 
 State = Literal["open", "closed"]
 
@@ -45,7 +45,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[FileEntry, ...]
 
     def encode(self) -> bytes:
-        """As JSON, the same bytes for equal manifests."""
+        """Return the manifest as JSON, the same bytes for equal manifests."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
 
@@ -94,5 +94,8 @@ def make_manifest(
 
 
 def decode_manifest(content: bytes) -> Manifest:
-    """Raises msgspec.ValidationError or msgspec.DecodeError."""
+    """Return the manifest that JSON text holds.
+
+    Raises msgspec.ValidationError or msgspec.DecodeError.
+    """
     return msgspec.json.decode(content, type=Manifest)

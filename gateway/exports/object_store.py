@@ -1,8 +1,8 @@
 """An S3-compatible bucket as a place for exports. An object appears when its upload is complete, never before.
 
-The credentials are those of the delivery alone; none of this machine's environment or instance go with them. What the
-endpoint's name means, and where its answers redirect to, is up to whoever owns it; without `allow_http` the library
-speaks TLS alone, so a request reaches only a server that proves to be the one that the URL names.
+The credentials are those of the delivery alone; none of this machine's environment or instance go with them. The owner
+of the endpoint decides what its name means and where its answers redirect to; without `allow_http` the library speaks
+TLS alone, so a request reaches only a server that proves to be the one that the URL names.
 """
 
 from __future__ import annotations
@@ -18,15 +18,19 @@ from obstore.store import S3Store
 from gateway.exports.destination import S3Destination
 
 PART_BYTES = 8 << 20
-"""Of a multipart upload, and with those under way what memory an upload takes. S3 allows 10,000 parts."""
+"""The bytes of a part of a multipart upload. With the parts under way this is the memory that an upload takes; S3
+allows 10,000 parts."""
 
 MAX_PARTS_UNDER_WAY = 2
 TIMEOUT = datetime.timedelta(seconds=60)
 
 
 class ObjectStore:
-    """Its methods raise `obstore.exceptions.BaseError`, and FileNotFoundError where there is no such bucket; their text
-    may quote the store's answer."""
+    """A bucket.
+
+    The methods raise `obstore.exceptions.BaseError`, and FileNotFoundError where the bucket does not exist; their text
+    may quote the store's answer.
+    """
 
     def __init__(self, destination: S3Destination, *, allow_http: bool) -> None:
         credentials: Any = {

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ExportFailed(RuntimeError):
-    """What was exported is not what the ledger holds: a fault of ours. The file must not be used."""
+    """The exported rows are not what the ledger holds: a fault of ours. The file must not be used."""
 
 
 class Export:
@@ -52,7 +52,11 @@ class Export:
         return self._sums.num_rows
 
     async def check_period(self) -> None:
-        """Raises NoSuchPeriod. Deliveries go without it: their first days may be before the first usage."""
+        """Check that the period exists. Deliveries go without this check: their first days may be before the first
+        usage.
+
+        Raises NoSuchPeriod.
+        """
         first, last = await first_and_last(self._conn, self.request.organization_id)
         if not first <= self._month <= last or self.request.span.start > self._setting.now:
             raise NoSuchPeriod(self.request.span.text, first, last)
@@ -119,7 +123,8 @@ class Export:
             yield credits
 
     async def _credits(self) -> list[ChargeRow]:
-        """They pay for a month as a whole; a day has none, and costs alone are before credits."""
+        """Return the credits of a month. They pay for a month as a whole; a day has none, and costs alone are before
+        credits."""
         request = self.request
         if request.span.is_day or (request.kind == "costs" and request.format != "focus"):
             return []

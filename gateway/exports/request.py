@@ -1,4 +1,4 @@
-"""What an export is asked for, and which combinations there are. Pure; knows no database and no HTTP."""
+"""Requests for exports, and which combinations there are. Pure; knows no database and no HTTP."""
 
 from __future__ import annotations
 
@@ -92,7 +92,10 @@ class ExportRequest(msgspec.Struct, frozen=True):
 def make_request(
     organization_id: str, kind: str, format: str, period: str, project_id: str | None = None
 ) -> ExportRequest:
-    """Raises WrongExport naming the field."""
+    """Return the request for an export.
+
+    Raises WrongExport naming the field.
+    """
     if kind not in KINDS:
         raise WrongExport("kind", f"expected one of {', '.join(KINDS)}")
     formats = FORMATS_OF[kind]
@@ -100,7 +103,7 @@ def make_request(
         raise WrongExport("format", f"expected one of {', '.join(formats)} for {kind}")
     span = parse_span(period)
     if kind == "invoice" and span.is_day:
-        raise WrongExport("period", "an invoice is of a whole month, such as 2026-10")
+        raise WrongExport("period", "an invoice covers a whole month, such as 2026-10")
     return ExportRequest(organization_id, kind, format, span, project_id)
 
 

@@ -29,7 +29,7 @@ class Sink(io.RawIOBase):
         return self._num_bytes
 
     def drain(self) -> bytes:
-        """What was written since the last time."""
+        """Return the bytes written since the last call."""
         written = b"".join(self._pieces)
         self._pieces.clear()
         return written

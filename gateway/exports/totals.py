@@ -1,4 +1,4 @@
-"""What an export adds up to, summed from the very rows that go into its file, and compared with the ledger's sums."""
+"""The totals of an export, summed from the very rows that go into its file, and compared with the ledger's sums."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ class Sums:
 
 
 def difference(totals: Totals, ledger: LedgerSums) -> str | None:
-    """What an export has that the ledger has not, or the other way round; None where they are equal to the nano."""
+    """Return what an export has that the ledger has not, or the other way round; None where they are equal to the
+    nano."""
     for name in ("input_tokens", "cached_input_tokens", "output_tokens", "cost_nanos"):
         found, wanted = getattr(totals, name), getattr(ledger, name)
         if found != wanted:

@@ -13,8 +13,8 @@ Bounds on what strangers send hold before any handler runs:
     fields        the depth of schemas and of arguments of calls, which others walk through
 
 A client that does not read makes its stream wait once its own buffers, 64 KiB in the kernel and 16 KiB of the
-connection, are full. After LORIKEET_UNREAD_SECONDS the connection is cut off and its work is aborted. What the engine
-sends meanwhile is joined and encoded (`gateway.backends.engine.backlog`); beyond 128 KiB the request is aborted
+connection, are full. After LORIKEET_UNREAD_SECONDS the connection is cut off and its work is aborted. Deltas that the
+engine sends meanwhile are joined and encoded (`gateway.backends.engine.backlog`); beyond 128 KiB the request is aborted
 before that.
 
 A gateway that stops lets running requests finish. In the last two seconds of the drain (`server`) it cuts off what

@@ -28,9 +28,14 @@ def _refusal(status: bytes, message: bytes, kind: bytes, code: bytes) -> bytes:
 
 
 REFUSAL = _refusal(
-    b"429 Too Many Requests", b"Too many open connections from your address.", b"requests", b"rate_limit_exceeded"
+    b"429 Too Many Requests", b"Your address has too many open connections.", b"requests", b"rate_limit_exceeded"
 )
-FULL = _refusal(b"503 Service Unavailable", b"Too many open connections.", b"server_error", b"server_is_overloaded")
+FULL = _refusal(
+    b"503 Service Unavailable",
+    b"The server has too many open connections. Try again later.",
+    b"server_error",
+    b"server_is_overloaded",
+)
 
 
 class ConnectionCap:
@@ -45,7 +50,8 @@ class ConnectionCap:
         self._num_in_all = 0
 
     def enter(self, address: str) -> bool:
-        """Whether one more may be open; each that may has to `leave`."""
+        """Count one more connection, or return False where no more may be open. Each that was counted has to
+        `leave`."""
         client = client_of(address)
         full = 0 < self._max_per_client <= self._num_open[client]
         if full and not contains(self._exempt, address):
@@ -56,7 +62,7 @@ class ConnectionCap:
 
     @property
     def is_full(self) -> bool:
-        """Whether no client may open one more."""
+        """Tell whether no client may open one more connection."""
         return self._num_in_all >= self._max_in_all
 
     def leave(self, address: str) -> None:

@@ -1,4 +1,8 @@
-"""A client that goes away ends the work that was done for it."""
+"""A client that goes away ends the work that was done for it.
+
+ASGI tells of that in a message, which a task of its own would have to wait for during the whole of a request. The
+connection knows as well, and at once.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +10,56 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from litestar.types import Receive
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.domain.errors import ClientGone
+from gateway.http.envelope import Call
 
 T = TypeVar("T")
 
 
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of work. Once the client has disconnected, work is cancelled, awaited, and ClientGone raised.
+def telling_protocol(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
+    """Return a protocol for HTTP that tells a request's `Call` when its client has left."""
 
-    The body of the request must have been read: from then on `receive` has nothing to say but that.
+    class TellingProtocol(base):  # type: ignore[misc, valid-type]
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            if self.cycle is None or self.cycle.response_complete:
+                return
+            call: Call | None = self.cycle.scope["state"].get("call")
+            if call is not None:  # else the application has yet to begin, and hears of it where it reads the body
+                call.leave()
+
+    return TellingProtocol
+
+
+async def unless_gone(call: Call, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of work. Once the client has disconnected, work is cancelled and awaited, unless it outlives
+    its client.
+
+    Raises ClientGone: when the client has disconnected.
     """
+    if call.outlives_client:
+        return await work
+    if call.client_gone:
+        work.close()
+        raise ClientGone("The client disconnected.")
     working = asyncio.current_task()
     assert working is not None
-    gone = False
+    is_gone = False
 
-    async def watch() -> None:
-        nonlocal gone
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        gone = True
+    def end() -> None:
+        nonlocal is_gone
+        is_gone = True
         working.cancel()
 
-    watching = asyncio.create_task(watch())
+    call.on_gone = end
     try:
         return await work
     except asyncio.CancelledError:
         # Of this cancellation and another one that came with it, the other one counts.
-        if gone and working.uncancel() == 0:
+        if is_gone and working.uncancel() == 0:
             raise ClientGone("The client disconnected.") from None
         raise
     finally:
-        watching.cancel()
+        call.on_gone = None

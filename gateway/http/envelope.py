@@ -1,4 +1,4 @@
-"""What surrounds every request, found or not: its id, the headers of every reply, one log line, one count."""
+"""The parts around every request, found or not: its id, the headers of every reply, one log line, one count."""
 
 from __future__ import annotations
 
@@ -71,10 +71,18 @@ class Call(msgspec.Struct):
     outlives_client: bool = False
     """True where the work goes on after the client has left."""
     on_end: Callable[[], None] | None = None
+    on_gone: Callable[[], None] | None = None
+    """Ends the work that is under way for the client."""
 
     @property
     def elapsed_ms(self) -> float:
         return (time.perf_counter_ns() - self.started_ns) / 1e6
+
+    def leave(self) -> None:
+        """Note that the client has disconnected, and end what is done for it."""
+        self.client_gone = True
+        if self.on_gone is not None:
+            self.on_gone()
 
 
 def call_of(scope: Scope) -> Call:
@@ -179,7 +187,7 @@ async def _refuse(send: Send, call: Call, error: GatewayError) -> None:
 
 
 def is_work(route: str) -> bool:
-    """Whether it is what tenants use keys for, and no administration."""
+    """Tell whether a request is what tenants use keys for, as opposed to administration."""
     return route.startswith("/v1/") and not route.startswith("/v1/organization")
 
 

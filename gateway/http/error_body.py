@@ -11,13 +11,17 @@ from gateway.domain.limits.refusal import Explanation
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
-    """limit: which one refused, and how full it is; only where one did."""
+    """The reason why a request was refused or failed."""
 
     message: str
+    """The reason in words."""
     type: str
     param: str | None
+    """The field at fault."""
     code: str | None
+    """The reason for programs."""
     limit: Explanation | msgspec.UnsetType = msgspec.UNSET
+    """The limit that refused the request, and how full it is."""
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -31,7 +35,7 @@ def body_of(error: GatewayError) -> ErrorBody:
 
 
 def headers_of(error: GatewayError) -> dict[str, str]:
-    """What clients read of it before its body: when to try again, and whether."""
+    """Return the headers of an error, which say when to try again, and whether."""
     headers = dict(error.headers) if isinstance(error, LimitReached) else {}
     if error.retry_after_s is not None:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
@@ -42,7 +46,7 @@ def headers_of(error: GatewayError) -> dict[str, str]:
 
 
 def unexpected(request_id: str) -> GatewayError:
-    """What a client sees of an error that is ours: nothing but how to report it."""
+    """Return what a client sees of an error of ours: nothing but how to report it."""
     return GatewayError(
         f"The server had an error while processing your request. Its request id is {request_id}.",
         code="internal_error",

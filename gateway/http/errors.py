@@ -44,7 +44,8 @@ def _gateway_error(request: Request[Any, Any, Any], error: GatewayError) -> Resp
 
 
 def _http_exception(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
-    """What the framework refuses by itself: unknown paths, wrong methods, bodies over the cap, bad parameters."""
+    """Answer what the framework refuses by itself: unknown paths, wrong methods, bodies over the cap, bad
+    parameters."""
     # Of its URL, the host would be the Host header's.
     status, where = error.status_code, f"{request.method} {shortened(request.scope['path'])}"
     if call_of(request.scope).client_gone:  # while its body was read, which the framework calls a fault of the server

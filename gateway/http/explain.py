@@ -1,4 +1,4 @@
-"""What is wrong with a body: the field's path, what it may be, what it is. Knows types, not what fields mean."""
+"""Explanations of wrong bodies: the field's path, what it may be, what it is. Knows types, not what fields mean."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BOUND = re.compile(r"^Expected `(?P<wanted>[a-z| ]+)` (?P<bound>.*)$", re.DOTAL
 _STEP = re.compile(r"\.?([^.\[\]]+)|(\[\d*(?:\.\.\.)?\])")
 
 MAX_ENTRIES = 1024
-"""Of a mapping, how many are looked at for the one at fault: no field may have more."""
+"""The most entries of a mapping among which the wrong one is looked for: no field may have more."""
 
 _WORDS = {
     "int": "an integer",
@@ -52,7 +52,7 @@ def explain(message: str, kind: Any, body: bytes = b"") -> InvalidRequest:
     key = _wrong_key(kind, found["path"].removesuffix("[...]"), body)
     if key is None:
         return error
-    text = f"{error.message.removesuffix('.')} (the entry at fault is '{shortened(key)}')."
+    text = f"{error.message.removesuffix('.')} (the wrong entry is '{shortened(key)}')."
     return InvalidRequest(text, param=error.param, code=error.code)
 
 
@@ -122,7 +122,7 @@ def _inspected(kind: Any) -> Type:
 
 
 def _below(kind: Type, field: str | None) -> list[Type]:
-    """What may be one step down: in a field, or as an element."""
+    """Return the types that may be one step down: in a field, or as an element."""
     found: list[Type] = []
     for each in _alternatives(kind):
         if isinstance(each, StructType) and field is not None:

@@ -41,20 +41,21 @@ Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
 ]
 Name = Annotated[str, Meta(pattern=r"\A[a-zA-Z0-9_-]{1,64}\Z", extra_json_schema={"pattern": "^[a-zA-Z0-9_-]{1,64}$"})]
-"""Of a tool or a schema. `$` would let a line's end follow; in the document's dialect it does not."""
+"""The name of a tool or a schema. `$` would let a line's end follow; in the document's dialect it does not."""
 
 LogitBias = Annotated[dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)]
-"""Its keys are token ids as JSON has them for keys: in quotes."""
+"""Biases by token id. The keys are token ids as JSON has them for keys: in quotes."""
 
 MAX_DEPTH = 100
-"""Of schemas and of calls' arguments: each level takes frames of the stack of what renders and compiles them."""
+"""The deepest nesting of schemas and of calls' arguments: each level takes frames of the stack of what renders and
+compiles them."""
 
 _LONE_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])")
 """Found only where decoding failed: the decoder then says that the body was cut off."""
 
 
 SEARCHED_BYTES = 256 << 10
-"""Of a body that is no JSON, for half of a surrogate pair."""
+"""The bytes of a body that is not JSON in which half of a surrogate pair is looked for."""
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,7 +65,10 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    """Raises InvalidRequest: without param for what is not JSON, else with the path of the field."""
+    """Decode a body.
+
+    Raises InvalidRequest: without param for a body that is not JSON, else with the path of the field.
+    """
     try:
         if len(body) <= UNCOUNTED_BYTES:
             return decoder.decode(body)
@@ -88,7 +92,10 @@ def missing(param: str) -> InvalidRequest:
 
 
 def check_depth(value: Any, field: str) -> None:
-    """Raises InvalidRequest for objects and arrays in one another that whoever goes through them would not survive."""
+    """Check the nesting of objects and arrays.
+
+    Raises InvalidRequest for one that whoever goes through it would not survive.
+    """
     level = [value]
     for _ in range(MAX_DEPTH):
         within = [each for each in level if isinstance(each, dict | list)]

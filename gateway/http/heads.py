@@ -18,7 +18,7 @@ _BODY = b'{"error":{"message":"%b","type":"invalid_request_error","param":null,"
 
 
 class HeadTooLarge(Exception):
-    """Raised to the parser, which goes no further."""
+    """The head of a request is too large. It is raised to the parser, which goes no further."""
 
 
 def bounded_heads(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:

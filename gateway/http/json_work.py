@@ -20,7 +20,7 @@ from gateway.domain.errors import InvalidRequest
 from gateway.http.explain import explain
 
 CONTAINER_WORK, STRING_WORK, ELEMENT_WORK = 8, 2, 1
-"""What an object or array, a string (keys included) and a comma count as: about their times relative to each other."""
+"""The work of an object or array, of a string (keys included) and of a comma: about their relative times."""
 
 MAX_WORK = 384 << 10
 """The most that is decoded of one body: 300,000 token ids, or 20,000 content parts. Such a body takes some 20 ms."""
@@ -33,8 +33,10 @@ _NULL, _SKIPPED = b"null", b"{}"
 
 
 def are_too_much(texts: list[str]) -> bool:
-    """Whether decoding these JSON texts might take more than MAX_WORK together. What their strings hold counts as well,
-    so that many small texts are counted at once."""
+    """Tell whether decoding these JSON texts might take more than MAX_WORK together.
+
+    The content of their strings counts as well, so that many small texts are counted at once.
+    """
     if sum(map(len, texts)) <= UNCOUNTED_BYTES // 4:  # a character may be four bytes
         return False
     return _sum(np.frombuffer("".join(texts).encode(errors="replace"), np.uint8), None) > MAX_WORK
@@ -76,7 +78,7 @@ def _refusal(field: str, raw: bytes, kind: Any) -> InvalidRequest:
         if wrong.code == "invalid_type" and wrong.param == field:
             return wrong
     return InvalidRequest(
-        f"Invalid value for '{field}': it holds more objects, arrays and values than one request may have.",
+        f"Invalid value for '{field}': it holds more JSON objects, arrays and values than one request may have.",
         param=field,
         code="invalid_value",
     )

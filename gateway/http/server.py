@@ -55,9 +55,11 @@ class Server(uvicorn.Server):
             await asyncio.gather(ending, return_exceptions=True)
 
     async def _end_requests(self) -> None:
-        """What engines work on, then all that has no reply yet, such as requests that wait for another gateway; then
-        connections: what is still sent there is an export, which is worth nothing without its end, or goes to somebody
-        who does not read."""
+        """End requests in order: first those on which engines work, then all that have no reply yet, such as requests
+        that wait for another gateway; then connections.
+
+        An export that is still being sent then is worth nothing without its end, or goes to somebody who does not read.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(self._drain_s - ENDING_S, self._drain_s / 2)):
                 await self._hurried.wait()

@@ -1,4 +1,4 @@
-"""What a route says of the bodies that it reads and answers with, where its function's signature does not."""
+"""The declarations of routes about the bodies that they read and answer with, beyond their functions' signatures."""
 
 from __future__ import annotations
 

@@ -71,8 +71,8 @@ def timely_heads(base: type[HttpToolsProtocol], max_head_s: float) -> type[HttpT
             super().connection_lost(exc)
 
         def _waits_for_head(self) -> bool:
-            """Whether the bytes just read belong to a head that is not complete: no request runs, none has a body to
-            come, and uvicorn does not count the connection as idle."""
+            """Tell whether the bytes just read belong to a head that is not complete: no request runs, none has a body
+            to come, and uvicorn does not count the connection as idle."""
             cycle = self.cycle
             is_idle = cycle is None or (cycle.response_complete and not cycle.more_body)
             return is_idle and self.timeout_keep_alive_task is None and not self.transport.is_closing()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -13,10 +13,13 @@ from litestar.types import Receive, Scope, Send
 
 from gateway.domain.errors import ClientGone, GatewayError
 from gateway.http.disconnect import unless_gone
-from gateway.http.envelope import call_of
+from gateway.http.envelope import Call, call_of
 from gateway.http.error_body import body_of, unexpected
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
 
 DONE = b"data: [DONE]\n\n"
 
@@ -45,50 +48,80 @@ class TextEvent:
         return self._head + msgspec.json.encode(text) + self._tail
 
 
-async def open_stream(request: Request[Any, Any, Any], events: AsyncGenerator[bytes]) -> ASGIResponse:
+class Encoder(Protocol[T_contra]):
+    """Turns what a reply is made of into events."""
+
+    async def encode(self, item: T_contra) -> bytes:
+        """Return the events of one item, b"" where it has none."""
+
+    def end(self) -> bytes:
+        """Return the events that follow the last item, b"" where none do."""
+
+
+class Encoded:
+    """The encoder of items that are events already."""
+
+    async def encode(self, item: bytes) -> bytes:
+        return item
+
+    def end(self) -> bytes:
+        return b""
+
+
+async def open_stream(request: Request[Any, Any, Any], items: AsyncGenerator[T], encoder: Encoder[T]) -> ASGIResponse:
     """A streaming reply, once its first event exists: what is refused before that keeps its own status.
 
-    An error after it becomes an error event, and the stream ends without `[DONE]`: clients take a clean end for
-    success.
+    An error after it becomes an error event, and the stream ends without what `encoder` ends with: clients take a
+    clean end for success.
     """
-    first = await unless_gone(request.receive, _first(events))
-    return _EventStream(first, events)
+    stream = _EventStream(items, encoder)
+    await unless_gone(call_of(request.scope), stream.begin())
+    return stream
 
 
-async def _first(events: AsyncGenerator[bytes]) -> bytes:
-    return await anext(events)
+class _EventStream(ASGIResponse, Generic[T]):
+    def __init__(self, items: AsyncGenerator[T], encoder: Encoder[T]) -> None:  # the base's fields are of no use here
+        self._items = items
+        self._encoder = encoder
+        self._first = b""
 
-
-class _EventStream(ASGIResponse):
-    def __init__(self, first: bytes, events: AsyncGenerator[bytes]) -> None:
-        super().__init__()
-        self._first = first
-        self._events = events
+    async def begin(self) -> None:
+        """Return once there is something to send, be it the end. Raises as the items do, which are closed then."""
+        try:
+            async for item in self._items:
+                self._first = await self._encoder.encode(item)
+                if self._first:
+                    return
+        except BaseException:
+            await self._items.aclose()
+            raise
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = call_of(scope)
         try:
-            await unless_gone(receive, self._write(scope, send))
+            await unless_gone(call, self._write(call, send))
         except ClientGone as gone:
             call.error = gone.code
         finally:
-            await self._events.aclose()  # which aborts what still runs
+            await self._items.aclose()  # which aborts what still runs
 
-    async def _write(self, scope: Scope, send: Send) -> None:
-        call = call_of(scope)
+    async def _write(self, call: Call, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         try:
-            await _send(send, self._first)
-            async for data in self._events:
-                await _send(send, data)
+            if self._first:
+                await _send(send, self._first)
+            async for item in self._items:
+                if data := await self._encoder.encode(item):
+                    await _send(send, data)
+            last = self._encoder.end()
         except GatewayError as error:
             call.error = error.code
-            await _send(send, event(body_of(error)))
+            last = event(body_of(error))
         except Exception:
             log.exception("stream_failed", request_id=call.request_id)
             call.error = "internal_error"
-            await _send(send, event(body_of(unexpected(call.request_id))))
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            last = event(body_of(unexpected(call.request_id)))
+        await send({"type": "http.response.body", "body": last, "more_body": False})
 
 
 async def _send(send: Send, data: bytes) -> None:

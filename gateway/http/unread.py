@@ -1,8 +1,7 @@
 """Clients that do not read their replies: how much of a reply waits for one, and for how long.
 
-What a stream's events wait for is room: in the client's own window, then in this machine's kernel, then in the buffer
-of the connection. Once all is full the stream waits, with what its engine sends meanwhile
-(`gateway.backends.engine.backlog`).
+A stream's events wait for room: in the client's own window, then in this machine's kernel, then in the buffer of the
+connection. Once all is full the stream waits, with what its engine sends meanwhile (`gateway.backends.engine.backlog`).
 A client that makes no room in time is cut off, and its work aborted: it would hold its place for ever. Knows nothing
 about requests.
 """
@@ -18,10 +17,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 log = structlog.get_logger(__name__)
 
 MAX_UNSENT_BYTES = 64 << 10
-"""Of a connection, in the kernel. Without this bound it grows to megabytes (tcp(7), tcp_wmem)."""
+"""The most unsent bytes of a connection in the kernel. Without this bound it grows to megabytes (tcp(7), tcp_wmem)."""
 
 MAX_BUFFERED_BYTES = 16 << 10
-"""Of a connection, in this process, beside what one write adds."""
+"""The most buffered bytes of a connection in this process, beside what one write adds."""
 
 
 def reading_protocol(max_unread_s: float) -> type[HttpToolsProtocol]:

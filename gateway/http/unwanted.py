@@ -62,7 +62,7 @@ def dropping_protocol(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
             super().connection_lost(exc)
 
         def _forget_unwanted(self) -> bool:
-            """Whether there was any."""
+            """Forget the deadline of an unwanted connection; return whether there was one."""
             deadline, self.unwanted_deadline = self.unwanted_deadline, None
             if deadline is not None:
                 deadline.cancel()

@@ -6,10 +6,10 @@ the ledger's rows. A lease is what one gateway holds of a limit in a window: wha
 they used that the ledger does not have yet, and a slice ahead, from which the gateway decides without I/O. The pure
 parts are in `gateway.domain.limits`, the queries in `gateway.db.limits`.
 
-- Reserve. `limiter` admits out of slices. What does not fit asks PostgreSQL (`keeper`): requests that wait meanwhile
-  travel in one exchange, which locks the limits in the order of their ids, reads, decides purely and writes absolute
-  amounts, so that the next exchange mends what one of unknown end left. Requests that ask while an exchange is under
-  way are answered from its result. Slices are five seconds of the pace, at most 5 % of what is left over all
+- Reserve. `limiter` admits out of slices. A request that does not fit asks PostgreSQL (`keeper`): requests that wait
+  meanwhile travel in one exchange, which locks the limits in the order of their ids, reads, decides purely and writes
+  absolute amounts, so that the next exchange mends what one of unknown end left. Requests that ask while an exchange is
+  under way are answered from its result. Slices are five seconds of the pace, at most 5 % of what is left over all
   gateways. Where that is less than a typical request there are no slices, and every request asks.
 - Settle. The transaction that writes usage writes the smaller lease too. Until then the used amount stays in the
   lease.

@@ -1,7 +1,7 @@
 """Keeps this gateway's leases in PostgreSQL: asks for what requests need, refills slices, returns them, stays known.
 
-One worker speaks with PostgreSQL about leases: whatever waits meanwhile travels together in the next exchange. What
-requests used is settled by the transaction that writes the ledger, under the same lock. Knows neither callers nor SQL.
+One worker speaks with PostgreSQL about leases: whatever waits meanwhile travels together in the next exchange. The
+transaction that writes the ledger settles what requests used, under the same lock. Knows neither callers nor SQL.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gateway.domain.limits.clock import DatabaseClock
 from gateway.domain.limits.exchange import Ask, Exchange, Stale, ask, fill
 from gateway.domain.limits.holdings import Holdings, Row
 from gateway.domain.limits.limit import Limit
-from gateway.domain.limits.slices import Hold, Key, Shortage
+from gateway.domain.limits.slices import Key, Reservation, Shortage
 from gateway.domain.limits.store import Beat, LeaseStore, SessionLost
 from gateway.domain.limits.work import Work
 
@@ -30,19 +30,20 @@ TICK_S = 0.25
 BEAT_S = 1.0
 CLEAN_UP_BEATS = 600
 SILENT_S = 15.0
-"""Without an answer of PostgreSQL for this long, nothing is reserved from slices any more: less than the time after
-which others take a gateway for dead."""
+"""The seconds without an answer of PostgreSQL after which nothing is reserved from slices any more. Others take a
+gateway for dead only later."""
 
 EXCHANGE_TIMEOUT_S = 5.0
 ASK_TIMEOUT_S = 2 * EXCHANGE_TIMEOUT_S
-"""A request may have to wait for the exchange before its own."""
+"""The seconds that a request waits: for its own exchange, and for the one before."""
 
 SHORT_S = 0.1
-"""For so long a shortage is believed without asking again, so that a client in a loop costs next to nothing."""
+"""The seconds for which a shortage is believed without asking again, so that a client in a loop costs next to
+nothing."""
 
 
 class Settling(msgspec.Struct, frozen=True):
-    """What the transaction that writes usage has to write of leases too."""
+    """The leases that the transaction which writes usage has to write too."""
 
     gateway_id: str
     amounts: Mapping[Key, int]
@@ -66,7 +67,10 @@ class Keeper:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Raises what the store raises: without PostgreSQL's time nothing can start."""
+        """Claim the leases and start the worker.
+
+        Raises what the store raises: without PostgreSQL's time nothing can start.
+        """
         await self._claim()
         self._ticked_s = self._clock.monotonic()
         self._tasks = [asyncio.create_task(self._work()), asyncio.create_task(self._beat())]
@@ -85,21 +89,22 @@ class Keeper:
                 else:
                     await self._store.leave(self._gateway_id)
 
-    def reserve(self, limits: tuple[Limit, ...], work: Work) -> Hold | Shortage | None:
-        """What can be said without I/O; None: `ask`."""
+    def reserve(self, limits: tuple[Limit, ...], work: Work) -> Reservation | Shortage | None:
+        """Reserve without I/O; return None if `ask` has to be called."""
         now_s, instant_ns = self._clock.monotonic(), self._clock.now_ns()
         if now_s - self._heard_s > SILENT_S:
             return None
         entries = self.holdings.entries(limits, instant_ns)
-        hold = self.holdings.reserve(entries, work, instant_ns, now_s)
-        if hold is None:
+        reservation = self.holdings.reserve(entries, work, instant_ns, now_s)
+        if reservation is None:
             return self.holdings.known_shortage(entries, work, instant_ns, now_s - SHORT_S)
         if self.holdings.is_urgent:
             self._wake.set()
-        return hold
+        return reservation
 
-    async def ask(self, limits: tuple[Limit, ...], work: Work) -> Hold | Shortage | Stale | None:
-        """Ask PostgreSQL for this request, together with whoever else waits. None where it does not answer."""
+    async def ask(self, limits: tuple[Limit, ...], work: Work) -> Reservation | Shortage | Stale | None:
+        """Ask PostgreSQL for this request, together with all others that wait; return None if PostgreSQL does not
+        answer."""
         now_s, instant_ns = self._clock.monotonic(), self._clock.now_ns()
         asked = ask(self.holdings.entries(limits, instant_ns), work, instant_ns, now_s)
         answered = asyncio.get_running_loop().create_future()
@@ -111,26 +116,26 @@ class Keeper:
         except TimeoutError:
             return None
         except asyncio.CancelledError:
-            if isinstance(asked.answer, Hold):  # in the very moment that the client left
+            if isinstance(asked.answer, Reservation):  # in the very moment that the client left
                 self.close(asked.answer)
             raise
         if isinstance(asked.answer, Shortage):
             self.holdings.note_shortage(asked.entries, asked.answer, self._clock.monotonic())
         return asked.answer
 
-    def close(self, hold: Hold) -> None:
-        self.holdings.close(hold)
-        self.look()
+    def close(self, reservation: Reservation) -> None:
+        self.holdings.close(reservation)
+        self.wake_for_spare()
 
-    def look(self) -> None:
-        """Something may have to be given back."""
+    def wake_for_spare(self) -> None:
+        """Wake the worker if a slice holds more than it needs."""
         if self.holdings.overfull:
             self._wake.set()
 
     @asynccontextmanager
     async def settling(self, rows: Collection[Row]) -> AsyncIterator[Settling]:
-        """Around the transaction that writes these. It is over when the context is left without
-        an exception; otherwise its end is unknown."""
+        """Surround the transaction that writes these rows. Leaving the context without an exception ends the
+        transaction; otherwise its end is unknown."""
         if not self.holdings.awaits(rows):
             yield Settling("", {})
             return
@@ -166,7 +171,7 @@ class Keeper:
                 self._answer(waiting)
 
     def _left_waiting(self, now_s: float) -> list[tuple[Ask, asyncio.Future[None]]]:
-        """Those who asked during the last exchange and whom it has not helped: the others are answered."""
+        """Return the asks that the last exchange has not helped, and answer the others."""
         is_known = now_s - self._heard_s <= SILENT_S
         filled: list[tuple[Ask, asyncio.Future[None]]] = []
         rest: list[tuple[Ask, asyncio.Future[None]]] = []
@@ -193,7 +198,7 @@ class Keeper:
         for asked, answered in waiting:
             if not answered.done():
                 answered.set_result(None)
-            elif isinstance(asked.answer, Hold):  # nobody waits for it any more
+            elif isinstance(asked.answer, Reservation):  # nobody waits for it any more
                 self.close(asked.answer)
 
     async def _beat(self) -> None:
@@ -213,7 +218,7 @@ class Keeper:
                 log.warning("leases_unavailable", error=repr(error))
 
     async def _claim(self) -> None:
-        """Begin anew, under another name, with what is in use."""
+        """Begin anew, under another name, with the leases that are in use."""
         async with self._lock:
             sent_s = self._clock.monotonic()
             self._gateway_id = _new_gateway_id()

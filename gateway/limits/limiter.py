@@ -15,7 +15,7 @@ from gateway.domain.limits.crowd import Crowd
 from gateway.domain.limits.exchange import Stale
 from gateway.domain.limits.holdings import Row
 from gateway.domain.limits.refusal import Headers, refusal, standing
-from gateway.domain.limits.slices import Hold
+from gateway.domain.limits.slices import Reservation
 from gateway.domain.limits.store import LeaseStore
 from gateway.domain.limits.work import MAX_PROMPTS_AT_ONCE, Part, Prices, Work
 from gateway.domain.tenancy.principal import Principal
@@ -30,8 +30,7 @@ RETRY_AFTER_S = 1.0
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """A request that may run, with completions of at most cap tokens, as of instant_ns. `close` ends it, whatever
-    became of it; what the engine was given of it settles by itself."""
+    """A request that may run, with completions of at most cap tokens, as of instant_ns."""
 
     cap: int
     instant_ns: int
@@ -40,7 +39,7 @@ class Admission(msgspec.Struct, frozen=True):
 
 
 class Limiter:
-    """One per gateway process; works between `start` and `stop`."""
+    """The limits of one gateway process, which work between `start` and `stop`."""
 
     def __init__(self, store: LeaseStore, rules: Rules, clock: DatabaseClock, prices: Prices) -> None:
         self.clock = clock
@@ -50,7 +49,10 @@ class Limiter:
         self._prices = prices
 
     async def start(self) -> None:
-        """Raises what the store raises: without PostgreSQL's time nothing can start."""
+        """Start keeping leases.
+
+        Raises what the store raises: without PostgreSQL's time nothing can start.
+        """
         await self._keeper.start()
 
     async def stop(self) -> None:
@@ -58,12 +60,15 @@ class Limiter:
         await self._keeper.stop()
 
     def limit_changed(self, limit_id: str | None) -> None:
-        """None: any may have changed."""
+        """Reserve nothing more out of slices that were cut before this limit changed; None stands for all limits."""
         self._keeper.holdings.forget_free(limit_id)
-        self._keeper.look()
+        self._keeper.wake_for_spare()
 
     async def rules(self, principal: Principal, model: str) -> Applicable:
-        """What applies to a caller. Raises Overloaded when the database cannot be asked."""
+        """Return what applies to a caller and a model.
+
+        Raises Overloaded when the database cannot be asked.
+        """
         try:
             return await self._rules.of(principal, model)
         except self._keeper.failures:
@@ -86,10 +91,11 @@ class Limiter:
         tenant, num_completions = principal.project_id, sum(part.num_choices for part in parts[:MAX_PROMPTS_AT_ONCE])
         if not self._crowd.enter(tenant, num_completions, capacity):
             raise LimitReached(
-                "Too many requests of this project are running and waiting at once.", retry_after_s=RETRY_AFTER_S
+                "This project has too many requests running and waiting at once. Send fewer at a time.",
+                retry_after_s=RETRY_AFTER_S,
             )
         try:
-            hold = await self._reserve(principal, model, parts, service_tier, min_tokens)
+            reservation = await self._reserve(principal, model, parts, service_tier, min_tokens)
         except BaseException:
             self._crowd.leave(tenant, num_completions)
             raise
@@ -99,17 +105,22 @@ class Limiter:
             if num_completions:
                 self._crowd.leave(tenant, num_completions)
                 num_completions = 0
-            if hold is not None:
-                self._keeper.close(hold)
+            if reservation is not None:
+                self._keeper.close(reservation)
 
-        if hold is None:
+        if reservation is None:
             return Admission(max(part.max_tokens for part in parts), self.clock.now_ns(), (), close)
-        return Admission(hold.cap, hold.instant_ns, standing(hold.entries, hold.instant_ns), close)
+        return Admission(
+            reservation.cap, reservation.instant_ns, standing(reservation.entries, reservation.instant_ns), close
+        )
 
     async def _reserve(
         self, principal: Principal, model: str, parts: tuple[Part, ...], service_tier: str, min_tokens: int
-    ) -> Hold | None:
-        """None where nothing is limited. Raises LimitReached and Overloaded."""
+    ) -> Reservation | None:
+        """Reserve for a request; return None where nothing is limited.
+
+        Raises LimitReached and Overloaded.
+        """
         work: Work | None = None
         waits_s = iter(CONCURRENCY_WAITS_S)
         for _ in range(MAX_STALE + len(CONCURRENCY_WAITS_S)):
@@ -122,7 +133,7 @@ class Limiter:
                 )
                 work = Work(parts, price, max(1, min_tokens))
             answer = self._keeper.reserve(limits, work) or await self._keeper.ask(limits, work)
-            if isinstance(answer, Hold):
+            if isinstance(answer, Reservation):
                 return answer
             if answer is None:
                 break
@@ -142,29 +153,32 @@ class Limiter:
     # what the meter tells
 
     def dispatched(self, request_id: str) -> None:
-        """The engine has it: `ended` will come."""
+        """Note that the engine has a part, so that `ended` will come."""
         self._keeper.holdings.dispatched(request_id)
 
     def ended(self, request_id: str, usage: Usage) -> None:
-        """It used this much, which has yet to be written."""
+        """Note that a part used this much, which has yet to be written."""
         self._keeper.holdings.ended(request_id, usage)
-        self._keeper.look()
+        self._keeper.wake_for_spare()
 
     def seen(self, request_id: str, usage: Usage) -> None:
-        """It used at least this much, which has yet to be written; its engine is lost."""
+        """Note that a part of a lost engine used at least this much, which has yet to be written."""
         self._keeper.holdings.seen(request_id, usage)
 
     def given_up(self, request_ids: Collection[str]) -> None:
-        """`ended` will not come for these after all, unless it did."""
+        """Free the parts for which `ended` will not come after all."""
         for request_id in request_ids:
             self._keeper.holdings.give_up(request_id)
-        self._keeper.look()
+        self._keeper.wake_for_spare()
 
     def settling(self, rows: Collection[Row]) -> AbstractAsyncContextManager[Settling]:
-        """Around the transaction that writes these. It is over when the context is left without
-        an exception; otherwise its end is unknown."""
+        """Surround the transaction that writes these rows. Leaving the context without an exception ends the
+        transaction; otherwise its end is unknown."""
         return self._keeper.settling(rows)
 
 
 def _unavailable() -> Overloaded:
-    return Overloaded("The limits of this project cannot be checked at the moment.", retry_after_s=RETRY_AFTER_S)
+    return Overloaded(
+        "The limits of this project cannot be checked at the moment. Try again in a moment.",
+        retry_after_s=RETRY_AFTER_S,
+    )

@@ -25,7 +25,7 @@ class Sizes(msgspec.Struct, frozen=True):
 
 
 class Applicable(msgspec.Struct, frozen=True):
-    """What applies to one key with one model: limits to reserve from, and bounds of one request."""
+    """The limits and bounds that apply to one key with one model: limits to reserve from, and bounds of one request."""
 
     reserving: tuple[Limit, ...]
     sizes: Sizes
@@ -40,7 +40,7 @@ class _Project(msgspec.Struct, frozen=True):
 
 
 class Rules:
-    """Subscribe `changed` to the change feed."""
+    """The limits of callers, remembered. Its `changed` has to be subscribed to the change feed."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
@@ -48,7 +48,10 @@ class Rules:
         self._generation = 0  # an answer asked for under an older one may be stale and is not remembered
 
     async def of(self, principal: Principal, model: str) -> Applicable:
-        """Without I/O unless the project's limits are not known. Raises what loading them raises."""
+        """Return what applies to a caller and a model, without I/O unless the project's limits are not known.
+
+        Raises what loading the limits raises.
+        """
         project = self._projects.get(principal.project_id) or await self._fetch(principal)
         if not project.limits:
             return NOTHING
@@ -66,7 +69,7 @@ class Rules:
         self._generation += 1
 
     def forget(self, project_id: str) -> None:
-        """What was remembered has proved wrong."""
+        """Load a project's limits anew, because what was remembered has proved wrong."""
         self._projects.pop(project_id, None)
 
     async def _fetch(self, principal: Principal) -> _Project:

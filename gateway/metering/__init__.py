@@ -1,4 +1,4 @@
-"""What is counted for whom: usage events from the engine's exact counts to the ledger.
+"""Metering: usage events from the engine's exact counts to the ledger.
 
     format                 the records and their frames: magic, length, CRC-32, MessagePack
     unsettled              what records add up to: what runs, and what has ended and is not in the ledger

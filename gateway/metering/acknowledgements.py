@@ -1,4 +1,5 @@
-"""Whom to tell that a usage is on disk, once the journal has got there. Knows neither the journal nor engines."""
+"""Acknowledgements: who is told that a usage is on disk, once the journal has got there. Knows neither the journal
+nor engines."""
 
 from __future__ import annotations
 

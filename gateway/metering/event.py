@@ -1,4 +1,5 @@
-"""From what a backend said of an attempt to its row in the ledger. Knows neither prices nor how either is stored.
+"""The row of an attempt in the ledger, made from what a backend said of the attempt. Knows neither prices nor how
+either is stored.
 
 A field of the meter tag or of a backend's usage that has the name of a field of `UsageEvent` becomes that field.
 """

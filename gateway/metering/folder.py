@@ -70,7 +70,10 @@ class JournalFolder:
         return segments_in(self.path)
 
     def new_segment(self) -> Segment:
-        """Raises OSError."""
+        """Make the next segment's file.
+
+        Raises OSError.
+        """
         segments = self.segments()
         number = int(segments[-1].stem) + 1 if segments else 1
         return Segment(self.path / f"{number:012}{SUFFIX}")
@@ -82,7 +85,10 @@ def folders_in(root: Path) -> list[Path]:
 
 
 def segments_in(path: Path) -> list[Path]:
-    """Of one folder, owned or not, oldest first. Raises OSError."""
+    """Return the segments of a folder, owned or not, oldest first.
+
+    Raises OSError.
+    """
     return sorted(each for each in path.iterdir() if each.suffix == SUFFIX)
 
 

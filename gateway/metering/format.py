@@ -72,7 +72,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="final"):
 
     @property
     def key(self) -> EndedKey:
-        """What one engine tells again is the same; another source may know better."""
+        """The identity of the count: what one engine reports again is the same; another source may know better."""
         return self.record.request_id, self.record.attempt, self.engine_id
 
 
@@ -83,7 +83,7 @@ class Copied(msgspec.Struct, frozen=True, array_like=True, tag="copied"):
 
 
 class Adopted(msgspec.Struct, frozen=True, array_like=True, tag="adopted"):
-    """What these journals had is in this one."""
+    """The records of these journals are in this one."""
 
     journal_ids: list[str]
 
@@ -101,12 +101,13 @@ _decode = msgspec.msgpack.Decoder(Record).decode
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """What a segment's bytes say. num_torn_bytes: at the end, of a record that its writer did not get to finish.
-    damaged: (start, end) of bytes before the last good record that make no record: something has changed them."""
+    """The records that a segment's bytes hold."""
 
     records: list[Record]
     num_torn_bytes: int
+    """Bytes at the end, of a record that its writer did not get to finish."""
     damaged: list[tuple[int, int]]
+    """The (start, end) of bytes before the last good record that are not a record: something has changed them."""
 
 
 def frame(record: Record) -> bytes:

@@ -1,9 +1,10 @@
 """One gateway's journal: every request that it sends, what the client may have seen of it, and how it ended.
 
 A record is handed to the kernel in the call that makes it, so a killed process has lost none; groups of them are synced
-to disk in a thread, at most `GROUP_S` apart. A segment begins with all that still matters, so older ones can go as soon
-as it is on disk. After a write or a sync that failed, what a file holds is unknown: a new segment is begun, again and
-again until that works, and meanwhile what matters is in memory. Knows neither the database nor engines.
+to disk in a thread: the first of a group waits `GROUP_S` for the others. A segment begins with all that still matters,
+so older ones can go as soon as it is on disk. After a write or a sync that failed, what a file holds is unknown: a new
+segment is begun, again and again until that works, and meanwhile what matters is in memory. Knows neither the database
+nor engines.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class Journal:
 
     @property
     def has_room(self) -> bool:
-        """Whether new requests may run: their usage can be recorded, now and while the ledger is away."""
+        """Tell whether new requests may run: their usage can be recorded, now and while the ledger is away."""
         return self._segment is not None and self.unsettled.num_bytes < self._max_bytes
 
     @property
@@ -109,7 +110,7 @@ class Journal:
         self._record(Progressed(counts))
 
     def end(self, ended: Ended) -> None:
-        """What is known already is not recorded again."""
+        """Record the end of a request. An end that is known already is not recorded again."""
         if ended.key not in self.unsettled.ended:
             self._record(ended)
         self._dirty.set()  # whoever tells it waits to hear that it is durable
@@ -119,7 +120,7 @@ class Journal:
         self._record(Copied(keys))
 
     def adopt(self, journal_ids: list[str]) -> None:
-        """What these had was recorded here."""
+        """Record that these journals' records are in this one."""
         self._record(Adopted(journal_ids))
 
     def release(self, journal_ids: list[str]) -> None:
@@ -127,13 +128,14 @@ class Journal:
         self._record(Released(journal_ids))
 
     def start(self) -> None:
-        """What is in the folder already must have been replayed: it is removed once all of that is on disk again."""
+        """Start writing. Records that are in the folder already must have been replayed: they are removed once all
+        of them are on disk again."""
         self._left = self._folder.segments()
         self._begin_segment()
         self._syncer = asyncio.create_task(self._keep_synced())
 
     async def flush(self, timeout_s: float) -> bool:
-        """Whether all that is recorded now came to be on disk in time."""
+        """Tell whether all that is recorded now came to be on disk in time."""
         target = self.position
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -202,11 +204,10 @@ class Journal:
         self._segment = None
 
     async def _keep_synced(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await self._dirty.wait()
+            await asyncio.sleep(GROUP_S)  # a request that is soon over is synced once, and not at both of its ends
             self._dirty.clear()
-            began_s = loop.time()
             if self._segment is None:
                 self._begin_segment()
             if self._segment is None:
@@ -218,10 +219,10 @@ class Journal:
                     await self._on_durable(self._durable)
                 except Exception:  # who was not told keeps its record, and tells it again
                     log.exception("journal_listener_failed")
-            await asyncio.sleep(began_s + GROUP_S - loop.time())
 
     async def _sync(self, segment: Segment, position: int) -> bool:
-        """Whether all up to position is on disk: in this segment, which began with what mattered of older ones."""
+        """Tell whether all up to a position is on disk: in this segment, which began with what mattered of older
+        ones."""
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, segment.sync)
         except OSError as error:

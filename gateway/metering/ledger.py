@@ -38,7 +38,10 @@ class Entry(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, ended: Ended) -> Entry:
-        """Raises msgspec.DecodeError or UnicodeDecodeError when the record carries no tag of ours."""
+        """Return the entry of a record.
+
+        Raises msgspec.DecodeError or UnicodeDecodeError when the record carries no tag of ours.
+        """
         tag = decode_tag(ended.record.meter)
         return cls(ended, tag, usage_event(ended, tag))
 
@@ -72,7 +75,7 @@ class Ledger:
             return new
 
     async def _count_for_engines(self, conn: Connection, entries: Sequence[Entry], new: set[Attempt]) -> None:
-        """What engines said themselves, each count once: with the row that it made, or made better."""
+        """Add what engines reported themselves, each count once: with the row that it made, or made better."""
         own = [entry for entry in entries if entry.ended.engine_id]
         told_before = [entry.event for entry in own if entry.ended.attempt not in new]
         counted = new

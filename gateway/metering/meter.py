@@ -28,7 +28,7 @@ recognized by the ledger."""
 
 
 class Meter:
-    """The gateway's `UsageSink`. What a request had reserved of its tenant's limits is given back as far as it was not
+    """The gateway's `UsageSink`. A request's reservation of its tenant's limits is given back as far as it was not
     used, and the rest once its row is written."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Meter:
 
     @property
     def has_room(self) -> bool:
-        """Whether new requests may start: what they use must find a place."""
+        """Tell whether new requests may start: their usage must find a place."""
         return self._journal.has_room
 
     @property
@@ -97,7 +97,7 @@ class Meter:
         self.record(usage, engine_id=engine_id, source=source, ttft_ms=None, latency_ms=None)
 
     def _has_tag(self, usage: UsageRecord) -> bool:
-        """Whether it tells whom to bill, as what was dispatched here does."""
+        """Tell whether a usage says whom to bill, as everything that was sent from here does."""
         if (usage.request_id, usage.attempt) in self._journal.unsettled.running:
             return True
         try:

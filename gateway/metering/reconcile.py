@@ -23,22 +23,24 @@ TIMEOUT_S = 5.0
 
 
 class EngineBalance(msgspec.Struct, frozen=True):
-    """One engine since it started. ended_*: of requests that have ended, as of its last heartbeat; discarded tokens are
-    completion tokens here. ledger_*: what the ledger took of it. num_unacknowledged: finals that no gateway has on disk
-    yet; num_dropped: finals that it had no room for, which nobody will bill.
-
-    difference_tokens: 0 once all that has ended is in the ledger, more while something is on its way or was lost.
-    """
+    """The tokens of one engine since it started, beside what the ledger has of them."""
 
     model: str
     engine_id: str
     ended_prompt_tokens: int
+    """Prompt tokens of requests that have ended, as of the engine's last heartbeat."""
     ended_completion_tokens: int
+    """Completion tokens of requests that have ended, as of the engine's last heartbeat, discarded tokens included."""
     ledger_prompt_tokens: int
+    """Prompt tokens of the engine that the ledger has."""
     ledger_completion_tokens: int
+    """Completion tokens of the engine that the ledger has."""
     num_unacknowledged: int
+    """Final counts of requests that no gateway has on disk yet."""
     num_dropped: int
+    """Final counts of requests for which the engine had no room. Nobody is billed for them."""
     difference_tokens: int
+    """0 once the ledger has all that ended; more while something is on its way, or was lost."""
 
 
 class Reconciliation(msgspec.Struct, frozen=True):
@@ -58,7 +60,10 @@ class Reconciler:
         self._task: asyncio.Task[None] | None = None
 
     async def reconcile(self) -> Reconciliation:
-        """Of the engines that this gateway is connected to. Raises what the database raises."""
+        """Compare the counts of the engines to which this gateway is connected with the ledger.
+
+        Raises what the database raises.
+        """
         healths = [
             (name, health)
             for name, pool in self._pools.items()

@@ -43,7 +43,7 @@ def claim_folder(root: Path, database_id: str) -> tuple[JournalFolder, Replayed]
             log.error("journal_left_alone", reason=str(error))
         except OSError as error:
             if not was_there:
-                raise JournalUnusable(f"no journal can be kept in {root}: {error.strerror}") from error
+                raise JournalUnusable(f"the journal of usage cannot be written in {root}: {error.strerror}") from error
             log.error("journal_left_alone", reason=f"{path}: {error.strerror}")
         else:
             if found is not None:
@@ -138,8 +138,11 @@ class Recovery:
                 self._failing.discard(path)
 
     async def _adopt(self, path: Path) -> None:
-        """Its segments go once their usage is on disk here; until then, another try finds the same again. Raises
-        Unreadable and OSError."""
+        """Take over a journal. Its segments go once their usage is on disk here; until then, another try finds the same
+        again.
+
+        Raises Unreadable and OSError.
+        """
         if not segments_in(path) or (folder := JournalFolder.try_claim(path)) is None:
             return
         try:

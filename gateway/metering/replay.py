@@ -38,15 +38,20 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 def replay(folder: JournalFolder, database_id: str) -> Replayed:
-    """Raises Unreadable and OSError."""
+    """Read what the journals of a folder hold.
+
+    Raises Unreadable and OSError.
+    """
     unsettled, journal_ids, num_damaged = Unsettled(), dict[str, None](), 0
     contents = {path: read_frames(path.read_bytes()) for path in folder.segments()}
     begun = [record for each in contents.values() for record in each.records if isinstance(record, Begun)]
     for each in begun:
         if each.version != VERSION:
-            raise Unreadable(f"{folder.path} was written in version {each.version} of the format, not {VERSION}")
+            raise Unreadable(
+                f"the journal {folder.path} has format {each.version}; this gateway reads format {VERSION}"
+            )
         if each.database_id != database_id:
-            raise Unreadable(f"{folder.path} belongs to another database (installation {each.database_id})")
+            raise Unreadable(f"the journal {folder.path} belongs to another database (installation {each.database_id})")
         journal_ids[each.journal_id] = None
     for path, each_contents in contents.items():
         for record in each_contents.records:

@@ -1,4 +1,4 @@
-"""What is not known to be in the ledger yet: requests that run, and the usage of those that have ended.
+"""The usage that is not known to be in the ledger yet: requests that run, and the usage of those that have ended.
 
 It is what a journal's records add up to, whoever reads them. Pure: no files, no clock, no database.
 """

@@ -43,9 +43,15 @@ def _counter(name: str, doc: str, value: Callable[[EngineStats], float]) -> _Num
 
 _NUMBERS = (
     _gauge(
-        "vllm:num_requests_running", "Choices of completions that the engine is computing.", lambda s: s.num_running
+        "vllm:num_requests_running",
+        "Choices that the engine is computing; a request may ask for several.",
+        lambda s: s.num_running,
     ),
-    _gauge("vllm:num_requests_waiting", "Choices of completions that wait in the engine.", lambda s: s.num_waiting),
+    _gauge(
+        "vllm:num_requests_waiting",
+        "Choices that wait in the engine; a request may ask for several.",
+        lambda s: s.num_waiting,
+    ),
     _gauge(
         "vllm:kv_cache_usage_perc",
         "Fraction of the KV cache in use, from 0 to 1.",
@@ -214,7 +220,7 @@ class EngineCollector(Collector):
 
 
 def _cumulative(step_counts: Sequence[int]) -> list[tuple[str, float]]:
-    """As Prometheus has buckets: each counts those below it, too."""
+    """Return buckets as Prometheus has them: each counts those below it, too."""
     bounds = [*(str(bound) for bound in STEP_BUCKETS_S), "+Inf"]
     counts = step_counts or [0] * len(bounds)
     return list(zip(bounds, accumulate(counts), strict=True))

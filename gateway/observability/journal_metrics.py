@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 
 class JournalMetrics:
-    """Of one gateway process, but for unbilled and difference, which every gateway reads from the same tables."""
+    """Metrics of one gateway process's journal. Every gateway reads unbilled and difference from the same tables."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, doc: str, mode: str, *labels: str) -> Gauge:

@@ -1,4 +1,5 @@
-"""What an operator sees: Prometheus metrics, put together from those of requests and engines, and JSON log lines.
+"""Metrics and logs for operators: Prometheus metrics, put together from those of requests and engines, and JSON log
+lines.
 
 Knows what is counted, not when: others call it. Each `Metrics` has a registry of its own.
 """
@@ -31,7 +32,7 @@ has to be set before prometheus_client is imported."""
 
 
 def empty_shared_metrics(folder: Path) -> None:
-    """For whoever starts the processes that count together, before the first of them."""
+    """Empty the folder in which processes count together. Call this before the first of them starts."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True)
 
@@ -102,7 +103,7 @@ class Metrics:
 
 
 def _forget_dead(shared: Path) -> None:
-    """What a process that ended counted still counts, but nothing waits in it any more."""
+    """Forget what waited in a process that ended. What it counted still counts."""
     for file in shared.glob("gauge_live*_*.db"):
         if not Path("/proc", file.stem.rpartition("_")[2]).exists():
             file.unlink(missing_ok=True)

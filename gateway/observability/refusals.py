@@ -27,10 +27,10 @@ SWEEP_EVERY_S = 60.0
 TIMEOUT_S = 5.0
 MAX_KINDS = 1000
 MAX_KINDS_OF_STRANGERS = 100
-"""Of those, with keys that nobody may have; guesses leave room for tenants' refusals."""
+"""The most kinds of refusals with keys that nobody may have; guesses leave room for tenants' refusals."""
 
 STATUSES = frozenset({400, 401, 403, 404, 409, 413, 422, 429, 503})
-"""Of refusals; others are failures while a request ran."""
+"""The statuses of refusals; others are failures while a request ran."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class _Kind(msgspec.Struct, frozen=True):
-    """What makes refusals alike. Texts are shortened: this is held until it is written."""
+    """The fields that make refusals alike. Texts are shortened: this is held until it is written."""
 
     minute: int
     organization_id: str
@@ -89,7 +89,7 @@ class Refusals:
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """What was counted so far is written, where the database takes it."""
+        """Write what was counted so far, where the database takes it."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

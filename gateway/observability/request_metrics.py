@@ -1,4 +1,4 @@
-"""What requests used and how long they took, overall and by tenant; vLLM's names where vLLM has one.
+"""Metrics of what requests used and how long they took, overall and by tenant; vLLM's names where vLLM has one.
 
 Adapters are too many for a label, and so are tenants: the first ones get a label of their own, the rest share one.
 """

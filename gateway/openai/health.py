@@ -1,5 +1,5 @@
-"""Whether the process lives, and whether it can serve. No key is asked for, so no more is told than that; the log says
-what is missing."""
+"""Health of the process: whether it lives, and whether it can serve. No key is asked for, so no more is told; the
+log says what is missing."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def health(database: Database, pools: LivePools) -> list[HTTPRouteHandler]:
 
     @get("/health", opt=shape(media=("text/plain",)))
     async def health_check() -> ASGIResponse:
-        """The process lives: 200 without a body, as vLLM answers."""
+        """Answer 200 without a body while the process runs, as vLLM does."""
         return ASGIResponse(headers={"content-type": "text/plain"})
 
     @get("/health/live")
     async def live() -> dict[str, str]:
-        """The process lives."""
+        """Answer 200 while the process runs."""
         return {"status": "ok"}
 
     @get("/health/ready", opt=shape(reply=Readiness, statuses={503: Readiness}))

@@ -22,17 +22,20 @@ from gateway.routing.resolve import Resolver, Route
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """root and parent, as vLLM shows them: the base model, and what this one stands on, which of an alias is a version.
-
-    created: Unix time in seconds. owned_by: a project, "lorikeet", or "shared" for what another project shares with it.
-    """
+    """A model that may be called: a base model, an adapter, a version of an adapter, or an alias."""
 
     id: str
     object: Literal["model"] = "model"
     created: int
+    """Unix seconds."""
     owned_by: str
+    """The id of a project, `lorikeet` for a base model, or `shared` for an adapter that another project shares with
+    this one."""
     root: str
+    """The base model, as vLLM shows it."""
     parent: str | None
+    """The model on which this one stands, as vLLM shows it: the base model of an adapter, or the version of an
+    alias."""
     max_model_len: int
 
 
@@ -44,7 +47,7 @@ class ModelList(msgspec.Struct, frozen=True):
 def models(resolver: Resolver, pools: Mapping[str, Pool]) -> list[HTTPRouteHandler]:
     @get("/models", opt=shape(reply=ModelList, example=MODELS))
     async def list_models(caller: Caller) -> ASGIResponse:
-        """What the key may call: the base models, its adapters of them, and its aliases."""
+        """List the models that the key may call: base models, adapters and aliases."""
         routes = await resolver.list_routes(caller)
         shown = [_model(route, pool) for route in routes if (pool := pools.get(route.base)) is not None]
         return json_response(ModelList(shown))
@@ -52,7 +55,7 @@ def models(resolver: Resolver, pools: Mapping[str, Pool]) -> list[HTTPRouteHandl
     # A path, since the name of a base model may hold a slash.
     @get("/models/{model_id:path}", opt=shape(reply=Model))
     async def get_model(model_id: FromPath[Path], caller: Caller) -> ASGIResponse:
-        """One model that the key may call."""
+        """Return one model that the key may call."""
         model = str(model_id).lstrip("/")
         route = await resolver.resolve(caller, model)
         pool = pools.get(route.base)

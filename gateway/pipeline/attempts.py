@@ -7,8 +7,8 @@ nothing of the reply that the items become.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Final
 
 import msgspec
@@ -38,20 +38,25 @@ class Attempts:
         self.request = request
         """The request as the next replica gets it."""
         self._pool = pool
+        self._asked = pool.asked_by(request)
         self._budget = budget
         self._tried: set[str] = set()
         self._num_sent = 0
         self._has_seen_death = False
         budget.sent(_now_s())
 
-    def pick(self) -> Replica:
-        """Return the replica for the next attempt.
+    @contextmanager
+    def replica(self) -> Iterator[Replica]:
+        """Give the replica for the next attempt, which counts as its load until the context is left.
 
         Raises Overloaded: when no replica is ready.
         """
-        replica = self._pool.pick(self.request, tried=self._tried)
+        replica = self._pool.take(self._asked, self._tried)
         self._tried.add(replica.id)
-        return replica
+        try:
+            yield replica
+        finally:
+            self._pool.give(replica, self._asked)
 
     def unanswered(self, failure: Unanswered, *, may_restart: bool) -> None:
         """Prepare the next attempt after a failed one. may_restart: whether the caller has seen nothing of that one.
@@ -67,7 +72,7 @@ class Attempts:
             self.request = msgspec.structs.replace(self.request, attempt=self.request.attempt + 1)
 
     def _has_another(self) -> bool:
-        return any(each.backend.health().ready for each in self._pool if each.id not in self._tried)
+        return self._pool.any_ready(self._tried) is not None
 
     def _is_allowed(self, failure: Unanswered) -> bool:
         if failure.kind == "absent":
@@ -91,10 +96,11 @@ async def generated(
     while True:
         has_begun = False
         try:
-            async with aclosing(attempts.pick().backend.generate(generation)) as items:
-                async for item in items:
-                    has_begun = True
-                    yield item
+            with attempts.replica() as replica:
+                async with aclosing(replica.backend.generate(generation)) as items:
+                    async for item in items:
+                        has_begun = True
+                        yield item
             return
         except Unanswered as failure:
             attempts.unanswered(failure, may_restart=may_restart or not has_begun)
@@ -108,7 +114,8 @@ async def embedded(pool: PoolRevision, request: GenerateRequest, budget: RetryBu
     attempts = Attempts(pool, request, budget)
     while True:
         try:
-            return await attempts.pick().backend.embed(attempts.request)
+            with attempts.replica() as replica:
+                return await replica.backend.embed(attempts.request)
         except Unanswered as failure:
             attempts.unanswered(failure, may_restart=True)
 

@@ -13,7 +13,7 @@ from gateway.limits.rules import Sizes
 from gateway.pipeline.requests import EmbeddingBounds, EmbeddingRequest, TextRequest
 
 MAX_LOGPROB_VALUES = 1 << 22
-"""Of one HTTP request, those of alternatives included: hundreds of megabytes of JSON."""
+"""The most log-probabilities of one HTTP request, alternatives included: hundreds of megabytes of JSON."""
 
 
 def completion_bound(context: int, sizes: Sizes, num_prompt_tokens: int, request: TextRequest, default: int) -> int:
@@ -49,16 +49,19 @@ def completion_bound(context: int, sizes: Sizes, num_prompt_tokens: int, request
 def _longer_than(allowed: int, request: TextRequest, sizes: Sizes) -> str:
     whose = "this project's completions" if sizes.total is None else "this project's requests"
     if request.max_tokens is None:
-        return f"No completion token is left to this request: {whose} are limited."
-    return f"'{request.names.max_tokens}' must be at most {allowed}: {whose} are limited."
+        return f"The prompt leaves no token for the completion: the size of {whose} is limited. Shorten the prompt."
+    return f"'{request.names.max_tokens}' must be at most {allowed}: the size of {whose} is limited."
 
 
 def check_prompt(sizes: Sizes, num_tokens: int, field: str) -> None:
-    """Raises InvalidRequest for a prompt that is larger than its tenant's may be."""
+    """Check the size of a prompt.
+
+    Raises InvalidRequest for a prompt that is larger than its tenant's may be.
+    """
     allowed = min((size for size in (sizes.prompt, sizes.total) if size is not None), default=num_tokens)
     if num_tokens > allowed:
         raise InvalidRequest(
-            f"'{field}' comes to {num_tokens} tokens; prompts of this project may have at most {allowed}.",
+            f"'{field}' has {num_tokens} tokens; a prompt of this project may have at most {allowed}.",
             param=field,
             code="prompt_too_long",
         )
@@ -90,7 +93,7 @@ def check_ids(field: str, token_ids: Collection[int], vocab_size: int) -> None:
     for token_id in token_ids:
         if not 0 <= token_id < vocab_size:
             raise InvalidRequest(
-                f"Invalid token id {token_id} in '{field}': token ids must be in 0..{vocab_size - 1}.",
+                f"Invalid token id {token_id} in '{field}': token ids must be from 0 to {vocab_size - 1}.",
                 param=field,
                 code="invalid_value",
             )
@@ -131,10 +134,13 @@ def num_logprob_values(request: GenerateRequest) -> int:
 
 
 def check_logprobs(num_values: int, field: str) -> None:
-    """Raises InvalidRequest. num_values: of all prompts of an HTTP request so far; field: what asked for them."""
+    """Check how many log-probabilities all prompts of an HTTP request ask for with this field.
+
+    Raises InvalidRequest.
+    """
     if num_values > MAX_LOGPROB_VALUES:
         raise InvalidRequest(
-            f"'{field}' may come to {num_values} log-probabilities; one request may have at most {MAX_LOGPROB_VALUES}. "
+            f"'{field}' asks for up to {num_values} log-probabilities; one request may ask for {MAX_LOGPROB_VALUES}. "
             "Ask for fewer tokens, choices, prompts or alternatives.",
             param=field,
             code="invalid_value",
@@ -149,8 +155,8 @@ def check_numbers(asked: Sequence[EmbeddingRequest], size: int, bounds: Embeddin
     num_numbers = sum(min(each.dimensions or size, size) for each in asked)
     if bounds.max_numbers is not None and num_numbers > bounds.max_numbers:
         raise InvalidRequest(
-            f"These inputs come to {num_numbers} numbers; one request may have at most {bounds.max_numbers}, unless "
-            "'encoding_format' is 'base64'.",
+            f"The embeddings of these inputs have {num_numbers} numbers; a reply may have at most "
+            f"{bounds.max_numbers}, unless 'encoding_format' is 'base64'. Send fewer inputs.",
             param=asked[0].names.prompt,
             code="invalid_value",
         )
@@ -163,7 +169,7 @@ def check_total(num_tokens: int, bounds: EmbeddingBounds, field: str) -> None:
     """
     if num_tokens > bounds.max_tokens:
         raise InvalidRequest(
-            f"The inputs of one request may have at most {bounds.max_tokens} tokens in all.",
+            f"The inputs of one request may have at most {bounds.max_tokens} tokens in total. Send fewer inputs.",
             param=field,
             code="max_tokens_per_request",
         )

@@ -39,7 +39,10 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     """The request's messages for the request log, read once and only if the project logs content. None: its prompts."""
 
     def check(self) -> None:
-        """Raise ClientGone or DeadlinePassed where going on with the request would be of no use."""
+        """Check that going on with the request is of use.
+
+        Raises ClientGone or DeadlinePassed where it is not.
+        """
         if self.gone():
             raise ClientGone("The client disconnected.")
         if self.deadline is not None and asyncio.get_running_loop().time() > self.deadline:

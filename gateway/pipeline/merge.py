@@ -56,6 +56,8 @@ async def merged(sources: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[tuple[i
 
 async def all_of(jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """Their results in order; at most MAX_PROMPTS_AT_ONCE run at a time. The first error ends everything."""
+    if len(jobs) == 1:
+        return [await jobs[0]]
     places = asyncio.Semaphore(MAX_PROMPTS_AT_ONCE)
 
     async def limited(job: Coroutine[Any, Any, T]) -> T:

@@ -1,4 +1,5 @@
-"""From a prompt as its client wrote it to one that a backend can run: defaults, tokens, grammar, bounds, usage tag.
+"""The preparation of a prompt, from what its client wrote to what a backend can run: defaults, tokens, grammar, bounds,
+usage tag.
 
 Nothing is asked of an engine or of a limit's account here; a prompt that is refused has cost nobody anything.
 """
@@ -115,7 +116,7 @@ class Preparation:
         Raises Overloaded: when no more usage can be kept.
         """
         if not self._meter.has_room:
-            raise Overloaded("Usage cannot be recorded at the moment.", retry_after_s=5.0)
+            raise Overloaded("The server cannot record usage at the moment. Try again later.", retry_after_s=5.0)
         principal, adapter = context.principal, route.adapter
         return MeterTag(
             organization_id=principal.organization_id,

@@ -1,4 +1,5 @@
-"""What a client asks the pipeline for, once its body is understood: no field's name and no bound of the API is here.
+"""The requests of clients to the pipeline, once their bodies are understood: no field's name and no bound of the API is
+here.
 
 A request still holds text, and leaves open what its client did not say; `Pipeline.prepare` turns it into one the engine
 understands.
@@ -59,7 +60,7 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
     prediction: str = ""
     """The completion that the client expects; "" is none."""
     add_special_tokens: bool = True
-    """Whether a prompt of text gets the tokenizer's special tokens around it."""
+    """True if a prompt of text gets the tokenizer's special tokens around it."""
     max_prompt_tokens: int | None = None
     """Only so many of the prompt's last tokens count, where this is a number."""
     keeps_first: bool = False

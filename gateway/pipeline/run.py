@@ -201,7 +201,11 @@ class Run:
             log.warning("backend_failed", request_id=context.request_id, trace=context.trace, error=error.message)
             return BackendFailed("The engine failed while it worked on the request.") if is_borrowed else error
         if error.param == "model" and is_borrowed:
-            return InvalidRequest("The adapter cannot be loaded.", param=error.param, code=error.code)
+            return InvalidRequest(
+                "The adapter of this model cannot be loaded. Ask the owner of the adapter to upload it again.",
+                param=error.param,
+                code=error.code,
+            )
         return InvalidRequest(error.message, param=error.param or prepared.grammar_field, code=error.code)
 
 

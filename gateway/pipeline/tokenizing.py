@@ -1,4 +1,4 @@
-"""From what a request says to the tokens that an engine gets: prompts, and what a client predicts. Off the event loop
+"""The tokens that an engine gets for a request: of prompts, and of what a client predicts. Off the event loop
 where it is long. Knows no field."""
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ THREAD_ABOVE_CHARS = 4096
 """Longer prompts are tokenized in a thread, so that the streams of others go on."""
 
 MAX_CHAR_BYTES = 4
-"""Of one character, in UTF-8."""
+"""The most bytes of one character in UTF-8."""
 
 CHARS_PER_VALUE = 16
-"""What each message, field and value of a conversation counts as beside its text: a template goes through them all."""
+"""The characters for which each message, field and value of a conversation counts beside its text: a template goes
+through them all."""
 
 
 PREDICTED_PER_TOKEN = 4
@@ -110,8 +111,8 @@ def _beginning_within(capabilities: Capabilities, field: str, text: str) -> str:
 
 
 def is_long(messages: Sequence[Message]) -> bool:
-    """Whether a conversation is to be rendered in a thread: by all it holds, the calls of tools and names included.
-    Looks no further than it takes to know."""
+    """Tell whether a conversation is to be rendered in a thread, by all that it holds, tool calls and names
+    included. The count ends as soon as the answer is known."""
     left = THREAD_ABOVE_CHARS
     to_count: list[Any] = [*messages]
     while to_count and left >= 0:

@@ -15,7 +15,7 @@ from gateway.domain.errors import LimitReached
 T = TypeVar("T")
 
 MAX_WAITING = 64
-"""Of one project's jobs, the one that runs among them."""
+"""The most jobs of one project, the one that runs included."""
 
 
 class TokenizingThreads:
@@ -33,7 +33,9 @@ class TokenizingThreads:
         Raises LimitReached: when MAX_WAITING jobs of the project wait already.
         """
         if self._num_jobs[project_id] >= MAX_WAITING:
-            raise LimitReached("Too many long prompts of this project at once.", retry_after_s=1.0)
+            raise LimitReached(
+                "This project has sent too many long prompts at once. Send fewer at a time.", retry_after_s=1.0
+            )
         place = self._places.setdefault(project_id, asyncio.Lock())
         self._num_jobs[project_id] += 1
         try:

@@ -18,6 +18,7 @@ from gateway.backends.engine.model import EngineModel
 from gateway.backends.pool import ManagedBackend, Pool, PoolRevision, Replica
 from gateway.db.adapters.bases import base_names
 from gateway.db.changes import Change
+from gateway.db.ledger.journals import living_gateways
 from gateway.db.pool import Database
 from gateway.db.pools.replicas import ReplicaRow
 from gateway.db.pools.revisions import RevisionRow
@@ -77,14 +78,19 @@ class LivePools(Mapping[str, Pool]):
         return self._num_wanted == 0 or any(pool.ready for pool in self._pools.values())
 
     @property
-    def backends(self) -> list[tuple[str, ManagedBackend]]:
-        """The backends of all pools, each with the digest of its base model."""
+    def by_base(self) -> list[tuple[str, ManagedBackend]]:
+        """The backends that serve, each with the digest of its base model."""
         found = []
         for name, pool in self._pools.items():
             base = self._bases.named(name)
             if base is not None:
                 found += [(base.digest, replica.backend) for replica in pool.serving]
         return found
+
+    @property
+    def connected(self) -> list[ManagedBackend]:
+        """The backends of all replicas, those of pools that were removed included."""
+        return [replica.backend for revision in self._revisions.values() for replica in revision]
 
     async def start(self) -> None:
         """Read the rows once, and follow them from then on. Raises what the database raises."""
@@ -101,8 +107,7 @@ class LivePools(Mapping[str, Pool]):
         """End all connections."""
         for task in self._leaving:
             task.cancel()
-        backends = [backend for pool in self._pools.values() for backend in pool.backends]
-        await asyncio.gather(*self._leaving, *(backend.stop() for backend in backends), return_exceptions=True)
+        await asyncio.gather(*self._leaving, *(backend.stop() for backend in self.connected), return_exceptions=True)
 
     def changed(self, change: Change | None) -> None:
         """Read the rows again where a change may be about pools."""
@@ -113,9 +118,12 @@ class LivePools(Mapping[str, Pool]):
         async with self._database.acquire() as conn:
             served = await list_served(conn)
             former_names = await base_names(conn)
+            num_gateways = len(await living_gateways(conn))
         folders = {Path(each.folder) for pool in served for each in pool.revisions.values() if each.folder is not None}
         await self._read_models(folders)
         self._take(served, former_names)
+        for revision in self._revisions.values():
+            revision.share_among(max(1, num_gateways))
 
     async def _read_models(self, folders: set[Path]) -> None:
         """Read the models of new folders; one that cannot be read is left out, and tried again at the next step."""
@@ -196,7 +204,9 @@ class LivePools(Mapping[str, Pool]):
                 replica = Replica(row.id, backend)
                 revision.add(replica)
                 self._keys[row.id] = key
-            replica.is_draining = row.state == "draining"
+            if replica.is_draining != (row.state == "draining"):
+                replica.is_draining = row.state == "draining"
+                revision.look_at(replica)
             gone.pop(row.id, None)
 
     def _leave_replicas(self, gone: Mapping[str, Key]) -> None:
@@ -221,4 +231,5 @@ async def _disconnected(backend: ManagedBackend) -> None:
             await backend.drain()
     except TimeoutError:
         log.warning("requests_on_a_replica_that_is_gone", num_in_flight=backend.num_in_flight)
-    await backend.stop()
+    finally:
+        await backend.stop()

@@ -34,7 +34,7 @@ class DumpFailed(RuntimeError):
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):
-    """What a database holds, to compare with after it was restored. digests: of adapters that some row names."""
+    """The content of a database, to compare with after it was restored."""
 
     installation_id: str
     migrations: tuple[str, ...]
@@ -46,6 +46,7 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int
     cost_nanos: int
     digests: tuple[str, ...]
+    """The digests of adapters that some row names."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -71,7 +72,10 @@ async def snapshot(dsn: str) -> AsyncIterator[Snapshot]:
 
 
 async def contents(dsn: str) -> Contents:
-    """Raises one of `UNUSABLE` or `UNAVAILABLE`."""
+    """Return what a database holds.
+
+    Raises one of `UNUSABLE` or `UNAVAILABLE`.
+    """
     async with snapshot(dsn) as found:
         return found.contents
 
@@ -122,7 +126,10 @@ _EMPTY_SCHEMA = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
 
 
 async def is_empty(dsn: str) -> bool:
-    """Whether a database has no table of anybody's. Raises one of `UNUSABLE` or `UNAVAILABLE`."""
+    """Tell whether a database has no table of anybody's.
+
+    Raises one of `UNUSABLE` or `UNAVAILABLE`.
+    """
     conn = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
     try:
         return await conn.fetchval(_LIST_TABLES) is None

@@ -1,4 +1,4 @@
-"""From the model string of a request to what serves it.
+"""Routing: finds what serves the model string of a request.
 
 A model string is `base`, `base:name`, `base:name@3` or an alias. It is resolved once per request, from a dictionary
 that the change feed keeps true. Limits, prices and the ledger know an adapter as `base:name`, whichever way it was

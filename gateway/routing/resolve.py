@@ -38,7 +38,7 @@ class RoutedAdapter(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """What a reply says that it came from."""
+        """The name of the adapter as a reply gives it."""
         return f"{self.ref.name}@{self.ref.version}"
 
 
@@ -55,7 +55,7 @@ class Route(msgspec.Struct, frozen=True):
     adapter: RoutedAdapter | None = None
 
     def is_in(self, allowed: Collection[str] | None) -> bool:
-        """Whether these models include it; None is all."""
+        """Tell whether these models include the route's model; None stands for all models."""
         return allowed is None or self.model in allowed or self.id in allowed
 
 
@@ -126,7 +126,7 @@ class Resolver:
         self._generation += 1
 
     def _forget(self, project_id: str | None) -> None:
-        """What a project calls, and what those call that call its adapters."""
+        """Forget the routes of a project, and of all projects that call its adapters."""
         if project_id is not None:
             for each in (project_id, *self._borrowers.pop(project_id, ())):
                 self._found.pop(each, None)
@@ -171,4 +171,6 @@ def _route(pool: str, model: str, row: RouteRow) -> Route:
 
 
 def _unavailable() -> Overloaded:
-    return Overloaded("The model cannot be looked up at the moment.", retry_after_s=RETRY_AFTER_S)
+    return Overloaded(
+        "The model cannot be looked up at the moment. Try again in a moment.", retry_after_s=RETRY_AFTER_S
+    )

@@ -1,4 +1,4 @@
-"""What a new installation starts with: the operator's key, somebody who can sign in and, for the demo model, prices and
+"""The start of a new installation: the operator's key, somebody who can sign in and, for the demo model, prices and
 two tenants with their adapters.
 
 Runs at every start and changes nothing the second time. Keys are stored hashed, so the files that hold them lead: a key
@@ -148,7 +148,7 @@ async def _demo(
 
 
 async def _demo_prices(connection: Connection, organization_id: str) -> None:
-    """For an organization that has neither prices nor anybody who would have to pay them."""
+    """Set prices for an organization that has neither prices nor anybody who would have to pay them."""
     has_projects = await list_projects(connection, organization_id, archived=True, limit=1)
     if has_projects or await list_versions(connection, organization_id, limit=1):
         return

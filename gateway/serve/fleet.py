@@ -13,7 +13,7 @@ from gateway.serve.terminal import Terminal
 
 ENGINE_STOP_S = 15.0
 GATEWAY_MARGIN_S = 20.0
-"""What gateways get on top of the requests' own bound, to write down usage and close."""
+"""The seconds that gateways get on top of the requests' own bound, to write down usage and close."""
 
 FAILURES_SHOWN = 2
 """The failure in a row at which the child's last log lines are shown: once may be chance, twice is a reason."""
@@ -82,11 +82,14 @@ class Fleet:
 
 
 def _check_start(child: Child, exited: Exited) -> None:
-    """Raises StartFailed when a child says that its configuration is wrong, or has failed too often to hope."""
+    """Check that a child can start.
+
+    Raises StartFailed when a child says that its configuration is wrong, or has failed too often.
+    """
     if exited.returncode == os.EX_CONFIG:
         prefix = f"{child.name}: "
         lines = child.log_tail().splitlines()
         said = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)] or lines
-        raise StartFailed(said[-1] if said else f"{child.name} cannot run with this configuration")
+        raise StartFailed(said[-1] if said else f"{child.name} cannot run with these settings")
     if exited.failures >= FAILURES_TO_GIVE_UP:
         raise StartFailed(f"{child.name} failed {exited.failures} times in a row; its last lines:\n{child.log_tail()}")

@@ -41,7 +41,10 @@ class Listener:
         return self._socket.fileno()
 
     def listen(self) -> None:
-        """From now on connections queue until a gateway accepts them. Raises PortUnavailable."""
+        """Listen: connections queue until a gateway accepts them.
+
+        Raises PortUnavailable.
+        """
         try:
             self._socket.listen(BACKLOG)
         except OSError as error:
@@ -60,7 +63,7 @@ class Listener:
 
 
 def is_ready(base_url: str) -> bool:
-    """Whether GET /health/ready answers 200 now."""
+    """Tell whether GET /health/ready answers 200 now."""
     address = urlsplit(base_url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=PROBE_TIMEOUT_S)
     try:

@@ -32,15 +32,20 @@ def make_data_folder(data_dir: Path) -> None:
         # Others may pass through it: the database's user has its folder below. Every secret has a private file mode.
         data_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise DataFolderUnusable(f"LORIKEET_DATA_DIR={data_dir}: it, or a part of its path, is not a folder") from None
+        raise DataFolderUnusable(f"LORIKEET_DATA_DIR={data_dir}: this path, or a part of it, is not a folder") from None
     except OSError as error:
         raise DataFolderUnusable(f"LORIKEET_DATA_DIR={data_dir}: {error.strerror}") from None
 
 
 def refuse_half_restored(data_dir: Path) -> None:
-    """Raises DataFolderUnusable: a server would go on with what is not whole."""
+    """Check that no restore into the folder was broken off.
+
+    Raises DataFolderUnusable, since a server would go on with half of the data.
+    """
     if (data_dir / RESTORE_MARKER).exists():
-        raise DataFolderUnusable(f"{data_dir} is half restored: run `lorikeet restore --force` with the backup again")
+        raise DataFolderUnusable(
+            f"a restore into {data_dir} did not finish: run `lorikeet restore --force` with the same backup again"
+        )
 
 
 @contextmanager

@@ -112,7 +112,10 @@ def _start_database(
 
 
 async def _check_database(dsn: str) -> None:
-    """Raises DatabaseUnusable."""
+    """Check that the database can be used.
+
+    Raises DatabaseUnusable.
+    """
     try:
         async with await Database.connect(dsn, max_size=1):
             pass

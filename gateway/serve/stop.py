@@ -12,7 +12,8 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopRequested(KeyboardInterrupt):
-    """Raised inside `StopSignals.interrupts()`. A KeyboardInterrupt, because asyncio lets only that (and exit) pass."""
+    """The request to stop, raised inside `StopSignals.interrupts()`. It is a KeyboardInterrupt, because asyncio lets
+    only this and SystemExit pass."""
 
 
 class StopSignals:

@@ -138,7 +138,7 @@ class Child:
             self._process.send_signal(signum)
 
     def ended(self) -> bool:
-        """Whether no process runs; unlike `poll` it never restarts one."""
+        """Tell whether no process runs. Unlike `poll` this never restarts a process."""
         if self._process is not None and self._process.poll() is not None:
             self._process = None
         return self._process is None

@@ -1,4 +1,5 @@
-"""What `serve` tells the person in front of it: one line per step with its seconds, and the banner at the end."""
+"""The messages of `serve` to the person in front of it: one line per step with its seconds, and the banner at the
+end."""
 
 from __future__ import annotations
 

@@ -28,7 +28,8 @@ PREFIX = "LORIKEET_"
 URL_VARIABLE = "LORIKEET_URL"
 API_KEY_VARIABLE = "LORIKEET_API_KEY"
 CLIENT_VARIABLES = frozenset({URL_VARIABLE, API_KEY_VARIABLE})
-"""Whom `lorikeet chat` talks to; a server that meets them in its environment has no use for them."""
+"""The variables that tell `lorikeet chat` which server to call; a server that meets them in its environment ignores
+them."""
 
 DEMO_MODEL_NAME = "smollm2-135m-instruct"
 MAX_SOCKET_PATH_BYTES = 107
@@ -201,8 +202,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     content_key: Annotated[
         str | None,
         Meta(
-            description="Key that encrypts kept replies and stored completions: 32 bytes in base64, the same for all "
-            "gateways. Older keys may follow after commas and only decrypt (unset: `content.key` in the data folder)."
+            description="Key that encrypts stored replies, completions and logged content: 32 bytes in base64, the "
+            "same for all gateways. Older keys may follow after commas and only decrypt (unset: `content.key` in the "
+            "data folder)."
         ),
     ] = None
     log_level: Annotated[
@@ -263,7 +265,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def allowed_sources(self) -> AllowedSources:
-        """Raises WrongSource, which `load_settings` turns into BadSetting."""
+        """Return the sources from which adapters may be downloaded.
+
+        Raises WrongSource, which `load_settings` turns into BadSetting.
+        """
         return AllowedSources.parse(self.adapter_sources)
 
     @property
@@ -273,12 +278,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_remote_store(self) -> bool:
-        """Whether adapters are kept in a bucket."""
+        """Tell whether adapters are kept in a bucket."""
         return self.engine.adapter_store.startswith("s3://")
 
     @property
     def adapter_cache_dir(self) -> Path:
-        """What this machine keeps of adapters in a bucket."""
+        """The folder in which this machine keeps copies of adapters from a bucket."""
         return Path(self.engine.adapter_cache_dir)
 
     @property
@@ -302,7 +307,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def content_key_path(self) -> Path:
-        """What kept content is encrypted with, where no setting says so."""
+        """The file of the key that encrypts stored content, where no setting has one."""
         return self.data_dir / "content.key"
 
     @property
@@ -410,8 +415,8 @@ def _value(name: str, field: Field, text: str) -> Any:
 def _check_model_name(settings: Settings) -> None:
     if re.fullmatch(MODEL_NAME_PATTERN, settings.model_name) is None:
         raise BadSetting(
-            f"LORIKEET_MODEL={settings.model!r}: its name {settings.model_name!r} cannot be a model's id "
-            "(no colon, no space, not empty); choose one with LORIKEET_MODEL_NAME"
+            f"LORIKEET_MODEL={settings.model!r}: the name {settings.model_name!r} cannot be a model's id, which is not "
+            "empty and has no colon and no space; choose a name with LORIKEET_MODEL_NAME"
         )
 
 

@@ -12,8 +12,8 @@ RESERVED = 256
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the soft limit of open files to the hard one: the usual soft limit of 1024 is meant for programs that call
-    select(2)."""
+    """Let this process open as many files as its hard limit allows: the usual soft limit of 1024 is meant for
+    programs that call select(2)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -42,7 +42,7 @@ class NotPublic(Exception):
 
 
 async def look_up(host: str, port: int) -> Sequence[str]:
-    """What the system's resolver says, in its order of preference."""
+    """Return the addresses that the system's resolver gives, in its order of preference."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(entry[4][0]).partition("%")[0] for entry in found]
 
@@ -60,27 +60,34 @@ class Guard:
         return cls(_is_no_metadata if allow_private else is_public)
 
     async def address_of(self, url: httpx.URL) -> str:
-        """Raises NotPublic where any address of the host is not allowed, OSError and UnicodeError where it has none."""
+        """Return the address of a URL's host.
+
+        Raises NotPublic where any address of the host is not allowed, OSError and UnicodeError where it has none.
+        """
         if url.scheme not in ("http", "https") or not url.host:
-            raise NotPublic("the URL is not one of http or https")
+            raise NotPublic("the URL does not begin with http:// or https://")
         port = url.port or (443 if url.scheme == "https" else 80)
         addresses = await self._look_up(url.raw_host.decode(), port)
         if not addresses or not all(map(self._is_allowed, addresses)):
-            raise NotPublic(f"{url.host} is at what is not a public address")  # which one is not theirs to know
+            raise NotPublic(f"the address of {url.host} is not a public address")  # which one is not theirs to know
         return addresses[0]
 
 
 def new_client(timeout: httpx.Timeout | float, tls: ssl.SSLContext | None = None) -> httpx.AsyncClient:
-    """For `send_to`. No proxy of the environment, no redirect to where nobody checked the address, and no connection is
-    kept: one that proved to be a host's would be used for another host at the same address. tls: None for the
-    authorities that this machine trusts."""
+    """Return a client for `send_to`, with the authorities that this machine trusts if tls is None.
+
+    It uses no proxy of the environment, follows no redirect to where nobody checked the address, and keeps no
+    connection: one that proved to be a host's would be used for another host at the same address.
+    """
     limits = httpx.Limits(max_keepalive_connections=0)
     return httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False, verify=tls or trusted_authorities())
 
 
 def trusted_authorities() -> ssl.SSLContext:
-    """Those of the system, or of SSL_CERT_FILE where that is set, and those that come with httpx: a small container has
-    no others, a company's own are nowhere else."""
+    """Return the authorities of the system, or of SSL_CERT_FILE where that is set, and those that come with httpx.
+
+    A small container has no others; a company's own are nowhere else.
+    """
     context = ssl.create_default_context()
     context.load_verify_locations(certifi.where())
     return context
@@ -109,7 +116,8 @@ async def send_to(
 
 
 def names_private_address(url: httpx.URL) -> bool:
-    """Whether the host is written as an address, in any notation, or a name, that only this machine or network has."""
+    """Tell whether the host is written as an address, in any notation, or a name, that only this machine or network
+    has."""
     host = url.host.rstrip(".").lower()
     if host == "localhost" or host.endswith(".localhost"):
         return True
@@ -124,8 +132,11 @@ def names_private_address(url: httpx.URL) -> bool:
 
 
 def is_public(address: str) -> bool:
-    """Whether the internet reaches it, and it is neither this machine's own nor a cloud's service to its machines.
-    Raises ValueError for what is no address."""
+    """Tell whether the internet reaches an address, and it is neither this machine's own nor a cloud's service to its
+    machines.
+
+    Raises ValueError for a text that is not an address.
+    """
     parsed = _effective(address)
     if isinstance(parsed, ipaddress.IPv6Address) and parsed not in _GLOBAL_UNICAST:
         return False
@@ -148,8 +159,8 @@ def _effective(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 def _is_our_own(address: str) -> bool:
-    """Whether it is one of this machine's interfaces: exactly then the system answers from the address itself. Nothing
-    is sent."""
+    """Tell whether an address is one of this machine's interfaces: exactly then the system answers from the address
+    itself. Nothing is sent."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -24,13 +24,17 @@ class Pace:
         self._busy_until_s: dict[str, float] = {}
 
     def take(self, tenant: str, num_requests: float = 1.0) -> None:
-        """Raises LimitReached for one too many; a single one is never too large."""
+        """Count requests of a tenant. A single one is never too large.
+
+        Raises LimitReached for one too many.
+        """
         now_s = self._clock()
         busy_until_s = max(now_s, self._busy_until_s.get(tenant, now_s))
         after_s = busy_until_s + num_requests * self._interval_s
         if after_s - now_s > self._ahead_s and busy_until_s > now_s:
             raise LimitReached(
-                f"Too many requests of this project for {self._what}.", retry_after_s=after_s - now_s - self._ahead_s
+                f"This project has sent too many requests for {self._what}. Send them more slowly.",
+                retry_after_s=after_s - now_s - self._ahead_s,
             )
         self._set(tenant, after_s, now_s)
 

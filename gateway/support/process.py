@@ -1,4 +1,4 @@
-"""What the supervisor and the embedded database share about child processes and their files. Linux only.
+"""Child processes and their files, as the supervisor and the embedded database use them. Linux only.
 
 Knows nothing about which programs run.
 """
@@ -48,7 +48,7 @@ def open_log(path: Path) -> BinaryIO:
 def bound_logs(folder: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
     """Begin every log past max_bytes anew, its lines in `<name>.1`, while processes go on appending to it.
 
-    What they write in between is lost: a bound matters more than a line.
+    Lines that they write in between are lost: a bound matters more than a line.
     """
     for path in folder.glob("*.log"):
         with contextlib.suppress(OSError):  # somebody removed it, or the disk is full

@@ -12,7 +12,7 @@ from adapters.errors import StoreFailure
 from gateway.db.pool import FAILURES
 
 AWAY: tuple[type[Exception], ...] = (*FAILURES, StoreFailure)
-"""What passes by itself: a database, a disk or a bucket that does not answer."""
+"""Errors that pass by themselves: a database, a disk or a bucket does not answer."""
 
 log = structlog.get_logger(__name__)
 

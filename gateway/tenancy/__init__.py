@@ -1,1 +1,1 @@
-"""Who may do what: key format, principals, authentication."""
+"""Authentication of keys and logins: key format, principals, passwords."""

@@ -1,8 +1,8 @@
-"""From an Authorization header to a `Principal`, usually without I/O.
+"""Authentication: turns an Authorization header into a `Principal`, usually without I/O.
 
 Looked-up keys are cached and dropped as soon as the change feed reports a change, so a revocation or a suspension holds
-within a second in every gateway. While the database is away, keys that are cached stay good, others get `Overloaded`.
-Whoever presents too many bad keys is told to wait; keys that are known here pass even then, since nobody guesses one.
+within a second in every gateway. While the database is away, keys that are cached stay good, others get `Overloaded`. A
+client that presents too many bad keys has to wait; keys that are known here pass even then, since nobody guesses one.
 """
 
 from __future__ import annotations
@@ -59,8 +59,11 @@ class Authenticator:
         await self._flush_uses()
 
     async def authenticate(self, authorization_header: str | None, address: str = "") -> Principal:
-        """Raises InvalidApiKey, in OpenAI's words, Suspended, PermissionDenied where the key may not be used from this
-        address, TooManyAttempts, and Overloaded when the database cannot be asked."""
+        """Return the principal of an Authorization header.
+
+        Raises InvalidApiKey, in OpenAI's words, Suspended, PermissionDenied where the key may not be used from this
+        address, TooManyAttempts, and Overloaded when the database cannot be asked.
+        """
         parsed = parse_key(bearer_token(authorization_header))
         entry = self._cache.get(parsed.sha256) if parsed is not None else None
         if entry is None:
@@ -70,20 +73,25 @@ class Authenticator:
         if not entry.usable(now):
             raise self._refused(parsed, address)
         if entry.suspended is not None:
-            raise Suspended(f"This {entry.suspended} is suspended.")
+            raise Suspended(f"This {entry.suspended} is suspended. An administrator can resume it.")
         if entry.ip_allow is not None and not contains(entry.ip_allow, address):
-            raise PermissionDenied("This API key may not be used from your address.", code="ip_not_allowed")
+            raise PermissionDenied("This API key may not be used from your network address.", code="ip_not_allowed")
         if entry.last_noted is None or now - entry.last_noted >= NOTE_EVERY:
             entry.last_noted = now
             self._used_at[principal.api_key_id] = now
         return principal
 
     async def _first_seen(self, parsed: ParsedKey | None, address: str) -> CachedKey:
-        """Raises InvalidApiKey and counts the failure; once an address has had too many, TooManyAttempts, except for
-        keys that were good when last seen."""
+        """Look up a key that is not known yet.
+
+        Raises InvalidApiKey and counts the failure; once an address has had too many, TooManyAttempts, except for keys
+        that were good when last seen.
+        """
         is_guess = parsed is None or not self._cache.was_good(parsed.sha256)
         if is_guess and (blocked_s := self._failures.blocked_for_s(address, asyncio.get_running_loop().time())):
-            raise TooManyAttempts("Too many incorrect API keys from your address.", retry_after_s=blocked_s)
+            raise TooManyAttempts(
+                "Too many incorrect API keys came from your network address. Try again later.", retry_after_s=blocked_s
+            )
         entry = await self._look_up(parsed) if parsed is not None else None
         if entry is None:
             raise self._refused(parsed, address)
@@ -102,7 +110,9 @@ class Authenticator:
             async with asyncio.timeout(LOOKUP_TIMEOUT_S), self._database.acquire() as conn:
                 row = await find_usable_key(conn, parsed.sha256)
         except FAILURES:
-            raise Overloaded("The API key cannot be checked at the moment.", retry_after_s=1.0) from None
+            raise Overloaded(
+                "The API key cannot be checked at the moment. Try again in a moment.", retry_after_s=1.0
+            ) from None
         if row is None or row.kind != parsed.kind:
             self._cache.put_unknown(parsed.sha256, clock(), generation)
             return None
@@ -170,6 +180,9 @@ def bearer_token(authorization_header: str | None) -> str:
 
 
 def require(principal: Principal, scope: Scope) -> None:
-    """Raises PermissionDenied unless the key has this scope."""
+    """Check that the key has this scope.
+
+    Raises PermissionDenied where it does not.
+    """
     if scope not in principal.scopes:
         raise PermissionDenied(f"You have insufficient permissions for this operation. Missing scopes: {scope}.")

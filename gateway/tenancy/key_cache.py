@@ -1,4 +1,4 @@
-"""What this process remembers about keys it has looked up, good and bad. Bounded; knows nothing about the database."""
+"""The cache of keys that this process has looked up, good and bad. Bounded; knows nothing about the database."""
 
 from __future__ import annotations
 
@@ -63,12 +63,13 @@ class KeyCache:
         return entry
 
     def is_unknown(self, sha256: bytes, now_s: float) -> bool:
-        """Whether a look-up failed a moment ago. now_s: the event loop's clock."""
+        """Tell whether a look-up failed a moment ago. now_s is the event loop's clock."""
         until = self._unknown_until.get(sha256)
         return until is not None and now_s < until
 
     def was_good(self, sha256: bytes) -> bool:
-        """Whether it was known until something changed, and was not looked up since: whoever has it does not guess."""
+        """Tell whether a key was known until something changed, and was not looked up since: its holder does not
+        guess."""
         return sha256 in self._good_before
 
     def put(self, sha256: bytes, entry: CachedKey, generation: int) -> None:

@@ -33,7 +33,9 @@ class LoginLine:
         """
         client = client_of(address)
         if self._taken.total() >= self._num_places or self._taken[client] >= self._num_places // 2:
-            raise TooManyAttempts("Too many logins at once. Try again in a moment.", retry_after_s=RETRY_AFTER_S)
+            raise TooManyAttempts(
+                "Too many people are logging in at once. Try again in a moment.", retry_after_s=RETRY_AFTER_S
+            )
         self._taken[client] += 1
         try:
             yield

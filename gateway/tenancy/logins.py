@@ -36,7 +36,7 @@ MAX_USER_AGENT_CHARS = 256
 
 
 class Client(msgspec.Struct, frozen=True):
-    """From where somebody logs in. now_s: of a monotonic clock, for limits per address."""
+    """The place from which somebody logs in. now_s: of a monotonic clock, for limits per address."""
 
     address: str
     user_agent: str
@@ -81,13 +81,16 @@ class Logins:
         self._line = LoginLine(MAX_AT_ONCE)
 
     async def log_in(self, email: str, password: str, code: str | None, client: Client) -> NewLogin:
-        """Raises InvalidCredentials, alike for a wrong password and an unknown address, and TooManyAttempts.
+        """Log a user in.
 
-        Where the password is right and the user has a second factor, a missing code is `totp_required`.
+        Raises InvalidCredentials, alike for a wrong password and an unknown address, and TooManyAttempts. Where the
+        password is right and the user has a second factor, a missing code is `totp_required`.
         """
         user = await self.verify(email, password, client)
         if user.totp_confirmed and code is None:
-            raise InvalidCredentials("Send the code of your authenticator as well.", param="code", code="totp_required")
+            raise InvalidCredentials(
+                "This user has an authenticator. Send its code in the field 'code'.", param="code", code="totp_required"
+            )
         if user.totp_confirmed and not await self.use_code(user, code or ""):
             self._failures.count(client.address, client.now_s)
             raise await self._wrong(user, client)
@@ -107,14 +110,17 @@ class Logins:
         return user
 
     async def use_code(self, user: logins.Credentials, code: str) -> bool:
-        """Whether the code is right and was never used before."""
+        """Tell whether the code is right and was never used before."""
         assert user.totp_secret is not None
         async with self._database.acquire() as conn:
             step = totp.matching_step(user.totp_secret, code, await logins.now_s(conn))
             return step is not None and await logins.use_totp_step(conn, user.id, step)
 
     async def find(self, token: str, address: str, now_s: float) -> logins.LoggedIn:
-        """Who holds the token. Raises InvalidCredentials if nobody does any more, TooManyAttempts as for bad keys."""
+        """Return the holder of a token.
+
+        Raises InvalidCredentials if nobody holds it any more, TooManyAttempts as for bad keys.
+        """
         self._check_blocked(address, now_s)
         async with self._database.acquire() as conn:
             found = await logins.find_login(conn, _digest(token))
@@ -125,7 +131,9 @@ class Logins:
 
     def _check_blocked(self, address: str, now_s: float) -> None:
         if blocked_s := self._failures.blocked_for_s(address, now_s):
-            raise TooManyAttempts("Too many failed attempts from your address.", retry_after_s=blocked_s)
+            raise TooManyAttempts(
+                "Too many failed logins came from your network address. Try again later.", retry_after_s=blocked_s
+            )
 
     @contextlib.contextmanager
     def _counted(self, client: Client) -> Iterator[None]:
@@ -180,7 +188,7 @@ async def _count_attempt(conn: Connection, identity: bytes) -> None:
         if num_failures is None:
             locked_s = await logins.locked_for_s(conn, identity)
             raise TooManyAttempts(
-                f"Too many failed attempts. Try again in {math.ceil(locked_s)} s.",
+                f"Too many logins with this e-mail address failed. Try again in {math.ceil(locked_s)} s.",
                 code="login_locked",
                 retry_after_s=locked_s,
             )

@@ -21,7 +21,8 @@ MAX_CHARS = 1024
 MAX_AT_ONCE = 2
 
 NICENESS = 10
-"""Of the hashing threads: requests and engines come first, and a login still ends within seconds on a busy machine."""
+"""The niceness of the hashing threads: requests and engines come first, and a login still ends within seconds on a
+busy machine."""
 
 
 class Passwords:
@@ -37,7 +38,8 @@ class Passwords:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._hasher.hash, password)
 
     async def matches(self, password_hash: str | None, password: str) -> bool:
-        """Whether it is the password. Without a hash the answer is no and takes as long, so that time tells nothing."""
+        """Tell whether a password matches its hash. Without a hash the answer is no and takes as long, so that time
+        tells nothing."""
         if password_hash is None:
             if self._of_nobody is None:
                 self._of_nobody = await self.hash("")

@@ -49,16 +49,16 @@ class Detokenizer:
 
     @property
     def finished(self) -> bool:
-        """Whether a stop string was found."""
+        """Tell whether a stop string was found."""
         return self._stop.found
 
     @property
     def is_within_character(self) -> bool:
-        """Whether the last token ended in the midst of one."""
+        """Tell whether the last token ended in the midst of a character."""
         return bool(self._rest)
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """Take the next ids; returns what is safe to show. Those after a found stop string are ignored."""
+        """Take the next ids; returns what is safe to show. Tokens after a found stop string are ignored."""
         if not self._has_stop:
             self.num_tokens += len(token_ids)
             return self._decode(token_ids)

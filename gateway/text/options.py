@@ -1,4 +1,4 @@
-"""What a request may choose of how text becomes tokens, and tokens text. Plain data, without a tokenizer."""
+"""The choices of a request about how text becomes tokens, and tokens text. Plain data, without a tokenizer."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ TemplateValue = str | bool | int | float
 
 
 class Argument(msgspec.Struct, frozen=True):
-    """Of a chat template. field: as the client calls it. is_usual: the value says what holds without it, so a template
-    need not know it. is_optional: the argument has no effect with a template that does not read its name."""
+    """An argument of a chat template."""
 
     name: str
     value: TemplateValue
     field: str
+    """The name by which the client calls the argument."""
     is_usual: bool = False
+    """The value says what holds without it, so a template need not know it."""
     is_optional: bool = False
+    """The argument has no effect with a template that does not read its name."""
 
 
 class Rendering(msgspec.Struct, frozen=True):
@@ -33,14 +35,16 @@ USUAL = Rendering()
 
 
 class TextStyle(msgspec.Struct, frozen=True):
-    """What is shown of a completion. include_stop: the stop string that ends it as well; with_special: special tokens,
-    which have no text otherwise; with_token_ids: its ids beside its text. follows_prompt: it goes on with the prompt's
-    text, rather than being a text of its own."""
+    """The parts of a completion that are shown."""
 
     include_stop: bool = False
+    """True to show the stop string that ends the completion."""
     with_special: bool = False
+    """True to show special tokens, which have no text otherwise."""
     with_token_ids: bool = False
+    """True to show token ids beside the text."""
     follows_prompt: bool = False
+    """True if the completion goes on with the prompt's text, rather than being a text of its own."""
 
 
 PLAIN = TextStyle()

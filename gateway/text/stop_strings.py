@@ -19,7 +19,7 @@ class StopStrings:
         return bool(self._held)
 
     def push(self, text: str, *, is_exempt: bool = False) -> str:
-        """What of the text so far is safe to show. is_exempt: no stop string is looked for yet."""
+        """Return the part of the text so far that is safe to show. is_exempt: no stop string is looked for yet."""
         if not self._stop:
             return text
         held, self._held = self._held + text, ""

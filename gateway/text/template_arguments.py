@@ -1,4 +1,5 @@
-"""What a request may say to a chat template besides its messages: scalars, under names that the template itself reads.
+"""The arguments of a request to a chat template, besides its messages: scalars, under names that the template itself
+reads.
 
 Templates are the operator's, arguments any tenant's: names that mean something to whoever renders are nobody's to set.
 A name that the template does not read never reaches the template.
@@ -54,7 +55,7 @@ def chosen(arguments: Sequence[Argument], known: Collection[str]) -> dict[str, T
     for each in arguments:
         if is_reserved(each.name):
             raise InvalidRequest(
-                f"'{each.field}' cannot be set: chat templates are given '{each.name}' by the server itself.",
+                f"'{each.field}' cannot be set: the server itself gives '{each.name}' to chat templates.",
                 param=each.field,
                 code="invalid_value",
             )

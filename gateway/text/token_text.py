@@ -16,7 +16,8 @@ _VISIBLE_SPACE = "\u2581"
 
 
 class TokenText:
-    """Bytes by token id. Those of a text's tokens together are the text, before a decoder strips its first space.
+    """Bytes by token id. The texts of all tokens of a text together are the text, before a decoder strips its first
+    space.
 
     special_ids: tokens that are no text. strips_first_space: whether the decoder does.
     """

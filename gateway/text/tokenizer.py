@@ -45,7 +45,7 @@ class Tokenizer:
         """Bytes of text in the longest token: a text has no fewer tokens than its bytes divided by that."""
         self._template_arguments = known_arguments(fast)
         self.tools = self._template_tools()
-        """What the chat template makes of tools."""
+        """The way in which the chat template treats tools."""
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> Tokenizer:
@@ -61,14 +61,16 @@ class Tokenizer:
         return int(self.backend.get_vocab_size(with_added_tokens=True))
 
     def render_chat(self, messages: list[Message], tools: Sequence[Tool] = (), rendering: Rendering = USUAL) -> str:
-        """The model's prompt for a conversation.
+        """Return the model's prompt for a conversation.
 
         Messages are as templates expect them: a call's arguments an object, or a text where they are none. Raises
         InvalidRequest, with param="messages" when the template refuses them.
         """
         if not self._fast.chat_template:
             raise InvalidRequest(
-                "This model has no chat template; use /v1/completions.", param="messages", code="unsupported_parameter"
+                "This model has no chat template. Use /v1/completions instead.",
+                param="messages",
+                code="unsupported_parameter",
             )
         arguments = chosen(rendering.arguments, self._template_arguments)
         described = None
@@ -93,29 +95,24 @@ class Tokenizer:
                 f"The chat template refuses these messages: {error}", param="messages", code="invalid_value"
             ) from None
 
-    def encode_chat(
-        self, messages: list[Message], tools: Sequence[Tool] = (), rendering: Rendering = USUAL
-    ) -> list[int]:
-        """Token ids of `render_chat`; the template itself writes the special tokens."""
-        rendered = self.render_chat(messages, tools, rendering)
-        return self._encode(rendered, add_special_tokens=rendering.add_special_tokens)
-
     def encode_text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a plain prompt, with the special tokens that the tokenizer puts around one (such as BOS)."""
-        return self._encode(text, add_special_tokens=add_special_tokens)
+        """Return the token ids of a text, with the special tokens that the tokenizer adds around a prompt (BOS)."""
+        # The batch calls release the interpreter lock; the fast one leaves out offsets, which nobody reads.
+        encoding = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
+        return list(encoding.ids)
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """Tokens that are no text."""
+        """Ids of the tokens that are not text."""
         return self._token_text.special_ids
 
     @property
     def strips_first_space(self) -> bool:
-        """Whether the space that a text's first token begins with is not shown."""
+        """Tell whether the space with which a text's first token begins is not shown."""
         return self._token_text.strips_first_space
 
     def decode(self, token_ids: list[int], *, with_special: bool = False) -> str:
-        """The text of ids in one go, special tokens left out unless with_special."""
+        """Return the text of token ids, without special tokens unless with_special."""
         return str(self.backend.decode(token_ids, skip_special_tokens=not with_special))
 
     def _template_tools(self) -> TemplateTools:
@@ -129,8 +126,3 @@ class Tokenizer:
             if token.special
         }
         return msgspec.structs.replace(found, trigger_id=special.get(found.format.trigger))
-
-    def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        # The batch calls release the interpreter lock; the fast one leaves out offsets, which nobody reads.
-        encoding = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
-        return list(encoding.ids)

@@ -38,7 +38,7 @@ SECRET_PREFIX = "whsec_"  # noqa: S105 - the standard's prefix, no secret
 
 
 class Undeliverable(Exception):
-    """It was not delivered; the message says why."""
+    """A message was not delivered; the text says why."""
 
 
 class WebhookSender:
@@ -126,7 +126,10 @@ class WebhookSender:
         return None
 
     async def _send(self, client: httpx.AsyncClient, delivery: Delivery) -> None:
-        """Of the answer only the status is read. Raises Undeliverable, NotPublic, and as httpx and the resolver do."""
+        """Send a message; only the status of the answer is read.
+
+        Raises Undeliverable, NotPublic, and what httpx and the resolver raise.
+        """
         url = httpx.URL(delivery.url)
         headers = {
             "content-type": "application/json",
@@ -155,5 +158,5 @@ def signature(secret: bytes, message_id: str, timestamp_s: int, body: str) -> st
 
 
 def shown_secret(secret: bytes) -> str:
-    """As receivers' libraries take it."""
+    """Return a secret as receivers' libraries take it."""
     return SECRET_PREFIX + base64.b64encode(secret).decode()

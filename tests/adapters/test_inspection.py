@@ -137,7 +137,7 @@ async def test_all_that_does_not_fit_is_listed_at_once(forks: Forks, tmp_path: P
     assert refusal.value.reasons == [
         "layer 0 q_proj: made for (in, out) = (9, 8), the base model has (8, 8)",
         "layer 7 v_proj: the base model has 2 layers",
-        "its rank is 2; LORIKEET_MAX_ADAPTER_RANK is 1",
+        "the adapter's rank is 2, above LORIKEET_MAX_ADAPTER_RANK, which is 1",
         "layer 0 q_proj: lora_alpha or alpha_pattern scales it by -0.5; it must be above zero",
         "layer 7 v_proj: lora_alpha or alpha_pattern scales it by -0.5; it must be above zero",
     ]
@@ -172,7 +172,7 @@ async def test_an_inspection_that_exceeds_its_limits_is_a_refusal_that_says_so(t
         assert names_in(into), "files were there to write to"
         raise LimitExceeded("it took more than 5 s of processor time")
 
-    with pytest.raises(AdapterRejected, match="its inspection was broken off: it took more than 5 s"):
+    with pytest.raises(AdapterRejected, match="the inspection was broken off: it took more than 5 s"):
         await inspect(folder(tmp_path), into, BASE, BOUNDS, run)
     assert names_in(into) == []
 

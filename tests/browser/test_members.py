@@ -99,7 +99,7 @@ async def test_a_tenants_own_people_add_others_by_id(visit: Visit, browser_house
     watched.expect(f"400 POST /v1/organization/projects/{acme}/users")
     await form.get_by_label("User id").fill("user_nobody")
     await form.get_by_role("button", name="Add member").click()
-    await expect(form.locator(".field-error")).to_contain_text("no such user")
+    await expect(form.locator(".field-error")).to_contain_text("no user with this id")
     assert await form.get_by_label("Role").locator("option[value=owner]").count() == 0
     await form.get_by_label("User id").fill(bea["id"])
     await form.get_by_role("button", name="Add member").click()

@@ -24,7 +24,7 @@ async def test_a_new_tenant_ends_with_a_line_that_works(visit: Visit, browser_ho
     watched.expect("409 POST /v1/organization/projects")
     await form.get_by_label("Name").fill("acme")
     await form.get_by_role("button", name="Create tenant").click()
-    await expect(form.locator(".field-error")).to_contain_text("exists already")
+    await expect(form.locator(".field-error")).to_contain_text("There is already a")
     await form.get_by_label("Name").fill("zenith")
     await form.get_by_role("button", name="Create tenant").click()
 

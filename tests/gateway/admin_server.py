@@ -16,6 +16,7 @@ import uvicorn
 from argon2 import PasswordHasher
 from prometheus_client import CollectorRegistry
 from safetensors.numpy import save_file
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from adapters.inspection import BaseShape, Bounds, inspect
 from adapters.store import AdapterStore
@@ -36,6 +37,7 @@ from gateway.domain.content.keys import ContentKey
 from gateway.domain.errors import GatewayError
 from gateway.domain.tenancy.addresses import Network
 from gateway.domain.tenancy.principal import Role, Scope
+from gateway.http.disconnect import telling_protocol
 from gateway.http.envelope import Application
 from gateway.http.errors import exception_handlers
 from gateway.metering.journal import JournalState
@@ -254,7 +256,14 @@ async def serve_admin(
     # asyncio turns off Nagle's algorithm only where the protocol is named; replies would wait 40 ms for a late ACK.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
-    config = uvicorn.Config(app, lifespan="off", log_config=None, proxy_headers=False, timeout_graceful_shutdown=5)
+    config = uvicorn.Config(
+        app,
+        http=telling_protocol(HttpToolsProtocol),
+        lifespan="off",
+        log_config=None,
+        proxy_headers=False,
+        timeout_graceful_shutdown=5,
+    )
     server = uvicorn.Server(config)
     services.authenticator.changes.subscribe(services.watchers.changed)
     await services.authenticator.start()

@@ -1,7 +1,7 @@
-"""Texts that strangers read are understood alone: helps of metrics, settings and commands.
+"""Texts that strangers read are understood alone: helps of metrics, settings, commands, and the API's documentation.
 
-Prometheus, `lorikeet settings` and `--help` show each text without its neighbours, so a text begins with the thing it
-describes and uses no word that points at another text.
+Prometheus, `lorikeet settings`, `--help` and `/docs` show each text without its neighbours, so a text begins with the
+thing it describes and uses no word that points at another text.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway.cli.command import build_parser
 from gateway.observability.metrics import Metrics
+from gateway.reference.openapi import document
 from gateway.settings import settings_table
+from tests.gateway.conftest import House
 
 _POINTERS = "both he her his it its itself one ones she some such that their theirs them these they this those"
 POINTERS = frozenset(_POINTERS.split())
@@ -51,7 +54,7 @@ def faults(text: str | None) -> list[str]:
 
 def metric_helps() -> Iterator[tuple[str, str]]:
     registry = CollectorRegistry()
-    Metrics(registry).watch([])
+    Metrics(registry).watch({})
     for metric in registry.collect():
         yield metric.name, metric.documentation
 
@@ -75,6 +78,24 @@ def command_texts(parser: argparse.ArgumentParser | None = None) -> Iterator[tup
             yield f"{parser.prog} {action.dest}", action.help
 
 
+MIN_WORDS_OF_A_SUMMARY = 2
+
+DOCUMENTED = {"summary", "description"}
+
+
+def document_texts(described: Any, where: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every summary and description of an OpenAPI document: of operations, parameters, schemas and fields."""
+    if isinstance(described, dict):
+        for name, each in described.items():
+            if name in DOCUMENTED and isinstance(each, str):
+                yield f"{where}/{name}", each
+            elif name not in ("example", "examples"):
+                yield from document_texts(each, f"{where}/{name}")
+    elif isinstance(described, list):
+        for place, each in enumerate(described):
+            yield from document_texts(each, f"{where}/{place}")
+
+
 def wrong(texts: Iterator[tuple[str, str | None]]) -> dict[str, list[str]]:
     return {f"{name}: {text}": found for name, text in texts if (found := faults(text))}
 
@@ -96,6 +117,37 @@ def test_the_text_of_every_setting_is_understood_alone() -> None:
 def test_the_help_of_every_command_and_argument_is_understood_alone() -> None:
     assert len(list(command_texts())) > 300
     assert wrong(command_texts()) == {}
+
+
+@pytest.fixture(scope="module")
+def described(house: House) -> dict[str, Any]:
+    assert house.gateway.app is not None
+    return document(house.gateway.app)
+
+
+def test_every_text_of_the_openapi_document_is_understood_alone(described: dict[str, Any]) -> None:
+    assert len(list(document_texts(described))) > 800
+    assert wrong(document_texts(described)) == {}
+
+
+def test_every_text_of_the_openapi_document_is_a_sentence(described: dict[str, Any]) -> None:
+    for where, text in document_texts(described):
+        assert (text[0].isupper() or text[0] in "`0123456789") and text.endswith("."), f"{where}: {text}"
+
+
+def test_every_operation_says_what_it_does(described: dict[str, Any]) -> None:
+    for methods in described["paths"].values():
+        for each in methods.values():
+            words = each["summary"].rstrip(".").split()
+            assert len(words) >= MIN_WORDS_OF_A_SUMMARY, each["operationId"]
+            assert each["summary"] != f"{each['operationId'].replace('_', ' ').capitalize()}.", each["operationId"]
+
+
+def test_a_field_is_described_by_its_docstring(described: dict[str, Any]) -> None:
+    schemas = described["components"]["schemas"]
+    assert schemas["CreatedKey"]["properties"]["value"]["description"] == "The key, which is shown this once."
+    inherited = schemas["TenantsAdapter"]["properties"]["rank"]["description"]
+    assert inherited == schemas["Adapter"]["properties"]["rank"]["description"] != ""
 
 
 @pytest.mark.parametrize(

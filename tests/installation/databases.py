@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
@@ -100,23 +101,36 @@ async def execute(dsn: str, sql: str) -> None:
 
 
 class Databases:
-    """Makes databases on the run's server, under names that no other process of the run gives."""
+    """Makes databases on the run's server over one connection, under names that no other process of the run gives.
+
+    A context manager: the connection is closed once the context is left.
+    """
 
     def __init__(self, server: str, worker: str) -> None:
         self._server = server
         self._worker = worker
         self._numbers = itertools.count(1)
+        self._loop = asyncio.new_event_loop()
+        self._connection: asyncpg.Connection | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._connection is not None:
+            self._loop.run_until_complete(self._connection.close())
+        self._loop.close()
 
     def create(self, name: str = "test", *, empty: bool = False) -> str:
         """Make a database with the current schema, or without any table, and return its connection string."""
         unique = f"{name}_{self._worker}_{next(self._numbers)}"
         template = "" if empty else f" TEMPLATE {TEMPLATE} STRATEGY FILE_COPY"
-        asyncio.run(execute(self._server, f"CREATE DATABASE {unique}{template}"))
+        self._execute(f"CREATE DATABASE {unique}{template}")
         return with_database(self._server, unique)
 
     def drop(self, dsn: str) -> None:
         """Remove a database, whoever is connected to it."""
-        asyncio.run(execute(self._server, f"DROP DATABASE {urlsplit(dsn).path[1:]} WITH (FORCE)"))
+        self._execute(f"DROP DATABASE {urlsplit(dsn).path[1:]} WITH (FORCE)")
 
     @contextmanager
     def one(self, name: str = "test", *, empty: bool = False) -> Iterator[str]:
@@ -126,3 +140,8 @@ class Databases:
             yield dsn
         finally:
             self.drop(dsn)
+
+    def _execute(self, sql: str) -> None:
+        if self._connection is None:
+            self._connection = self._loop.run_until_complete(asyncpg.connect(self._server))
+        self._loop.run_until_complete(self._connection.execute(sql))

@@ -57,7 +57,12 @@ def test_who_asks_later_is_told_the_same_server(run_folder: Path, postgres: str)
 
 
 def test_processes_make_databases_of_one_name_beside_each_other(postgres: str) -> None:
-    with Databases(postgres, "one").one() as one, Databases(postgres, "another").one() as another:
+    with (
+        Databases(postgres, "one") as these,
+        Databases(postgres, "another") as those,
+        these.one() as one,
+        those.one() as another,
+    ):
         assert one != another
         assert asyncio.run(tables(one)) == asyncio.run(tables(another)) > 0
 

@@ -71,7 +71,7 @@ function Inspection({ report }) {
 
 /** What a person can do about a reason, by what the reason says. */
 const ADVICE = [
-  [/LORIKEET_MAX_ADAPTER_RANK|its rank is/, "Train with a smaller r in LoraConfig, or ask the operator to raise LORIKEET_MAX_ADAPTER_RANK and restart the engine."],
+  [/LORIKEET_MAX_ADAPTER_RANK/, "Train with a smaller r in LoraConfig, or ask the operator to raise LORIKEET_MAX_ADAPTER_RANK and restart the engine."],
   [/the base model has|the base model takes no adapter/, "It was trained for another base model. Train it on the one that is served here."],
   [/is missing/, "Pack the folder that save_pretrained wrote: adapter_config.json and adapter_model.safetensors, side by side."],
   [/bias is/, "Train with bias=\"none\"."],

@@ -32,7 +32,7 @@ function check({ entries, discounts, currency, effective_at: at }) {
       if (!isLeftOut && toNanos(entry[name]) === null) wrong[`entries.${place}.${name}`] = "Amounts are such as 0.25, with at most nine decimal places.";
     }
     const [input, cached] = [toNanos(entry.input), toNanos(entry.cached_input)];
-    if (input !== null && cached > input) wrong[`entries.${place}.cached_input`] = "Cached input must not be dearer than other input.";
+    if (input !== null && cached > input) wrong[`entries.${place}.cached_input`] = "The price of cached input must not be higher than the price of input.";
     if (!entry.model.trim()) wrong[`entries.${place}.model`] = "Name a model, or * for any.";
     if (!LABEL.test(entry.adapter_class.trim())) wrong[`entries.${place}.adapter_class`] = "A class is letters, digits, dots, dashes and underlines, or * for any.";
   });

@@ -33,15 +33,17 @@ MAX_OFFSET_DIGITS = 16
 
 
 class CreateAdapterImport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """size_bytes, sha256: of the archive; what comes is held against them.
-    promote: whether the version becomes current once it is ready. base: the base model that the adapter is for, where
-    the gateway serves several."""
+    """The announcement of a resumable upload of an archive."""
 
     name: str
     size_bytes: Annotated[int, Meta(ge=1, le=2**50)]
+    """The size of the archive. More bytes are refused."""
     promote: bool = True
+    """True if the version becomes current once it is ready."""
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None
+    """The SHA-256 of the archive in hexadecimal. Other bytes are refused."""
     base: Annotated[str, Meta(max_length=256)] | None = None
+    """The base model that the adapter is for, where the gateway serves several."""
 
 
 class AdapterImportController(Controller):
@@ -51,7 +53,7 @@ class AdapterImportController(Controller):
     async def list_adapter_imports(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page[AdapterImport]:
-        """Newest first, those that are over for up to a month."""
+        """List the adapter imports of a project, the newest first. Imports that ended are listed for up to a month."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -64,7 +66,7 @@ class AdapterImportController(Controller):
     async def create_adapter_import(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> AdapterImport:
-        """Begin a resumable upload of an archive. It expires a day after its last byte."""
+        """Begin a resumable upload of an archive. The upload expires a day after its last byte."""
         wanted = await read_body(request, CreateAdapterImport)
         checked_name(wanted.name)
         base_digest = digest_of_base(services, caller, project_id, wanted.base)
@@ -96,6 +98,7 @@ class AdapterImportController(Controller):
     async def get_adapter_import(
         self, project_id: FromPath[str], import_id: FromPath[str], services: Services, caller: Caller
     ) -> AdapterImport:
+        """Return an adapter import."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             return import_wire(await _existing(conn, project_id, import_id))
@@ -115,9 +118,9 @@ class AdapterImportController(Controller):
         services: Services,
         caller: Caller,
     ) -> AdapterImport:
-        """Add bytes at the offset that the header names, which is the import's `received_bytes`.
+        """Add bytes to a resumable upload, at the offset that the header names.
 
-        What came before a connection broke is kept.
+        The offset is the import's `received_bytes`. Bytes that arrived before a connection broke are kept.
         """
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -137,17 +140,19 @@ class AdapterImportController(Controller):
         services: Services,
         caller: Caller,
     ) -> PutAdapter:
-        """All bytes are sent: answered as an upload in one piece is.
+        """Complete a resumable upload after its last byte.
 
-        One that is over is answered with what became of it.
+        The reply is that of an upload in one piece. An import that has ended is answered with its result.
         """
         await read_body(request, Nothing)
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             row = await _existing(conn, project_id, import_id)
             if row.state == "receiving" and row.received_bytes != row.size_bytes:
-                come = "Not all" if row.size_bytes is None else f"{row.received_bytes} of {row.size_bytes}"
-                raise Conflict(f"{come} bytes have come.", code="upload_incomplete")
+                come = "Not all" if row.size_bytes is None else f"Only {row.received_bytes} of {row.size_bytes}"
+                raise Conflict(
+                    f"{come} bytes have arrived. Send the rest, then complete the import.", code="upload_incomplete"
+                )
             mine = None
             if row.state == "receiving":
                 await check_not_paused(conn, project_id)
@@ -170,12 +175,15 @@ class AdapterImportController(Controller):
     async def cancel_adapter_import(
         self, project_id: FromPath[str], import_id: FromPath[str], services: Services, caller: Caller
     ) -> AdapterImport:
-        """End an import that is not over yet."""
+        """Cancel an adapter import that has not ended."""
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             before = await _existing(conn, project_id, import_id)
             if not await adapter_imports.end_import(conn, import_id, "failed", "canceled"):
-                raise Conflict(f"The import is over: it is {before.state}.", param="import_id")
+                raise Conflict(
+                    f"This import has ended and is '{before.state}'; only an import in progress can be canceled.",
+                    param="import_id",
+                )
             after = import_wire(await _existing(conn, project_id, import_id))
             event, shown = "adapter_import.canceled", import_wire(before)
             await audit.record(conn, author(caller), event, import_id, project_id=project_id, before=shown, after=after)
@@ -184,16 +192,19 @@ class AdapterImportController(Controller):
 
 
 async def _answer_again(services: AdminServices, row: ImportRow) -> PutAdapter:
-    """For who did not hear the first answer. Raises as the first one did."""
+    """Answer a client that did not get the first answer.
+
+    Raises what the first answer raised.
+    """
     if row.state == "rejected":
         raise InvalidRequest(row.reason or "", param="file", code="adapter_rejected")
     if row.adapter_id is None or row.version is None:
-        state = "being worked on" if row.state in adapter_imports.AT_WORK else f"over: {row.reason}"
-        raise Conflict(f"The import is {state}.", param="import_id")
+        state = "is still in progress" if row.state in adapter_imports.AT_WORK else f"failed: {row.reason}"
+        raise Conflict(f"This import {state}.", param="import_id")
     async with services.database.acquire() as conn:
         version = await find_version(conn, row.adapter_id, row.version)
     if version is None:
-        raise Conflict("What the import became was deleted.", param="import_id")
+        raise Conflict("The adapter version that this import made was deleted.", param="import_id")
     if version.state == "rejected":
         raise InvalidRequest(version.reason or "", param="file", code="adapter_rejected")
     taken = Taken(row.adapter_id, row.version, version.state, changed=False)
@@ -201,7 +212,10 @@ async def _answer_again(services: AdminServices, row: ImportRow) -> PutAdapter:
 
 
 async def _existing(conn: Connection, project_id: str, import_id: str) -> ImportRow:
-    """Raises NotFound."""
+    """Return an import of the project.
+
+    Raises NotFound.
+    """
     row = await adapter_imports.find_import(conn, project_id, import_id)
     if row is None:
         raise NotFound(f"The project has no import with the id '{import_id}'.", param="import_id")
@@ -209,11 +223,14 @@ async def _existing(conn: Connection, project_id: str, import_id: str) -> Import
 
 
 def _offset(request: Request[Any, Any, Any]) -> int:
-    """Raises InvalidRequest."""
+    """Return the offset that the header names.
+
+    Raises InvalidRequest.
+    """
     text = request.headers.get(OFFSET_HEADER, "")
     if not (text.isascii() and text.isdecimal() and len(text) <= MAX_OFFSET_DIGITS):
         raise InvalidRequest(
-            f"The header '{OFFSET_HEADER}' must say, as a whole number, at which byte the body begins.",
+            f"The header '{OFFSET_HEADER}' must be a whole number: the place in the file at which the body begins.",
             param=OFFSET_HEADER,
             code="invalid_value",
         )

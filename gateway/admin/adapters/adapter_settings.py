@@ -34,7 +34,7 @@ MAX_SYSTEM_PROMPT_CHARS = 32_768
 
 
 class SetDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """null clears one, what is absent stays."""
+    """Values for requests that name none. null clears a value; a field that is left out stays as it is."""
 
     temperature: Temperature | UnsetType | None = UNSET
     top_p: TopP | UnsetType | None = UNSET
@@ -44,23 +44,28 @@ class SetDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     frequency_penalty: Penalty | UnsetType | None = UNSET
     repetition_penalty: RepetitionPenalty | UnsetType | None = UNSET
     max_tokens: NumTokens | UnsetType | None = UNSET
+    """The most tokens that a request without a number of its own generates, where there is room."""
     system_prompt: Annotated[str, Meta(min_length=1, max_length=MAX_SYSTEM_PROMPT_CHARS)] | UnsetType | None = UNSET
+    """The first message of a conversation that has no system message."""
 
 
 class SetAdapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """pinned: kept on every engine, whose memory is the operator's to give."""
+    """New settings of an adapter. A field that is left out stays as it is."""
 
     defaults: SetDefaults = SetDefaults()
     pinned: bool | UnsetType = UNSET
+    """True if the adapter stays loaded on every engine. Only the operator may change this."""
 
 
 class AdapterSettings(msgspec.Struct, frozen=True):
-    """defaults: those that are set."""
+    """The settings of an adapter, which all its versions share."""
 
     id: str
     name: str
     defaults: Defaults
+    """The defaults that are set."""
     pinned: bool
+    """True if the adapter stays loaded on every engine."""
     object: Literal["organization.project.adapter.settings"] = "organization.project.adapter.settings"
 
 
@@ -76,7 +81,10 @@ class AdapterSettingsController(Controller):
         services: Services,
         caller: Caller,
     ) -> AdapterSettings:
-        """Set what the body names. A request's own values win; versions to come keep the settings."""
+        """Change the settings of an adapter, which all its versions share.
+
+        The values of a request win over the settings.
+        """
         wanted = await read_body(request, SetAdapter)
         _check(wanted, caller)
         async with services.database.transaction() as conn:
@@ -99,11 +107,16 @@ class AdapterSettingsController(Controller):
 
 
 def _check(wanted: SetAdapter, caller: Actor) -> None:
-    """Raises InvalidRequest, and PermissionDenied for what takes more than a part in the project."""
+    """Check the new settings.
+
+    Raises InvalidRequest, and PermissionDenied for settings that take more than a role in the project.
+    """
     if isinstance(wanted.defaults.system_prompt, str) and "\0" in wanted.defaults.system_prompt:
         raise wrong_value("defaults.system_prompt", "it must not hold a NUL character")
     if wanted.pinned is not UNSET and "adapters.write" not in caller.permissions:
-        raise PermissionDenied("Only the organization's own keys and people pin adapters, or unpin them.")
+        raise PermissionDenied(
+            "Only keys and people of the organization may pin or unpin adapters; a role in the project is not enough."
+        )
 
 
 def _given(wanted: SetDefaults) -> dict[str, Any]:
@@ -111,7 +124,8 @@ def _given(wanted: SetDefaults) -> dict[str, Any]:
 
 
 def _recorded(row: adapter_settings.SettingsRow, name: str) -> AdapterSettings:
-    """For the audit log, which outlasts the project's content: which system prompt it was, and not the text."""
+    """Return the settings for the audit log, which outlasts the project's content: a mark of the system prompt, and
+    not its text."""
     shown, text = _wire(row, name), row.defaults.system_prompt
     if text is None:
         return shown

@@ -43,7 +43,7 @@ class AdapterVersionController(Controller):
         services: Services,
         caller: Caller,
     ) -> Page[AdapterVersion]:
-        """Newest first, those that were rejected or retired included."""
+        """List the versions of an adapter, the newest first, rejected and retired ones included."""
         query = read_list_query(request.query_params)
         before = _cursor(name, query.after) if query.after else None
         async with services.database.acquire() as conn:
@@ -63,6 +63,7 @@ class AdapterVersionController(Controller):
         services: Services,
         caller: Caller,
     ) -> AdapterVersionDetail:
+        """Return a version of an adapter, with the findings of its inspection."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             adapter = await adapters.find_adapter(conn, project_id, name)
@@ -99,7 +100,7 @@ class AdapterVersionController(Controller):
         services: Services,
         caller: Caller,
     ) -> AdapterVersion:
-        """Take a version out of use for good; its content stays until it is deleted."""
+        """Take a version out of use for good. Its content stays until the version is deleted."""
         await read_body(request, Nothing)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
@@ -109,11 +110,16 @@ class AdapterVersionController(Controller):
             if before.state == "retired":
                 return shown
             if before.current:
-                raise Conflict(f"Version {before.version} of '{name}' is current: promote another one first.")
+                raise Conflict(
+                    f"Version {before.version} of '{name}' is the current version. Promote another version first."
+                )
             if aliases := await adapters.aliases_of(conn, adapter.id, before.version):
                 raise _aliased(before, aliases)
             if not await adapter_versions.move_version(conn, adapter.id, before.version, "ready", "retired"):
-                raise Conflict(f"Version {before.version} of '{name}' is {before.state}, not ready.")
+                raise Conflict(
+                    f"Version {before.version} of '{name}' is '{before.state}'; only a version that is 'ready' can be "
+                    "retired."
+                )
             after = AdapterVersion(**version_fields(await _existing(conn, adapter, version), services.bases))
             event = "adapter_version.retired"
             await audit.record(
@@ -136,7 +142,7 @@ class AdapterVersionController(Controller):
             adapter = await locked_adapter(conn, project_id, name)
             before = await _existing(conn, adapter, version)
             if before.state not in ("retired", "rejected"):
-                raise Conflict(f"Version {before.version} of '{name}' is {before.state}: retire it first.")
+                raise Conflict(f"Version {before.version} of '{name}' is '{before.state}'. Retire the version first.")
             await adapter_versions.move_version(conn, adapter.id, before.version, before.state, "deleted")
             shown = AdapterVersion(**version_fields(before, services.bases))
             event = "adapter_version.deleted"
@@ -145,7 +151,10 @@ class AdapterVersionController(Controller):
 
 
 async def _existing(conn: Connection, adapter: adapters.AdapterRow, version: str) -> VersionRow:
-    """Raises NotFound."""
+    """Return a version of an adapter.
+
+    Raises NotFound.
+    """
     number = _number(version)
     row = await adapter_versions.find_version(conn, adapter.id, number) if number is not None else None
     if row is None:
@@ -155,7 +164,9 @@ async def _existing(conn: Connection, adapter: adapters.AdapterRow, version: str
 
 def _aliased(row: VersionRow, names: list[str]) -> Conflict:
     shown = ", ".join(f"'{name}'" for name in names[:10])
-    return Conflict(f"Aliases point at version {row.version} of '{row.name}' ({shown}): move or remove them first.")
+    return Conflict(
+        f"Aliases point at version {row.version} of '{row.name}': {shown}. Move or remove these aliases first."
+    )
 
 
 def _number(text: str) -> int | None:

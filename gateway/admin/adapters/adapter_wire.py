@@ -14,94 +14,117 @@ from gateway.domain.routing.bases import Bases
 
 
 class Adapter(msgspec.Struct, frozen=True):
-    """model: the id under which the project's keys reach its current version. version, digest, rank and size_bytes are
-    that version's, null while none was ever current; previous_version is what a rollback goes to."""
+    """An adapter with the current version."""
 
     id: str
     name: str
     model: str
+    """The model id under which the project's keys call the current version."""
     version: int | None
+    """The number of the current version; null while no version was ever current."""
     digest: str | None
+    """The SHA-256 of the current version's content; null while no version was ever current."""
     rank: int | None
+    """The rank of the current version; null while no version was ever current."""
     size_bytes: int | None
+    """The size of the current version; null while no version was ever current."""
     previous_version: int | None
+    """The version to which a rollback goes."""
     pinned: bool
     defaults: dict[str, Any]
     created_at: int
+    """Unix seconds."""
     object: Literal["organization.project.adapter"] = "organization.project.adapter"
 
 
 class TenantsAdapter(Adapter, frozen=True, kw_only=True):
-    """As a list over several projects has it."""
+    """An adapter in a list over several projects."""
 
     project_id: str
     project_name: str
 
 
 class PutAdapter(Adapter, frozen=True, kw_only=True):
-    """uploaded_version: the number of the version that has the content that came. version_state: its state; "inspected"
-    while no engine is there to try it. changed: false if nothing did, since the content was there already.
-    """
+    """An adapter after an upload."""
 
     uploaded_version: int
+    """The number of the version that has the uploaded content."""
     version_state: VersionState
+    """The state of the uploaded version; `inspected` while no engine is there to try it."""
     changed: bool
+    """True if the upload changed anything; false where the adapter had this content already."""
 
 
 class AdapterVersion(msgspec.Struct, frozen=True):
-    """id, model: as a request names this very version, less the base in the id. promote: whether it was ever to become
-    the current version once it is ready; a later wish for another version may have overtaken that. reason: why it was
-    rejected. changed_at: when it came to its state."""
+    """A version of an adapter."""
 
     id: str
+    """The model id of this version without its base."""
     adapter: str
     version: int
     model: str
+    """The model id with which a request calls this very version."""
     state: VersionState
     reason: str | None
+    """The reason why the version was rejected."""
     current: bool
+    """True if this is the adapter's current version."""
     promote: bool
+    """True if the version was to become current once it is ready. A later wish for another version may have replaced
+    this one."""
     digest: str
     rank: int
     size_bytes: int
     source: str
     created_at: int
+    """Unix seconds."""
     changed_at: int
+    """Unix seconds at which the version came to its state."""
     object: Literal["organization.project.adapter.version"] = "organization.project.adapter.version"
 
 
 class AdapterVersionDetail(AdapterVersion, frozen=True, kw_only=True):
-    """report: what the inspection found. probe: what an engine found."""
+    """A version of an adapter, with the findings about its content."""
 
     report: dict[str, Any] | None
+    """The findings of the inspection."""
     probe: dict[str, Any] | None
+    """The findings of the engine that tried the version."""
 
 
 class AdapterImport(msgspec.Struct, frozen=True):
-    """How content comes in. name: empty until that part of an upload in one piece has come. version: what it became,
-    once state is "done". reason: why it is "rejected" or "failed". received_bytes: where a resumable upload goes on.
-    sha256: of the archive, as announced."""
+    """The arrival of content for an adapter: an upload, or a download from a source."""
 
     id: str
     name: str
+    """The adapter's name; empty until this part of an upload in one piece has arrived."""
     source: str
     state: ImportState
+    """The present stage of the import, or the way in which the import ended."""
     reason: str | None
+    """The reason why the import is `rejected` or `failed`."""
     size_bytes: int | None
     received_bytes: int
+    """Bytes that have arrived. A resumable upload continues at this offset."""
     promote: bool
+    """True if the version becomes current once it is ready."""
     version: int | None
+    """The number of the version that the import made, once the state is `done`."""
     sha256: str | None
+    """The SHA-256 of the archive that the upload announced."""
     created_at: int
+    """Unix seconds."""
     updated_at: int
+    """Unix seconds."""
     object: Literal["organization.project.adapter_import"] = "organization.project.adapter_import"
 
 
 class DeletedAdapter(msgspec.Struct, frozen=True):
-    """aliases: those that pointed at it, which went with it."""
+    """An adapter that was removed."""
 
     name: str
     aliases: list[str]
+    """Aliases that pointed at the adapter and were removed with it."""
     deleted: Literal[True] = True
     object: Literal["organization.project.adapter.deleted"] = "organization.project.adapter.deleted"
 

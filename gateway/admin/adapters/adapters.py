@@ -52,13 +52,15 @@ MAX_WRAPPING_BYTES = 16 << 10
 
 
 class AddFromSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """source: an address that the operator allows. promote: whether the version becomes current once it is ready.
-    base: the base model that the adapter is for, where the gateway serves several."""
+    """The order to download an adapter from a source."""
 
     name: str
     source: Annotated[str, Meta(max_length=2048)]
+    """An address that the operator allows, for example `hf://organization/repository`."""
     promote: bool = True
+    """True if the version becomes current once it is ready."""
     base: Annotated[str, Meta(max_length=256)] | None = None
+    """The base model that the adapter is for, where the gateway serves several."""
 
 
 class AdapterController(Controller):
@@ -68,6 +70,7 @@ class AdapterController(Controller):
     async def list_adapters(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page[Adapter]:
+        """List the adapters of a project."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -85,10 +88,10 @@ class AdapterController(Controller):
     async def put_adapter(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Response[Any]:
-        """Upload an adapter, or with a JSON body let it be fetched from a source.
+        """Upload an adapter or, with a JSON body, let the server download it from a source.
 
-        The content becomes a new version, and the current one once an engine has tried it, unless `promote` is false.
-        What is fetched is answered with status 202 and an import, which tells what became of it.
+        The content becomes a new version, and the current one once an engine has tried it, unless `promote` is false. A
+        download is answered with status 202 and an import, which tells its result later.
         """
         if request.headers.get("content-type", "").partition(";")[0].strip() == "application/json":
             imported = await _fetch_later(request, services, caller, project_id)
@@ -103,6 +106,7 @@ class AdapterController(Controller):
     async def get_adapter(
         self, project_id: FromPath[str], name: FromPath[str], services: Services, caller: Caller
     ) -> Adapter:
+        """Return an adapter."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             row = await adapters.find_adapter(conn, project_id, name)
@@ -119,13 +123,16 @@ class AdapterController(Controller):
         services: Services,
         caller: Caller,
     ) -> Adapter:
-        """Make the version current that was so before; doing so twice leads back."""
+        """Make the version current that was current before. Rolling back twice leads back."""
         await read_body(request, Nothing)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             before = await locked_adapter(conn, project_id, name)
             if before.previous_version is None:
-                raise Conflict(f"No other version of '{name}' was current before.", param="name")
+                raise Conflict(
+                    f"There is no version of '{name}' to roll back to: no other version was current before.",
+                    param="name",
+                )
             return await make_current(conn, services, caller, before, before.previous_version, "adapter.rolled_back")
 
     @delete("/{name:str}", status_code=200, opt=needs("adapters.write"))
@@ -134,7 +141,8 @@ class AdapterController(Controller):
     ) -> DeletedAdapter:
         """Remove an adapter with all its versions, and the aliases that point at them.
 
-        Content that no other adapter uses leaves the store soon."""
+        Content that no other adapter uses is deleted from the store soon.
+        """
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             before = await locked_adapter(conn, project_id, name)
@@ -149,7 +157,7 @@ class AdapterController(Controller):
 async def list_all_adapters(
     request: Request[Any, Any, Any], services: Services, caller: Caller
 ) -> Page[TenantsAdapter]:
-    """Of every project whose adapters the caller may read, oldest first."""
+    """List the adapters of every project whose adapters the caller may read, the oldest first."""
     query, project_ids = read_list_query(request.query_params), projects_with(caller, "adapters.read")
     organization_id = caller.organization_id
     async with services.database.acquire() as conn:
@@ -171,7 +179,7 @@ async def list_all_adapters(
 
 @post("/adapters/verify", status_code=200, opt=needs("adapters.write", body=Nothing))
 async def verify_adapters(request: Request[Any, Any, Any], services: Services, caller: Caller) -> Verification:
-    """Read the content of every version again, and compare the store with what is known of it."""
+    """Read the content of every adapter version again, and compare the store with the database."""
     await read_body(request, Nothing)
     return await services.lifecycle.verifier.verify(caller.organization_id)
 
@@ -223,7 +231,7 @@ async def _receive(
 
 
 def _size_bytes(content: Path) -> int:
-    """Of an archive, or of the files in a folder."""
+    """Return the size in bytes of an archive, or of all files in a folder."""
     files = content.iterdir() if content.is_dir() else (content,)
     return sum(file.stat().st_size for file in files)
 
@@ -260,10 +268,13 @@ async def _fetch_later(
 
 
 async def check_room(conn: Connection, project_id: str) -> None:
-    """Raises Conflict where as many imports are under way as may be."""
+    """Check how many imports of a project are in progress.
+
+    Raises Conflict where as many are as may be.
+    """
     if await adapter_imports.num_at_work(conn, project_id) >= MAX_AT_WORK:
         raise Conflict(
-            f"{MAX_AT_WORK} imports of the project are under way: complete or cancel one first.",
+            f"The project has {MAX_AT_WORK} imports in progress, the most there can be. Complete or cancel one.",
             code="too_many_imports",
         )
 
@@ -271,15 +282,24 @@ async def check_room(conn: Connection, project_id: str) -> None:
 async def check_storage(
     conn: Connection, organization_id: str, project_id: str, announced_bytes: int, param: str
 ) -> None:
-    """Raises QuotaExceeded for what is larger than all that may be stored. What is stored by now does not count here:
-    the same content counts once, which only its inspection tells."""
+    """Check the size of a new adapter before it arrives.
+
+    The bytes that are stored by now do not count here: the same content counts once, which only its inspection tells.
+    Raises QuotaExceeded for an adapter that is larger than all that may be stored.
+    """
     most = await most_storage(conn, organization_id, project_id)
     if most is not None and announced_bytes > most + MAX_WRAPPING_BYTES:
-        raise QuotaExceeded(f"All adapters may have {most} bytes; this one has {announced_bytes}.", param=param)
+        raise QuotaExceeded(
+            f"All adapters together may have {most} bytes here; this adapter alone has {announced_bytes}.",
+            param=param,
+        )
 
 
 async def put_answer(services: AdminServices, project_id: str, name: str, taken: Taken) -> PutAdapter:
-    """What an upload is answered with. Raises NotFound for an adapter that was removed meanwhile."""
+    """Return the answer to an upload.
+
+    Raises NotFound for an adapter that was removed meanwhile.
+    """
     async with services.database.acquire() as conn:
         row = await adapters.find_adapter(conn, project_id, name)
     if row is None:
@@ -295,11 +315,16 @@ async def put_answer(services: AdminServices, project_id: str, name: str, taken:
 async def make_current(
     conn: Connection, services: AdminServices, caller: Caller, before: adapters.AdapterRow, version: int, event: str
 ) -> Adapter:
-    """Of a locked adapter, at the caller's wish. Raises Conflict for a version that is not ready."""
+    """Make a version of a locked adapter the current one, at the caller's wish.
+
+    Raises Conflict for a version that is not ready.
+    """
     found = await find_version(conn, before.id, version)
     if found is None or found.state != "ready":
         state = found.state if found else "deleted"
-        raise Conflict(f"Version {version} of '{before.name}' is {state}: only a ready one can be current.")
+        raise Conflict(
+            f"Version {version} of '{before.name}' is '{state}'; only a version that is 'ready' can be promoted."
+        )
     if found.current:
         await adapters.confirm_current(conn, before.id)
         return Adapter(**adapter_fields(before, services.bases))
@@ -320,7 +345,8 @@ async def make_current(
 
 
 def audited(row: adapters.AdapterRow) -> dict[str, Any]:
-    """For the audit log: which version is current, and not what is set, which may hold a system prompt."""
+    """Return an adapter for the audit log: its current version, and not its settings, which may hold a system
+    prompt."""
     return {
         "name": row.name,
         "version": row.version,
@@ -338,7 +364,10 @@ async def locked_adapter(conn: Connection, project_id: str, name: str) -> adapte
 
 
 def checked_name(name: str) -> None:
-    """Raises InvalidRequest."""
+    """Check the name of an adapter.
+
+    Raises InvalidRequest.
+    """
     try:
         check_adapter_name(name)
     except ValueError as error:

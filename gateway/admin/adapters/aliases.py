@@ -33,13 +33,14 @@ class MoveAlias(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CreateAlias(MoveAlias, frozen=True, forbid_unknown_fields=True):
-    """name: the model id, as an adapter may be called; not that of the base model."""
+    """A new alias and the version that it points at."""
 
     name: str
+    """The model id of the alias. It has the form of an adapter's name and is not the name of a base model."""
 
 
 class Alias(msgspec.Struct, frozen=True):
-    """Times in Unix seconds. moved_at: when it last came to point where it points."""
+    """A model id of a project's own that points at one version of an adapter."""
 
     id: str
     name: str
@@ -47,7 +48,9 @@ class Alias(msgspec.Struct, frozen=True):
     adapter: str
     version: int
     created_at: int
+    """Unix seconds."""
     moved_at: int
+    """Unix seconds at which the alias was last pointed at another version."""
     object: Literal["organization.project.alias"] = "organization.project.alias"
 
 
@@ -64,6 +67,7 @@ class AliasController(Controller):
     async def list_aliases(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page[Alias]:
+        """List the aliases of a project."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -74,18 +78,21 @@ class AliasController(Controller):
     async def create_alias(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Alias:
+        """Create an alias."""
         wanted = await read_body(request, CreateAlias)
         _check_name("name", wanted.name, "alias")
         _check_name("adapter", wanted.adapter)
         if services.bases.named(wanted.name) is not None:
-            raise wrong_value("name", "it is a base model's")
+            raise wrong_value("name", "a base model has this name")
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             adapter_id = await _target(conn, project_id, wanted)
             if len(await aliases.list_aliases(conn, project_id)) >= MAX_ALIASES:
-                raise InvalidRequest(f"The project has {MAX_ALIASES} aliases already, the most there can be.")
+                raise InvalidRequest(
+                    f"The project already has {MAX_ALIASES} aliases, the most there can be. Remove one first."
+                )
             if not await aliases.create_alias(conn, project_id, wanted.name, adapter_id, wanted.version):
-                raise Conflict(f"The project has an alias named '{wanted.name}' already.", param="name")
+                raise Conflict(f"The project already has an alias named '{wanted.name}'.", param="name")
             made = await _existing(conn, project_id, wanted.name)
             await audit.record(conn, author(caller), "alias.created", made.id, project_id=project_id, after=made)
         return made
@@ -99,7 +106,7 @@ class AliasController(Controller):
         services: Services,
         caller: Caller,
     ) -> Alias:
-        """Point it at another version. Requests that come within a second may still get the one before it."""
+        """Point an alias at another version. Requests within the next second may still get the version before."""
         wanted = await read_body(request, MoveAlias)
         _check_name("adapter", wanted.adapter)
         async with services.database.transaction() as conn:
@@ -119,6 +126,7 @@ class AliasController(Controller):
     async def remove_alias(
         self, project_id: FromPath[str], name: FromPath[str], services: Services, caller: Caller
     ) -> DeletedAlias:
+        """Remove an alias."""
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             before = await _existing(conn, project_id, name)
@@ -145,10 +153,10 @@ async def _existing(conn: Connection, project_id: str, name: str) -> Alias:
 async def _target(conn: Connection, project_id: str, wanted: MoveAlias) -> str:
     """The adapter's id. Raises InvalidRequest, the same for another project's adapter as for none."""
     if not await aliases.has_adapter(conn, project_id, wanted.adapter):
-        raise wrong_value("adapter", "the project has no such adapter")
+        raise wrong_value("adapter", f"the project has no adapter named '{wanted.adapter}'")
     adapter_id = await aliases.find_target(conn, project_id, wanted.adapter, wanted.version)
     if adapter_id is None:
-        raise wrong_value("version", f"'{wanted.adapter}' has no such version that is ready")
+        raise wrong_value("version", f"the adapter '{wanted.adapter}' has no version {wanted.version} that is ready")
     return adapter_id
 
 

@@ -23,18 +23,21 @@ if TYPE_CHECKING:
 
 
 class ShareAdapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """project_id: of whom it is shared with."""
+    """The project with which an adapter is to be shared."""
 
     project_id: Annotated[str, Meta(min_length=1, max_length=64)]
+    """The id of the project that may call the adapter from now on."""
 
 
 class Share(msgspec.Struct, frozen=True):
-    """project_id: who may call the adapter, beside its owner. created_at in Unix seconds."""
+    """An adapter that another project may call."""
 
     id: str
     adapter: str
     project_id: str
+    """The id of the project that may call the adapter, beside its owner."""
     created_at: int
+    """Unix seconds."""
     object: Literal["organization.project.adapter.share"] = "organization.project.adapter.share"
 
 
@@ -57,6 +60,7 @@ class ShareController(Controller):
         services: Services,
         caller: Caller,
     ) -> Page[Share]:
+        """List the projects with which an adapter is shared."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -72,10 +76,10 @@ class ShareController(Controller):
         services: Services,
         caller: Caller,
     ) -> Share:
-        """Let another project call the adapter under its name, whatever version is current.
+        """Let another project call an adapter under its name, always in its current version.
 
-        Nothing else of the owner shows, and the other project's own adapter of that name wins. Its requests are its
-        own, at the price of the adapter's class. The adapter's defaults are part of it.
+        The other project sees nothing else of the owner. If it has an adapter of the same name, its own adapter wins.
+        Its requests are its own, at the price of the adapter's class and with the adapter's defaults.
         """
         wanted = await read_body(request, ShareAdapter)
         check_name(wanted.project_id, "project_id")
@@ -83,14 +87,16 @@ class ShareController(Controller):
             await active_project(conn, caller.organization_id, project_id)
             adapter_id = await _adapter_id(conn, project_id, name)
             if wanted.project_id == project_id:
-                raise wrong_value("project_id", "it is the adapter's own project")
+                raise wrong_value("project_id", "the adapter belongs to this project already")
             await _check_active(conn, caller.organization_id, wanted.project_id)
             known = await shares.find_share(conn, adapter_id, wanted.project_id)
             if known is not None:
                 return _wire(known, name)
             row = await shares.create_share(conn, adapter_id, name, wanted.project_id)
             if row is None:
-                raise Conflict(f"Another adapter named '{name}' is shared with that project.", param="project_id")
+                raise Conflict(
+                    f"Another adapter named '{name}' is already shared with the project.", param="project_id"
+                )
             made = _wire(row, name)
             await audit.record(conn, author(caller), "adapter.shared", adapter_id, project_id=project_id, after=made)
         return made
@@ -104,14 +110,14 @@ class ShareController(Controller):
         services: Services,
         caller: Caller,
     ) -> DeletedShare:
-        """End it; requests that run finish."""
+        """Stop sharing an adapter with a project. Requests that run finish."""
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             adapter_id = await _adapter_id(conn, project_id, name)
             row = await shares.find_share(conn, adapter_id, other_project_id)
             if row is None:
                 raise NotFound(
-                    f"The adapter is not shared with a project of the id '{other_project_id}'.",
+                    f"The adapter is not shared with a project with the id '{other_project_id}'.",
                     param="other_project_id",
                 )
             await shares.remove_share(conn, adapter_id, other_project_id)
@@ -130,10 +136,13 @@ async def _adapter_id(conn: Connection, project_id: str, name: str) -> str:
 
 
 async def _check_active(conn: Connection, organization_id: str, project_id: str) -> None:
-    """Raises InvalidRequest, the same for another organization's project as for none."""
+    """Check that a project is active.
+
+    Raises InvalidRequest, the same for another organization's project as for none.
+    """
     found = await projects.get_project(conn, organization_id, project_id)
     if found is None or found.archived_at is not None:
-        raise wrong_value("project_id", "the organization has no such project that is active")
+        raise wrong_value("project_id", "the organization has no active project with this id")
 
 
 def _wire(row: shares.ShareRow, adapter: str) -> Share:

@@ -84,13 +84,18 @@ async def limited(request: Request[Any, Any, Any], max_bytes: int) -> AsyncItera
 
 
 async def while_they_come(chunks: AsyncIterator[bytes], idle_s: float) -> AsyncIterator[bytes]:
-    """Raises InvalidRequest where none comes for idle_s."""
+    """Yield chunks as they arrive.
+
+    Raises InvalidRequest where none arrives for idle_s.
+    """
     while True:
         try:
             async with asyncio.timeout(idle_s):
                 chunk = await anext(chunks, None)
         except TimeoutError:
-            raise InvalidRequest(f"No byte came for {idle_s:g} seconds.", code="upload_stalled") from None
+            raise InvalidRequest(
+                f"The upload stalled: no byte arrived for {idle_s:g} seconds.", code="upload_stalled"
+            ) from None
         if chunk is None:
             return
         yield chunk
@@ -118,7 +123,9 @@ class _Receiver:
             value = self._fields[self._field]
             value += event
             if len(value) > MAX_FIELD_BYTES:
-                raise InvalidRequest(f"'{self._field}' is too long.", param=self._field, code="invalid_value")
+                raise InvalidRequest(
+                    f"The value of '{self._field}' is too long.", param=self._field, code="invalid_value"
+                )
 
     def result(self) -> Uploaded:
         if "name" not in self._fields:
@@ -129,7 +136,11 @@ class _Receiver:
                 "Invalid value for 'promote': expected true or false.", param="promote", code="invalid_value"
             )
         if ARCHIVE in self._files and len(self._files) > 1:
-            raise InvalidRequest(f"Send '{ARCHIVE}' or the two files, not both.", param=ARCHIVE, code="invalid_value")
+            raise InvalidRequest(
+                f"Send either one archive as '{ARCHIVE}' or the adapter's two files, not both.",
+                param=ARCHIVE,
+                code="invalid_value",
+            )
         if ARCHIVE not in self._files:
             for part in FILE_NAMES:
                 if part not in self._files:
@@ -146,7 +157,7 @@ class _Receiver:
 
     def _begin(self, part: str) -> None:
         if part in self._fields or part in self._files:
-            raise InvalidRequest(f"'{part}' is there twice.", param=part, code="invalid_value")
+            raise InvalidRequest(f"The form has the part '{part}' twice.", param=part, code="invalid_value")
         if part in FIELDS:
             self._field = part
             self._fields[part] = bytearray()

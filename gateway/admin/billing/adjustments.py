@@ -27,24 +27,30 @@ Period = Annotated[str, Meta(pattern=r"^20[0-9]{2}-(0[1-9]|1[0-2])$")]
 
 
 class Adjust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """direction: "charge" adds to what the tenant pays, "refund" takes from it. corrects_period: a closed month that it
-    is about, "2026-10"; of corrects_request_id it is known."""
+    """A correction of what a tenant pays."""
 
     direction: Literal["charge", "refund"]
+    """`charge` adds the amount to what the tenant pays, `refund` takes the amount from it."""
     amount_nanos: Annotated[int, Meta(ge=1, le=MAX_NANOS)]
     reason: Reason
     corrects_period: Period | None = None
+    """The closed month that is corrected, for example `2026-10`. With corrects_request_id it is known and may be
+    left out."""
     corrects_request_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    """The request whose cost is corrected."""
 
 
 class AdjustmentOut(msgspec.Struct, frozen=True):
-    """cost_nanos: negative for a refund. period: the month that bills it, the first that was open."""
+    """A correction of what a tenant pays."""
 
     id: str
     cost_nanos: int
+    """The amount in billionths of the currency; negative for a refund."""
     reason: str
     created_at: int
+    """Unix seconds."""
     period: str
+    """The month that bills the correction: the first month that was open."""
     corrects_period: str | None
     corrects_request_id: str | None
     object: Literal["organization.project.adjustment"] = "organization.project.adjustment"
@@ -57,7 +63,7 @@ class AdjustmentController(Controller):
     async def list_adjustments(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page[AdjustmentOut]:
-        """Oldest first."""
+        """List the adjustments of a project, the oldest first."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -69,6 +75,7 @@ class AdjustmentController(Controller):
     async def adjust(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> AdjustmentOut:
+        """Add an adjustment, which corrects what a project pays."""
         wanted = await read_body(request, Adjust)
         check_name(wanted.reason, "reason")
         async with services.database.transaction() as conn:
@@ -93,14 +100,14 @@ async def _corrected(conn: Connection, organization_id: str, project_id: str, wa
     if wanted.corrects_period is not None:
         period = datetime.date.fromisoformat(f"{wanted.corrects_period}-01")
         if not await adjustments.is_closed(conn, organization_id, period):
-            raise wrong_value("corrects_period", "it is not closed")
+            raise wrong_value("corrects_period", "this month is not closed")
     if wanted.corrects_request_id is None:
         return period
     billed = None
     if "\0" not in wanted.corrects_request_id:
         billed = await adjustments.period_of_request(conn, organization_id, project_id, wanted.corrects_request_id)
     if billed is None:
-        raise wrong_value("corrects_request_id", "the project's ledger has no such request")
+        raise wrong_value("corrects_request_id", "the project has no billed request with this id")
     if period not in (None, billed):
         raise wrong_value("corrects_period", f"the request was billed in {billed:%Y-%m}")
     return billed if await adjustments.is_closed(conn, organization_id, billed) else None

@@ -1,4 +1,4 @@
-"""What usage and costs share on the wire: OpenAI's queries over buckets of time, and pages of buckets.
+"""The parts that usage and costs share on the wire: OpenAI's queries over buckets of time, and pages of buckets.
 
 A bucket begins where its width does in UTC; a start_time inside of one counts from its beginning. Lists come as
 OpenAI's client writes them (`models[]=a&models[]=b`) or plainly.
@@ -31,7 +31,7 @@ CURSOR = "page_"
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """Of one bucket width: how long a bucket is, and how many are on a page."""
+    """The bounds of one bucket width: how long a bucket is, and how many are on a page."""
 
     width: Width
     seconds: int
@@ -80,7 +80,7 @@ def list_params(*names: str) -> tuple[str, ...]:
 def bucket_shape(widths: Mapping[str, Bounds], group_by: Sequence[str]) -> dict[str, Shape]:
     """The `opt` of a route handler that tells of these parameters."""
     seconds = {"type": "integer", "minimum": 0, "maximum": 9_999_999_999, "description": "Unix seconds."}
-    limits = [f"of {name} by default {each.default_limit}, at most {each.max_limit}" for name, each in widths.items()]
+    limits = [f"for {name} by default {each.default_limit}, at most {each.max_limit}" for name, each in widths.items()]
     most = max(each.max_limit for each in widths.values())
     values = {"type": "array", "items": {"type": "string"}, "maxItems": MAX_VALUES}
     lists = dict.fromkeys(list_params("project_ids", "user_ids", "api_key_ids", "models"), values)
@@ -90,14 +90,22 @@ def bucket_shape(widths: Mapping[str, Bounds], group_by: Sequence[str]) -> dict[
         "start_time": seconds,
         "end_time": seconds,
         "bucket_width": {"enum": list(widths), "default": "1d"},
-        "limit": {"type": "integer", "minimum": 1, "maximum": most, "description": f"Buckets: {'; '.join(limits)}."},
+        "limit": {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": most,
+            "description": f"The most buckets in a reply: {'; '.join(limits)}.",
+        },
         "batch": {"type": "boolean"},
     }
     return shape(query=schemas, needed=("start_time",))
 
 
 def read_buckets(params: MultiDict[Any], widths: Mapping[str, Bounds], now: datetime.datetime) -> BucketQuery:
-    """Raises InvalidRequest naming the parameter."""
+    """Read the window and the width of buckets.
+
+    Raises InvalidRequest naming the parameter.
+    """
     bounds = widths.get(params.get("bucket_width", "1d"))
     if bounds is None:
         raise wrong_value("bucket_width", f"expected one of {', '.join(widths)}")
@@ -109,23 +117,26 @@ def read_buckets(params: MultiDict[Any], widths: Mapping[str, Bounds], now: date
     start = read_time(params, "start_time") // seconds * seconds
     end = read_time(params, "end_time") if "end_time" in params else int(now.timestamp())
     if end <= start:
-        raise wrong_value("end_time", "it must be after start_time")
+        raise wrong_value("end_time", "the end must be after start_time")
     end = -(-end // seconds) * seconds
     limit = _limit(params, bounds)
     if "page" in params:
         cursor = _read_cursor(params["page"])
         if cursor is None or cursor % seconds or not start < cursor < end:
-            raise wrong_value("page", "it is not the next_page of this query")
+            raise wrong_value("page", "expected next_page of the page before, with all other parameters unchanged")
         start = cursor
     page_end = min(end, start + limit * seconds)
     return BucketQuery(bounds, start, page_end, page_end if page_end < end else None)
 
 
 def sum_query(params: MultiDict[Any], buckets: BucketQuery, caller: Actor, group_by: tuple[str, ...]) -> SumQuery:
-    """What to ask the sums for. Raises InvalidRequest naming the parameter."""
+    """Read the filters and groups of a query of sums.
+
+    Raises InvalidRequest naming the parameter.
+    """
     groups = read_values(params, "group_by")
     if unknown := [group for group in groups if group not in group_by]:
-        raise wrong_value("group_by", f"'{unknown[0]}' is none of {', '.join(group_by)}")
+        raise wrong_value("group_by", f"'{unknown[0]}' is not one of {', '.join(group_by)}")
     batch = params.get("batch")
     if batch not in (None, "true", "false"):
         raise wrong_value("batch", "expected true or false")
@@ -165,8 +176,11 @@ def bucket_page(query: BucketQuery, sums: Sequence[T], wire: Callable[[T], Resul
 
 
 def read_projects(params: MultiDict[Any], caller: Actor, permission: Permission = PERMISSION) -> list[str] | None:
-    """Those that are asked for and in which the caller has the permission, None for all of the organization. Another
-    one's project is as one that was never used."""
+    """Return the projects that are asked for and in which the caller has the permission, None for all of the
+    organization.
+
+    Another organization's project is as one that was never used.
+    """
     wanted = read_values(params, "project_ids")
     visible = projects_with(caller, permission)
     if visible is None:

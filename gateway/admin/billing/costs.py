@@ -31,21 +31,24 @@ LISTS = list_params("project_ids", "api_key_ids", "group_by")
 
 
 class Amount(msgspec.Struct, frozen=True):
-    """value is a JSON number, as OpenAI has it; value_nanos the exact integer that it is nearest to."""
+    """An amount of money."""
 
     value: float
+    """The amount as a JSON number, as in OpenAI's API."""
     currency: str
     value_nanos: int
+    """The exact amount in billionths of the currency."""
 
 
 class CostsResult(msgspec.Struct, frozen=True):
-    """quantity: tokens of the line item."""
+    """The cost of one group within a bucket of time."""
 
     amount: Amount
     line_item: str | None
     project_id: str | None
     api_key_id: str | None
     quantity: int | None
+    """Tokens of the line item."""
     quantity_unit: Literal["tokens"] | None
     object: Literal["organization.costs.result"] = "organization.costs.result"
 
@@ -57,7 +60,7 @@ class CostController(Controller):
     async def costs(
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> BucketPage[CostsResult]:
-        """An operator's adjustments count on the day on which they were made."""
+        """Return costs by bucket of time. Adjustments count on the day on which they were made."""
         buckets = read_buckets(request.query_params, WIDTHS, datetime.datetime.now(datetime.UTC))
         query = sum_query(request.query_params, buckets, caller, GROUPS)
         async with services.database.acquire() as conn:

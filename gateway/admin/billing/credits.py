@@ -29,11 +29,13 @@ Reason = Annotated[str, Meta(min_length=1, max_length=500)]
 
 
 class GrantCredit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """expires_at: Unix seconds; null never expires."""
+    """Money that a project may spend."""
 
     amount_nanos: Annotated[int, Meta(ge=1, le=MAX_NANOS)]
+    """The amount in billionths of the currency."""
     reason: Reason
     expires_at: UnixTime | None = None
+    """Unix seconds; null never expires."""
 
 
 class SetBilling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,27 +43,34 @@ class SetBilling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Credit(msgspec.Struct, frozen=True):
-    """drawn_nanos: by closed periods; lapsed_nanos: what was left when it expired. Times in Unix seconds."""
+    """Money that was given to a project, and how much of it is used."""
 
     id: str
     amount_nanos: int
     drawn_nanos: int
+    """The part that closed months used, in billionths of the currency."""
     lapsed_nanos: int | None
+    """The part that was left when the credit expired, in billionths of the currency."""
     reason: str
     created_at: int
+    """Unix seconds."""
     expires_at: int | None
+    """Unix seconds; null never expires."""
     object: Literal["organization.project.credit"] = "organization.project.credit"
 
 
 class Billing(msgspec.Struct, frozen=True):
-    """balance_nanos: credits, less what closed periods drew, what lapsed, and the cost of open periods so far. A
-    prepaid project is refused when it is used up; limit_id: of the limit that does so."""
+    """The way in which a project pays."""
 
     project_id: str
     mode: Mode
+    """`postpaid` bills each month, `prepaid` refuses requests once the balance is used up."""
     currency: str
     balance_nanos: int
+    """The credits that are left, in billionths of the currency: without what closed months used, what expired, and
+    the cost of open months so far."""
     limit_id: str | None
+    """The id of the limit that refuses requests of a prepaid project once the balance is used up."""
     object: Literal["organization.project.billing"] = "organization.project.billing"
 
 
@@ -72,7 +81,7 @@ class CreditController(Controller):
     async def list_credits(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page[Credit]:
-        """Oldest first, as they are drawn."""
+        """List the credits of a project in the order in which they are used."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -83,6 +92,7 @@ class CreditController(Controller):
     async def grant_credit(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Credit:
+        """Give a project credit."""
         wanted = await read_body(request, GrantCredit)
         check_name(wanted.reason, "reason")
         expires_at = expiry(wanted.expires_at)
@@ -102,6 +112,7 @@ class CreditController(Controller):
 
     @get("/billing", opt=needs("billing.read"))
     async def get_billing(self, project_id: FromPath[str], services: Services, caller: Caller) -> Billing:
+        """Return how a project pays, and its balance."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             return await _billing(conn, caller.organization_id, project_id)
@@ -110,6 +121,7 @@ class CreditController(Controller):
     async def set_billing(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Billing:
+        """Set whether a project pays in advance or afterwards."""
         wanted = await read_body(request, SetBilling)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)

@@ -40,8 +40,7 @@ Period = Annotated[str, Meta(min_length=1, max_length=10)]
 
 
 class SetDelivery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """from_period: the first day or month to deliver; if left out, the present one, or that of the delivery which is
-    changed. A daily delivery begins at most 62 days ago; earlier days can be exported."""
+    """A delivery to create, or to change where one of this name exists."""
 
     name: Name
     kind: Kind
@@ -49,10 +48,12 @@ class SetDelivery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schedule: Schedule
     destination: Destination
     from_period: Period | None = None
+    """The first day or month to deliver. Left out, a new delivery begins with the present one, and a changed
+    delivery keeps its own. A daily delivery can begin at most 62 days ago; earlier days can be exported."""
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """location: a folder within the server's data folder, or a bucket's URL. created_at in Unix seconds."""
+    """Exports that the server writes to a destination on a schedule."""
 
     id: str
     name: str
@@ -61,27 +62,34 @@ class Delivery(msgspec.Struct, frozen=True):
     schedule: str
     destination: dict[str, Any]
     location: str
+    """A folder within the server's data folder, or the URL of a bucket."""
     from_period: str
+    """The first day or month that is delivered."""
     created_at: int
+    """Unix seconds."""
     object: Literal["organization.delivery"] = "organization.delivery"
 
 
 class DeliveryRun(msgspec.Struct, frozen=True):
-    """Times in Unix seconds. due_at: of the next attempt; null once it was delivered."""
+    """The delivery of one day or month."""
 
     period: str
     attempts: int
     due_at: int | None
+    """Unix seconds of the next attempt; null once the run was delivered."""
     delivered_at: int | None
+    """Unix seconds; null while the run was not delivered."""
     last_error: str | None
+    """The reason why the last attempt failed."""
     object: Literal["organization.delivery.run"] = "organization.delivery.run"
 
 
 class DeliveryWithRuns(msgspec.Struct, frozen=True):
-    """runs: of the latest periods, the last one first."""
+    """A delivery with the latest runs."""
 
     delivery: Delivery
     runs: list[DeliveryRun]
+    """The runs of the latest days or months, the last one first."""
     object: Literal["organization.delivery.runs"] = "organization.delivery.runs"
 
 
@@ -98,6 +106,7 @@ class DeliveryController(Controller):
     async def list_deliveries(
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page[Delivery]:
+        """List the deliveries."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             known = {row.id for row in await deliveries.list_deliveries(conn, caller.organization_id)}
@@ -110,7 +119,7 @@ class DeliveryController(Controller):
 
     @post(status_code=200, opt=needs("billing.write", body=SetDelivery))
     async def set_delivery(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Delivery:
-        """Make a delivery, or change the one of this name."""
+        """Create a delivery, or change the one of this name."""
         wanted = await read_body(request, SetDelivery)
         from_period = _check(wanted)
         destination, secret = split_secret(wanted.destination)
@@ -119,7 +128,9 @@ class DeliveryController(Controller):
             await _check_first(conn, caller.organization_id, wanted, from_period)
             before = {row.name: row for row in await deliveries.list_deliveries(conn, caller.organization_id)}
             if len(before) >= MAX_DELIVERIES and wanted.name not in before:
-                raise InvalidRequest(f"There are {MAX_DELIVERIES} deliveries already, the most there can be.")
+                raise InvalidRequest(
+                    f"The organization already has {MAX_DELIVERIES} deliveries, the most there can be. Delete one."
+                )
             row = await deliveries.set_delivery(
                 conn,
                 caller.organization_id,
@@ -141,6 +152,7 @@ class DeliveryController(Controller):
 
     @get("/{delivery_id:str}", opt=needs("billing.read"))
     async def get_delivery(self, delivery_id: FromPath[str], services: Services, caller: Caller) -> DeliveryWithRuns:
+        """Return a delivery with its latest runs."""
         async with services.database.acquire() as conn:
             rows = await deliveries.list_deliveries(conn, caller.organization_id)
             row = next((row for row in rows if row.id == delivery_id), None)
@@ -151,6 +163,7 @@ class DeliveryController(Controller):
 
     @delete("/{delivery_id:str}", status_code=200, opt=needs("billing.write"))
     async def remove_delivery(self, delivery_id: FromPath[str], services: Services, caller: Caller) -> DeletedDelivery:
+        """Delete a delivery."""
         async with services.database.transaction() as conn:
             row = await deliveries.remove_delivery(conn, caller.organization_id, delivery_id)
             if row is None:
@@ -165,7 +178,7 @@ def _check(wanted: SetDelivery) -> datetime.date:
     if wanted.format not in FORMATS_OF[wanted.kind]:
         raise wrong_value("format", f"expected one of {', '.join(FORMATS_OF[wanted.kind])} for {wanted.kind}")
     if wanted.kind == "invoice" and wanted.schedule == "daily":
-        raise wrong_value("schedule", "an invoice is of a whole month")
+        raise wrong_value("schedule", "an invoice covers a whole month, so it is delivered monthly")
     try:
         check_destination(wanted.destination)
     except WrongDestination as error:
@@ -177,15 +190,18 @@ def _check(wanted: SetDelivery) -> datetime.date:
     if wanted.schedule == "monthly":
         return first.date().replace(day=1)
     if first < datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=WATCHED_DAYS + 1):
-        raise wrong_value("from_period", f"a daily delivery begins at most {WATCHED_DAYS} days ago")
+        raise wrong_value("from_period", f"a daily delivery can begin at most {WATCHED_DAYS} days ago")
     return first.date()
 
 
 async def _check_first(conn: Connection, organization_id: str, wanted: SetDelivery, from_period: datetime.date) -> None:
-    """Raises InvalidRequest where a monthly delivery was to begin before the organization's first month."""
+    """Check the first period of a monthly delivery.
+
+    Raises InvalidRequest for one before the organization's first month.
+    """
     first, _ = await first_and_last(conn, organization_id)
     if wanted.from_period is not None and wanted.schedule == "monthly" and from_period < first:
-        raise wrong_value("from_period", f"the first month is {first:%Y-%m}")
+        raise wrong_value("from_period", f"the organization's first month is {first:%Y-%m}")
 
 
 def _no_such(delivery_id: str) -> NotFound:

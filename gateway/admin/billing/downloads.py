@@ -13,7 +13,8 @@ from gateway.domain.errors import Overloaded
 
 MAX_RUNNING = 4
 DEADLINE_S = 600.0
-"""Of one download, however slowly it is read: its snapshot keeps the database from tidying up."""
+"""The seconds that one download may take, however slowly it is read: its snapshot keeps the database from tidying
+up."""
 
 
 class Downloads:
@@ -32,10 +33,13 @@ class Downloads:
         self._ends_at = {each: ends_at for each, ends_at in self._ends_at.items() if ends_at > now}
         if owner in self._ends_at:
             raise Overloaded(
-                "This gateway already makes an export for you; try again when it is done.", retry_after_s=10
+                "This gateway is already making an export for you. Try again when that export is done.",
+                retry_after_s=10,
             )
         if len(self._ends_at) >= self._max_running:
-            raise Overloaded("This gateway makes as many exports as it may; try again soon.", retry_after_s=10)
+            raise Overloaded(
+                "This gateway is making as many exports at once as it can. Try again soon.", retry_after_s=10
+            )
         ends_at = self._ends_at[owner] = now + DEADLINE_S
         try:
             yield

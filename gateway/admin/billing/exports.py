@@ -1,7 +1,7 @@
 """Exports over HTTP: one ZIP file with the rows and their manifest, made while it is sent.
 
-What fails after the first bytes, or takes longer than its deadline, ends the connection: a client never gets the
-archive's end, and so no archive.
+A failure after the first bytes, or a passed deadline, ends the connection: a client never gets the archive's end, and
+so no archive.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class ExportController(Controller):
 
     @get(opt=needs("billing.read", query=QUERY) | ZIP)
     async def export(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Stream:
+        """Download the organization's usage, costs or invoices of a day or month."""
         return await _download(services, _wanted(request, caller.organization_id, None))
 
 
@@ -52,6 +53,7 @@ class ProjectExportController(Controller):
     async def export_project(
         self, request: Request[Any, Any, Any], project_id: FromPath[str], services: Services, caller: Caller
     ) -> Stream:
+        """Download a project's usage, costs or invoice of a day or month."""
         async with services.database.acquire() as conn:
             if await projects.get_project(conn, caller.organization_id, project_id) is None:
                 raise no_such_project(project_id)
@@ -59,7 +61,10 @@ class ProjectExportController(Controller):
 
 
 def _wanted(request: Request[Any, Any, Any], organization_id: str, project_id: str | None) -> ExportRequest:
-    """Raises InvalidRequest naming the parameter."""
+    """Read the parameters of an export.
+
+    Raises InvalidRequest naming the parameter.
+    """
     params = request.query_params
     for name in REQUIRED:
         if name not in params:

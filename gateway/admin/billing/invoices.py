@@ -34,7 +34,7 @@ class InvoiceController(Controller):
         services: Services,
         caller: Caller,
     ) -> Response[bytes]:
-        """As it was issued; before that, a draft of what it would be now."""
+        """Return the invoice of a project for a month, or a draft before it is issued."""
         start, form = month_of(period), request.query_params.get("format", "json")
         if form not in FORMATS:
             raise wrong_value("format", "expected json or html")

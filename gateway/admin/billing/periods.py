@@ -30,26 +30,32 @@ if TYPE_CHECKING:
 
 
 class Period(msgspec.Struct, frozen=True):
-    """id: the month, "2026-10". cost_nanos: what it bills, corrections and adjustments included. Times in Unix
-    seconds."""
+    """A billing period: one month."""
 
     id: str
+    """The month, for example `2026-10`."""
     state: periods.State
     start_time: int
+    """Unix seconds."""
     end_time: int
+    """Unix seconds."""
     closed_at: int | None
+    """Unix seconds; null while the month is open."""
     invoiced_at: int | None
+    """Unix seconds; null until invoices were issued."""
     num_requests: int
     cost_nanos: int
+    """The amount that the month bills, in billionths of the currency, corrections and adjustments included."""
     currency: str
     object: Literal["organization.billing_period"] = "organization.billing_period"
 
 
 class ClosedPeriod(Period, frozen=True, kw_only=True):
-    """projects_without_customer: whose usage in the month Stripe's meter events bill to nobody, for good; none where no
-    project has a customer."""
+    """A month that is closed."""
 
     projects_without_customer: list[Party]
+    """Projects whose usage of the month no customer of Stripe is ever billed for, because they have no customer.
+    Empty where no project has one."""
 
 
 class IssuedInvoices(msgspec.Struct, frozen=True):
@@ -62,7 +68,7 @@ class PeriodController(Controller):
 
     @get(opt=needs("billing.read", query=LIST_QUERY))
     async def list_periods(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[Period]:
-        """Newest first."""
+        """List the billing periods, the newest first."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             rows = await periods.list_periods(conn, caller.organization_id)
@@ -74,7 +80,7 @@ class PeriodController(Controller):
     async def close_period(
         self, period: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> ClosedPeriod:
-        """Draw its credits and let none of its rows change any more; a closed one is left as it is."""
+        """Close a month: draw its credits, and let none of its rows change any more. A closed month stays as it is."""
         await read_body(request, Nothing)
         start = month_of(period)
         await catch_up(services.database)
@@ -87,7 +93,7 @@ class PeriodController(Controller):
                 row = await periods.close_period(conn, caller.organization_id, start)
             except periods.CannotClose as error:
                 raise Conflict(
-                    f"{period} cannot be closed: {error}.", param="period", code="period_not_closable"
+                    f"The month {period} cannot be closed: {error}.", param="period", code="period_not_closable"
                 ) from None
             closed = await _closed(conn, caller.organization_id, row)
             await audit.record(conn, author(caller), "period.closed", period, after=closed)
@@ -97,14 +103,16 @@ class PeriodController(Controller):
     async def issue_invoices(
         self, period: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Response[IssuedInvoices]:
-        """Give every project's invoice its number; those that were issued before are answered as they are."""
+        """Give the invoice of every project its number. Invoices that were issued before stay as they are."""
         await read_body(request, Nothing)
         start = month_of(period)
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
             known = await periods.get_period(conn, caller.organization_id, start)
             if known is None or known.closed_at is None:
-                raise Conflict(f"{period} is open: close it first.", param="period", code="period_open")
+                raise Conflict(
+                    f"The month {period} is still open. Close the month first.", param="period", code="period_open"
+                )
             if known.invoiced_at is None:
                 issued = await invoices.issue_invoices(conn, caller.organization_id, start)
                 numbers = {"invoices": [invoice.number for invoice in issued]}
@@ -115,7 +123,7 @@ class PeriodController(Controller):
     async def list_invoices(
         self, period: FromPath[str], services: Services, caller: Caller
     ) -> Response[IssuedInvoices]:
-        """Of every project, as issued; before that, drafts."""
+        """List the invoices of every project for a month, or drafts before they are issued."""
         start = month_of(period)
         async with services.database.acquire() as conn:
             await existing_period(conn, caller.organization_id, start)
@@ -125,16 +133,22 @@ class PeriodController(Controller):
 def month_of(period: str) -> datetime.date:
     """The first day of a month such as "2026-10". Raises NotFound."""
     if re.fullmatch(r"20[0-9]{2}-(0[1-9]|1[0-2])", period, re.ASCII) is None:
-        raise NotFound(f"'{period}' is no billing period; they are months such as 2026-10.", param="period")
+        raise NotFound(
+            f"'{period}' is not a billing period. Billing periods are months, such as 2026-10.", param="period"
+        )
     return datetime.date.fromisoformat(f"{period}-01")
 
 
 async def existing_period(conn: Connection, organization_id: str, start: datetime.date) -> None:
-    """Raises NotFound for a month before the first one or after the present one."""
+    """Return the start of a month.
+
+    Raises NotFound for a month before the first one or after the present one.
+    """
     first, last = await periods.first_and_last(conn, organization_id)
     if not first <= start <= last:
         raise NotFound(
-            f"There is no billing period {start:%Y-%m}: they are {first:%Y-%m} to {last:%Y-%m}.", param="period"
+            f"There is no billing period {start:%Y-%m}. The billing periods are {first:%Y-%m} to {last:%Y-%m}.",
+            param="period",
         )
 
 

@@ -1,4 +1,4 @@
-"""What the price book calls an adapter, over HTTP: the operator's choice, which the tenant can read."""
+"""Price classes of adapters, over HTTP: the operator's choice, which the tenant can read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SetPriceClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PriceClass(msgspec.Struct, frozen=True):
-    """Rows that are written from now on are priced as it says; reservations bound whatever class it may get."""
+    """The price class of an adapter. Usage is priced by it from now on."""
 
     adapter: str
     price_class: str
@@ -42,6 +42,7 @@ class PriceClassController(Controller):
     async def get_price_class(
         self, project_id: FromPath[str], name: FromPath[str], services: Services, caller: Caller
     ) -> PriceClass:
+        """Return the price class of an adapter."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             return PriceClass(name, (await _find(conn, project_id, name)).price_class)
@@ -55,9 +56,10 @@ class PriceClassController(Controller):
         services: Services,
         caller: Caller,
     ) -> PriceClass:
+        """Set the price class of an adapter."""
         wanted = await read_body(request, SetPriceClass)
         if wanted.price_class == NO_ADAPTER:
-            raise wrong_value("price_class", "'none' is the base without an adapter")
+            raise wrong_value("price_class", "'none' stands for the base model without an adapter; choose another name")
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
             known = await _find(conn, project_id, name)

@@ -32,34 +32,42 @@ Label = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^(\*|[A-Za-z0
 
 
 class PriceIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Nanos of the currency per million tokens. cached_input: no dearer than other input; as dear, if it is left out.
-
-    model: a model's id, or its base's. adapter_class: "none" is the base itself, "default" what an adapter is unless it
-    was given another one. "*" is any. Of the entries that match, that one counts that names the most, its model first.
-    """
+    """The price of tokens that match the model, adapter class and service tier. Where several entries match, the
+    entry that names most counts; a model counts more than a class, a class more than a tier."""
 
     input_nanos_per_million: Nanos
+    """The price of a million input tokens, in billionths of the currency."""
     output_nanos_per_million: Nanos
+    """The price of a million output tokens, in billionths of the currency."""
     cached_input_nanos_per_million: Nanos | None = None
+    """The price of a million cached input tokens, in billionths of the currency. It is not higher than the price of
+    input, and equal where it is left out."""
     model: Annotated[str, Meta(min_length=1, max_length=512)] = ANY
+    """The id of a model or of its base; `*` for any."""
     adapter_class: Label = ANY
+    """`none` for the base model itself, `default` for adapters without a class of their own, or the name of a class;
+    `*` for any."""
     service_tier: Label = ANY
+    """The service tier of the request; `*` for any."""
 
 
 class Discount(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A hundredth of a percent is a basis point."""
+    """A discount on all usage of a project."""
 
     project_id: Annotated[str, Meta(min_length=1, max_length=64)]
     basis_points: Annotated[int, Meta(ge=1, le=WHOLE_BASIS_POINTS)]
+    """The discount in hundredths of a percent."""
 
 
 class SetPrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """effective_at: Unix seconds; as soon as it can be, if it is left out. currency: cannot change any more."""
+    """A new version of all prices."""
 
     currency: Annotated[str, Meta(pattern="^[a-z]{3}$")]
+    """The currency of all amounts. It cannot be changed once it is set."""
     entries: Annotated[tuple[PriceIn, ...], Meta(max_length=MAX_ENTRIES)]
     discounts: Annotated[tuple[Discount, ...], Meta(max_length=MAX_DISCOUNTS)] = ()
     effective_at: UnixTime | None = None
+    """Unix seconds from which the prices hold; as soon as possible where this is left out."""
 
 
 class PriceOut(msgspec.Struct, frozen=True):
@@ -72,13 +80,15 @@ class PriceOut(msgspec.Struct, frozen=True):
 
 
 class PriceVersion(msgspec.Struct, frozen=True):
-    """effective_at: Unix seconds. Without a fraction, unless there was no usage yet when it was set."""
+    """All prices from a moment on."""
 
     id: str
     version: int
     currency: str
     effective_at: int
+    """Unix seconds from which the prices hold."""
     created_at: int
+    """Unix seconds."""
     entries: list[PriceOut]
     discounts: list[Discount]
     object: Literal["organization.price_version"] = "organization.price_version"
@@ -97,7 +107,7 @@ class PriceController(Controller):
     async def list_prices(
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page[PriceVersion]:
-        """Newest first."""
+        """List the versions of the prices, the newest first."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             if query.after and not await prices.version_exists(conn, caller.organization_id, query.after):
@@ -107,6 +117,7 @@ class PriceController(Controller):
 
     @post(status_code=200, opt=needs("billing.write", body=SetPrices))
     async def set_prices(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> PriceVersion:
+        """Set a new version of the prices."""
         wanted = await read_body(request, SetPrices)
         entries = _entries(wanted)
         async with services.database.transaction() as conn:
@@ -137,15 +148,15 @@ class PriceController(Controller):
 
     @delete("/{version_id:str}", status_code=200, opt=needs("billing.write"))
     async def withdraw_prices(self, version_id: FromPath[str], services: Services, caller: Caller) -> WithdrawnPrices:
-        """Take back a version that is not in force yet, until shortly before it is."""
+        """Withdraw a version of the prices that is not in force yet."""
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
             try:
                 gone = await prices.withdraw_version(conn, caller.organization_id, version_id)
             except prices.InForce:
                 raise Conflict(
-                    "The version is in force, was, or will be within "
-                    f"{prices.LEAD.seconds} seconds: set the next one instead.",
+                    "This version of the prices is in force, was in force, or will be within "
+                    f"{prices.LEAD.seconds} seconds, and stays. Set a new version instead.",
                     param="version_id",
                     code="prices_in_force",
                 ) from None
@@ -156,7 +167,10 @@ class PriceController(Controller):
 
 
 def _entries(wanted: SetPrices) -> list[Entry]:
-    """Raises InvalidRequest naming the entry's field."""
+    """Return the entries of new prices.
+
+    Raises InvalidRequest naming the entry's field.
+    """
     entries: dict[tuple[str, str, str], Entry] = {}
     for place, each in enumerate(wanted.entries):
         cached = each.cached_input_nanos_per_million
@@ -164,11 +178,11 @@ def _entries(wanted: SetPrices) -> list[Entry]:
             cached = each.input_nanos_per_million
         if cached > each.input_nanos_per_million:
             param = f"entries[{place}].cached_input_nanos_per_million"
-            raise wrong_value(param, "cached input must not be dearer than other input")
+            raise wrong_value(param, "the price of cached input must not be higher than the price of input")
         if each.service_tier not in (*TIERS, ANY):
-            raise wrong_value(f"entries[{place}].service_tier", f"expected {', '.join(TIERS)} or {ANY}")
+            raise wrong_value(f"entries[{place}].service_tier", f"expected one of {', '.join(TIERS)}, or {ANY} for all")
         if "\0" in each.model:
-            raise wrong_value(f"entries[{place}].model", "it must not hold a NUL")
+            raise wrong_value(f"entries[{place}].model", "it must not hold a NUL character")
         entry = Entry(
             each.model,
             each.adapter_class,
@@ -178,18 +192,23 @@ def _entries(wanted: SetPrices) -> list[Entry]:
             each.output_nanos_per_million,
         )
         if entry.identity in entries:
-            raise wrong_value(f"entries[{place}]", "an entry before it is about the same")
+            raise wrong_value(
+                f"entries[{place}]", "an entry before this one has the same model, adapter class and service tier"
+            )
         entries[entry.identity] = entry
     return list(entries.values())
 
 
 async def _discounts(conn: Connection, organization_id: str, wanted: SetPrices) -> dict[str, int]:
-    """Raises InvalidRequest for a project twice, and alike for another organization's and for none."""
+    """Return the discounts of new prices.
+
+    Raises InvalidRequest for a project twice, and alike for another organization's and for none.
+    """
     discounts: dict[str, int] = {}
     for place, each in enumerate(wanted.discounts):
         param = f"discounts[{place}].project_id"
         if each.project_id in discounts:
-            raise wrong_value(param, "the project has a discount already")
+            raise wrong_value(param, "another discount in this list is for the same project")
         if "\0" in each.project_id or await projects.get_project(conn, organization_id, each.project_id) is None:
             raise wrong_value(param, f"no project has the id '{each.project_id}'")
         discounts[each.project_id] = each.basis_points

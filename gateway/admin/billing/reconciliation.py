@@ -1,5 +1,5 @@
-"""Whether the ledger has all that engines counted, and what was lost with gateways that are gone, until an operator
-writes it off."""
+"""Reconciliation: whether the ledger has all that engines counted, and what was lost with gateways that are gone,
+until an operator writes it off."""
 
 from __future__ import annotations
 
@@ -20,17 +20,20 @@ from gateway.metering.reconcile import EngineBalance
 
 
 class LostJournalOut(msgspec.Struct, frozen=True):
-    """open_requests: without a row in the ledger. heard_at: Unix time, seconds."""
+    """The journal of a gateway that was not heard of for a while."""
 
     id: str
     open_requests: int
+    """Requests of the journal that are not in the ledger."""
     heard_at: int
+    """Unix seconds at which the gateway was last heard of."""
 
 
 class ReconciliationOut(msgspec.Struct, frozen=True):
-    """engines: those that this gateway is connected to."""
+    """Tokens that the engines computed beside tokens that the ledger has."""
 
     engines: list[EngineBalance]
+    """The engines to which the gateway that answers is connected."""
     lost_journals: list[LostJournalOut]
     object: Literal["organization.reconciliation"] = "organization.reconciliation"
 
@@ -40,11 +43,13 @@ class WriteOff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WrittenOff(msgspec.Struct, frozen=True):
-    """open_requests: that stay unbilled, unless the journal turns up after all."""
+    """A lost journal for whose usage nobody waits any longer."""
 
     id: str
     open_requests: int
+    """Requests that stay unbilled, unless the journal is found after all."""
     heard_at: int
+    """Unix seconds at which the gateway was last heard of."""
     reason: str
     object: Literal["organization.reconciliation.written_off"] = "organization.reconciliation.written_off"
 
@@ -54,6 +59,7 @@ class ReconciliationController(Controller):
 
     @get(opt=needs("organization.read"))
     async def reconciliation(self, services: Services) -> ReconciliationOut:
+        """Compare what the engines computed with what the ledger has."""
         found = await services.reconcile()
         return ReconciliationOut(found.engines, [_wire(each) for each in found.lost_journals])
 
@@ -61,13 +67,16 @@ class ReconciliationController(Controller):
     async def write_off(
         self, journal_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> WrittenOff:
-        """Its requests count as unbilled no longer, nor does it hold up the closing of a period."""
+        """Stop waiting for a lost journal.
+
+        The journal's requests no longer count as unbilled, and it no longer holds up the closing of a month.
+        """
         wanted = await read_body(request, WriteOff)
         check_name(wanted.reason, "reason")
         async with services.database.transaction() as conn:
             lost = await write_off_journal(conn, journal_id)
             if lost is None:
-                raise NotFound(f"No journal with the id '{journal_id}' is lost.", param="journal_id")
+                raise NotFound(f"There is no lost journal with the id '{journal_id}'.", param="journal_id")
             shown = _wire(lost)
             after = WrittenOff(shown.id, shown.open_requests, shown.heard_at, wanted.reason)
             await audit.record(conn, author(caller), "journal.written_off", lost.id, before=shown, after=after)

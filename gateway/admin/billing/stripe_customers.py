@@ -1,4 +1,4 @@
-"""Whom Stripe bills for a project: the customer that its meter events name."""
+"""The customers of Stripe that are billed for projects: their meter events name them."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ class StripeCustomerController(Controller):
     async def get_stripe_customer(
         self, project_id: FromPath[str], services: Services, caller: Caller
     ) -> StripeCustomer:
+        """Return which customer of Stripe a project is."""
         async with services.database.acquire() as conn:
             if await projects.get_project(conn, caller.organization_id, project_id) is None:
                 raise no_such_project(project_id)
@@ -47,6 +48,7 @@ class StripeCustomerController(Controller):
     async def set_stripe_customer(
         self, request: Request[Any, Any, Any], project_id: FromPath[str], services: Services, caller: Caller
     ) -> StripeCustomer:
+        """Set which customer of Stripe a project is."""
         wanted = await read_body(request, SetStripeCustomer)
         return await _change(services, caller, project_id, wanted.customer_id)
 
@@ -54,6 +56,7 @@ class StripeCustomerController(Controller):
     async def remove_stripe_customer(
         self, project_id: FromPath[str], services: Services, caller: Caller
     ) -> StripeCustomer:
+        """Forget which customer of Stripe a project is."""
         return await _change(services, caller, project_id, None)
 
 

@@ -32,7 +32,7 @@ LISTS = list_params("project_ids", "user_ids", "api_key_ids", "models", "group_b
 
 
 class CompletionsResult(msgspec.Struct, frozen=True, gc=False):
-    """Fields after num_model_requests are None unless group_by names them."""
+    """The usage of one group within a bucket of time. A field by which the usage is not grouped is null."""
 
     input_tokens: int
     input_cached_tokens: int
@@ -69,7 +69,7 @@ class UsageController(Controller):
     async def completions_usage(
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> BucketPage[CompletionsResult]:
-        """Of everything that makes text."""
+        """Return the tokens of chat and text completions by bucket of time."""
         buckets = read_buckets(request.query_params, WIDTHS, datetime.datetime.now(datetime.UTC))
         query = sum_query(request.query_params, buckets, caller, COMPLETION_GROUPS)
         async with services.database.acquire() as conn:
@@ -83,6 +83,7 @@ class UsageController(Controller):
     async def embeddings_usage(
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> BucketPage[EmbeddingsResult]:
+        """Return the tokens of embeddings by bucket of time."""
         buckets = read_buckets(request.query_params, WIDTHS, datetime.datetime.now(datetime.UTC))
         query = sum_query(request.query_params, buckets, caller, EMBEDDING_GROUPS)
         async with services.database.acquire() as conn:

@@ -1,4 +1,4 @@
-"""What one request said and got, over HTTP, where its project logs that. Who reads it is in the audit log."""
+"""The logged content of requests, over HTTP, where a project logs it. The audit log says who read which content."""
 
 from __future__ import annotations
 
@@ -18,19 +18,23 @@ from gateway.domain.errors import NotFound
 
 
 class RequestContent(msgspec.Struct, frozen=True, kw_only=True):
-    """Text as it was, but for what was redacted, which shows as `[email]`, `[card]` and the like. input: messages or,
-    without a role, prompts; input_truncated, output_truncated: there was more. Times in Unix seconds."""
+    """The logged content of a request. Redacted parts show as `[email]`, `[card]` and the like."""
 
     request_id: str
     project_id: str
     endpoint: str
     model: str
     input: list[LoggedMessage]
+    """The messages of the request, or its prompts, which have no role."""
     input_truncated: bool
+    """True if the input was longer than what is logged."""
     output: list[LoggedChoice]
     output_truncated: bool
+    """True if the output was longer than what is logged."""
     created_at: int
+    """Unix seconds."""
     expires_at: int
+    """Unix seconds at which the content is deleted."""
     object: Literal["organization.request_content"] = "organization.request_content"
 
 
@@ -38,12 +42,15 @@ class RequestContent(msgspec.Struct, frozen=True, kw_only=True):
 async def get_request_content(
     project_id: FromPath[str], request_id: FromPath[str], services: Services, caller: Caller
 ) -> RequestContent:
-    """Redacted. The same 404 for a request that there never was, that was not logged, or whose time is over."""
+    """Return the logged content of a request, redacted.
+
+    A request that never was, was not logged, or whose content has expired is answered with the same 404.
+    """
     async with services.database.transaction() as conn:
         await existing_project(conn, caller.organization_id, project_id)
         found = await services.contents.read(conn, project_id, request_id)
         if found is None:
-            raise NotFound(f"No content is logged of the request '{request_id}'.", param="request_id")
+            raise NotFound(f"The content of the request '{request_id}' was not logged.", param="request_id")
         await audit.record(conn, author(caller), "request_content.read", request_id, project_id=project_id)
     content = found.content
     return RequestContent(

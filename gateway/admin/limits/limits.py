@@ -35,27 +35,31 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MAX_LIMITS = 1000
-"""Of one project, or of the organization itself: every request looks at all that apply to it."""
+"""The most limits of one project, or of the organization itself: every request looks at all that apply to it."""
 
 Percent = Annotated[int, Meta(ge=1, le=100)]
 
 
 class SetLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """alert_percents: shares of max at whose crossing webhooks are called, by default 80 and 100 of a limit per window;
-    a limit that only alerts is soft."""
+    """A limit to create, or to change where one of the same unit, window, model, key and hardness exists."""
 
     unit: Unit
     max: Annotated[int, Meta(ge=0, le=2**62)]
+    """The most that is allowed in each window."""
     window: Window = "none"
     hard: bool = True
+    """True if the limit refuses requests. A soft limit only alerts."""
     model: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
+    """The model to which the limit applies; null for all models."""
     api_key_id: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+    """The API key to which the limit applies; null for all keys of the project."""
     alert_percents: Annotated[tuple[Percent, ...], Meta(max_length=10)] | UnsetType = UNSET
+    """Percentages of max at whose crossing webhooks are called. By default these are 80 and 100 for a limit with a
+    window."""
 
 
 class LimitOut(msgspec.Struct, frozen=True):
-    """used is in the ledger; reserved is held for requests that run, or are about to; free is the rest. window_end:
-    Unix seconds."""
+    """A limit, and how much of it is used."""
 
     id: str
     scope: Scope
@@ -65,12 +69,16 @@ class LimitOut(msgspec.Struct, frozen=True):
     unit: Unit
     window: Window
     window_end: int | None
+    """Unix seconds at which the present window ends."""
     max: int
     hard: bool
     alert_percents: tuple[int, ...]
     used: int
+    """The amount that the ledger has of the window."""
     reserved: int
+    """The amount reserved for requests that run or are about to run."""
     free: int
+    """The amount that is left."""
     object: Literal["organization.limit"] = "organization.limit"
 
 
@@ -87,6 +95,7 @@ class ProjectLimitController(Controller):
     async def list_project_limits(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page[LimitOut]:
+        """List the limits of a project and of its API keys."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             return await _list(conn, request, caller.organization_id, project_id)
@@ -95,7 +104,7 @@ class ProjectLimitController(Controller):
     async def set_project_limit(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> LimitOut:
-        """Set a limit; one of the same unit, window, model, key and hardness gets the new max."""
+        """Set a limit of a project or API key. A limit of the same unit, window, model, key and hardness is changed."""
         wanted = await read_body(request, SetLimit)
         _check_may_change(caller, wanted.api_key_id, project_id)
         async with services.database.transaction() as conn:
@@ -106,6 +115,7 @@ class ProjectLimitController(Controller):
     async def remove_project_limit(
         self, project_id: FromPath[str], limit_id: FromPath[str], services: Services, caller: Caller
     ) -> DeletedLimit:
+        """Delete a limit of a project or API key."""
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             return await remove_one(conn, caller, project_id, limit_id)
@@ -116,11 +126,13 @@ class OrganizationLimitController(Controller):
 
     @get(opt=needs("limits.read", query=LIST_QUERY))
     async def list_limits(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[LimitOut]:
+        """List the limits of the organization."""
         async with services.database.acquire() as conn:
             return await _list(conn, request, caller.organization_id, None)
 
     @post(status_code=200, opt=needs("limits.write", body=SetLimit))
     async def set_limit(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> LimitOut:
+        """Set a limit of the organization. A limit of the same unit, window, model and hardness is changed."""
         wanted = await read_body(request, SetLimit)
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
@@ -128,6 +140,7 @@ class OrganizationLimitController(Controller):
 
     @delete("/{limit_id:str}", status_code=200, opt=needs("limits.write"))
     async def remove_limit(self, limit_id: FromPath[str], services: Services, caller: Caller) -> DeletedLimit:
+        """Delete a limit of the organization."""
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
             return await remove_one(conn, caller, None, limit_id)
@@ -150,9 +163,9 @@ async def set_one(conn: Connection, wanted: SetLimit, caller: Actor, project_id:
     if (wrong := complaint(wanted.unit, wanted.window, hard=wanted.hard, alert_percents=percents)) is not None:
         raise wrong_value(wrong[0], f"it {wrong[1]}")
     if wanted.model is not None and wanted.unit == "storage_bytes":
-        raise wrong_value("model", "what is stored is of no model")
+        raise wrong_value("model", "a limit with the unit 'storage_bytes' counts all adapters and has no model")
     if wanted.model is not None and "\0" in wanted.model:
-        raise wrong_value("model", "it holds a character that no model's id has")
+        raise wrong_value("model", "it must not hold a NUL character")
     if wanted.api_key_id is not None:
         await _check_key(conn, wanted, project_id)
     limit = Limit(
@@ -170,7 +183,9 @@ async def set_one(conn: Connection, wanted: SetLimit, caller: Actor, project_id:
     known = {each.limit.id: each for each in await limits.list_limits(conn, caller.organization_id, project_id)}
     limit_id, is_new = await limits.set_limit(conn, limit)
     if is_new and len(known) >= MAX_LIMITS:
-        raise InvalidRequest(f"There are {MAX_LIMITS} limits already, the most there can be.", code="too_many_limits")
+        raise InvalidRequest(
+            f"There are already {MAX_LIMITS} limits, the most there can be. Delete one first.", code="too_many_limits"
+        )
     (shown,) = await limits.list_limits(conn, caller.organization_id, project_id, limit_id=limit_id)
     after, before = wire(shown), None if is_new else wire(known[limit_id])
     if before is None or (before.max, before.alert_percents) != (after.max, after.alert_percents):
@@ -180,14 +195,17 @@ async def set_one(conn: Connection, wanted: SetLimit, caller: Actor, project_id:
 
 
 async def _check_key(conn: Connection, wanted: SetLimit, project_id: str | None) -> None:
-    """Raises InvalidRequest unless the key is the project's; alike for another one's and for none."""
+    """Check that a key is the project's.
+
+    Raises InvalidRequest alike for another project's key and for none.
+    """
     assert wanted.api_key_id is not None
     known = None
     if project_id is not None and wanted.unit != "storage_bytes" and "\0" not in wanted.api_key_id:
         known = await get_key(conn, project_id, wanted.api_key_id)
     if known is None or known.revoked_at is not None:
         raise InvalidRequest(
-            f"The project has no API key with the id '{wanted.api_key_id}' that this limit could be about.",
+            f"The project has no API key with the id '{wanted.api_key_id}' to which this limit could apply.",
             param="api_key_id",
             code="invalid_value",
         )
@@ -202,7 +220,8 @@ async def remove_one(conn: Connection, caller: Actor, project_id: str | None, li
     _check_may_change(caller, before.api_key_id, project_id)
     if found[0].limit.is_balance:
         raise Conflict(
-            "The limit is the balance of a prepaid project: it goes when the project's billing is postpaid.",
+            "This limit is the balance of a prepaid project and cannot be deleted. It ends when the project becomes "
+            "postpaid.",
             param="limit_id",
             code="limit_is_balance",
         )

@@ -33,7 +33,7 @@ Max = Annotated[int, Meta(ge=0, le=2**62)] | None
 
 
 class UpdateRateLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is left out stays as it is."""
+    """New values of a rate limit. A field that is left out stays as it is."""
 
     max_requests_per_1_minute: Max | UnsetType = UNSET
     max_tokens_per_1_minute: Max | UnsetType = UNSET
@@ -63,6 +63,7 @@ class RateLimitController(Controller):
     async def list_rate_limits(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page[RateLimit]:
+        """List the rate limits of a project by model."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -83,6 +84,7 @@ class RateLimitController(Controller):
         services: Services,
         caller: Caller,
     ) -> RateLimit:
+        """Change the rate limits of a project for a model."""
         wanted = await read_body(request, UpdateRateLimit)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Channel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """webhook: every one of the organization."""
+    """The receiver of an alert: every webhook of the organization."""
 
     type: Literal["webhook"]
 
@@ -38,19 +38,21 @@ WEBHOOK = Channel("webhook")
 
 
 class SetSpendAlert(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """threshold_amount: in cents."""
+    """A spend alert to create or to change."""
 
     threshold_amount: Annotated[int, Meta(ge=0, le=MAX_CENTS)]
+    """The amount in cents at which the alert is sent."""
     currency: Literal["USD"]
     interval: Literal["month"]
     notification_channel: Channel
 
 
 class SpendAlert(msgspec.Struct, frozen=True):
-    """threshold_amount: in cents."""
+    """An alert that is sent once a month's cost reaches an amount."""
 
     id: str
     threshold_amount: int
+    """The amount in cents at which the alert is sent."""
     object: Literal["organization.spend_alert", "project.spend_alert"]
     notification_channel: Channel = WEBHOOK
     currency: Literal["USD"] = "USD"
@@ -70,6 +72,7 @@ class ProjectSpendAlertController(Controller):
     async def list_project_spend_alerts(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page[SpendAlert]:
+        """List the spend alerts of a project."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             return await _list(conn, request, caller, project_id)
@@ -78,6 +81,7 @@ class ProjectSpendAlertController(Controller):
     async def create_project_spend_alert(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> SpendAlert:
+        """Create a spend alert of a project."""
         wanted = await read_body(request, SetSpendAlert)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
@@ -87,6 +91,7 @@ class ProjectSpendAlertController(Controller):
     async def read_project_spend_alert(
         self, project_id: FromPath[str], alert_id: FromPath[str], services: Services, caller: Caller
     ) -> SpendAlert:
+        """Return a spend alert of a project."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             return _shown(await _existing(conn, caller, project_id, alert_id))
@@ -100,6 +105,7 @@ class ProjectSpendAlertController(Controller):
         services: Services,
         caller: Caller,
     ) -> SpendAlert:
+        """Change a spend alert of a project."""
         wanted = await read_body(request, SetSpendAlert)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
@@ -110,6 +116,7 @@ class ProjectSpendAlertController(Controller):
     async def remove_project_spend_alert(
         self, project_id: FromPath[str], alert_id: FromPath[str], services: Services, caller: Caller
     ) -> DeletedSpendAlert:
+        """Delete a spend alert of a project."""
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             await _existing(conn, caller, project_id, alert_id)
@@ -124,6 +131,7 @@ class OrganizationSpendAlertController(Controller):
     async def list_spend_alerts(
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page[SpendAlert]:
+        """List the spend alerts of the organization."""
         async with services.database.acquire() as conn:
             return await _list(conn, request, caller, None)
 
@@ -131,6 +139,7 @@ class OrganizationSpendAlertController(Controller):
     async def create_spend_alert(
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> SpendAlert:
+        """Create a spend alert of the organization."""
         wanted = await read_body(request, SetSpendAlert)
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
@@ -138,6 +147,7 @@ class OrganizationSpendAlertController(Controller):
 
     @get("/{alert_id:str}", opt=needs("limits.read"))
     async def read_spend_alert(self, alert_id: FromPath[str], services: Services, caller: Caller) -> SpendAlert:
+        """Return a spend alert of the organization."""
         async with services.database.acquire() as conn:
             return _shown(await _existing(conn, caller, None, alert_id))
 
@@ -145,6 +155,7 @@ class OrganizationSpendAlertController(Controller):
     async def update_spend_alert(
         self, alert_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> SpendAlert:
+        """Change a spend alert of the organization."""
         wanted = await read_body(request, SetSpendAlert)
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
@@ -155,6 +166,7 @@ class OrganizationSpendAlertController(Controller):
     async def remove_spend_alert(
         self, alert_id: FromPath[str], services: Services, caller: Caller
     ) -> DeletedSpendAlert:
+        """Delete a spend alert of the organization."""
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
             await _existing(conn, caller, None, alert_id)
@@ -175,7 +187,7 @@ async def _list(
 async def _create(conn: Connection, wanted: SetSpendAlert, caller: Actor, project_id: str | None) -> SpendAlert:
     known = await monthly_cost(conn, caller.organization_id, project_id, hard=False)
     if known is not None:
-        raise Conflict(f"There is a spend alert already, with the id '{known.id}': change that one.")
+        raise Conflict(f"There is already a spend alert, with the id '{known.id}'. Change that alert instead.")
     return _shown(await set_one(conn, _limit(wanted, (100,)), caller, project_id))
 
 

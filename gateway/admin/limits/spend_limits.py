@@ -31,23 +31,26 @@ Cents = Annotated[int, Meta(ge=1, le=MAX_CENTS)]
 
 
 class UpdateSpendLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """threshold_amount: in cents."""
+    """A new spend limit."""
 
     threshold_amount: Cents
+    """The most that a month may cost, in cents."""
     currency: Literal["USD"]
     interval: Literal["month"]
 
 
 class Enforcement(msgspec.Struct, frozen=True):
-    """enforcing: nothing is left, so requests are refused."""
+    """The state of a spend limit."""
 
     status: Literal["inactive", "enforcing"]
+    """`enforcing` once nothing is left of the limit, so that requests are refused."""
 
 
 class SpendLimit(msgspec.Struct, frozen=True):
-    """threshold_amount: in cents."""
+    """The most that a month may cost."""
 
     threshold_amount: int
+    """The most that a month may cost, in cents."""
     enforcement: Enforcement
     object: Literal["organization.spend_limit", "project.spend_limit"]
     currency: Literal["USD"] = "USD"
@@ -66,6 +69,7 @@ class ProjectSpendLimitController(Controller):
     async def read_project_spend_limit(
         self, project_id: FromPath[str], services: Services, caller: Caller
     ) -> SpendLimit:
+        """Return the spend limit of a project."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             return _shown(await _existing(conn, caller.organization_id, project_id))
@@ -74,6 +78,7 @@ class ProjectSpendLimitController(Controller):
     async def set_project_spend_limit(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> SpendLimit:
+        """Set the spend limit of a project."""
         wanted = await read_body(request, UpdateSpendLimit)
         async with services.database.transaction() as conn:
             await active_project(conn, caller.organization_id, project_id)
@@ -84,6 +89,7 @@ class ProjectSpendLimitController(Controller):
     async def remove_project_spend_limit(
         self, project_id: FromPath[str], services: Services, caller: Caller
     ) -> DeletedSpendLimit:
+        """Remove the spend limit of a project."""
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             found = await _existing(conn, caller.organization_id, project_id)
@@ -96,11 +102,13 @@ class OrganizationSpendLimitController(Controller):
 
     @get(opt=needs("limits.read"))
     async def read_spend_limit(self, services: Services, caller: Caller) -> SpendLimit:
+        """Return the spend limit of the organization."""
         async with services.database.acquire() as conn:
             return _shown(await _existing(conn, caller.organization_id, None))
 
     @post(status_code=200, opt=needs("limits.write", body=UpdateSpendLimit))
     async def set_spend_limit(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> SpendLimit:
+        """Set the spend limit of the organization."""
         wanted = await read_body(request, UpdateSpendLimit)
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
@@ -109,6 +117,7 @@ class OrganizationSpendLimitController(Controller):
 
     @delete(status_code=200, opt=needs("limits.write"))
     async def remove_spend_limit(self, services: Services, caller: Caller) -> DeletedSpendLimit:
+        """Remove the spend limit of the organization."""
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
             found = await _existing(conn, caller.organization_id, None)
@@ -130,7 +139,7 @@ async def monthly_cost(
 async def _existing(conn: Connection, organization_id: str, project_id: str | None) -> LimitOut:
     found = await monthly_cost(conn, organization_id, project_id, hard=True)
     if found is None:
-        raise NotFound("There is no spend limit.")
+        raise NotFound("No spend limit is set.")
     return found
 
 

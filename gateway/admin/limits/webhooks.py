@@ -31,21 +31,26 @@ class CreateWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Webhook(msgspec.Struct, frozen=True):
-    """Times in Unix seconds. last_error: of the attempt at last_failed_at; a delivery may have followed it."""
+    """A URL that is called when a limit is near or reached."""
 
     id: str
     url: str
     created_at: int
+    """Unix seconds."""
     last_delivered_at: int | None = None
+    """Unix seconds; null where no message was delivered yet."""
     last_failed_at: int | None = None
+    """Unix seconds; null where no attempt failed yet."""
     last_error: str | None = None
+    """The error of the attempt at last_failed_at. Later messages may have been delivered."""
     object: Literal["organization.webhook"] = "organization.webhook"
 
 
 class CreatedWebhook(Webhook, frozen=True, kw_only=True):
-    """secret: what messages are signed with, shown this once."""
+    """A new webhook with its secret."""
 
     secret: str
+    """The secret that signs the messages. It is shown this once."""
 
 
 class DeletedWebhook(msgspec.Struct, frozen=True):
@@ -59,6 +64,7 @@ class WebhookController(Controller):
 
     @get(opt=needs("limits.read", query=LIST_QUERY))
     async def list_webhooks(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[Webhook]:
+        """List the webhooks of the organization."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             known = {row.id for row in await webhooks.list_webhooks(conn, caller.organization_id)}
@@ -71,6 +77,7 @@ class WebhookController(Controller):
     async def create_webhook(
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> CreatedWebhook:
+        """Create a webhook. The reply shows its secret this once."""
         wanted = await read_body(request, CreateWebhook)
         check_address(wanted.url, "url")
         _check_url(wanted.url, allow_private=services.private_webhooks)
@@ -78,13 +85,16 @@ class WebhookController(Controller):
         async with services.database.transaction() as conn:
             await lock_organization(conn, caller.organization_id)
             if len(await webhooks.list_webhooks(conn, caller.organization_id)) >= MAX_WEBHOOKS:
-                raise InvalidRequest(f"There are {MAX_WEBHOOKS} webhooks already, the most there can be.")
+                raise InvalidRequest(
+                    f"There are already {MAX_WEBHOOKS} webhooks, the most there can be. Delete one first."
+                )
             row = await webhooks.create_webhook(conn, caller.organization_id, wanted.url, secret)
             await audit.record(conn, author(caller), "webhook.created", row.id, after=Webhook(**_fields(row)))
         return CreatedWebhook(**_fields(row), secret=shown_secret(secret))
 
     @delete("/{webhook_id:str}", status_code=200, opt=needs("limits.write"))
     async def remove_webhook(self, webhook_id: FromPath[str], services: Services, caller: Caller) -> DeletedWebhook:
+        """Delete a webhook."""
         async with services.database.transaction() as conn:
             row = await webhooks.remove_webhook(conn, caller.organization_id, webhook_id)
             if row is None:
@@ -104,13 +114,13 @@ def _check_url(text: str, *, allow_private: bool) -> None:
         is_good = is_private = False
     if not is_good:
         raise InvalidRequest(
-            "Invalid value for 'url': expected one of http or https, without a user name.",
+            "Invalid value for 'url': expected a URL with http or https and without a user name.",
             param="url",
             code="invalid_value",
         )
     if is_private and not allow_private:
         raise InvalidRequest(
-            "Invalid value for 'url': webhooks at private addresses need LORIKEET_PRIVATE_WEBHOOKS.",
+            "Invalid value for 'url': the setting LORIKEET_PRIVATE_WEBHOOKS has to allow private addresses first.",
             param="url",
             code="invalid_value",
         )

@@ -31,16 +31,15 @@ AdminScope = Literal["admin_read", "admin_write"]
 
 
 class CreateAdminKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The key belongs to the person who makes it, and never does more than they may.
-
-    expires_at: Unix seconds; null never expires. ip_allowlist: networks it may be used from; null allows all. A key
-    that is made with another key neither outlives it nor works from elsewhere.
-    """
+    """A new operator's key. The key belongs to the person who creates it and may never do more than this person. A
+    key that is created with another key ends no later than that key and works from no other networks."""
 
     name: Name
     scopes: Annotated[tuple[AdminScope, ...], msgspec.Meta(min_length=1, max_length=2)] = ("admin_read", "admin_write")
     expires_at: UnixTime | None = None
+    """Unix seconds; null never expires."""
     ip_allowlist: Networks | None = None
+    """Networks from which the key may be used; null allows all."""
 
 
 class DeletedAdminKey(msgspec.Struct, frozen=True):
@@ -56,6 +55,7 @@ class AdminKeyController(Controller):
     async def list_admin_keys(
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page[AdminApiKey]:
+        """List the operators' keys."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             if query.after and await keys.get_admin_key(conn, caller.organization_id, query.after) is None:
@@ -67,6 +67,7 @@ class AdminKeyController(Controller):
     async def create_admin_key(
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> CreatedAdminKey:
+        """Create an operator's key. The reply shows the key this once."""
         wanted = await read_body(request, CreateAdminKey)
         check_name(wanted.name)
         expires_at, ip_allow = expiry(wanted.expires_at), networks(wanted.ip_allowlist)
@@ -93,11 +94,13 @@ class AdminKeyController(Controller):
 
     @get("/{key_id:str}", opt=needs("admin_keys.read"))
     async def get_admin_key(self, key_id: FromPath[str], services: Services, caller: Caller) -> AdminApiKey:
+        """Return an operator's key without its secret."""
         async with services.database.acquire() as conn:
             return admin_api_key(await _existing(conn, caller.organization_id, key_id))
 
     @delete("/{key_id:str}", status_code=200, opt=needs("admin_keys.write"))
     async def revoke_admin_key(self, key_id: FromPath[str], services: Services, caller: Caller) -> DeletedAdminKey:
+        """Revoke an operator's key for good."""
         async with services.database.transaction() as conn:
             before = await _existing(conn, caller.organization_id, key_id)
             does = await _effective(conn, caller.organization_id, before.scopes, before.owner_user_id)
@@ -119,7 +122,7 @@ async def _existing(conn: Connection, organization_id: str, key_id: str) -> keys
 async def _effective(
     conn: Connection, organization_id: str, scopes: Iterable[Scope], owner_user_id: str | None
 ) -> frozenset[Permission]:
-    """What a key with these scopes may do: no more than its owner."""
+    """Return what a key with these scopes may do: no more than its owner."""
     permissions = of_scopes(scopes)
     if owner_user_id is None:
         return permissions
@@ -130,11 +133,15 @@ async def _effective(
 async def _check_within_own(
     conn: Connection, caller: Actor, expires_at: datetime.datetime | None, ip_allow: Sequence[Network] | None
 ) -> None:
-    """Raises InvalidRequest where the caller is a key that ends before the new one, or does not work where it would."""
+    """Check that a new key goes no further than the key that creates it.
+
+    Raises InvalidRequest where the caller is a key that ends before the new one, or does not work where the new one
+    would.
+    """
     own = await keys.get_admin_key(conn, caller.organization_id, caller.id) if caller.kind == "api_key" else None
     if own is None:
         return
     if own.expires_at is not None and (expires_at is None or expires_at > own.expires_at):
-        raise wrong_value("expires_at", "the key must not outlive the one that makes it")
+        raise wrong_value("expires_at", "the new key must not outlive the key that creates it")
     if own.ip_allow is not None and (ip_allow is None or not is_within(ip_allow, own.ip_allow)):
-        raise wrong_value("ip_allowlist", "the key that makes it does not work from all of these networks")
+        raise wrong_value("ip_allowlist", "the key that creates the new key may not be used from all of these networks")

@@ -28,19 +28,21 @@ MAX_VALUES = 100
 
 
 class BrokenLink(msgspec.Struct, frozen=True):
-    """The first place where the chain does not hold. id: null where the row is missing."""
+    """The first place at which the chain of the audit log is broken."""
 
     sequence: int
     id: str | None
+    """The id of the row; null where the row is missing."""
     reason: str
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """head_hash: of the last good row, in hexadecimal, to be noted elsewhere."""
+    """The result of checking the audit log."""
 
     intact: bool
     num_rows: int
     head_hash: str
+    """The hash of the last good row in hexadecimal. Note it elsewhere to compare it later."""
     first_broken: BrokenLink | None
     object: Literal["organization.audit_log.verification"] = "organization.audit_log.verification"
 
@@ -52,6 +54,7 @@ class AuditLogController(Controller):
     async def list_audit_logs(
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page[dict[str, Any]]:
+        """List the changes that people and keys made, the newest first."""
         params = request.query_params
         query, wanted = read_list_query(params), _filter(params)
         async with services.database.acquire() as conn:
@@ -70,6 +73,7 @@ class AuditLogController(Controller):
 
     @get("/verify", opt=needs("audit.read"))
     async def verify_audit_logs(self, services: Services, caller: Caller) -> Verification:
+        """Check that no row of the audit log was changed or removed."""
         async with services.database.acquire() as conn:
             verdict = await audit.verify(conn, caller.organization_id)
         broken = verdict.broken

@@ -1,4 +1,4 @@
-"""What happens to a project's key during its life, over HTTP: a new secret, and suspension."""
+"""Changes of a project's key during its life, over HTTP: a new secret, and suspension."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ MAX_GRACE_S = 30 * 86_400
 
 
 class RotateKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """grace_seconds: how long the old secret stays good."""
+    """The order to give a key a new secret."""
 
     grace_seconds: Annotated[int, msgspec.Meta(ge=0, le=MAX_GRACE_S)] = 86_400
+    """Seconds for which the old secret stays valid."""
 
 
 class KeyStateController(Controller):
@@ -40,7 +41,7 @@ class KeyStateController(Controller):
         services: Services,
         caller: Caller,
     ) -> CreatedKey:
-        """A new secret for the same key. The old one stays good for the grace."""
+        """Give an API key a new secret. The old secret stays valid for the grace that the body names."""
         wanted = await read_body(request, RotateKey)
         grace = datetime.timedelta(seconds=wanted.grace_seconds)
         made = new_key("project")
@@ -62,7 +63,7 @@ class KeyStateController(Controller):
         services: Services,
         caller: Caller,
     ) -> ApiKey:
-        """Refuse the key, in every gateway within a second, until it is resumed."""
+        """Refuse an API key, in every gateway within a second, until it is resumed."""
         await read_body(request, Nothing)
         return await _set_suspended(services, caller, project_id, key_id, True)
 
@@ -75,6 +76,7 @@ class KeyStateController(Controller):
         services: Services,
         caller: Caller,
     ) -> ApiKey:
+        """Let a suspended API key work again."""
         await read_body(request, Nothing)
         return await _set_suspended(services, caller, project_id, key_id, False)
 

@@ -24,7 +24,7 @@ class OwningServiceAccount(msgspec.Struct, frozen=True):
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """One of the two is not None."""
+    """The owner of a key: a user or a service account. The other field is null."""
 
     type: Literal["user", "service_account"]
     user: OwningUser | None = None
@@ -32,10 +32,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class ApiKey(msgspec.Struct, frozen=True):
-    """A key without its secret. Times in Unix seconds; models, ip_allowlist: null allows all.
-
-    previous_secret_expires_at: until when the secret before the last rotation is good.
-    """
+    """A key of a project, without its secret."""
 
     id: str
     project_id: str
@@ -43,60 +40,78 @@ class ApiKey(msgspec.Struct, frozen=True):
     redacted_value: str
     scopes: list[str]
     models: list[str] | None
+    """Ids of the models that the key may call; null allows all."""
     ip_allowlist: list[str] | None
+    """Networks from which the key may be used; null allows all."""
     owner: Owner | None
     created_at: int
+    """Unix seconds."""
     expires_at: int | None
+    """Unix seconds; null never expires."""
     revoked_at: int | None
+    """Unix seconds; null while the key is not revoked."""
     suspended_at: int | None
+    """Unix seconds; null while the key is not suspended."""
     last_used_at: int | None
+    """Unix seconds; null while the key was not used yet."""
     previous_secret_expires_at: int | None
+    """Unix seconds until which the secret before the last rotation is valid."""
     object: Literal["organization.project.api_key"] = "organization.project.api_key"
 
 
 class CreatedKey(ApiKey, frozen=True, kw_only=True):
-    """value: the key, shown this once."""
+    """A new key of a project with its secret."""
 
     value: str
+    """The key, which is shown this once."""
 
 
 class AdminApiKey(msgspec.Struct, frozen=True):
-    """An operator's key without its secret. Times in Unix seconds; ip_allowlist: null allows all."""
+    """An operator's key, without its secret."""
 
     id: str
     name: str
     redacted_value: str
     scopes: list[str]
     ip_allowlist: list[str] | None
+    """Networks from which the key may be used; null allows all."""
     owner: Owner | None
     created_at: int
+    """Unix seconds."""
     expires_at: int | None
+    """Unix seconds; null never expires."""
     revoked_at: int | None
+    """Unix seconds; null while the key is not revoked."""
     last_used_at: int | None
+    """Unix seconds; null while the key was not used yet."""
     object: Literal["organization.admin_api_key"] = "organization.admin_api_key"
 
 
 class CreatedAdminKey(AdminApiKey, frozen=True, kw_only=True):
-    """value: the key, shown this once."""
+    """A new operator's key with its secret."""
 
     value: str
+    """The key, which is shown this once."""
 
 
 class OwnedKey(msgspec.Struct, frozen=True):
-    """A person's key without its secret, a project's or an operator's: project_id is null for an operator's.
-
-    Times in Unix seconds.
-    """
+    """A key that a person owns, without its secret."""
 
     id: str
     project_id: str | None
+    """The project of the key; null for an operator's key."""
     name: str
     redacted_value: str
     created_at: int
+    """Unix seconds."""
     expires_at: int | None
+    """Unix seconds; null never expires."""
     revoked_at: int | None
+    """Unix seconds; null while the key is not revoked."""
     suspended_at: int | None
+    """Unix seconds; null while the key is not suspended."""
     last_used_at: int | None
+    """Unix seconds; null while the key was not used yet."""
     object: Literal["organization.user.api_key"] = "organization.user.api_key"
 
 

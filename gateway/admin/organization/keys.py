@@ -34,19 +34,22 @@ Networks = Annotated[list[Annotated[str, msgspec.Meta(max_length=64)]], msgspec.
 
 
 class CreateKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """expires_at: Unix seconds; null never expires. models: ids the key may call, ip_allowlist: networks it may be used
-    from; null allows all. service_account_id: who owns it; else the person who makes it."""
+    """A new key of a project."""
 
     name: Name = "default"
     scopes: Scopes = ("inference",)
     expires_at: UnixTime | None = None
+    """Unix seconds; null never expires."""
     models: Models | None = None
+    """Ids of the models that the key may call; null allows all."""
     ip_allowlist: Networks | None = None
+    """Networks from which the key may be used; null allows all."""
     service_account_id: str | None = None
+    """The service account that owns the key. Left out, the key belongs to the person who creates it."""
 
 
 class ModifyKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is left out stays as it is."""
+    """New settings of a key. A field that is left out stays as it is."""
 
     name: Name | UnsetType = UNSET
     scopes: Scopes | UnsetType = UNSET
@@ -68,6 +71,7 @@ class KeyController(Controller):
     async def list_keys(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page[ApiKey]:
+        """List the API keys of a project."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -80,6 +84,7 @@ class KeyController(Controller):
     async def create_key(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> CreatedKey:
+        """Create an API key of a project. The reply shows the key this once."""
         wanted = await read_body(request, CreateKey)
         check_name(wanted.name)
         check_grant(caller, of_scopes(wanted.scopes), project_id)
@@ -110,6 +115,7 @@ class KeyController(Controller):
     async def get_key(
         self, project_id: FromPath[str], key_id: FromPath[str], services: Services, caller: Caller
     ) -> ApiKey:
+        """Return an API key without its secret."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             return api_key(await existing_key(conn, project_id, key_id))
@@ -123,6 +129,7 @@ class KeyController(Controller):
         services: Services,
         caller: Caller,
     ) -> ApiKey:
+        """Change the name, scopes, models, networks or end of an API key."""
         wanted = await read_body(request, ModifyKey)
         if wanted.name is not UNSET:
             check_name(wanted.name)
@@ -150,6 +157,7 @@ class KeyController(Controller):
     async def revoke_key(
         self, project_id: FromPath[str], key_id: FromPath[str], services: Services, caller: Caller
     ) -> DeletedKey:
+        """Revoke an API key for good."""
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             before = await existing_key(conn, project_id, key_id)
@@ -161,7 +169,7 @@ class KeyController(Controller):
 
 @get("/api_keys/{key_id:str}", opt=needs("keys.read"))
 async def find_key(key_id: FromPath[str], services: Services, caller: Caller) -> ApiKey:
-    """A key of any project, by its id alone."""
+    """Find an API key of any project by its id."""
     async with services.database.acquire() as conn:
         row = await keys.find_project_key(conn, caller.organization_id, key_id)
     if row is None:
@@ -170,7 +178,7 @@ async def find_key(key_id: FromPath[str], services: Services, caller: Caller) ->
 
 
 async def owning_user(conn: Connection, caller: Actor) -> str | None:
-    """Who owns what the caller makes: the person, or the person who owns the caller's own key."""
+    """Return the owner of what the caller makes: the person, or the person who owns the caller's own key."""
     if caller.kind == "user":
         return caller.id
     made_with = await keys.get_admin_key(conn, caller.organization_id, caller.id)
@@ -187,7 +195,7 @@ async def existing_key(conn: Connection, project_id: str, key_id: str) -> keys.K
 async def record_key(
     conn: Connection, caller: Actor, event: str, before: keys.KeyRow | None, after: keys.KeyRow
 ) -> None:
-    """What the key was, if it was there, and is now."""
+    """Record in the audit log what the key was, if it was there, and is now."""
     shown = api_key(before) if before else None
     await audit.record(
         conn, author(caller), event, after.id, project_id=after.project_id, before=shown, after=api_key(after)
@@ -198,7 +206,7 @@ async def _service_account(conn: Connection, project_id: str, account_id: str | 
     if account_id is None:
         return None
     if "\0" in account_id or await get_service_account(conn, project_id, account_id) is None:
-        raise wrong_value("service_account_id", "the project has no such service account")
+        raise wrong_value("service_account_id", "the project has no service account with this id")
     return account_id
 
 
@@ -208,7 +216,10 @@ def _check_models(models: Sequence[str] | None) -> None:
 
 
 def networks(texts: Sequence[str] | None) -> list[Network] | None:
-    """Raises InvalidRequest naming the place in `ip_allowlist`."""
+    """Return the networks of an allowlist.
+
+    Raises InvalidRequest naming the place in `ip_allowlist`.
+    """
     if texts is None:
         return None
     parsed = []

@@ -39,15 +39,16 @@ Code = Annotated[str, msgspec.Meta(min_length=totp.DIGITS, max_length=totp.DIGIT
 
 
 MAX_LOGIN_BYTES = 16 << 10
-"""Of a login's body, which anybody may send."""
+"""The most bytes of a login's body, which anybody may send."""
 
 
 class LogIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """code: of the authenticator, for who has one."""
+    """E-mail address and password of a user."""
 
     email: Annotated[str, msgspec.Meta(max_length=254)]
     password: Password
     code: Code | None = None
+    """The code that the user's authenticator shows, for users who have an authenticator."""
 
 
 class ChangePassword(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,19 +65,21 @@ class WithPassword(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CurrentLogin(msgspec.Struct, frozen=True):
-    """csrf_token: the value of X-CSRF-Token for every request that changes something. expires_at in Unix seconds."""
+    """The login with which a request is made."""
 
     id: str
     user_id: str
     email: str
     role: Role | None
     csrf_token: str
+    """The value of the header X-CSRF-Token for every request that changes something."""
     expires_at: int
+    """Unix seconds."""
     object: Literal["admin.login"] = "admin.login"
 
 
 class MemberProject(msgspec.Struct, frozen=True):
-    """A project in which the caller has a role, and what it lets them do there."""
+    """A project in which the user has a role, and what the role allows."""
 
     id: str
     name: str
@@ -90,27 +93,34 @@ class LoginOrganization(msgspec.Struct, frozen=True):
 
 
 class Session(CurrentLogin, frozen=True, kw_only=True):
-    """permissions: in the whole organization; projects: those that the caller is a member of, by name. model: the base
-    model's id. imports_from_sources: whether adapters may be fetched from anywhere."""
+    """The login with which a request is made, and what its user may do."""
 
     organization: LoginOrganization
     permissions: list[Permission]
+    """Permissions in the whole organization."""
     projects: list[MemberProject]
+    """The projects of which the user is a member, by name."""
     has_totp: bool
     model: str
+    """The id of the base model."""
     imports_from_sources: bool
+    """True if the operator allows adapters to be downloaded from any source."""
 
 
 class Login(msgspec.Struct, frozen=True):
-    """Times in Unix seconds. current: it is the login that asks."""
+    """A login of a user."""
 
     id: str
     address: str
     user_agent: str
     created_at: int
+    """Unix seconds."""
     last_used_at: int
+    """Unix seconds."""
     expires_at: int
+    """Unix seconds."""
     current: bool
+    """True if this is the login with which the request is made."""
     object: Literal["admin.login"] = "admin.login"
 
 
@@ -121,10 +131,11 @@ class EndedLogins(msgspec.Struct, frozen=True):
 
 
 class TotpSecret(msgspec.Struct, frozen=True):
-    """It counts once a code of it is confirmed. uri: what a QR code holds."""
+    """The secret of a new authenticator. The authenticator counts once a code of it is confirmed."""
 
     secret: str
     uri: str
+    """The content of the QR code that an authenticator scans."""
     object: Literal["admin.totp"] = "admin.totp"
 
 
@@ -133,8 +144,9 @@ _log_in_decoder = msgspec.json.Decoder(LogIn)
 
 @post("/login", status_code=200, opt=shape(body=LogIn), request_max_body_size=MAX_LOGIN_BYTES)
 async def log_in(request: Request[Any, Any, Any], services: Services) -> Response[CurrentLogin]:
+    """Log in with an e-mail address and a password."""
     if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin") or _is_form(request):
-        raise PermissionDenied("Another site's page cannot log anybody in here.", code="csrf")
+        raise PermissionDenied("A page of another website cannot log people in here.", code="csrf")
     wanted = decode(_log_in_decoder, await request.body() or b"{}")
     check_email(wanted.email)
     new = await services.logins.log_in(wanted.email, wanted.password, wanted.code, _client(request))
@@ -152,7 +164,7 @@ async def log_in(request: Request[Any, Any, Any], services: Services) -> Respons
 class LoginController(Controller):
     @get("/session", opt=needs(None))
     async def get_login(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Session:
-        """Who is logged in, and what they may do; a page that was loaded anew gets its CSRF token here."""
+        """Show the user of the login, what the user may do, and the CSRF token that other requests need."""
         token = request.cookies[COOKIE]
         found = await services.logins.find(token, caller.address, asyncio.get_running_loop().time())
         async with services.database.acquire() as conn:
@@ -179,17 +191,19 @@ class LoginController(Controller):
     async def log_out(
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Response[EndedLogins]:
+        """End the login with which the request is made."""
         await read_body(request, Nothing)
         ended = await _end(services, caller, caller.id, login_id=caller.login_id)
         return Response(ended, cookies=[_cookie(request, "", 0)])
 
     @get("/logins", opt=needs(None))
     async def list_logins(self, services: Services, caller: Caller) -> Page[Login]:
-        """One's own that hold, all of them."""
+        """List the caller's own logins that have not ended."""
         return await _list(services, caller, caller.id)
 
     @delete("/logins/{login_id:str}", status_code=200, opt=needs(None))
     async def end_login(self, login_id: FromPath[str], services: Services, caller: Caller) -> EndedLogins:
+        """End one of the caller's logins."""
         ended = await _end(services, caller, caller.id, login_id=login_id)
         if not ended.ids:
             raise NotFound(f"You have no login with the id '{login_id}'.", param="login_id")
@@ -197,7 +211,7 @@ class LoginController(Controller):
 
     @post("/password", status_code=200, opt=needs(None, body=ChangePassword))
     async def change_password(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> EndedLogins:
-        """All other logins end."""
+        """Change the caller's password. All other logins of the caller end."""
         wanted = await read_body(request, ChangePassword)
         await _check_password(request, services, caller, wanted.password)
         password_hash = await services.passwords.hash(wanted.new_password)
@@ -210,10 +224,11 @@ class LoginController(Controller):
 
     @post("/totp", status_code=200, opt=needs(None, body=WithPassword))
     async def begin_totp(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> TotpSecret:
+        """Make the secret of a new authenticator, which counts once a code of it is confirmed."""
         wanted = await read_body(request, WithPassword)
         user = await _check_password(request, services, caller, wanted.password)
         if user.totp_confirmed:
-            raise Conflict("You have an authenticator. Remove it first.", code="totp_exists")
+            raise Conflict("You already have an authenticator. Remove the old authenticator first.", code="totp_exists")
         secret = totp.new_secret()
         async with services.database.transaction() as conn:
             await rows.set_totp_secret(conn, caller.id, secret)
@@ -223,14 +238,16 @@ class LoginController(Controller):
 
     @post("/totp/confirm", status_code=200, opt=needs(None, body=Confirm))
     async def confirm_totp(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> EndedLogins:
-        """From now on a login takes a code as well. All other logins end."""
+        """Confirm a new authenticator with its code. From then on a login needs a code, and all other logins end."""
         wanted = await read_body(request, Confirm)
         async with services.database.acquire() as conn:
             user = await rows.get_credentials(conn, caller.id)
         if user is None or user.totp_secret is None:
-            raise Conflict("There is no authenticator to confirm.", code="totp_missing")
+            raise Conflict("There is no new authenticator to confirm. Begin by adding one.", code="totp_missing")
         if not await services.logins.use_code(user, wanted.code):
-            raise InvalidCredentials("The code is wrong, or was used before.", param="code")
+            raise InvalidCredentials(
+                "The code is wrong, or was used already. Enter the code that the authenticator shows now.", param="code"
+            )
         async with services.database.transaction() as conn:
             await rows.confirm_totp(conn, caller.id)
             ended = await rows.revoke_logins(conn, caller.id, except_id=caller.login_id)
@@ -239,7 +256,7 @@ class LoginController(Controller):
 
     @post("/totp/remove", status_code=200, opt=needs(None, body=WithPassword))
     async def remove_totp(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> EndedLogins:
-        """A password is enough again. All other logins end."""
+        """Remove the authenticator, so that a password is enough to log in. All other logins end."""
         wanted = await read_body(request, WithPassword)
         user = await _check_password(request, services, caller, wanted.password)
         async with services.database.transaction() as conn:
@@ -257,13 +274,14 @@ class UserLoginController(Controller):
 
     @get(opt=needs("users.read"))
     async def list_user_logins(self, user_id: FromPath[str], services: Services, caller: Caller) -> Page[Login]:
+        """List the logins of a user."""
         async with services.database.acquire() as conn:
             await existing_user(conn, caller.organization_id, user_id)
         return await _list(services, caller, user_id)
 
     @delete(status_code=200, opt=needs("users.write"))
     async def end_user_logins(self, user_id: FromPath[str], services: Services, caller: Caller) -> EndedLogins:
-        """All of them."""
+        """End all logins of a user."""
         async with services.database.acquire() as conn:
             user = await existing_user(conn, caller.organization_id, user_id)
         check_grant(caller, of_role(user.role))
@@ -308,12 +326,13 @@ async def _end(services: AdminServices, caller: Actor, user_id: str, login_id: s
 async def _check_password(
     request: Request[Any, Any, Any], services: AdminServices, caller: Actor, password: str
 ) -> rows.Credentials:
-    """Who holds a login proves again that they know the password. Guesses count as failed logins do."""
+    """Let the holder of a login prove again that they know the password. Guesses count as failed logins do."""
     return await services.logins.verify(caller.email or "", password, _client(request))
 
 
 def _is_form(request: Request[Any, Any, Any]) -> bool:
-    """What a page may have a browser send anywhere, unasked (Fetch, "CORS-safelisted request-header")."""
+    """Tell whether a body has a type that a page may have a browser send anywhere, unasked (Fetch, "CORS-safelisted
+    request-header")."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     return kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
 

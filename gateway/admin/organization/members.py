@@ -33,13 +33,15 @@ class ModifyMember(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Member(msgspec.Struct, frozen=True):
-    """id: of the user. added_at in Unix seconds."""
+    """A user with a role in a project."""
 
     id: str
+    """The id of the user."""
     name: str
     email: str
     role: Role
     added_at: int
+    """Unix seconds."""
     object: Literal["organization.project.user"] = "organization.project.user"
 
 
@@ -56,6 +58,7 @@ class MemberController(Controller):
     async def list_members(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page[Member]:
+        """List the members of a project."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -68,7 +71,7 @@ class MemberController(Controller):
     async def add_member(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Member:
-        """Give a user a role in the project; one who is a member already gets this one instead."""
+        """Give a user a role in a project. A member gets this role instead of the present one."""
         wanted = await read_body(request, AddMember)
         return await _put(services, caller, project_id, wanted.user_id, wanted.role, is_member=False)
 
@@ -76,6 +79,7 @@ class MemberController(Controller):
     async def get_member(
         self, project_id: FromPath[str], user_id: FromPath[str], services: Services, caller: Caller
     ) -> Member:
+        """Return a member of a project."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             return _wire(await _existing(conn, project_id, user_id))
@@ -89,6 +93,7 @@ class MemberController(Controller):
         services: Services,
         caller: Caller,
     ) -> Member:
+        """Change the role of a member of a project."""
         wanted = await read_body(request, ModifyMember)
         return await _put(services, caller, project_id, user_id, wanted.role, is_member=True)
 
@@ -96,7 +101,7 @@ class MemberController(Controller):
     async def remove_member(
         self, project_id: FromPath[str], user_id: FromPath[str], services: Services, caller: Caller
     ) -> DeletedMember:
-        """The keys that the user owns in the project are revoked with it."""
+        """Remove a user from a project, and revoke the API keys that the user owns in the project."""
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             before = await _existing(conn, project_id, user_id)
@@ -114,7 +119,7 @@ async def _put(
         await active_project(conn, caller.organization_id, project_id)
         known = "\0" not in user_id and await users.lock_user(conn, caller.organization_id, user_id)
         if not known and not is_member:
-            raise wrong_value("user_id", "the organization has no such user")
+            raise wrong_value("user_id", "the organization has no user with this id")
         before = await _existing(conn, project_id, user_id) if is_member else None
         before = before or await members.get_member(conn, project_id, user_id)
         check_grant(caller, of_project_role(role) | of_project_role(before.role if before else None), project_id)

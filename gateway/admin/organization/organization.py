@@ -15,12 +15,14 @@ from gateway.domain.tenancy.actor import Actor
 
 
 class Organization(msgspec.Struct, frozen=True):
-    """Times in Unix seconds."""
+    """The organization of the caller."""
 
     id: str
     name: str
     created_at: int
+    """Unix seconds."""
     suspended_at: int | None
+    """Unix seconds; null while the organization is not suspended."""
     object: Literal["organization"] = "organization"
 
 
@@ -29,6 +31,7 @@ class OrganizationController(Controller):
 
     @get(opt=needs("organization.read"))
     async def get_organization(self, services: Services, caller: Caller) -> Organization:
+        """Return the organization."""
         async with services.database.acquire() as conn:
             return _wire(await organizations.get_organization(conn, caller.organization_id))
 
@@ -36,7 +39,8 @@ class OrganizationController(Controller):
     async def suspend_organization(
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Organization:
-        """Refuse the keys of all its projects, in every gateway within a second. Operators' keys and logins go on."""
+        """Refuse the API keys of all projects, in every gateway within a second. Operators' keys and logins keep
+        working."""
         await read_body(request, Nothing)
         return await _set_suspended(services, caller, True)
 
@@ -44,6 +48,7 @@ class OrganizationController(Controller):
     async def resume_organization(
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Organization:
+        """Let the API keys of a suspended organization work again."""
         await read_body(request, Nothing)
         return await _set_suspended(services, caller, False)
 

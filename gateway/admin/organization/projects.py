@@ -32,41 +32,52 @@ class CreateProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ModifyProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is left out stays as it is. keep_replies: whether replies may be kept for a day, encrypted, for requests
-    with an Idempotency-Key. store_days: for how long completions are stored whose request says `store`; 0: none are.
-    log_content_days: for how long what all requests say and get is kept, redacted and encrypted, for those who may read
-    it; 0: it is not."""
+    """New settings of a project. A field that is left out stays as it is."""
 
     name: Name | msgspec.UnsetType = msgspec.UNSET
     keep_replies: bool | msgspec.UnsetType = msgspec.UNSET
+    """True if replies to requests with an Idempotency-Key may be stored for a day, encrypted."""
     store_days: Annotated[int, msgspec.Meta(ge=0, le=MAX_STORE_DAYS)] | msgspec.UnsetType = msgspec.UNSET
+    """Days for which completions are stored whose request asks for it with `store`. 0 stores none."""
     log_content_days: Annotated[int, msgspec.Meta(ge=0, le=MAX_LOG_CONTENT_DAYS)] | msgspec.UnsetType = msgspec.UNSET
+    """Days for which the content of all requests is stored, redacted and encrypted, for people who may read it. 0
+    stores none."""
 
 
 class LogContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """log_content_days: as in ModifyProject."""
+    """The time for which the content of requests is stored."""
 
     log_content_days: Annotated[int, msgspec.Meta(ge=0, le=MAX_LOG_CONTENT_DAYS)]
+    """Days for which the content of all requests is stored, redacted and encrypted, for people who may read it. 0
+    stores none."""
 
 
 class ArchiveProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """retention_days: how long the project's content is kept before it is purged."""
+    """The order to end a project."""
 
     retention_days: Annotated[int, msgspec.Meta(ge=0, le=MAX_RETENTION_DAYS)] = RETENTION_DAYS
+    """Days for which the project's content is kept before it is deleted."""
 
 
 class Project(msgspec.Struct, frozen=True):
-    """Times in Unix seconds. purge_after: when an archived project's content goes."""
+    """A project, which is a tenant."""
 
     id: str
     name: str
     created_at: int
+    """Unix seconds."""
     archived_at: int | None
+    """Unix seconds; null while the project is not archived."""
     suspended_at: int | None
+    """Unix seconds; null while the project is not suspended."""
     purge_after: int | None
+    """Unix seconds after which the content of an archived project is deleted."""
     keep_replies: bool
+    """True if replies to requests with an Idempotency-Key may be stored for a day, encrypted."""
     store_days: int
+    """Days for which completions are stored whose request asks for it with `store`."""
     log_content_days: int
+    """Days for which the content of all requests is stored, redacted and encrypted."""
     status: Literal["active", "suspended", "archived"]
     object: Literal["organization.project"] = "organization.project"
 
@@ -76,7 +87,7 @@ class ProjectController(Controller):
 
     @get(opt=needs("projects.read", query=(*LIST_QUERY, "name", "include_archived"), in_any_project=True))
     async def list_projects(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[Project]:
-        """Those that the caller may see."""
+        """List the projects that the caller may see."""
         query = read_list_query(request.query_params)
         archived = read_flag(request.query_params, "include_archived")
         name, only = request.query_params.get("name"), projects_with(caller, "projects.read")
@@ -94,6 +105,7 @@ class ProjectController(Controller):
 
     @post(status_code=200, opt=needs("projects.write", body=CreateProject))
     async def create_project(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Project:
+        """Create a project, which is a tenant."""
         wanted = await read_body(request, CreateProject)
         check_name(wanted.name)
         async with services.database.transaction() as conn:
@@ -105,6 +117,7 @@ class ProjectController(Controller):
 
     @get("/{project_id:str}", opt=needs("projects.read"))
     async def get_project(self, project_id: FromPath[str], services: Services, caller: Caller) -> Project:
+        """Return a project."""
         async with services.database.acquire() as conn:
             return _wire(await existing_project(conn, caller.organization_id, project_id))
 
@@ -112,7 +125,7 @@ class ProjectController(Controller):
     async def modify_project(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Project:
-        """Its name, and what may be kept of its content."""
+        """Change the name of a project, and what of its content may be stored."""
         wanted = await read_body(request, ModifyProject)
         if isinstance(wanted.name, str):
             check_name(wanted.name)
@@ -122,7 +135,7 @@ class ProjectController(Controller):
     async def log_project_content(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Project:
-        """For how long what its requests say and get is kept, for the tenant's own people to decide."""
+        """Set for how many days the content of a project's requests is stored. The tenant's own people decide this."""
         wanted = await read_body(request, LogContent)
         return await _modify(services, caller, project_id, ModifyProject(log_content_days=wanted.log_content_days))
 
@@ -130,7 +143,7 @@ class ProjectController(Controller):
     async def suspend_project(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Project:
-        """Refuse its keys, in every gateway within a second, until it is resumed."""
+        """Refuse the API keys of a project, in every gateway within a second, until it is resumed."""
         await read_body(request, Nothing)
         return await _set_suspended(services, caller, project_id, True)
 
@@ -138,6 +151,7 @@ class ProjectController(Controller):
     async def resume_project(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Project:
+        """Let the API keys of a suspended project work again."""
         await read_body(request, Nothing)
         return await _set_suspended(services, caller, project_id, False)
 
@@ -145,7 +159,10 @@ class ProjectController(Controller):
     async def archive_project(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Project:
-        """End it for good: its keys are dead at once, its name is free, its content is purged after the retention."""
+        """End a project for good.
+
+        The project's keys stop working at once, its name is free, and its content is deleted after the retention.
+        """
         wanted = await read_body(request, ArchiveProject)
         async with services.database.transaction() as conn:
             before = await existing_project(conn, caller.organization_id, project_id, lock=True)
@@ -159,9 +176,10 @@ class ProjectController(Controller):
 async def existing_project(
     conn: Connection, organization_id: str, project_id: str, *, lock: bool = False
 ) -> projects.ProjectRow:
-    """Raises NotFound, alike for another organization's project and for none.
+    """Return a project of the organization. With lock, nobody else changes it, or what belongs to it, until the
+    transaction ends.
 
-    lock: nobody else changes it, or what belongs to it, until the transaction ends.
+    Raises NotFound, alike for another organization's project and for none.
     """
     find = projects.lock_project if lock else projects.get_project
     row = await find(conn, organization_id, project_id)
@@ -171,10 +189,13 @@ async def existing_project(
 
 
 async def active_project(conn: Connection, organization_id: str, project_id: str) -> projects.ProjectRow:
-    """As `existing_project` with a lock, for changes: raises Conflict for an archived one."""
+    """Lock a project for changes, as `existing_project` does.
+
+    Raises Conflict for an archived project.
+    """
     row = await existing_project(conn, organization_id, project_id, lock=True)
     if row.archived_at is not None:
-        raise Conflict("The project is archived.", param="project_id", code="project_archived")
+        raise Conflict("The project is archived and cannot be changed.", param="project_id", code="project_archived")
     return row
 
 
@@ -235,7 +256,7 @@ async def _is_visible(conn: Connection, organization_id: str, project_id: str, o
 
 
 def _name_taken(name: str) -> Conflict:
-    return Conflict(f"A project named '{name}' exists already.", param="name")
+    return Conflict(f"There is already a project named '{name}'.", param="name")
 
 
 def _wire(row: projects.ProjectRow) -> Project:

@@ -24,13 +24,14 @@ REQUEST_ID_PREFIX = "req_"
 
 
 class SearchResult(msgspec.Struct, frozen=True):
-    """href: where in the dashboard it is, opened."""
+    """Something that was found."""
 
     kind: Literal["project", "api_key", "adapter", "user", "request", "refusal"]
     id: str
     name: str
     project_id: str | None
     href: str
+    """The address of the dashboard's page that shows the result."""
 
 
 class SearchResults(msgspec.Struct, frozen=True):
@@ -43,7 +44,10 @@ TEXT = {"type": "string", "minLength": 1, "maxLength": MAX_CHARS}
 
 @get("/search", opt=needs("projects.read", query=("q",), in_any_project=True) | shape(query={"q": TEXT}, needed=("q",)))
 async def search(request: Request[Any, Any, Any], services: Services, caller: Caller) -> SearchResults:
-    """Names and addresses by any part, whatever its case; ids, a request's as well, as a whole. At most 20."""
+    """Search for projects, users, keys, adapters and requests.
+
+    Names and addresses are found by any part, in upper or lower case; ids as a whole. At most 20 results are returned.
+    """
     given = request.query_params.get("q", "").strip()
     if not 1 <= len(given) <= MAX_CHARS:
         raise wrong_value("q", f"expected 1 to {MAX_CHARS} characters")

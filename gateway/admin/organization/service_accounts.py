@@ -28,22 +28,26 @@ class CreateServiceAccount(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 
 
 class ServiceAccount(msgspec.Struct, frozen=True):
-    """created_at in Unix seconds. role: as OpenAI has it; what a key may do is in its scopes."""
+    """An owner of keys that is not a person."""
 
     id: str
     name: str
     created_at: int
+    """Unix seconds."""
     role: Literal["member"] = "member"
+    """Always `member`, as in OpenAI's API. The scopes of a key say what the key may do."""
     object: Literal["organization.project.service_account"] = "organization.project.service_account"
 
 
 class FirstKey(msgspec.Struct, frozen=True):
-    """value: the key, shown this once."""
+    """The key that a new service account gets."""
 
     id: str
     name: str
     value: str
+    """The key, which is shown this once."""
     created_at: int
+    """Unix seconds."""
     object: Literal["organization.project.service_account.api_key"] = "organization.project.service_account.api_key"
 
 
@@ -64,6 +68,7 @@ class ServiceAccountController(Controller):
     async def list_service_accounts(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page[ServiceAccount]:
+        """List the service accounts of a project."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
@@ -76,6 +81,7 @@ class ServiceAccountController(Controller):
     async def create_service_account(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> CreatedServiceAccount:
+        """Create a service account with its first API key. The reply shows the key this once."""
         wanted = await read_body(request, CreateServiceAccount)
         check_name(wanted.name)
         made = new_key("project")
@@ -104,6 +110,7 @@ class ServiceAccountController(Controller):
     async def get_service_account(
         self, project_id: FromPath[str], account_id: FromPath[str], services: Services, caller: Caller
     ) -> ServiceAccount:
+        """Return a service account."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
             return _wire(await _existing(conn, project_id, account_id))
@@ -112,7 +119,7 @@ class ServiceAccountController(Controller):
     async def delete_service_account(
         self, project_id: FromPath[str], account_id: FromPath[str], services: Services, caller: Caller
     ) -> DeletedServiceAccount:
-        """Its keys are revoked with it."""
+        """Delete a service account and revoke its API keys."""
         async with services.database.transaction() as conn:
             await existing_project(conn, caller.organization_id, project_id, lock=True)
             before = _wire(await _existing(conn, project_id, account_id))

@@ -36,16 +36,18 @@ _EMAIL = re.compile(r"[!-?A-~]+@[!-?A-~]+")
 
 
 class CreateUser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """role: in the organization; null for a member of single projects. Without a password nobody can log in yet."""
+    """A new user."""
 
     email: Email
     name: PersonName = ""
     role: Role | None = None
+    """The role in the organization; null for a member of single projects."""
     password: NewPassword | None = None
+    """The password. Without a password the user cannot log in yet."""
 
 
 class ModifyUser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is left out stays as it is."""
+    """New settings of a user. A field that is left out stays as it is."""
 
     name: PersonName | UnsetType = UNSET
     role: Role | UnsetType | None = UNSET
@@ -56,13 +58,15 @@ class ResetUser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class User(msgspec.Struct, frozen=True):
-    """added_at in Unix seconds."""
+    """A person who may log in."""
 
     id: str
     name: str
     email: str
     role: Role | None
+    """The role in the organization; null for a member of single projects."""
     added_at: int
+    """Unix seconds."""
     has_password: bool
     has_totp: bool
     object: Literal["organization.user"] = "organization.user"
@@ -79,6 +83,7 @@ class UserController(Controller):
 
     @get(opt=needs("users.read", query=(*LIST_QUERY, "email")))
     async def list_users(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[User]:
+        """List the users of the organization."""
         query = read_list_query(request.query_params)
         email = request.query_params.get("email")
         if email is not None:
@@ -97,6 +102,7 @@ class UserController(Controller):
 
     @post(status_code=200, opt=needs("users.write", body=CreateUser))
     async def create_user(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> User:
+        """Create a user."""
         wanted = await read_body(request, CreateUser)
         check_email(wanted.email)
         check_address(wanted.email, "email")
@@ -113,12 +119,13 @@ class UserController(Controller):
                 password_hash=password_hash,
             )
             if row is None:
-                raise Conflict(f"A user with the address '{wanted.email}' exists already.", param="email")
+                raise Conflict(f"There is already a user with the address '{wanted.email}'.", param="email")
             await audit.record(conn, author(caller), "user.added", row.id, after=user_wire(row))
         return user_wire(row)
 
     @get("/{user_id:str}", opt=needs("users.read"))
     async def get_user(self, user_id: FromPath[str], services: Services, caller: Caller) -> User:
+        """Return a user."""
         async with services.database.acquire() as conn:
             return user_wire(await existing_user(conn, caller.organization_id, user_id))
 
@@ -126,6 +133,7 @@ class UserController(Controller):
     async def modify_user(
         self, user_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> User:
+        """Change the name or the role of a user."""
         wanted = await read_body(request, ModifyUser)
         if wanted.name is not UNSET:
             check_name(wanted.name)
@@ -150,7 +158,10 @@ class UserController(Controller):
     async def reset_user(
         self, user_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> User:
-        """For who lost a password or an authenticator: a new password, no second factor, no logins, no lockout."""
+        """Give a user a new password.
+
+        The user's authenticator, logins and lockout are removed.
+        """
         wanted = await read_body(request, ResetUser)
         password_hash = await services.passwords.hash(wanted.password)
         async with services.database.transaction() as conn:
@@ -170,7 +181,7 @@ class UserController(Controller):
     async def list_user_keys(
         self, user_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page[OwnedKey]:
-        """Keys that the user owns, which end with them; operators' keys for those who may read these."""
+        """List the keys that a user owns. Operators' keys are shown to callers who may read them."""
         authorize(caller, "keys.read", None)
         with_admin = "admin_keys.read" in caller.permissions
         query = read_list_query(request.query_params)
@@ -186,7 +197,7 @@ class UserController(Controller):
 
     @delete("/{user_id:str}", status_code=200, opt=needs("users.write"))
     async def remove_user(self, user_id: FromPath[str], services: Services, caller: Caller) -> DeletedUser:
-        """Their logins, memberships and keys end with it."""
+        """Delete a user. The user's logins, memberships and keys end."""
         async with services.database.transaction() as conn:
             owners = await users.lock_owners(conn, caller.organization_id)
             before = await existing_user(conn, caller.organization_id, user_id, lock=True)
@@ -199,9 +210,9 @@ class UserController(Controller):
 
 
 async def existing_user(conn: Connection, organization_id: str, user_id: str, *, lock: bool = False) -> users.UserRow:
-    """Raises NotFound, alike for another organization's user and for none.
+    """Return a user of the organization. With lock, nobody else changes the user until the transaction ends.
 
-    lock: nobody else changes the user until the transaction ends.
+    Raises NotFound, alike for another organization's user and for none.
     """
     row = await (users.lock_user if lock else users.get_user)(conn, organization_id, user_id)
     if row is None:
@@ -211,7 +222,7 @@ async def existing_user(conn: Connection, organization_id: str, user_id: str, *,
 
 def check_email(email: str) -> None:
     if _EMAIL.fullmatch(email) is None:
-        raise wrong_value("email", "it is no e-mail address")
+        raise wrong_value("email", "expected an e-mail address")
 
 
 def user_wire(row: users.UserRow) -> User:
@@ -228,4 +239,8 @@ def user_wire(row: users.UserRow) -> User:
 
 def _check_another_owner(owners: list[str], user_id: str) -> None:
     if owners == [user_id]:
-        raise Conflict("This is the organization's last owner.", param="user_id", code="last_owner")
+        raise Conflict(
+            "This user is the last owner of the organization. Make somebody else an owner first.",
+            param="user_id",
+            code="last_owner",
+        )

@@ -1,6 +1,6 @@
 """Conditions that hold now and that somebody should look at, the worst first. They end by themselves when over.
 
-Of limits, keys and adapters those who may read them see them, in their own projects; engines, journals, webhooks and
+Limits, keys and adapters are shown to callers who may read them, in their own projects; engines, journals, webhooks and
 deliveries are the operator's.
 """
 
@@ -24,21 +24,23 @@ from gateway.domain.tenancy.permissions import projects_with
 Severity = Literal["critical", "warning", "info"]
 _ORDER: tuple[Severity, ...] = ("critical", "warning", "info")
 JOURNAL_ALERT = 0.8
-"""Of what a journal may hold, the part from which on its operator is told."""
+"""The part of a journal's room from which on its operator gets an alert."""
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """href: where in the dashboard to look. percent: of a limit or a balance, how much of it is used or reserved.
-    since: Unix seconds, null where nobody noted it."""
+    """Something that somebody should look at now."""
 
     severity: Severity
     code: str
     title: str
     detail: str
     href: str
+    """The address of the dashboard's page about the alert."""
     project_id: str | None = None
     percent: int | None = None
+    """The percentage of a limit or a balance that is used or reserved."""
     since: int | None = None
+    """Unix seconds at which the alert began; null where this is not known."""
 
 
 class AlertList(msgspec.Struct, frozen=True):
@@ -48,12 +50,12 @@ class AlertList(msgspec.Struct, frozen=True):
 
 @get("/alerts", opt=needs("projects.read", in_any_project=True))
 async def list_active_alerts(services: Services, caller: Caller) -> AlertList:
-    """What holds now, the worst first."""
+    """List the alerts that hold now, the worst first."""
     return AlertList(sorted(await find_alerts(services, caller), key=lambda alert: _ORDER.index(alert.severity)))
 
 
 async def find_alerts(services: AdminServices, caller: Actor) -> list[Alert]:
-    """Those that the caller may know of."""
+    """Return the alerts of which the caller may know."""
     is_operator = "organization.read" in caller.permissions
     organization_id = caller.organization_id
     limits, keys = projects_with(caller, "limits.read"), projects_with(caller, "keys.read")

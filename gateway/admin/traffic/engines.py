@@ -1,4 +1,5 @@
-"""What runs: the engines that this gateway talks to, with what is in them, and the gateways of the installation."""
+"""The parts that run: the engines that this gateway talks to, with what is in them, and the gateways of the
+installation."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ResidentAdapter(msgspec.Struct, frozen=True):
-    """On the device now. version: the latest of the adapter with this content."""
+    """An adapter that is loaded on the device now."""
 
     digest: str
     adapter_id: str
@@ -30,10 +31,11 @@ class ResidentAdapter(msgspec.Struct, frozen=True):
     project_id: str
     project_name: str
     version: int
+    """The latest version of the adapter with this content."""
 
 
 class EngineTenant(msgspec.Struct, frozen=True):
-    """Choices of one tenant."""
+    """The choices of one tenant in an engine."""
 
     project_id: str
     name: str
@@ -42,18 +44,19 @@ class EngineTenant(msgspec.Struct, frozen=True):
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
-    """As of its last heartbeat. id: of its process, "" before one was ever there. since: Unix seconds at which the
-    state began. num_running, num_waiting: choices. *_per_s, step_ms_p50: over the last ten seconds. device, dtype: ""
-    while none was there that says so. resident_adapters: those that the caller may read of. tenants: the busiest ones.
-    """
+    """An engine at the time of the last heartbeat."""
 
     id: str
+    """The id of the engine's process; empty before the first process connected."""
     model: str
     state: State
     detail: str
     since: int
+    """Unix seconds at which the state began."""
     num_running: int
+    """Choices that are being computed."""
     num_waiting: int
+    """Choices that wait to be computed."""
     max_running: int
     max_waiting: int
     max_model_len: int
@@ -68,38 +71,49 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     prefix_query_tokens_total: int
     prefix_hit_tokens_total: int
     steps_per_s: float
+    """Steps per second over the last ten seconds."""
     tokens_per_s: float
+    """Tokens per second over the last ten seconds."""
     step_ms_p50: float | None
+    """The median of the steps' milliseconds over the last ten seconds."""
     device: str
+    """The device; empty while no engine told it."""
     dtype: str
+    """The type of the weights; empty while no engine told it."""
     fingerprint: str
     resident_adapters: list[ResidentAdapter]
+    """The loaded adapters about which the caller may read."""
     tenants: list[EngineTenant]
+    """The busiest tenants."""
     object: Literal["organization.engine"] = "organization.engine"
 
 
 class RunningGateway(msgspec.Struct, frozen=True):
-    """requests_running: sent to an engine, and not in the ledger yet. version, started_at: None where no gateway
-    runs."""
+    """A gateway that was heard of within the last half minute."""
 
     id: str
     version: str | None
+    """The version of Lorikeet; null where the gateway has stopped."""
     started_at: int | None
+    """Unix seconds; null where the gateway has stopped."""
     last_seen_at: int
+    """Unix seconds."""
     requests_running: int
+    """Requests that were sent to an engine and are not in the ledger yet."""
 
 
 class EngineList(msgspec.Struct, frozen=True):
-    """data: as far as the gateway that answers knows."""
+    """The engines and the gateways of the installation."""
 
     data: list[Engine]
+    """The engines to which the gateway that answers is connected."""
     gateways: list[RunningGateway]
     object: Literal["list"] = "list"
 
 
 @get("/engines", opt=needs("organization.read"))
 async def list_engines(services: Services, caller: Caller) -> EngineList:
-    """The engines, what is in them, and the gateways that were heard of in the last half minute."""
+    """List the engines and what they do, and the gateways that were heard of in the last half minute."""
     async with services.database.acquire() as conn:
         engines = await named_engines(conn, services, caller.organization_id)
         gateways = await living_gateways(conn)
@@ -124,7 +138,7 @@ async def named_engines(conn: Connection, services: AdminServices, organization_
 
 
 def only_adapters_of(engine: Engine, project_ids: Collection[str] | None) -> Engine:
-    """As it is, but for the adapters of other projects. None: of all."""
+    """Return an engine without the adapters of other projects than these; None stands for all projects."""
     if project_ids is None:
         return engine
     shown = [each for each in engine.resident_adapters if each.project_id in project_ids]

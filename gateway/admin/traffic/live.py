@@ -1,4 +1,4 @@
-"""What goes on now, as server-sent events: engines each second, traffic every two, and what has changed as it does.
+"""The present, as server-sent events: engines each second, traffic every two, and what has changed as it does.
 
 Looked up once for all who watch, as far as they see the same. A stream ends with its login, or when what its caller may
 do changes: who opens it anew gets what counts then.
@@ -26,7 +26,7 @@ from gateway.domain.errors import GatewayError
 from gateway.domain.tenancy.actor import Actor
 from gateway.domain.tenancy.permissions import projects_with
 from gateway.http.shape import shape
-from gateway.http.sse import open_stream
+from gateway.http.sse import Encoded, open_stream
 
 ENGINES_EVERY_S, TRAFFIC_EVERY_S, CHECK_EVERY_S, HEARTBEAT_EVERY_S = 1.0, 2.0, 5.0, 15.0
 TICK_S = 1.0
@@ -48,7 +48,7 @@ TOPICS = {
 
 
 class OwnEngine(msgspec.Struct, frozen=True):
-    """What a project's people see of an engine: their own tenants' choices and adapters."""
+    """An engine as a project's people see it: with their own tenants' choices and adapters."""
 
     id: str
     model: str
@@ -204,12 +204,16 @@ def _event(name: str, data: msgspec.Struct) -> bytes:
 
 @get("/live", opt=needs("projects.read", in_any_project=True) | shape(media=("text/event-stream",)))
 async def watch_live(request: Request[Any, Any, Any], services: Services, caller: Caller) -> ASGIResponse:
-    """Server-sent events: `engines` each second, `traffic` every two, `changed` when something has. At most eight at a
-    time for a login or a key; members of projects see their own."""
+    """Watch the organization live.
+
+    The reply is a stream of server-sent events: `engines` each second, `traffic` every two seconds, and `changed` when
+    something has changed. A login or a key may have eight streams at a time. Members of projects see their own
+    projects.
+    """
     token, header = request.cookies.get(COOKIE), request.headers.get("authorization")
 
     async def rights() -> object:
-        """What the caller may do, as it is now. Raises as the guard does for who may do nothing any more."""
+        """Return what the caller may do now. Raises what the guard raises for a caller who may do nothing any more."""
         if caller.kind == "api_key":
             return (await services.authenticator.authenticate(header, caller.address)).permissions
         found = await services.logins.find(token or "", caller.address, asyncio.get_running_loop().time())
@@ -222,4 +226,4 @@ async def watch_live(request: Request[Any, Any, Any], services: Services, caller
             return False
 
     at_first = await rights()
-    return await open_stream(request, _Watcher(services, caller, may_go_on).events())
+    return await open_stream(request, _Watcher(services, caller, may_go_on).events(), Encoded())

@@ -30,8 +30,7 @@ NEWEST = 2**63 - 1
 
 
 class RefusingLimit(msgspec.Struct, frozen=True):
-    """As it stood. used, reserved: null of a limit of the whole organization. asked: the least that the request could
-    do with. frees_at: Unix seconds at which its window ends, null where running requests free it, or credit does."""
+    """The limit that refused a request, as it stood then."""
 
     id: str
     scope: Scope
@@ -40,17 +39,21 @@ class RefusingLimit(msgspec.Struct, frozen=True):
     window: Window
     max: int
     used: int | None
+    """The amount that was used; null for a limit of the whole organization."""
     reserved: int | None
+    """The amount that running requests had reserved; null for a limit of the whole organization."""
     asked: int
+    """The least that the request needed."""
     frees_at: int | None
+    """Unix seconds at which the limit's window ends; null where the end of running requests, or credit, makes room."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """num: how many alike there were in the same minute; request_id, created_at: of the first of them. message: in
-    words, without anything that the client wrote."""
+    """A refused request, or several alike in the same minute."""
 
     id: str
     request_id: str
+    """The id of the first of these requests."""
     project_id: str
     api_key_id: str | None
     endpoint: str
@@ -60,19 +63,24 @@ class Refusal(msgspec.Struct, frozen=True):
     type: str
     param: str | None
     message: str
+    """The reason in words, without anything that the client wrote."""
     limit: RefusingLimit | None
     num: int
+    """The number of requests that were refused alike in the same minute."""
     created_at: int
+    """Unix seconds of the first of these requests."""
     object: Literal["organization.refusal"] = "organization.refusal"
 
 
 class ExplainedRefusal(Refusal, frozen=True, kw_only=True):
-    """left: of the limit when it refused, null where none did or where that is not told. free_at: Unix seconds from
-    which on there is room again; null where time alone makes none. advice: what to do, in a sentence."""
+    """A refused request, with what to do about it."""
 
     left: int | None
+    """The amount that was left of the limit; null where no limit refused, or for a limit of the whole organization."""
     free_at: int | None
+    """Unix seconds from which there is room again; null where time alone makes no room."""
     advice: str
+    """The advice what to do, in a sentence."""
 
 
 LIST_SHAPE = shape(
@@ -85,14 +93,19 @@ class RefusalController(Controller):
 
     @get(opt=needs(PERMISSION, query=(*LIST_QUERY, *PROJECTS), in_any_project=True) | LIST_SHAPE)
     async def list_refusals(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[Refusal]:
-        """Newest first, of the last seven days, at most 1,000 of each project; tenants see their own."""
+        """List the refused requests of the last seven days, the newest first.
+
+        The last 1,000 of each project are kept. Tenants see their own.
+        """
         project_ids = read_projects(request.query_params, caller, PERMISSION)
         return await _list(services, caller, request.query_params, project_ids)
 
     @get("/{request_id:str}", opt=needs(PERMISSION, in_any_project=True))
     async def explain_refusal(self, request_id: FromPath[str], services: Services, caller: Caller) -> ExplainedRefusal:
-        """Why the request with this x-request-id was refused, and what helps. Of alike ones in a minute, the first 50
-        are found."""
+        """Explain why the request with this x-request-id was refused, and what to do.
+
+        The first 50 of all requests that were refused alike within a minute are found.
+        """
         async with services.database.acquire() as conn:
             row = await rows.find_refusal(conn, caller.organization_id, request_id)
         if row is None or not has_permission(caller, PERMISSION, row.project_id):
@@ -114,6 +127,7 @@ class ProjectRefusalController(Controller):
     async def list_project_refusals(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> Page[Refusal]:
+        """List the refused requests of a project, the newest first."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
         return await _list(services, caller, request.query_params, [project_id])
@@ -160,20 +174,20 @@ def _wire(row: rows.RefusalRow) -> Refusal:
 
 
 _ADVICE = {
-    "invalid_api_key": "The key was revoked or has expired: make a new one and put it where the old one is.",
-    "suspended": "The key, its project or the organization is suspended: whoever suspended it can resume it.",
+    "invalid_api_key": "The API key is wrong, was revoked or has expired. Create a new key and replace the old one.",
+    "suspended": "The key, its project or the organization is suspended. Ask an administrator to resume it.",
     "ip_not_allowed": "Add the client's address to the key's list of networks, or send from one that is in it.",
-    "insufficient_permissions": "Give the key the scope that it lacks, or use another key.",
-    "model_not_found": "Ask for a model that GET /v1/models lists with this key; an adapter may not be live.",
+    "insufficient_permissions": "Give the API key the missing scope, or use another key.",
+    "model_not_found": "Ask for a model that GET /v1/models lists with this key. An adapter needs a current version.",
     "request_too_large": "Send a smaller body, or raise LORIKEET_MAX_BODY_BYTES.",
-    "server_is_overloaded": "Send it again in a moment; if it goes on, look at the engines' queues and add room.",
+    "server_is_overloaded": "Send the request again in a moment. If this happens often, add capacity to the engines.",
     "rate_limit_exceeded": "Send requests more slowly.",
-    "conflict": "Another request with the same Idempotency-Key runs or differs: wait for it, or use a new key.",
+    "conflict": "Another request has the same Idempotency-Key: wait until that request ends, or use a new key.",
 }
 
 
 def advice(refusal: Refusal) -> str:
-    """What helps, in one plain sentence."""
+    """Return what helps, in one plain sentence."""
     if refusal.limit is not None:
         return _limit_advice(refusal.limit)
     if (known := _ADVICE.get(refusal.code or "")) is not None:
@@ -186,7 +200,7 @@ def _limit_advice(limit: RefusingLimit) -> str:
     what = f"the {limit.scope}'s limit of {limit.max} {limit.unit}"
     per = "" if limit.window == "none" else f" per {limit.window}"
     if limit.asked > limit.max:
-        return f"One such request needs more than {what}{per} allows at any time: ask for less, or raise the limit."
+        return f"The request alone needs more than {what}{per} ever allows: ask for less, or raise the limit."
     if limit.unit == "concurrency":
         return f"Wait until one of the running requests ends, send fewer at a time, or raise {what}."
     if limit.frees_at is not None:
@@ -194,4 +208,4 @@ def _limit_advice(limit: RefusingLimit) -> str:
         return f"Wait until {at}, when the {limit.window} ends, or raise {what}{per}."
     if limit.unit == "cost_nanos":
         return "Add credit to the project, or raise what it may spend."
-    return f"Raise {what}{per}, or remove what fills it."
+    return f"Raise {what}{per}, or delete what is stored and counts against the limit."

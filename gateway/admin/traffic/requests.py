@@ -37,11 +37,11 @@ Status = Literal["completed", "cancelled", "error"]
 
 
 class RequestOut(msgspec.Struct, frozen=True):
-    """id: what the reply's x-request-id said. Tokens and cost: of all its prompts and attempts; times in ms, those of
-    the first prompt, as the gateway saw them; tpot_ms: per output token of that prompt. created_at, finished_at: Unix
-    seconds, with a fraction."""
+    """A request that was run. Tokens and cost count all prompts and attempts; times are the times of the
+    first prompt, as the gateway saw them."""
 
     id: str
+    """The `x-request-id` of the reply."""
     project_id: str
     api_key_id: str
     endpoint: str
@@ -59,27 +59,34 @@ class RequestOut(msgspec.Struct, frozen=True):
     ttft_ms: float | None
     latency_ms: float | None
     tpot_ms: float | None
+    """Milliseconds per output token of the first prompt."""
     cost_nanos: int
+    """The cost in billionths of the currency."""
     currency: str
     service_tier: str
     created_at: float
+    """Unix seconds, with a fraction."""
     finished_at: float
+    """Unix seconds, with a fraction."""
     object: Literal["organization.request"] = "organization.request"
 
 
 class RequestList(msgspec.Struct, frozen=True):
-    """Newest first. last_id: what `after` takes for the next page. With filters a page may hold fewer than the limit,
-    or none, though has_more: so many requests were looked at for it, and the next page looks further back."""
+    """A page of requests, the newest first."""
 
     data: list[RequestOut]
     first_id: str | None
     last_id: str | None
+    """The value of `after` for the next page."""
     has_more: bool
+    """True if there are more pages. With filters a page may hold fewer requests than the limit, or none, and be
+    followed by others."""
     object: Literal["list"] = "list"
 
 
 class PriceLine(msgspec.Struct, frozen=True):
-    """tokens at nanos_per_million, less the project's discount, rounded within the request."""
+    """A part of a request's price: tokens at nanos_per_million, less the project's discount, rounded within the
+    request."""
 
     item: Literal["input", "cached input", "output"]
     tokens: int
@@ -88,12 +95,14 @@ class PriceLine(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """request_id: with a number behind a dot for prompts after the first. revision above 0: what a better count that
-    came late has beyond the record before."""
+    """An attempt to compute a prompt of a request."""
 
     request_id: str
+    """The id of the request; for prompts after the first, with a dot and a number."""
     attempt: int
     revision: int
+    """The number of the record, 0 for the first. Higher numbers add what a later, better count has beyond the record
+    before."""
     finish_reason: str
     queue_ms: float
     prefill_ms: float
@@ -133,12 +142,12 @@ class RequestController(Controller):
 
     @get(opt=needs("billing.read", query=(*QUERY, *PROJECTS), in_any_project=True) | request_query_shape(PROJECTS))
     async def list_requests(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> RequestList:
-        """Of the last 31 days, or of a window of at most 92; tenants see their own."""
+        """List the requests of the last 31 days, or of a window of at most 92 days. Tenants see their own."""
         return await _list(services, caller, request.query_params, read_projects(request.query_params, caller))
 
     @get("/{request_id:str}", opt=needs("billing.read", in_any_project=True))
     async def get_request(self, request_id: FromPath[str], services: Services, caller: Caller) -> RequestDetails:
-        """One of the last 92 days, with every attempt and what its price is made of."""
+        """Return a request of the last 92 days, with every attempt and the parts of its price."""
         async with services.database.acquire() as conn:
             row = await requests.find_request(conn, caller.organization_id, request_id)
             if row is None or not has_permission(caller, "billing.read", row.project_id):
@@ -156,6 +165,7 @@ class ProjectRequestController(Controller):
     async def list_project_requests(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> RequestList:
+        """List the requests of a project, the newest first."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
         return await _list(services, caller, request.query_params, [project_id])
@@ -205,14 +215,17 @@ async def _only(conn: Connection, query: request_list.RequestQuery, request_id: 
 
 
 def read_window(params: MultiDict[Any]) -> tuple[datetime.datetime, datetime.datetime]:
-    """From start_time up to end_time. Raises InvalidRequest naming the parameter."""
+    """Read the window from start_time up to end_time.
+
+    Raises InvalidRequest naming the parameter.
+    """
     now_s = int(datetime.datetime.now(datetime.UTC).timestamp())
     end_s = min(read_time(params, "end_time"), now_s + 60) if "end_time" in params else now_s + 60
     start_s = read_time(params, "start_time") if "start_time" in params else max(0, end_s - WINDOW_S)
     if start_s >= end_s:
-        raise wrong_value("start_time", "it must be before end_time, and in the past")
+        raise wrong_value("start_time", "the start must be in the past and before end_time")
     if end_s - start_s > MAX_WINDOW_S:
-        raise wrong_value("start_time", f"it must be at most {MAX_WINDOW_S // 86_400} days before end_time")
+        raise wrong_value("start_time", f"the start must be at most {MAX_WINDOW_S // 86_400} days before end_time")
     return instant(start_s), instant(end_s)
 
 
@@ -222,7 +235,10 @@ def cursor(key: request_list.RequestKey) -> str:
 
 
 def read_cursor(text: str) -> request_list.RequestKey:
-    """Raises InvalidRequest for what no page gave."""
+    """Read the place after which a page begins.
+
+    Raises InvalidRequest for a text that no page gave.
+    """
     try:
         decoded = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
         microseconds, slash, request_id = decoded.partition("/")
@@ -230,7 +246,7 @@ def read_cursor(text: str) -> request_list.RequestKey:
             raise ValueError
         at = instant(0) + datetime.timedelta(microseconds=int(microseconds))
     except (binascii.Error, ValueError, OverflowError):
-        raise wrong_value("after", "it is not the last_id of a page of this list") from None
+        raise wrong_value("after", "expected last_id of a page of this list") from None
     return request_list.RequestKey(at, request_id)
 
 

@@ -1,4 +1,4 @@
-"""What runs: the version, the base model and the health of its backend."""
+"""The status of the server: the version, the base model and the health of its backend."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class Status(msgspec.Struct, frozen=True):
 
 @get("/status", opt=needs("organization.read"))
 async def status(services: Services) -> Status:
+    """Return the version of Lorikeet and what it serves."""
     async with services.database.acquire() as conn:
         installation = await installation_id(conn)
     default = services.bases.default

@@ -51,29 +51,36 @@ PROJECTS = list_params("project_ids")
 MAX_TOP, DEFAULT_TOP = 100, 10
 MAX_TOP_DAYS = 366
 MAX_RESULTS = 20_000
-"""Of all buckets of a page together."""
+"""The most results of all buckets of a page together."""
 
 
 class TrafficNumbers(msgspec.Struct, frozen=True, kw_only=True):
-    """num_errors, num_cancelled: null where traffic is told apart by key, as are times, and finish_reasons empty.
-    cost_nanos: without adjustments. ttft_ms: until the first token; tpot_ms: per token after it; both within a
-    tenth, and null where they were not asked for."""
+    """Numbers of requests, tokens, cost and times."""
 
     num_requests: int
     num_errors: int | None
+    """Failed requests; null where traffic is grouped by key."""
     num_cancelled: int | None
+    """Requests that the client ended; null where traffic is grouped by key."""
     input_tokens: int
     cached_tokens: int
     output_tokens: int
     cost_nanos: int
+    """The cost in billionths of the currency, without adjustments."""
     currency: str
     ttft_ms: Percentiles | None
+    """Milliseconds until the first token, within a tenth; null where this was not asked for, or traffic is grouped
+    by key."""
     tpot_ms: Percentiles | None
+    """Milliseconds per token after the first, within a tenth; null where this was not asked for, or traffic is
+    grouped by key."""
     finish_reasons: dict[str, int]
+    """Requests by the reason why they ended; empty where traffic is grouped by key."""
 
 
 class TrafficResult(TrafficNumbers, frozen=True, kw_only=True):
-    """Ids are null unless group_by names them, and where a request has none."""
+    """The traffic of one group within a bucket of time. An id is null unless group_by names it, and where a request
+    has none."""
 
     project_id: str | None
     model: str | None
@@ -84,10 +91,12 @@ class TrafficResult(TrafficNumbers, frozen=True, kw_only=True):
 
 
 class TopRow(TrafficNumbers, frozen=True, kw_only=True):
-    """id: of what was asked for, "" for requests without any. name: as people call it now; of a model, its id."""
+    """The traffic of one project, model, adapter or key."""
 
     id: str
+    """The id of the project, model, adapter or key; empty for requests without any."""
     name: str
+    """The present name. The name of a model is its id."""
     object: Literal["organization.traffic.top"] = "organization.traffic.top"
 
 
@@ -96,7 +105,11 @@ class TopList(msgspec.Struct, frozen=True):
     object: Literal["list"] = "list"
 
 
-WITH_TIMES = {"type": "boolean", "default": True, "description": "ttft_ms and tpot_ms, which take longer to find."}
+WITH_TIMES = {
+    "type": "boolean",
+    "default": True,
+    "description": "True to compute ttft_ms and tpot_ms, which takes longer.",
+}
 
 _VALUES = {"type": "array", "items": {"type": "string"}, "maxItems": MAX_VALUES}
 
@@ -114,7 +127,7 @@ def traffic_shape() -> dict[str, Shape]:
     schemas |= {
         **_time_schemas(),
         "bucket_width": {"enum": list(WIDTHS), "default": "1d"},
-        "limit": {"type": "integer", "minimum": 1, "maximum": most, "description": "Buckets."},
+        "limit": {"type": "integer", "minimum": 1, "maximum": most, "description": "The most buckets in a reply."},
         "times": WITH_TIMES,
     }
     return shape(query=schemas, needed=("start_time",))
@@ -141,7 +154,8 @@ class TrafficController(Controller):
     async def traffic(
         self, request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> BucketPage[TrafficResult]:
-        """Follows the ledger by a second or two. Tenants see their own."""
+        """Return the traffic of all projects by bucket of time, a second or two after the ledger. Tenants see their
+        own."""
         project_ids = read_projects(request.query_params, caller)
         return await _buckets(request, services, caller.organization_id, project_ids)
 
@@ -150,8 +164,10 @@ class TrafficController(Controller):
         opt=needs(PERMISSION, query=TOP_QUERY, in_any_project=True) | TOP_SHAPE,
     )
     async def top_traffic(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> TopList:
-        """The busiest projects, models, adapters or keys of a time of at most a year, the first ones first: of whole
-        minutes up to an hour, whole hours up to sixty, else whole days."""
+        """Return the busiest projects, models, adapters or keys within a window of at most a year.
+
+        The window is counted in whole minutes up to an hour, in whole hours up to sixty hours, else in whole days.
+        """
         params = request.query_params
         by, order, limit = params.get("by"), params.get("order", "requests"), params.get("limit", str(DEFAULT_TOP))
         if by not in _NAMES:
@@ -159,7 +175,7 @@ class TrafficController(Controller):
         if order not in _ORDERS:
             raise wrong_value("order", f"expected one of {', '.join(_ORDERS)}")
         if order == "errors" and (by == "api_key_id" or read_values(params, "api_key_ids")):
-            raise wrong_value("order", "errors are not counted by key")
+            raise wrong_value("order", "API keys cannot be ordered by errors, which are not counted by key")
         if not (limit.isascii() and limit.isdecimal() and len(limit) <= 3 and 1 <= int(limit) <= MAX_TOP):
             raise wrong_value("limit", f"expected a whole number from 1 to {MAX_TOP}")
         if "start_time" not in params:
@@ -196,6 +212,7 @@ class ProjectTrafficController(Controller):
     async def project_traffic(
         self, project_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
     ) -> BucketPage[TrafficResult]:
+        """Return the traffic of a project by bucket of time."""
         async with services.database.acquire() as conn:
             await existing_project(conn, caller.organization_id, project_id)
         return await _buckets(request, services, caller.organization_id, [project_id])
@@ -208,7 +225,7 @@ async def _buckets(
     buckets = read_buckets(params, WIDTHS, datetime.datetime.now(datetime.UTC))
     groups = read_values(params, "group_by")
     if unknown := [group for group in groups if group not in GROUPS]:
-        raise wrong_value("group_by", f"'{unknown[0]}' is none of {', '.join(GROUPS)}")
+        raise wrong_value("group_by", f"'{unknown[0]}' is not one of {', '.join(GROUPS)}")
     query = TrafficQuery(
         organization_id=organization_id,
         width=buckets.bounds.width,
@@ -222,13 +239,13 @@ async def _buckets(
         with_times=read_flag(params, "times", "true"),
     )
     if query.is_by_key and "adapter_version" in groups:
-        raise wrong_value("group_by", "adapter_version and keys cannot be told apart together")
+        raise wrong_value("group_by", "traffic can be grouped by adapter_version or by key, not by both")
     async with services.database.acquire() as conn:
         sums = await traffic_sums(conn, query, MAX_RESULTS + 1)
         currency = await currency_of(conn, organization_id)
     if len(sums) > MAX_RESULTS:
         raise wrong_value(
-            "limit", f"these groups have more than {MAX_RESULTS} results: ask for fewer buckets, or filter"
+            "limit", f"these groups have more than {MAX_RESULTS} results: ask for fewer buckets, or add a filter"
         )
     return bucket_page(
         buckets,
@@ -279,9 +296,9 @@ async def _names(conn: Connection, by: str, organization_id: str, ids: list[str]
 def _span(start_s: int, end_s: int) -> tuple[Width, datetime.datetime, datetime.datetime]:
     """Whole buckets that hold the time, up to sixty of the finest width that so many are enough of; or days."""
     if end_s <= start_s:
-        raise wrong_value("end_time", "it must be after start_time")
+        raise wrong_value("end_time", "the end must be after start_time")
     if end_s - start_s > MAX_TOP_DAYS * 86_400:
-        raise wrong_value("start_time", f"it must be at most {MAX_TOP_DAYS} days before end_time")
+        raise wrong_value("start_time", f"the start must be at most {MAX_TOP_DAYS} days before end_time")
     bounds = next(each for each in WIDTHS.values() if (end_s - start_s) <= 60 * each.seconds or each.width == "day")
     start = start_s // bounds.seconds * bounds.seconds
     return bounds.width, instant(start), instant(-(-end_s // bounds.seconds) * bounds.seconds)

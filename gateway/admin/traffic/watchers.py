@@ -1,4 +1,4 @@
-"""Who watches what goes on now, in one gateway process: how many streams each may have, and what is looked up once for
+"""The watchers of live streams in one gateway process: how many streams each may have, and what is looked up once for
 all of them. Knows nothing of what they show."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gateway.domain.errors import LimitReached
 T = TypeVar("T")
 
 MAX_STREAMS = 8
-"""Of one login, or of one key."""
+"""The most live streams of one login, or of one key."""
 
 
 class Watcher(Protocol):
@@ -49,7 +49,10 @@ class Watchers:
             watcher.wake()
 
     def join(self, watcher: Watcher) -> None:
-        """It counts until `leave`. Raises LimitReached."""
+        """Count a stream until `leave`.
+
+        Raises LimitReached.
+        """
         if self._num_streams[watcher.who] >= MAX_STREAMS:
             raise LimitReached(f"At most {MAX_STREAMS} live streams may be open at a time.", retry_after_s=5.0)
         self._num_streams[watcher.who] += 1
@@ -64,7 +67,7 @@ class Watchers:
             self._kept.clear()
 
     async def once(self, key: object, seconds: float, work: Callable[[], Awaitable[T]]) -> T:
-        """What work gives, hardly older than that, for everybody who asks for the same."""
+        """Return the result of work, hardly older than that, for everybody who asks for the same."""
         now_s = time.monotonic()
         kept = self._kept.get(key)
         if kept is None or now_s - kept[0] >= 0.9 * seconds:

@@ -1,4 +1,4 @@
-"""What a gateway asked one engine about adapters, and who waits for the answer.
+"""The calls about adapters that a gateway made to one engine, and who waits for their answers.
 
 Answers go by the adapter's content key and come to every gateway, so one may answer several, or somebody else. Knows
 nothing of how messages travel, nor of what the answers mean.
@@ -20,7 +20,7 @@ class AdapterCalls:
         self._waiters: dict[tuple[str, bool], list[Waiter]] = {}  # by content key, and whether for a probe
 
     async def ask(self, command: LoadAdapter | UnloadAdapter, timeout_s: float) -> AdapterStatus:
-        """The engine's answer. Who asks for a probe while one is under way waits for that one.
+        """The engine's answer. A second question for a probe that is under way waits for its answer.
 
         Raises TimeoutError, what `send` raises, or what `lost` was told.
         """

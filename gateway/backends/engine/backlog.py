@@ -1,5 +1,5 @@
-"""What an engine has sent of a stream that nobody has taken yet, in little memory. Pure: knows neither streams nor
-engines.
+"""The deltas that an engine has sent of a stream and that nobody has taken yet, in little memory. Pure: knows neither
+streams nor engines.
 
 A reader that keeps up takes each delta by itself. Behind one that does not, deltas of one choice are joined and
 encoded: log-probabilities take a sixth of the memory so, and one joined delta is less work for the one who comes back.
@@ -63,7 +63,7 @@ def joined(deltas: Sequence[Delta]) -> list[Delta]:
 
 
 def _join(deltas: Sequence[Delta]) -> Delta:
-    """Of one choice, in order."""
+    """Join the deltas of one choice, given in order."""
     first, last = deltas[0], deltas[-1]
     logprobs = None
     if any(delta.logprobs is not None for delta in deltas):

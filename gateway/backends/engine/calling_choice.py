@@ -27,7 +27,7 @@ def calling_choices(
 
 
 class _New(msgspec.Struct):
-    """What a piece will hold."""
+    """The content of a piece that is being made."""
 
     text: str = ""
     calls: list[CallDelta] = []

@@ -1,4 +1,4 @@
-"""From the engine's token ids to what the choices of one request have to show: text, log-probabilities, ends.
+"""The choices of one request: the engine's token ids become text, log-probabilities and ends.
 
 Knows neither backends nor how an API presents any of it.
 """
@@ -96,7 +96,7 @@ class Choice:
         return self._piece(text, self._begun())
 
     def _begun(self) -> list[Token]:
-        """Of those that are pending, the ones whose text is shown, wholly or in part, or that have none."""
+        """Return the pending tokens whose text is shown, wholly or in part, or that have no text."""
         shown = self._num_shown_chars
         before = itertools.takewhile(lambda each: each[0].start < shown or each[1] <= shown, self._pending)
         return [token for token, _ in before]
@@ -145,7 +145,8 @@ def _is_at(tokenizer: Tokenizer, token_id: int, text: str, start: int) -> bool:
 
 
 def style_after(prompt_ids: list[int], tokenizer: Tokenizer, style: TextStyle) -> TextStyle:
-    """Of what follows this prompt: one of special tokens alone has no text that could be followed."""
+    """Return the style of the text that follows a prompt. A prompt of special tokens alone has no text that could be
+    followed."""
     if style.follows_prompt and all(token_id in tokenizer.special_ids for token_id in prompt_ids):
         return msgspec.structs.replace(style, follows_prompt=False)
     return style

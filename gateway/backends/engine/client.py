@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Literal
 
 import msgspec
+import zmq
 
 from engine.protocol import (
     Abort,
@@ -35,7 +36,7 @@ from engine.protocol import (
     UsageRecord,
     Welcome,
 )
-from gateway.backends.base import Capabilities, Health, Unanswered
+from gateway.backends.base import Health, Unanswered
 from gateway.backends.engine.adapter_calls import AdapterCalls
 from gateway.backends.engine.backlog import Backlog
 from gateway.backends.engine.link import EngineGone, EngineLink
@@ -79,16 +80,20 @@ class EngineBackend:
         database_id: str,
         model: EngineModel,
         sink: UsageSink,
+        context: zmq.Context[zmq.Socket[bytes]] | None = None,
         give_up_s: float = GIVE_UP_S,
         full_for_s: float = FULL_FOR_S,
     ) -> None:
-        self._link = EngineLink(endpoint, database_id=database_id, model_digest=model.digest, listener=self)
+        self._link = EngineLink(
+            endpoint, database_id=database_id, model_digest=model.digest, listener=self, context=context
+        )
         self._model = model
-        self._capabilities = model.capabilities
         self._sink = sink
         self._give_up_s = give_up_s
         self._full_for_s = full_for_s
         self._welcome: Welcome | None = None
+        self.capabilities = model.capabilities
+        """The bounds as the engine said them when it was connected last; the model's own before that."""
         self._connected = False
         self._draining = False
         self._stats: EngineStats | None = None
@@ -99,6 +104,11 @@ class EngineBackend:
         self._window = Window()
         self._adapter_calls = AdapterCalls(self._link.send)
         self._lost_ids: list[str] = []
+        self._changed: Callable[[], None] = _nobody
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever `health` has changed or says something newer."""
+        self._changed = changed
 
     def start(self) -> None:
         """Begin to connect; the engine may come later."""
@@ -111,9 +121,8 @@ class EngineBackend:
     # what the pipeline asks
 
     @property
-    def capabilities(self) -> Capabilities:
-        """The bounds as the engine said them when it was connected last; the model's own before that."""
-        return self._capabilities
+    def _is_ready(self) -> bool:
+        return self._connected and not self._draining
 
     @property
     def _engine_id(self) -> str:
@@ -132,7 +141,7 @@ class EngineBackend:
             async for item in items:
                 if isinstance(item, Final) and item.embedding is not None:
                     return item.embedding, item.usage
-        raise BackendFailed("The engine gave no embedding.")
+        raise BackendFailed("The engine returned no embedding for the request.")
 
     async def deltas(self, request: GenerateRequest) -> AsyncGenerator[list[Delta] | Final]:
         """Yield the deltas that came since the last item, then exactly one Final.
@@ -163,7 +172,7 @@ class EngineBackend:
         if final.error is not None:
             raise _failure(final.error)
         if stream.unread:
-            raise ReadTooSlowly("The reply was not read as fast as it was generated, and ended early.")
+            raise ReadTooSlowly("The client read the reply too slowly, so the reply ended early.")
         yield final
 
     async def stop_at(self, request_id: str, index: int, num_kept_tokens: int) -> None:
@@ -176,7 +185,7 @@ class EngineBackend:
     async def load(self, key: str) -> None:
         status = await self._ask_about_adapter(LoadAdapter(key))
         if not status.resident:
-            raise InvalidRequest("The engine did not load the adapter.", param="model")
+            raise InvalidRequest("The engine did not load the adapter of the model.", param="model")
 
     async def probe(self, key: str) -> AdapterProbe:
         status = await self._ask_about_adapter(LoadAdapter(key, pin=False, probe=True))
@@ -193,10 +202,9 @@ class EngineBackend:
         return self._resident
 
     def health(self) -> Health:
-        ready = self._connected and not self._draining
         detail = "draining" if self._draining else self._link.detail
         engine_id = self._welcome.engine_id if self._welcome is not None else ""
-        return Health(ready, detail, self._stats, self._link.endpoint, engine_id)
+        return Health(self._is_ready, detail, self._stats, self._link.endpoint, engine_id)
 
     def snapshot(self, model: str) -> EngineSnapshot:
         """model: public id of the base model."""
@@ -223,12 +231,14 @@ class EngineBackend:
 
     def cut_off(self) -> None:
         self._draining = True
+        self._changed()
         for stream in self._streams.values():
             stream.cut_off = ShuttingDown()
             stream.wake()
 
     async def drain(self) -> None:
         self._draining = True
+        self._changed()
         self._since = int(time.time())
         await self._window.wait_idle()
 
@@ -237,12 +247,13 @@ class EngineBackend:
     def connected(self, welcome: Welcome) -> None:
         self._welcome = welcome
         limits = welcome.limits
-        self._capabilities = msgspec.structs.replace(
+        self.capabilities = msgspec.structs.replace(
             self._model.capabilities,
             max_model_len=limits.max_model_len,
             max_choices=min(MAX_CHOICES, limits.max_num_seqs),
             max_in_flight=limits.max_num_seqs + limits.max_waiting,
             fingerprint=welcome.fingerprint,
+            max_running=limits.max_num_seqs,
         )
         self._connected = True
         self._since = int(time.time())
@@ -250,6 +261,7 @@ class EngineBackend:
         if self._lost_ids:
             lost_ids, self._lost_ids = self._lost_ids, []
             asyncio.get_running_loop().call_later(self._give_up_s, self._sink.given_up, lost_ids)
+        self._changed()
 
     def received(self, message: EngineMessage) -> None:
         match message:
@@ -263,6 +275,7 @@ class EngineBackend:
                 self._stats = stats
                 self._trend.add(asyncio.get_running_loop().time(), stats)
                 self._resident = frozenset(stats.resident_adapters)
+                self._changed()
             case AdapterStatus(key, resident):
                 self._resident = self._resident | {key} if resident else self._resident - {key}
                 self._adapter_calls.answered(message)
@@ -277,6 +290,7 @@ class EngineBackend:
         self._stats = None
         self._trend.forget()
         self._resident = frozenset()
+        self._changed()
         for stream in list(self._streams.values()):
             if stream.final_s is None:
                 self._lose(stream, reason)
@@ -285,7 +299,7 @@ class EngineBackend:
     # one request
 
     def _deliver(self, delta: Delta) -> Count | None:
-        """What its request has used by now."""
+        """Give a delta to its stream, and return what the request has used by now."""
         stream = self._streams.get(delta.request_id)
         if stream is None:
             return None
@@ -381,7 +395,7 @@ class EngineBackend:
 
     def _check_ready(self) -> None:
         """Raise Unanswered where the engine takes no new requests."""
-        if not self.health().ready:
+        if not self._is_ready:
             code = SHUTTING_DOWN if self._draining else ENGINE_UNAVAILABLE
             raise Unanswered(_not_ready(self.health().detail, code), "absent")
 
@@ -391,14 +405,20 @@ class EngineBackend:
         except EngineGone as gone:
             raise _not_ready(str(gone)) from None
         except TimeoutError:
-            raise BackendFailed("The engine did not answer about the adapter in time.") from None
+            raise BackendFailed("The engine did not load or unload the adapter in time.") from None
         if status.error is not None:
             raise _failure(EngineError(status.code or "adapter_rejected", status.error))
         return status
 
 
+def _nobody() -> None:
+    """Nobody watches this backend."""
+
+
 def _not_ready(reason: str, code: str = ENGINE_UNAVAILABLE) -> Overloaded:
-    return Overloaded(f"No engine can take the request now ({reason}).", code=code, retry_after_s=RETRY_AFTER_S)
+    return Overloaded(
+        f"No engine can take the request now ({reason}). Send it again later.", code=code, retry_after_s=RETRY_AFTER_S
+    )
 
 
 def _failure(error: EngineError) -> GatewayError:

@@ -26,6 +26,7 @@ class Frames:
         self._socket = socket
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
+        self._came: list[bytes] = []  # read for the waiter, which has yet to run
         self._is_full = False
         self._loop.add_reader(socket.FD, self._look)
 
@@ -34,7 +35,10 @@ class Frames:
         self._loop.remove_reader(self._socket.FD)
 
     def send(self, frame: bytes) -> None:
-        """Raises zmq.Again where the high-water mark is reached, and zmq.ZMQError."""
+        """Send a message.
+
+        Raises zmq.Again where the high-water mark is reached, and zmq.ZMQError.
+        """
         self._socket.send(frame, zmq.NOBLOCK)
         self._look()
 
@@ -42,9 +46,10 @@ class Frames:
         """All that has come, in order; waits for the first. Raises zmq.ZMQError."""
         if self._is_full:
             await asyncio.sleep(0)
-        while not (frames := self._drain()):
+        while not (frames := self._came or self._drain()):
             self._waiter = self._loop.create_future()
             await self._waiter
+        self._came = []
         return frames
 
     def _drain(self) -> list[bytes]:
@@ -57,7 +62,8 @@ class Frames:
     def _look(self) -> None:
         if self._waiter is None or self._waiter.done():
             return  # nobody waits: whoever takes next reads first
-        if self._is_readable():
+        self._came = self._drain()
+        if self._came:
             self._waiter.set_result(None)
 
     def _is_readable(self) -> bool:

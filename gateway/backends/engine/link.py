@@ -40,12 +40,23 @@ SEND_HIGH_WATER_MARK = 10_000
 GOODBYE_LINGER_MS = 500
 
 
+MAX_SOCKETS = 16_384
+"""Sockets of one context; a link has four."""
+
+
+def engine_context() -> zmq.Context[zmq.Socket[bytes]]:
+    """Return a context for the links of many engines, which costs one thread in all."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
+    return context
+
+
 class EngineGone(Exception):
     """The engine is not there, refuses us or does not answer; the message says which."""
 
 
 class EngineListener(Protocol):
-    """What a link tells its owner. None of these may wait."""
+    """The owner of a link, as the link calls it. No method may wait."""
 
     def connected(self, welcome: Welcome) -> None: ...
 
@@ -62,13 +73,23 @@ class EngineLink:
     detail: the state of it in words, which clients may see: never with the endpoint in it.
     """
 
-    def __init__(self, endpoint: str, *, database_id: str, model_digest: str, listener: EngineListener) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        database_id: str,
+        model_digest: str,
+        listener: EngineListener,
+        context: zmq.Context[zmq.Socket[bytes]] | None = None,
+    ) -> None:
+        """context: shared with other links, which costs them one thread in all; None: of this link alone."""
         self.detail = "not started"
         self.endpoint = endpoint
         self._database_id = database_id
         self._model_digest = model_digest
         self._listener = listener
-        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._context = context
+        self._owns_context = context is None
         self._frames: Frames | None = None
         self._engine_id: str | None = None
         self._heard_at_s = 0.0
@@ -77,7 +98,8 @@ class EngineLink:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._context = zmq.Context()
+        if self._owns_context:
+            self._context = zmq.Context()
         self._task = asyncio.create_task(self._keep_connected())
 
     async def stop(self) -> None:
@@ -91,7 +113,8 @@ class EngineLink:
         self._task.cancel()
         await asyncio.wait([self._task])
         self.detail = "stopped"
-        await asyncio.to_thread(self._context.term)  # waits for the goodbye to leave
+        if self._owns_context:
+            await asyncio.to_thread(self._context.term)  # waits for the goodbye to leave
 
     def send(self, message: GatewayMessage) -> None:
         """Hand a message to the socket without waiting. Raises EngineGone when no engine is there to read it."""

@@ -1,4 +1,4 @@
-"""What a backend shows of its engine at one moment, and how fast it went over the last few seconds.
+"""A snapshot of an engine as its backend shows it, and its speed over the last few seconds.
 
 Knows neither tenants' names nor HTTP.
 """

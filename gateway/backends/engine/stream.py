@@ -54,7 +54,10 @@ class EngineStream(msgspec.Struct, eq=False):
             self.waiter.set_result(None)
 
     async def take(self) -> list[Delta] | Final:
-        """What came since. Raises what it was cut off with."""
+        """Wait for the next deltas and take them.
+
+        Raises the error with which the stream was cut off.
+        """
         while not self.backlog and self.final is None and self.cut_off is None:
             self.waiter = asyncio.get_running_loop().create_future()
             await self.waiter
@@ -67,7 +70,7 @@ class EngineStream(msgspec.Struct, eq=False):
 
     @property
     def count(self) -> Count:
-        """What it has used by now."""
+        """Return what the request has used by now."""
         request = self.request
         return Count(request.request_id, request.attempt, len(request.prompt_token_ids), self._num_kept_tokens)
 
@@ -99,14 +102,14 @@ class EngineStream(msgspec.Struct, eq=False):
 
     @property
     def _num_kept_tokens(self) -> int:
-        """What was seen of all choices, less what follows the stop strings."""
+        """Return the number of tokens seen of all choices, without what follows the stop strings."""
         if not self.kept:
             return sum(self.counts)
         return sum(min(count, self.kept.get(index, count)) for index, count in enumerate(self.counts))
 
     def _watch_size(self, now_s: float, full_for_s: float) -> None:
-        """Its reader is behind: for a moment, as all are where this process was busy, or since its client does not
-        read, and then it is not waited for."""
+        """Notice a reader that is behind: for a moment, as all readers are where this process was busy, or since its
+        client does not read. The second is not waited for."""
         if self.backlog.num_bytes <= MAX_UNREAD_BYTES:
             self.full_since_s = None
         elif self.full_since_s is None:

@@ -1,4 +1,4 @@
-"""From the token ids of one request on an engine to the text, calls and log-probabilities that a backend yields.
+"""The text, calls and log-probabilities that a backend yields, made from the token ids of one request on an engine.
 
 Knows neither the link to an engine nor how usage is recorded.
 """
@@ -82,5 +82,5 @@ def _end(choices: Sequence[Choice | CallingChoice], final: Final) -> list[Piece]
     """
     unended = [choice for choice in choices if choice.finish_reason is None]
     if unended and final.finish_reason not in ("stop", "length"):
-        raise BackendFailed("The engine ended the request early.")
+        raise BackendFailed("The engine ended the request before the reply was complete. Send the request again.")
     return [choice.end(final.finish_reason) for choice in unended]

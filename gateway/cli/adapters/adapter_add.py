@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.adapters.adapter_path import add_tenant
-from gateway.cli.errors import EXIT_OPEN, CommandFailed
+from gateway.cli.errors import EXIT_OPEN, CommandFailed, WrongUsage
 from gateway.cli.output import add_json_flag, print_result
 from gateway.cli.parts import name_part
 from gateway.cli.progress import Progress
@@ -49,6 +49,7 @@ examples:
   lorikeet adapter add ./adapter --tenant initech --name support
   lorikeet adapter add hf://initech/support-lora@v2 --tenant initech --name support --no-promote
   lorikeet adapter add ./adapter.tar.gz --tenant initech --name support --resume imp_...
+  lorikeet adapter add ./adapter --tenant initech --name support --base smollm2-135m-instruct
 """
 
 
@@ -65,6 +66,9 @@ def register(actions: Verbs) -> None:
         "--name", required=True, metavar="NAME", help="name of the adapter, as in the model id <base>:<name>"
     )
     add.add_argument("what", metavar="WHAT", help="path or source of the adapter, see above")
+    add.add_argument(
+        "--base", metavar="MODEL", help="base model that the adapter is for (default: the first one that is served)"
+    )
     add.add_argument("--no-promote", action="store_true", help="do not make the new version the current version")
     add.add_argument("--resume", metavar="IMPORT_ID", help="id of an interrupted upload to continue")
     add.add_argument(
@@ -82,6 +86,8 @@ def _add(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from gateway.cli.client import AdminClient
 
     name_part(arguments.name)
+    if arguments.base is not None and arguments.resume:
+        raise WrongUsage("--base names the base model of a new upload; --resume keeps the base model of the upload")
     with AdminClient.of(environ) as client:
         project = client.tenant_path(arguments.tenant)
         if "://" not in arguments.what:
@@ -104,6 +110,7 @@ def _upload(client: AdminClient, project: str, arguments: argparse.Namespace) ->
         project=project,
         name=arguments.name,
         promote=not arguments.no_promote,
+        base=arguments.base,
     )
     try:
         put = upload.send(Path(arguments.what), arguments.resume)
@@ -128,12 +135,15 @@ def _fetch(client: AdminClient, project: str, arguments: argparse.Namespace) -> 
     from gateway.cli.adapters.adapter_upload import unless_paused
 
     wanted = {"name": arguments.name, "source": arguments.what, "promote": not arguments.no_promote}
+    wanted |= {} if arguments.base is None else {"base": arguments.base}
     progress = Progress("fetching", quiet=arguments.json)
     imported = unless_paused(lambda: client.post(f"{project}/adapters", json=wanted), progress)
     try:
         imported = _wait(client, f"{project}/adapter_imports/{imported['id']}", progress)
     except KeyboardInterrupt:
-        raise CommandFailed(f"the server goes on with {imported['id']}: see `lorikeet adapter imports`") from None
+        raise CommandFailed(
+            f"the server is still working on the import {imported['id']}: see `lorikeet adapter imports`"
+        ) from None
     finally:
         progress.done()
     if imported["state"] != "done":

@@ -30,7 +30,10 @@ def _named(metavar: str) -> str:
 
 
 def adapter_path(client: AdminClient, tenant: str, name: str) -> str:
-    """Raises CommandFailed for what is no name, and where there is no such tenant."""
+    """Return the path of an adapter.
+
+    Raises CommandFailed for a text that is not a name, and where there is no such tenant.
+    """
     part = name_part(name)
     return f"{client.tenant_path(tenant)}/adapters/{part}"
 
@@ -46,10 +49,11 @@ def split_version(text: str) -> tuple[str, int | None]:
 
 
 def version_path(client: AdminClient, tenant: str, text: str) -> str:
-    """Raises CommandFailed for what names no version, and where there is no such tenant."""
+    """Return the path of a version.
+
+    Raises CommandFailed for a text that names no version, and where there is no such tenant.
+    """
     name, version = split_version(text)
     if version is None:
-        raise CommandFailed(
-            f"which version of '{text}'? Give it as in {text}@3; `lorikeet adapter versions` lists all versions"
-        )
+        raise CommandFailed(f"'{text}' needs a version, as in {text}@3; `lorikeet adapter versions` lists all versions")
     return f"{adapter_path(client, tenant, name)}/versions/{version}"

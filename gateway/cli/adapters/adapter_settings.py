@@ -81,7 +81,10 @@ def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _wanted(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Raises CommandFailed where nothing is wanted, or two things of one default."""
+    """Return the body with the wanted settings.
+
+    Raises CommandFailed where nothing is wanted, or two things of one default.
+    """
     given = {name: getattr(arguments, name) for name, _ in DEFAULTS if getattr(arguments, name) is not None}
     if twice := given.keys() & set(arguments.clear):
         raise CommandFailed(f"{min(twice)} cannot be both set and cleared")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gateway.cli.progress import Progress
 
 MAX_WHOLE_BYTES = 16 << 20
-"""What is larger goes in pieces."""
+"""The most bytes that are sent at once; larger files go in pieces."""
 
 PIECE_BYTES = 8 << 20
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -43,7 +43,10 @@ TRANSIENT = frozenset({"wrong_offset", "import_busy"})
 
 
 def unless_paused(ask: Callable[[], dict[str, Any]], progress: Progress) -> dict[str, Any]:
-    """What ask answers, once the tenant may add adapters; each wait is told. Raises what ask raises."""
+    """Return what ask answers, once the tenant may add adapters; each wait is told.
+
+    Raises what ask raises.
+    """
     waited_s = 0.0
     while True:
         try:
@@ -58,21 +61,31 @@ def unless_paused(ask: Callable[[], dict[str, Any]], progress: Progress) -> dict
 
 
 class Upload:
-    """tenant: name of the project; project: its path. name: of the adapter."""
+    """An upload of one adapter, whole or in pieces."""
 
     def __init__(
-        self, client: AdminClient, progress: Progress, *, tenant: str, project: str, name: str, promote: bool
+        self,
+        client: AdminClient,
+        progress: Progress,
+        *,
+        tenant: str,
+        project: str,
+        name: str,
+        promote: bool,
+        base: str | None = None,
     ) -> None:
+        """tenant: the name of the project, whose path is project. name: the adapter's. base: None is the default."""
         self._client = client
         self._tenant = tenant
         self._project = project
         self._progress = progress
         self._name = name
         self._promote = promote
+        self._base = {} if base is None else {"base": base}
         self._reached = 0  # bytes that the server is known to have
 
     def send(self, path: Path, import_id: str | None) -> dict[str, Any]:
-        """What became of it. path: a folder or an archive. import_id: of an upload to go on with.
+        """Send a folder or an archive, and return the server's answer. import_id is the upload to go on with.
 
         Raises CommandFailed, with the server's words where it refuses.
         """
@@ -84,7 +97,7 @@ class Upload:
             else:
                 raise CommandFailed(f"{path} does not exist")
             if import_id is None and sum(map(_size, files.values())) <= MAX_WHOLE_BYTES:
-                form = {"name": self._name, "promote": str(self._promote).lower()}
+                form = {"name": self._name, "promote": str(self._promote).lower(), **self._base}
                 return unless_paused(lambda: self._send_whole(form, files), self._progress)
             archive = files.get("archive") or _pack(files, stack)
             sha256 = _sha256(archive)
@@ -102,6 +115,7 @@ class Upload:
 
     def _begin(self, size_bytes: int, sha256: str) -> str:
         wanted = {"name": self._name, "size_bytes": size_bytes, "promote": self._promote, "sha256": sha256}
+        wanted |= self._base
         path = f"{self._project}/adapter_imports"
         return str(unless_paused(lambda: self._client.post(path, json=wanted), self._progress)["id"])
 
@@ -124,7 +138,10 @@ class Upload:
             self._give_up("interrupted", path, import_id)
 
     def _check(self, path: Path, size_bytes: int, sha256: str, known: dict[str, Any]) -> None:
-        """Raises CommandFailed where the import is about something else."""
+        """Check that the upload to go on with is this one.
+
+        Raises CommandFailed where the import is about something else.
+        """
         if known["name"] != self._name:
             raise CommandFailed(f"{known['id']} is an upload of '{known['name']}', not of '{self._name}'")
         if known["promote"] != self._promote:
@@ -143,7 +160,10 @@ class Upload:
             raise CommandFailed(f"{path} has changed since {known['id']} began: start a new upload")
 
     def _go_on(self, imported: str, archive: BinaryIO) -> dict[str, Any]:
-        """From where the server is to the end. Raises ServerUnreachable and Refused."""
+        """Send from where the server is to the end.
+
+        Raises ServerUnreachable and Refused.
+        """
         known = self._client.get(imported)
         while known["state"] == "uploaded":  # an answer was lost, and it is being worked on
             time.sleep(PAUSES_S[0])
@@ -160,11 +180,14 @@ class Upload:
         self._progress.done()
         words = ["lorikeet", "adapter", "add", str(path), "--tenant", self._tenant, "--name", self._name]
         words += [] if self._promote else ["--no-promote"]
-        raise CommandFailed(f"{why}; go on with `{shlex.join([*words, '--resume', import_id])}`") from None
+        raise CommandFailed(f"{why}; continue with `{shlex.join([*words, '--resume', import_id])}`") from None
 
 
 def _open(path: Path, stack: ExitStack) -> BinaryIO:
-    """Raises CommandFailed for what is no file that can be read."""
+    """Open a file for reading.
+
+    Raises CommandFailed for a file that cannot be read.
+    """
     try:
         return stack.enter_context(open_regular(path))
     except AdapterRejected as error:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.cli.output import Verbs
 
 _DESCRIPTION = """\
-LoRA adapters of a tenant, as PEFT saves them.
+Manage the LoRA adapters of a tenant.
 
 Each added folder or archive becomes a new version of the adapter. The version is inspected, tried by an engine, and
 then becomes the current version, with which <base>:<name> answers. Versions never change; promote and rollback choose
@@ -139,7 +139,7 @@ def _print_fields(shown: dict[str, Any], indent: str = "") -> None:
 
 
 def _ranges(values: list[Any]) -> list[str]:
-    """As text, whole numbers that follow each other as one range."""
+    """Return numbers as text, with whole numbers that follow each other as one range."""
     if not all(type(value) is int for value in values):
         return list(map(str, values))
     runs: list[list[int]] = []

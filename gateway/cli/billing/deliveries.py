@@ -63,7 +63,7 @@ def _register_set(actions: Verbs) -> None:
         "set",
         help="create or change a delivery",
         description="Deliver an export of each day once it is over, and again where late usage changed it, or of each"
-        " month once it is closed. The name says which to change. The secret of a bucket is read from"
+        " month once it is closed. An existing delivery of this name is changed. The secret of a bucket is read from"
         f" {SECRET_VARIABLE}.",
     )
     setting.add_argument("name", metavar="NAME", help="name of the delivery to create or change")

@@ -96,7 +96,7 @@ def _export(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 async def _write(arguments: argparse.Namespace, dsn: str) -> tuple[Manifest, list[str]]:
-    """(what was written, tenants whose meter events name no customer)."""
+    """Write the export; return the manifest, and the tenants whose meter events name no customer."""
     from gateway.db.pool import Database
     from gateway.exports.place import Folder, put_export
     from gateway.exports.produce import open_export
@@ -115,7 +115,10 @@ async def _write(arguments: argparse.Namespace, dsn: str) -> tuple[Manifest, lis
 
 
 async def _ids(database: Database, organization: str, tenant: str | None) -> tuple[str, str | None]:
-    """Of the organization and, where one is named, its project. Raises CommandFailed."""
+    """Return the ids of the organization and, where one is named, its project.
+
+    Raises CommandFailed.
+    """
     from gateway.db.organization.organizations import find_organization
     from gateway.db.organization.projects import find_project
 

@@ -76,7 +76,7 @@ def register(verbs: Verbs) -> None:
     classing = actions.add_parser(
         "class",
         help="set the price class of an adapter",
-        description="Set the price class of an adapter, by which entries of the price book name the adapter.",
+        description="Set the price class of an adapter. Entries of the price book name adapters by their price class.",
     )
     classing.add_argument("--tenant", required=True, metavar="NAME", help="name of the tenant that owns the adapter")
     classing.add_argument("--adapter", required=True, metavar="NAME", help="name of the adapter")
@@ -126,7 +126,10 @@ def _set(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _identity(arguments: argparse.Namespace) -> dict[str, str]:
-    """Of the entry that is meant. Raises WrongUsage for what can be none, and where nothing is to be set."""
+    """Return the identity of the entry that is meant.
+
+    Raises WrongUsage for one that cannot be, and where nothing is to be set.
+    """
     given = (arguments.model, arguments.adapter_class, arguments.tier)
     amounts = (arguments.input, arguments.cached_input, arguments.output)
     if arguments.remove:
@@ -161,7 +164,10 @@ def _warn_of_unknown(model: str, client: AdminClient) -> None:
 def _entries(
     arguments: argparse.Namespace, identity: Mapping[str, str], known: list[dict[str, Any]]
 ) -> tuple[list[dict[str, Any]], str]:
-    """(those of the next version, what to say of one that was removed). Raises CommandFailed."""
+    """Return the entries of the next version, and what to say of one that was removed.
+
+    Raises CommandFailed.
+    """
     if arguments.input is None and not arguments.remove:
         return known, ""
     gone = [entry for entry in known if all(entry[field] == identity[field] for field in IDENTITY)]

@@ -1,4 +1,4 @@
-"""What commands that have to do with Stripe say of tenants that it does not know."""
+"""Warnings of commands about tenants that Stripe does not know."""
 
 from __future__ import annotations
 

@@ -96,7 +96,10 @@ def _base(client: InferenceClient) -> Model:
 
 
 def _question(given: str | None) -> str | None:
-    """Of the command line and a pipe, together; None for a session. Raises WrongUsage."""
+    """Return the question of the command line and a pipe, together; None for a session.
+
+    Raises WrongUsage.
+    """
     if sys.stdin is None or sys.stdin.isatty():
         return given
     try:

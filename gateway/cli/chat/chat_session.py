@@ -22,7 +22,7 @@ Ctrl-C ends an answer."""
 DIM, BOLD, PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 
 _CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
-"""What a terminal would obey rather than show."""
+"""Characters that a terminal would obey rather than show."""
 
 
 class Screen:
@@ -46,7 +46,7 @@ class Screen:
             self._mid_line = False
 
     def note(self, text: str) -> None:
-        """What the session says itself, on lines of its own."""
+        """Print what the session says itself, on lines of its own."""
         self.end_line()
         shown = text.translate(_CONTROLS)
         self._write(f"{DIM}{shown}{PLAIN}\n" if self._styled else f"{shown}\n")
@@ -101,7 +101,7 @@ class Session:
                 self._obey(line)
 
     def _obey(self, line: str) -> None:
-        """Whatever goes wrong is said, and the session goes on."""
+        """Run a command of the session. An error is printed, and the session goes on."""
         try:
             if not is_text(line):
                 self._screen.note("that is not UTF-8 text")

@@ -1,4 +1,4 @@
-"""What a conversation consists of, and the requests that it makes. Pure."""
+"""The messages of a conversation, and the requests that it makes. Pure."""
 
 from __future__ import annotations
 

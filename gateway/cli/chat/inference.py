@@ -85,14 +85,15 @@ _CHUNK = msgspec.json.Decoder(Chunk)
 
 
 def find_access(url: str | None, key: str | None, environ: Mapping[str, str]) -> Access:
-    """Of the flags, else the environment, else the data folder's server and its demo's key.
+    """Return the server and the key: of the flags, else the environment, else the data folder's server and its demo's
+    key.
 
     Raises BadSetting, WrongUsage and ServerUnreachable. A key of the data folder goes to its own server alone.
     """
     url, key = url or environ.get(URL_VARIABLE), key or environ.get(API_KEY_VARIABLE)
     if url:
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise WrongUsage(f"{url!r} is no URL: it looks like http://127.0.0.1:8080")
+            raise WrongUsage(f"{url!r} is not a URL; expected one such as http://127.0.0.1:8080")
         if not key:
             raise WrongUsage(f"a key for {url} is missing: set {API_KEY_VARIABLE}, or give --key")
         return Access(url.rstrip("/").removesuffix("/v1"), key)
@@ -145,7 +146,7 @@ class InferenceClient:
             return answer
 
     def stream_chat(self, body: Mapping[str, Any]) -> Generator[Chunk]:
-        """The chunks as they come; the last one has the usage. Whoever stops early ends the request."""
+        """The chunks as they come; the last one has the usage. Stopping early ends the request."""
         asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
         with self._sent("POST", "/v1/chat/completions", json=asked) as reply:
             for line in reply.iter_lines():

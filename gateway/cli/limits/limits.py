@@ -25,11 +25,11 @@ UNITS = {
     "concurrency": "concurrency",
     "storage": "storage_bytes",
 }
-"""As the command line calls them, and as the API does."""
+"""Units as the command line calls them, and as the API does."""
 
 AMOUNTS = ("max", "used", "reserved", "free")
 MAX_NUMBER = 2**62
-"""What the server takes."""
+"""The largest number that the server takes."""
 
 
 def register(verbs: Verbs) -> None:
@@ -73,8 +73,8 @@ def register(verbs: Verbs) -> None:
 
 def _add_owner(parser: argparse.ArgumentParser) -> None:
     owner = parser.add_mutually_exclusive_group(required=True)
-    owner.add_argument("--tenant", metavar="NAME", help="name of the tenant to limit")
-    owner.add_argument("--organization", action="store_true", help="limit all tenants together")
+    owner.add_argument("--tenant", metavar="NAME", help="name of the tenant to which the limit applies")
+    owner.add_argument("--organization", action="store_true", help="the limit applies to all tenants together")
 
 
 def _add_identity(parser: argparse.ArgumentParser) -> None:
@@ -133,7 +133,10 @@ def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _most(arguments: argparse.Namespace) -> int:
-    """As the API counts. Raises WrongUsage."""
+    """Return the maximum as the API counts.
+
+    Raises WrongUsage.
+    """
     scale, number = NANOS if arguments.unit == "cost" else 1, arguments.max
     if not 0 <= number * scale <= MAX_NUMBER:
         raise WrongUsage(f"--max: expected a number from 0 to {MAX_NUMBER // scale} of {arguments.unit}")
@@ -164,12 +167,15 @@ def _remove(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _path(client: AdminClient, arguments: argparse.Namespace) -> str:
-    """Of the list of limits that is meant. Raises CommandFailed where there is no such tenant."""
+    """Return the path of the list of limits that is meant.
+
+    Raises CommandFailed where there is no such tenant.
+    """
     return "/limits" if arguments.organization else f"{client.tenant_path(arguments.tenant)}/limits"
 
 
 def _identity(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What tells a limit from others, as the API names it."""
+    """Return the fields that tell a limit from others, as the API names them."""
     identity: dict[str, Any] = {
         "unit": UNITS[arguments.unit],
         "window": arguments.window,

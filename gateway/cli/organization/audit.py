@@ -87,7 +87,7 @@ def _verify(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _actor(actor: Mapping[str, Any]) -> tuple[str, str]:
-    """(who, from which address)."""
+    """Return who made a change, and from which address."""
     who = actor[actor["type"]]
     user = who.get("user", who)
     return user.get("email") or user["id"], who["ip_address"]

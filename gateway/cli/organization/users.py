@@ -57,7 +57,11 @@ def register(verbs: Verbs) -> None:
     remove.set_defaults(run=_remove)
     for parser in (create, modify, reset, remove):
         parser.add_argument("--email", required=True, metavar="ADDRESS", help="the user's e-mail address")
-    create.add_argument("--password-stdin", action="store_true", help="read the user's password from standard input")
+    create.add_argument(
+        "--password-stdin",
+        action="store_true",
+        help="read the user's password from standard input (default: no password, so that the user cannot log in yet)",
+    )
     reset.add_argument(
         "--password-stdin", action="store_true", required=True, help="read the password from standard input"
     )

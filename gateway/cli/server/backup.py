@@ -102,7 +102,7 @@ def _restore(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """What can go wrong, as one line."""
+    """Turn what can go wrong into one line."""
     from adapters.errors import StoreFailure
     from gateway.backup.manifest import BackupError
     from gateway.db.pool import UNAVAILABLE, UNUSABLE, in_words

@@ -38,7 +38,9 @@ def register(actions: Verbs) -> None:
 
 def _merge(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if not arguments.adapter.is_dir():
-        raise CommandFailed(f"--adapter: expected a folder, as PEFT saves it, and {arguments.adapter} is none")
+        raise CommandFailed(
+            f"--adapter: {arguments.adapter} is not a folder; expected one that PEFT's save_pretrained wrote"
+        )
     from engine.config.openmp import sleep_while_waiting
 
     sleep_while_waiting()  # adapters.merge imports torch

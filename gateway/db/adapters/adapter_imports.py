@@ -2,8 +2,8 @@
 
     receiving (an upload) | fetching (from a source) -> uploaded -> done | rejected (reason) | failed (reason)
 
-Whoever works on one leaves signs of life; one without any has failed. What anybody changes here is refused once the
-import is over, so that of a cancellation and a success only the first one counts.
+Whoever works on one leaves signs of life; one without any has failed. A change is refused once the import has ended, so
+that of a cancellation and a success only the first one counts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ ImportState = Literal["receiving", "fetching", "uploaded", "done", "rejected", "
 AT_WORK: tuple[ImportState, ...] = ("receiving", "fetching", "uploaded")
 
 MAX_FETCHED = 2
-"""Of one project at a time, about: slow sources of one are not to hold up the others'."""
+"""The most imports of one project that are fetched at a time, about: one project's slow sources must not hold up
+other projects."""
 
 MAX_CLAIMS = 3
 """How many gateways may begin to fetch one content: where all of them died, it may be the reason."""
@@ -121,7 +122,7 @@ _COUNT = """
 
 
 async def num_at_work(conn: Connection, project_id: str) -> int:
-    """Those that are not over."""
+    """Return the number of a project's imports that have not ended."""
     return int(await conn.fetchval(_COUNT, project_id))
 
 
@@ -213,7 +214,7 @@ _DROP = "DELETE FROM adapter_imports WHERE id = $1 AND state = 'receiving'"
 
 
 async def drop_import(conn: Connection, import_id: str) -> None:
-    """As if it had never been, where nothing whole has come."""
+    """Delete an import of which nothing whole has arrived, as if it had never been."""
     await conn.execute(_DROP, import_id)
 
 
@@ -233,7 +234,7 @@ _FORGET = """
 
 
 async def expire_imports(conn: Connection) -> None:
-    """Those that nobody works on any more have failed; those that have been over for a month are forgotten."""
+    """Fail the imports that nobody works on any more, and delete imports that ended a month ago."""
     await conn.execute(_EXPIRE, MAX_CLAIMS)
     await conn.execute(_FORGET)
 
@@ -242,7 +243,7 @@ _RECEIVING = "SELECT id FROM adapter_imports WHERE id = ANY ($1) AND state IN ('
 
 
 async def still_receiving(conn: Connection, import_ids: list[str]) -> set[str]:
-    """Those of them whose bytes are still needed."""
+    """Return the imports, of these, whose bytes are still needed."""
     return {row["id"] for row in await conn.fetch(_RECEIVING, import_ids)}
 
 

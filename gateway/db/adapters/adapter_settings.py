@@ -1,4 +1,4 @@
-"""What is set about an adapter: what requests get that do not say otherwise, and whether it stays on the engines."""
+"""The settings of adapters: values for requests that name none, and whether the adapter stays on the engines."""
 
 from __future__ import annotations
 

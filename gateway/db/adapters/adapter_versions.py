@@ -53,12 +53,13 @@ class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Content(msgspec.Struct, frozen=True):
-    """What a version is made of. report: of its inspection, as JSON text."""
+    """The content of a version."""
 
     digest: str
     rank: int
     size_bytes: int
     report: str | None
+    """The report of the inspection, as JSON text."""
 
 
 class PutVersion(msgspec.Struct, frozen=True):
@@ -213,7 +214,7 @@ _MOVE = """
 async def move_version(
     conn: Connection, adapter_id: str, version: int, before: VersionState, after: VersionState
 ) -> bool:
-    """From one state to the next; False where it is not in the one before."""
+    """Move a version from one state to the next; return False if it is not in the first state."""
     return await conn.execute(_MOVE, adapter_id, version, before, after) != "UPDATE 0"
 
 

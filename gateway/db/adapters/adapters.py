@@ -58,7 +58,7 @@ _LOCK = "SELECT id FROM adapters WHERE project_id = $1 AND name = $2 AND removed
 
 
 async def lock_adapter(conn: Connection, project_id: str, name: str) -> AdapterRow | None:
-    """As `find_adapter`; nobody else changes it or its versions until the transaction ends."""
+    """Return an adapter as `find_adapter` does. Nobody else changes it or its versions until the transaction ends."""
     if await conn.fetchval(_LOCK, project_id, name) is None:
         return None
     return await find_adapter(conn, project_id, name)
@@ -104,7 +104,7 @@ _LIST_ALL = """
 async def list_all_adapters(
     conn: Connection, organization_id: str, project_ids: list[str] | None, *, after: str | None, limit: int
 ) -> list[TenantsAdapter]:
-    """As `list_adapters`, of several projects that are not archived. project_ids None: all of the organization's."""
+    """List the adapters of several projects that are not archived; None stands for all projects of the organization."""
     found = []
     for row in await conn.fetch(_LIST_ALL, organization_id, project_ids, after, limit):
         fields = dict(row)
@@ -122,7 +122,7 @@ _EXISTED_IN = """
 async def adapter_existed_in(
     conn: Connection, organization_id: str, project_ids: list[str] | None, adapter_id: str
 ) -> bool:
-    """Whether one of these projects has, or had, an adapter of this id."""
+    """Tell whether one of these projects has, or had, an adapter of this id."""
     return bool(await conn.fetchval(_EXISTED_IN, organization_id, project_ids, adapter_id))
 
 
@@ -131,7 +131,7 @@ _EXISTED = "SELECT EXISTS (SELECT FROM adapters WHERE project_id = $1 AND id = $
 
 
 async def adapter_existed(conn: Connection, project_id: str, adapter_id: str) -> bool:
-    """Whether the project has, or had, an adapter of this id."""
+    """Tell whether the project has, or had, an adapter of this id."""
     return bool(await conn.fetchval(_EXISTED, project_id, adapter_id))
 
 
@@ -182,7 +182,7 @@ _CONFIRM = """
 
 
 async def confirm_current(conn: Connection, adapter_id: str) -> None:
-    """What is current is to stay so, whatever was wished before and is not ready yet."""
+    """Let the current version stay current, whatever was wished before and is not ready yet."""
     await conn.execute(_CONFIRM, adapter_id)
 
 

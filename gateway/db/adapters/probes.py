@@ -1,5 +1,5 @@
 """Versions that wait for an engine to probe them, and who does: a gateway claims one, leaves signs of life while it
-probes, and writes down what became of it. What a gateway that died has claimed is claimed again soon."""
+probes, and writes down what became of it. A probe that a gateway claimed which died is claimed again soon."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ _READY = """
 
 
 async def set_ready(conn: Connection, adapter_id: str, version: int, probe: str) -> Ready | None:
-    """It was seen to work (probe: JSON text), and becomes current if that is wished and nothing else was wished since;
-    in the caller's transaction. None where it has ended otherwise."""
+    """Note that a version was seen to work (probe: JSON text), and make it current if that was wished and nothing
+    else since; in the caller's transaction. Return None where the probe has ended otherwise."""
     adapter = await conn.fetchrow(_LOCK, adapter_id)
     if adapter is None:
         return None

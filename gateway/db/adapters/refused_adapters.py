@@ -1,8 +1,8 @@
 """How many of a project's adapters were refused in a row, and whose inspection may begin: exact over all gateways.
 
 An adapter is refused by its inspection, by a storage limit that only an inspection can tell, or by an engine. One that
-was canceled while it was inspected counts as refused: it cost as much. What failed through no fault of its own counts
-as nothing, nor do files of the watched folder that were not read.
+was canceled while it was inspected counts as refused: it cost as much. An adapter that failed through no fault of its
+own does not count, nor do files of the watched folder that were not read.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 
 class Refusals(msgspec.Struct, frozen=True):
-    """Of the last ten minutes, since an adapter was accepted. num: how many. last_s: seconds since the last one; 0.0
-    where there is none."""
+    """The adapters of a project that were refused within the last ten minutes, since one was accepted."""
 
     num: int
+    """The number of refused adapters."""
     last_s: float
+    """Seconds since the last refusal; 0.0 where there is none."""
 
 
 _IN_A_ROW = """
@@ -73,7 +74,7 @@ _PASSED = "UPDATE adapter_imports SET inspection = 'passed' WHERE project_id = $
 
 
 async def pass_inspection(conn: Connection, project_id: str, import_id: str) -> None:
-    """What is refused from here on, a limit or an engine refuses."""
+    """Note that the inspection accepted an import. A later refusal is a limit's or an engine's."""
     await conn.execute(_PASSED, project_id, import_id)
 
 

@@ -1,7 +1,6 @@
 """Which projects may call an adapter of another one of their organization, under its name.
 
-What was shared of an adapter that was removed, or by a project that was archived, is not there any more, and its name
-is free for another.
+A share of a removed adapter, or of an archived project, has ended, and its name is free for another.
 """
 
 from __future__ import annotations

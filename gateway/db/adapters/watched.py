@@ -29,9 +29,10 @@ _BIND = "INSERT INTO watched_tenants (folder, project_id) VALUES ($1, $2)"
 
 
 async def bind_folder(conn: Connection, folder: str) -> Tenant | None:
-    """Whose folder this is: since it was first asked for, the project that had this id, or alone of all this name.
+    """Return the project of a watched folder, None for nobody's or an archived project's.
 
-    It is never another's, whatever projects are called or archived since. None: nobody's, or an archived project's.
+    The folder belongs to the project that had this id, or alone of all this name, when the folder was first asked for.
+    It never becomes another project's, whatever projects are called or archived later.
     """
     async with conn.transaction():
         bound = await conn.fetchrow(_BOUND, folder)
@@ -49,7 +50,7 @@ _FINGERPRINT = "SELECT fingerprint FROM watched_adapters WHERE project_id = $1 A
 
 
 async def taken_fingerprint(conn: Connection, project_id: str, name: str) -> str | None:
-    """Of what was taken in last, None if nothing was."""
+    """Return the fingerprint of the folder's content that was taken in last, None if nothing was."""
     fingerprint: str | None = await conn.fetchval(_FINGERPRINT, project_id, name)
     return fingerprint
 

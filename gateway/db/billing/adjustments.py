@@ -144,12 +144,12 @@ _ADJUSTED = """
 
 
 async def adjusted_projects(conn: Connection, organization_id: str, period: datetime.date) -> set[str]:
-    """Those that have adjustments in a month."""
+    """Return the projects that have adjustments in a month."""
     return {row["project_id"] for row in await conn.fetch(_ADJUSTED, organization_id, period)}
 
 
 class Carried(msgspec.Struct, frozen=True):
-    """What a month owed a project."""
+    """The amount that a month owed a project."""
 
     project_id: str
     nanos: int

@@ -19,15 +19,10 @@ if TYPE_CHECKING:
 
 
 class ChargeRow(msgspec.Struct, frozen=True):
-    """What one kind of tokens cost on one day, per project, key, model, adapter and price.
-
-    line_item: input (uncached), cached_input or output, in tokens; adjustment and credit have no tokens, and stand by
-    themselves. list_price_nanos: per million tokens, before the discount. date: of the usage; for charges of a whole
-    month its first day. corrects_period: a closed month that this came too late for, or that an adjustment is about.
-    reference: the request that an adjustment corrects, the grant that a credit was taken from.
-    """
+    """The cost of one kind of tokens on one day, per project, key, model, adapter and price."""
 
     date: datetime.date
+    """The day of the usage; for charges of a whole month its first day."""
     project_id: str
     api_key_id: str | None
     model: str
@@ -35,12 +30,17 @@ class ChargeRow(msgspec.Struct, frozen=True):
     adapter_class: str
     service_tier: str
     line_item: str
+    """input (uncached), cached_input or output, in tokens. adjustment and credit have no tokens and stand by
+    themselves."""
     corrects_period: str | None
+    """A closed month for which this came too late, or which an adjustment corrects."""
     reference: str | None
+    """The request that an adjustment corrects, or the grant from which a credit was taken."""
     reason: str | None
     num_tokens: int | None
     price_version: int | None
     list_price_nanos: int | None
+    """The price of a million tokens before the discount."""
     discount_basis_points: int | None
     currency: str
     cost_nanos: int
@@ -121,7 +121,7 @@ _CREDITS = """
 async def credits_drawn(
     conn: Connection, organization_id: str, project_id: str | None, month: datetime.date, currency: str
 ) -> list[ChargeRow]:
-    """What credits paid of a closed month, each as a charge below zero; none before it is closed."""
+    """Return what credits paid of a closed month, each as a charge below zero; nothing before the month is closed."""
     rows = await conn.fetch(_CREDITS, organization_id, project_id, month)
     return [ChargeRow(**_NO_USAGE, **row, currency=currency) for row in rows]
 

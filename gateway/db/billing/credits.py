@@ -1,7 +1,7 @@
 """Credits of projects, and the prepaid balance that they make: a hard limit of a project's cost without a window.
 
 Whatever changes credits computes the balance anew from the rows, in one statement: that sees of each row of usage both
-what it cost and that the limit's account has it, or neither. Who writes usage need not wait for it.
+what it cost and that the limit's account has it, or neither. Writers of usage need not wait for it.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ _REARM = """
 
 
 async def current_balance(conn: Connection, organization_id: str, project_id: str) -> int:
-    """What the project's credits come to, less the cost of open periods; negative where it owes."""
+    """Return the project's credits less the cost of open periods; negative where the project owes."""
     nanos: int | None = await conn.fetchval(_BALANCE, organization_id, project_id)
     return nanos or 0
 
@@ -115,7 +115,10 @@ async def refresh_balances(conn: Connection, organization_id: str, project_id: s
 
 
 async def set_prepaid(conn: Connection, organization_id: str, project_id: str, prepaid: bool) -> bool:
-    """Whether that changed anything. Raises one of `CONFLICTS`."""
+    """Set whether a project pays in advance, and return whether that changed anything.
+
+    Raises one of `CONFLICTS`.
+    """
     limit_id = await find_balance_limit(conn, organization_id, project_id)
     if prepaid == (limit_id is not None):
         return False
@@ -147,7 +150,7 @@ _DRAW = """
 
 
 async def draw_credits(conn: Connection, organization_id: str, period: datetime.date) -> None:
-    """What a period that is being closed takes of every project's credits, as `billing.credits.draw` has it."""
+    """Draw what a period that is being closed takes of every project's credits, as `billing.credits.draw` decides."""
     await conn.execute(_DRAW, organization_id, period)
 
 
@@ -161,7 +164,7 @@ _GRANT_CARRIED = """
 async def grant_carried(
     conn: Connection, organization_id: str, period: datetime.date, carried: Sequence[Carried]
 ) -> None:
-    """What a period that is being closed owed projects becomes credit that never expires."""
+    """Turn what a period that is being closed owed projects into credit that never expires."""
     ids = [new_id("credit") for _ in carried]
     columns = [each.project_id for each in carried], [each.nanos for each in carried]
     await conn.execute(_GRANT_CARRIED, organization_id, period, ids, *columns)
@@ -183,8 +186,8 @@ _LAPSE = "UPDATE credit_grants SET lapsed_nanos = $2 WHERE id = $1 AND lapsed_na
 
 
 async def lapse_due(conn: Connection) -> bool:
-    """Let the grants of one project lapse that have expired, in a transaction of its own; whether there was one. What
-    running requests have reserved by then stays theirs, and nobody reserves more meanwhile."""
+    """Let the grants of one project lapse that have expired, in a transaction of its own; whether there was one. The
+    amounts that running requests have reserved by then stay theirs, and nobody reserves more meanwhile."""
     async with conn.transaction():
         due = await conn.fetchrow(_DUE)
         if due is None:

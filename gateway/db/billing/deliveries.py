@@ -29,7 +29,7 @@ _TRY_LOCK = "SELECT pg_try_advisory_lock($1)"
 
 
 async def try_become_deliverer(conn: Connection) -> bool:
-    """Whether this session is the one that delivers, until it ends."""
+    """Tell whether this session is the one that delivers, until the session ends."""
     return bool(await conn.fetchval(_TRY_LOCK, _LOCK_KEY))
 
 
@@ -123,7 +123,7 @@ _REMOVE = """
 
 
 async def remove_delivery(conn: Connection, organization_id: str, delivery_id: str) -> DeliveryRow | None:
-    """What it was, None if there was none. What it delivered stays where it is."""
+    """Delete a delivery and return it, None if there was none. Files that it delivered stay where they are."""
     row = await conn.fetchrow(_REMOVE, organization_id, delivery_id)
     return _delivery(row) if row else None
 
@@ -208,7 +208,8 @@ async def note_delivered(conn: Connection, run: DueRun) -> None:
 async def note_failed(
     conn: Connection, run: DueRun, error: str, *, first_delay: datetime.timedelta = FIRST_DELAY
 ) -> None:
-    """It is due again after a pause that doubles with each attempt, up to LONGEST_DELAY; it is never given up."""
+    """Note a failed run. It is due again after a pause that doubles with each attempt, up to LONGEST_DELAY; it is
+    never given up."""
     await conn.execute(_FAILED, run.delivery.id, run.period, error, first_delay, LONGEST_DELAY)
 
 
@@ -221,7 +222,7 @@ _RUNS = """
 
 
 async def list_runs(conn: Connection, organization_id: str, delivery_id: str, limit: int) -> list[RunRow]:
-    """Of the latest periods, the last one first."""
+    """Return the runs of the latest periods, the last one first."""
     return [RunRow(**row) for row in await conn.fetch(_RUNS, organization_id, delivery_id, limit)]
 
 

@@ -1,4 +1,5 @@
-"""What exports read of the ledger: rows and sums of one period, in one snapshot, and the names that go with them.
+"""The queries with which exports read the ledger: rows and sums of one period, in one snapshot, and the names that go
+with them.
 
 Rows come in a total order through a cursor of the server, a batch at a time. Text is ordered by its bytes
 (COLLATE "C"), so that the order is the same in every database.
@@ -23,8 +24,11 @@ ROWS_PER_BATCH = 250
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """Whose rows, and which: those billed in `month`, given by its first day, and, unless these are None, created in
-    [start, end). What came late was created before the month it is billed in."""
+    """The rows of an export: those billed in `month`, given by its first day, and, unless these are None, created in
+    [start, end).
+
+    A row that came late was created before the month in which it is billed.
+    """
 
     organization_id: str
     project_id: str | None
@@ -110,7 +114,7 @@ async def ledger_rows(conn: Connection, scope: Scope) -> AsyncIterator[list[Ledg
 
 
 class LedgerSums(msgspec.Struct, frozen=True):
-    """What the ledger holds; input_tokens are without the cached."""
+    """The sums of the ledger's rows; input_tokens are without the cached ones."""
 
     num_rows: int
     input_tokens: int

@@ -39,7 +39,7 @@ _DRAWN = """
 
 
 async def draft_invoice(conn: Connection, organization_id: str, project_id: str, start: datetime.date) -> Invoice:
-    """What the project's invoice of a month would be now. Credits are drawn when the month is closed."""
+    """Return what the project's invoice of a month would be now. Credits are drawn when the month is closed."""
     (draft,) = await _drafts(conn, organization_id, [project_id], start)
     return draft
 
@@ -47,7 +47,7 @@ async def draft_invoice(conn: Connection, organization_id: str, project_id: str,
 async def _drafts(
     conn: Connection, organization_id: str, project_ids: Sequence[str], start: datetime.date
 ) -> list[Invoice]:
-    """Of these projects in their order, which must be the organization's."""
+    """Return drafts for these projects in their order, which must be the organization's."""
     ids = list(project_ids)
     parties = {row["project_id"]: row for row in await conn.fetch(_PARTIES, organization_id, ids, start)}
     versions = {stored.version.version: stored.version for stored in await list_versions(conn, organization_id)}
@@ -101,7 +101,7 @@ _BILLED = "SELECT DISTINCT project_id FROM period_sums WHERE organization_id = $
 
 
 async def billed_projects(conn: Connection, organization_id: str, start: datetime.date) -> list[str]:
-    """Those that have something in a month."""
+    """Return the projects that have something on their invoice of a month."""
     return [row["project_id"] for row in await conn.fetch(_BILLED, organization_id, start)]
 
 
@@ -146,7 +146,7 @@ async def find_document(conn: Connection, organization_id: str, project_id: str,
 
 
 async def find_invoice(conn: Connection, organization_id: str, project_id: str, start: datetime.date) -> Invoice:
-    """As it was issued, or a draft."""
+    """Return an invoice as it was issued, or a draft."""
     return msgspec.json.decode(await find_document(conn, organization_id, project_id, start), type=Invoice)
 
 
@@ -154,7 +154,7 @@ _ALL_ISSUED = "SELECT document FROM invoices WHERE organization_id = $1 AND peri
 
 
 async def list_documents(conn: Connection, organization_id: str, start: datetime.date) -> list[bytes]:
-    """Of every project that has something in a month: as issued, or drafts."""
+    """Return the invoices of every project that has something in a month, as issued, or drafts."""
     issued = await conn.fetch(_ALL_ISSUED, organization_id, start)
     if issued:
         return [row["document"].encode() for row in issued]

@@ -132,7 +132,7 @@ async def add_version(
     latest = await conn.fetchrow(_LATEST, organization_id)
     assert latest is not None
     if latest["currency"] not in (None, currency):
-        raise Refused("currency", f"the prices are in '{latest['currency']}', and stay so")
+        raise Refused("currency", f"all versions of the prices are in '{latest['currency']}', which cannot be changed")
     earliest: datetime.datetime = _whole_second(latest["now"] + LEAD) if latest["has_usage"] else latest["now"]
     if latest["version"] is not None and latest["effective_at"] >= (effective_at or earliest):
         known, is_pending = _shown(latest["effective_at"]), latest["effective_at"] > latest["now"]

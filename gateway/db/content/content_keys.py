@@ -26,7 +26,7 @@ async def note_content_keys(conn: Connection, ids: Collection[str], writing: str
 
 
 MAX_COUNTED = 100_000
-"""Of one key, rows of each table are counted up to here."""
+"""The number up to which the rows of each table are counted for one key."""
 
 
 class UnreadableRow(msgspec.Struct, frozen=True):
@@ -53,5 +53,5 @@ _UNREADABLE = """
 
 
 async def unreadable_content(conn: Connection, ids: Collection[str]) -> list[UnreadableRow]:
-    """What is encrypted with none of the keys of ids, by the key that it needs."""
+    """Count the content that is encrypted with none of the keys of these ids, by the key that it needs."""
     return [UnreadableRow(**row) for row in await conn.fetch(_UNREADABLE, list(ids), MAX_COUNTED)]

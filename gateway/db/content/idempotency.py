@@ -1,6 +1,6 @@
 """Requests with an Idempotency-Key: who executes each, how far it is, and its encrypted reply. Never the key itself.
 
-What its project does not allow, or what is of a purged one, is not shown, whether it is deleted yet or not.
+A reply that its project does not allow, or of a purged project, is not shown, whether it is deleted yet or not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ State = Literal["running", "kept", "too_large", "not_allowed", "lost"]
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """What a key of a client means: another project's same key is another slot."""
+    """The meaning of a client's key: the same key of another project is another slot."""
 
     project_id: str
     key_sha256: bytes
@@ -58,7 +58,7 @@ async def claim_slot(
     alive: datetime.timedelta,
     lasts: datetime.timedelta,
 ) -> bool:
-    """Whether this request is the one that executes."""
+    """Claim a slot; return whether this request is the one that executes."""
     return bool(await conn.fetchval(_CLAIM, slot.project_id, slot.key_sha256, fingerprint, request_id, alive, lasts))
 
 
@@ -101,7 +101,7 @@ _IS_ALIVE = """
 
 
 async def is_alive(conn: Connection, slot: Slot) -> bool | None:
-    """Whether the gateway that executes it was transcript of; None where nobody executes it."""
+    """Tell whether the gateway that executes the request was heard of lately; None where nobody executes it."""
     alive: bool | None = await conn.fetchval(_IS_ALIVE, slot.project_id, slot.key_sha256)
     return alive
 
@@ -135,8 +135,8 @@ _FINISH = """
 async def finish_slot(
     conn: Connection, slot: Slot, request_id: str, *, content_key: str | None, sealed: bytes | None
 ) -> None:
-    """It has run, though it was taken for lost. Its reply is kept if the project allows it; without one it was too
-    large."""
+    """Note that a request has run, though it was taken for lost. Its reply is kept if the project allows that;
+    without a reply it was too large."""
     await conn.execute(_FINISH, slot.project_id, slot.key_sha256, request_id, content_key, sealed)
 
 
@@ -160,7 +160,7 @@ _FREE_ALL = """
 
 
 async def free_slots(conn: Connection, claims: Collection[tuple[Slot, str]]) -> None:
-    """As `free_slot`, of many {slot, request id}."""
+    """Free many slots as `free_slot` does, given as {slot, request id}."""
     await conn.execute(_FREE_ALL, *_columns(claims))
 
 
@@ -171,7 +171,7 @@ _ABANDON = """
 
 
 async def abandon_slot(conn: Connection, slot: Slot, request_id: str) -> None:
-    """It may have run, and nobody knows its reply."""
+    """Note that a request may have run, and nobody knows its reply."""
     await conn.execute(_ABANDON, slot.project_id, slot.key_sha256, request_id)
 
 

@@ -1,7 +1,7 @@
-"""What requests said and got, encrypted but for what finds it: project, request and times.
+"""The logged content of requests, encrypted but for what finds it: project, request and times.
 
-What has expired, is older than its project's days, was logged before logging was turned off, or is of a purged project,
-is not shown, whether it is deleted yet or not.
+Content that has expired, is older than its project's days, was logged before logging was turned off, or is of a purged
+project, is not shown, whether it is deleted yet or not.
 """
 
 from __future__ import annotations

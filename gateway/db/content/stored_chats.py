@@ -1,6 +1,6 @@
 """Stored chat completions, encrypted but for what finds them: project, id, time, model, tags of their metadata.
 
-What is older than its project's days, or of a purged one, is not shown, whether it is deleted yet or not.
+A chat that is older than its project's days, or of a purged project, is not shown, whether it is deleted yet or not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Order = Literal["asc", "desc"]
 
 
 class ChatRow(msgspec.Struct, frozen=True):
-    """What is shown of one."""
+    """A stored chat completion, as far as it is shown."""
 
     id: str
     content_key: str
@@ -152,8 +152,11 @@ async def list_chats(
     order: Order,
     limit: int,
 ) -> tuple[list[ChatRow], bool]:
-    """(those that follow the one with id `after`, whether there are more), none of them encrypted with other keys.
-    tags: by each of these keys in turn; each has num_tags of them. In a transaction, for a plan of these values."""
+    """Return the chats that follow the one with id `after`, and whether there are more; none of them is encrypted with
+    other keys.
+
+    tags: by each of these keys in turn; each has num_tags of them. In a transaction, for a plan of these values.
+    """
     await plan_anew(conn)
     values = (project_id, after, model, list(content_keys), limit + 1)
     if num_tags:
@@ -180,7 +183,7 @@ _EXISTS = "SELECT EXISTS (SELECT FROM stored_chats WHERE project_id = $1 AND id 
 
 
 async def is_stored(conn: Connection, project_id: str, chat_id: str) -> bool:
-    """Whether a list can go on after it."""
+    """Tell whether a list can go on after this chat completion."""
     return bool(await conn.fetchval(_EXISTS, project_id, chat_id))
 
 

@@ -1,4 +1,4 @@
-"""What journals have open, what the ledger took of each engine's counts, and who was lost with a count of what."""
+"""The open requests of journals, the counts of engines that the ledger took, and the journals that were lost."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ _FORGET = "DELETE FROM journals WHERE id = ANY($1::text[])"
 
 
 async def forget_journals(conn: Connection, journal_ids: Collection[str]) -> None:
-    """They were replayed, or ended with nothing open."""
+    """Delete journals that were replayed, or ended with nothing open."""
     await conn.execute(_FORGET, list(journal_ids))
 
 
@@ -91,7 +91,8 @@ _LOST = """
 
 
 async def lost_journals(conn: Connection) -> list[LostJournal]:
-    """Those that nobody has heard of, with requests that nobody can bill unless their folder turns up."""
+    """Return the journals that nobody has heard of, with requests that nobody can bill unless the journal's folder
+    turns up."""
     return [LostJournal(**row) for row in await conn.fetch(_LOST, LOST_AFTER)]
 
 

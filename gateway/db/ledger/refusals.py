@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 KEPT_FOR = datetime.timedelta(days=7)
 MAX_PER_PROJECT = 1000
 MAX_REQUEST_IDS = 50
-"""Of alike ones that are found by the id of their request."""
+"""The most requests, of those that were refused alike, that are found by their id."""
 
 
 class NewRefusal(msgspec.Struct, frozen=True):
@@ -91,8 +91,8 @@ _DROP_OLD = """
 
 
 async def write_refusals(conn: Connection, refusals: Sequence[NewRefusal]) -> None:
-    """Add them, in the caller's transaction; those of keys that no project has are left out. Of each project the newest
-    MAX_PER_PROJECT stay."""
+    """Add them, in the caller's transaction; those of keys that no project has are left out. The newest MAX_PER_PROJECT
+    of each project stay."""
     project_ids: set[str] = set()
     # In one order, so that no two gateways wait for each other.
     for each in sorted(refusals, key=lambda each: (each.project_id, each.minute, each.kind)):
@@ -116,7 +116,8 @@ _PLACE = """
 async def place_of(
     conn: Connection, organization_id: str, *, project_ids: Sequence[str] | None, refusal_id: str
 ) -> int | None:
-    """Of a refusal in the list of these projects, what `list_refusals` goes on before; None if it is in none."""
+    """Return the place of a refusal in the list of these projects, for `list_refusals` to go on before; None if it
+    is in none."""
     only = None if project_ids is None else list(project_ids)
     place: int | None = await conn.fetchval(_PLACE, organization_id, only, refusal_id)
     return place

@@ -196,7 +196,7 @@ async def _all(conn: Connection, query: RequestQuery, scan_limit: int) -> tuple[
 
 
 async def _fitting(conn: Connection, query: RequestQuery) -> tuple[list[RequestPlace], RequestKey | None]:
-    """As `_all`."""
+    """Return the requests of `_all` that fit the filters."""
     after = query.after or RequestKey(query.end, "")
     # Others of the very instant come before `after` where it has an id; no key is before one without.
     until = min(query.end, after.created_at + datetime.timedelta(microseconds=1 if after.request_id else 0))
@@ -236,7 +236,7 @@ async def _fitting_in(conn: Connection, query: RequestQuery, after: RequestKey, 
 
 
 def _columns(pieces: list[Piece]) -> list[list[object]]:
-    """Their fields, as lists."""
+    """Return the fields of rows as lists."""
     return [list(column) for column in zip(*map(msgspec.structs.astuple, pieces), strict=True)]
 
 

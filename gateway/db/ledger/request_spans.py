@@ -23,7 +23,7 @@ MAX_LOOKED_AT = 20_000
 
 Level = Literal["organization", "project", "model", "full"]
 Span = tuple[datetime.datetime, datetime.datetime]
-"""From the first up to the second."""
+"""The minutes from the first up to the second."""
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _WIDTHS: dict[Width, datetime.timedelta] = {
@@ -68,8 +68,8 @@ class Pieces(msgspec.Struct, frozen=True):
 async def pieces_with(
     conn: Connection, filters: Filters, start: datetime.datetime, until: datetime.datetime, num_needed: int
 ) -> Pieces:
-    """Of the projects that have any, the newest minutes between two instants that hold so many requests together, or
-    all there are."""
+    """Return, for the projects that have any, the newest minutes between two instants that hold so many requests
+    together, or all minutes."""
     # First: what is rolled up between the questions is in both answers rather than in none.
     waiting = await conn.fetch(_WAITING, filters.organization_id, start, until, *_names(filters))
     spans, back_to = [(start, until)], None
@@ -165,9 +165,11 @@ _WAITING = """
 async def _whose(
     conn: Connection, filters: Filters, minutes: list[datetime.datetime], num_needed: int
 ) -> tuple[set[tuple[datetime.datetime, str]], bool]:
-    """Whose requests some minutes have, newest first: of as many as may be looked at for one page, the newest in any
-    case, and whether these are fewer. A minute has "" for everybody where, of all of its requests, so many are asked
-    for that the first ones are found sooner without telling projects apart."""
+    """Return whose requests some minutes have, newest first, and whether these are fewer than were asked for.
+
+    As many minutes are looked at as may be for one page, the newest in any case. A minute has "" for everybody where so
+    many of its requests are asked for that the first ones are found sooner without telling projects apart.
+    """
     level = "full" if filters.models or filters.adapter_ids else "project"
     asked = (filters.organization_id, level, *_names(filters), list(filters.finish_reasons), minutes)
     rows = await conn.fetch(_WHOSE, *asked)

@@ -19,8 +19,8 @@ LOOK_BACK = datetime.timedelta(days=92)
 
 
 class RequestRow(msgspec.Struct, frozen=True):
-    """What its attempts and prompts come to. Times in ms, of the first prompt's last attempt, which had timed_tokens
-    come out of it."""
+    """A request, summed over its attempts and prompts. Times in ms are those of the first prompt's last attempt,
+    which had timed_tokens come out of it."""
 
     request_id: str
     project_id: str

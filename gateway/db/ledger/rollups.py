@@ -1,7 +1,8 @@
 """Sums of the ledger, kept by one consumer: by minute, hour and day of the usage, and by the month that bills it.
 
-Who writes the ledger leaves what it adds in a queue, in the same transaction; who takes it from there adds it to the
-sums in another one. So whatever has committed counts exactly once, and nothing has to be told by its number or time.
+Writers of the ledger leave what they add in a queue, in the same transaction; another transaction takes it from there
+and adds it to the sums. So whatever has committed counts exactly once, and nothing has to be told by its number or
+time.
 """
 
 from __future__ import annotations

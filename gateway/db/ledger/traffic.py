@@ -30,7 +30,7 @@ Order = Literal["requests", "tokens", "cost", "errors"]
 
 
 class Percentiles(msgspec.Struct, frozen=True):
-    """In ms."""
+    """Percentiles in milliseconds."""
 
     p50: float
     p90: float

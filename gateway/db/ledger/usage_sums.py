@@ -1,4 +1,4 @@
-"""What was used and what it cost, in buckets of time: read from the roll-ups alone.
+"""Sums of usage and cost in buckets of time, read from the roll-ups alone.
 
 They follow the ledger by a second or two; no query here touches the ledger itself.
 """
@@ -71,7 +71,7 @@ _USAGE = """
 
 
 async def usage_sums(conn: Connection, query: SumQuery, *, embeddings: bool) -> list[UsageSum]:
-    """Of embeddings, or of everything else; buckets without usage are left out."""
+    """Return sums of the usage of embeddings, or of everything else, by bucket; buckets without usage are left out."""
     rows = await conn.fetch(_USAGE, *_filters(query), embeddings)
     return [UsageSum(*row) for row in rows]
 

@@ -1,4 +1,4 @@
-"""What of the database's state somebody should look at now. No lists of what is in order."""
+"""The parts of the database's state at which somebody should look now."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
 MOST = 100
-"""Of each kind, the worst or latest ones."""
+"""The most alerts of each kind: the worst or the latest ones."""
 
 EXPIRES_WITHIN = datetime.timedelta(days=7)
 REJECTED_WITHIN = datetime.timedelta(days=1)
 DEFAULT_PERCENT = 80
-"""Of a limit that has no thresholds of its own."""
+"""The percentage at which a limit without thresholds of its own shows as an alert."""
 
 
 class FullLimit(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ _LIMITS = """
 
 
 async def full_limits(conn: Connection, organization_id: str, project_ids: Sequence[str] | None) -> list[FullLimit]:
-    """The fullest first. Those per minute and of running requests are left out: they are full all the time, and free
+    """The fullest first. Limits per minute and of running requests are left out: they are full all the time, and free
     again soon. project_ids None: of all projects, and the organization's own."""
     only = None if project_ids is None else list(project_ids)
     return [FullLimit(**row) for row in await conn.fetch(_LIMITS, organization_id, only, DEFAULT_PERCENT, MOST)]
@@ -93,7 +93,7 @@ _KEYS = """
 
 
 async def ending_keys(conn: Connection, organization_id: str, project_ids: Sequence[str] | None) -> list[EndingKey]:
-    """Projects' keys that expire soon, the next one first. Those made for less than EXPIRES_WITHIN are left out."""
+    """Projects' keys that expire soon, the next one first. Keys made for less than EXPIRES_WITHIN are left out."""
     only = None if project_ids is None else list(project_ids)
     return [EndingKey(**row) for row in await conn.fetch(_KEYS, organization_id, only, EXPIRES_WITHIN, MOST)]
 
@@ -127,7 +127,7 @@ _REJECTED = """
 async def rejected_versions(
     conn: Connection, organization_id: str, project_ids: Sequence[str] | None
 ) -> list[RejectedVersion]:
-    """Of the last day, the latest first."""
+    """Return the versions that were rejected within the last day, the latest first."""
     only = None if project_ids is None else list(project_ids)
     return [RejectedVersion(**row) for row in await conn.fetch(_REJECTED, organization_id, only, REJECTED_WITHIN, MOST)]
 
@@ -149,7 +149,7 @@ _WEBHOOKS = """
 
 
 async def failing_webhooks(conn: Connection, organization_id: str) -> list[Failing]:
-    """Those whose latest attempt failed."""
+    """Return the webhooks whose latest attempt failed."""
     return [Failing(**row) for row in await conn.fetch(_WEBHOOKS, organization_id, MOST)]
 
 
@@ -162,5 +162,5 @@ _DELIVERIES = """
 
 
 async def failing_deliveries(conn: Connection, organization_id: str) -> list[Failing]:
-    """Those with a period that could not be delivered so far."""
+    """Return the deliveries with a period that could not be delivered so far."""
     return [Failing(**row) for row in await conn.fetch(_DELIVERIES, organization_id, MOST)]

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 SUSPECT_AFTER = datetime.timedelta(seconds=5)
 FORGET_AFTER = datetime.timedelta(seconds=15)
-"""From suspicion on. Longer than an engine takes to end the requests of a gateway that died."""
+"""The time after which a suspected gateway is forgotten: longer than an engine takes to end the requests of a
+gateway that died."""
 
 EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
@@ -58,8 +59,8 @@ _DELETE = """
 
 
 async def write_leases(conn: Connection, gateway_id: str, amounts: Mapping[Key, int]) -> None:
-    """Set this gateway's leases; 0 is none. Those of limits that are gone, or of a gateway that was forgotten, are left
-    out."""
+    """Set this gateway's leases; 0 is none. Leases of limits that are gone, or of a gateway that was forgotten, are
+    left out."""
     some = [(limit_id, at(start), amount) for (limit_id, start), amount in amounts.items() if amount > 0]
     none = [(limit_id, at(start)) for (limit_id, start), amount in amounts.items() if amount <= 0]
     if some:

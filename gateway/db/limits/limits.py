@@ -103,12 +103,12 @@ _UPDATE = """
 
 
 INSERT_TIMEOUT_S = 2.0
-"""Who writes usage waits meanwhile, and so do changes of keys."""
+"""The seconds for which the insertion may wait. Usage is not written meanwhile, and keys cannot be changed."""
 
 
 async def set_limit(conn: Connection, wanted: Limit) -> tuple[str, bool]:
     """Set what it is about to its max and thresholds, in one transaction; (id, whether it is new). wanted.id is not
-    looked at. What was used in the current window before counts too: the schema sees to that.
+    looked at. Usage of the current window from before counts too: the schema sees to that.
 
     Raises asyncpg.ForeignKeyViolationError if the project is not the organization's, or there is no such key; one of
     `CONFLICTS`, or TimeoutError, when the ledger does not let it in soon.
@@ -139,7 +139,7 @@ _REMOVE = "DELETE FROM limits WHERE organization_id = $1 AND project_id IS NOT D
 
 
 async def remove_limit(conn: Connection, organization_id: str, project_id: str | None, limit_id: str) -> bool:
-    """Whether there was one."""
+    """Delete a limit and return whether there was one."""
     return await conn.execute(_REMOVE, organization_id, project_id, limit_id) != "DELETE 0"
 
 
@@ -153,8 +153,8 @@ _STORED = "SELECT stored_bytes($1, $2)"
 
 
 async def lock_storage(conn: Connection, organization_id: str, project_id: str) -> None:
-    """Lock the storage limits until the transaction ends. Whoever stores does so before anything that the schema
-    announces: changes of limits wait for the two in this order, too."""
+    """Lock the storage limits until the transaction ends. Storing comes before anything that the schema announces:
+    changes of limits wait for the two in this order, too."""
     await conn.execute(_STORAGE, organization_id, project_id)
 
 

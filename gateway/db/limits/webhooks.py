@@ -81,7 +81,7 @@ _REMOVE = """
 
 
 async def remove_webhook(conn: Connection, organization_id: str, webhook_id: str) -> WebhookRow | None:
-    """What it was, None if there was none; what waited for it is forgotten."""
+    """Delete a webhook and return it, None if there was none. Messages that waited for it are forgotten."""
     row = await conn.fetchrow(_REMOVE, organization_id, webhook_id)
     return WebhookRow(**row) if row else None
 

@@ -3,7 +3,7 @@
     hash = SHA-256(previous hash + the row's other columns in their order as a JSON array, without spaces, in UTF-8)
 
 The first row's previous hash is 32 zero bytes; `audit_heads` keeps the last one, so that rows cut off the end are
-missed too. Whoever can rewrite the whole database can rewrite the chain: note the head elsewhere now and then.
+missed too. Somebody who can rewrite the whole database can rewrite the chain: note the head elsewhere now and then.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
 class Author(msgspec.Struct, frozen=True, kw_only=True):
-    """Who changes something: kind is "api_key" or "user", id theirs, or kind is "system" and id the part of the server
-    that does so by itself, such as "prober". address: of the client, empty where there is none."""
+    """The one who changes something."""
 
     organization_id: str
     kind: str
+    """"api_key" or "user"; "system" for a part of the server that changes something by itself."""
     id: str
+    """The id of the key or user; for "system" the name of the part, such as "prober"."""
     email: str | None
     address: str
+    """The address of the client, empty where there is none."""
     request_id: str
 
 
@@ -89,7 +91,7 @@ def chain_hash(row: AuditRow) -> bytes:
 
 
 def check_link(before: Link, row: AuditRow) -> Broken | None:
-    """Whether the row follows `before` in an unbroken chain."""
+    """Check whether a row follows `before` in an unbroken chain."""
     expected = before.sequence + 1
     if row.sequence != expected:
         return Broken(expected, None, f"row {expected} is missing")

@@ -45,11 +45,7 @@ class KeyRow(msgspec.Struct, frozen=True):
 
 
 class FoundKey(msgspec.Struct, frozen=True):
-    """What authentication needs of a key. expires_at: of the secret that was presented.
-
-    owner_role: in the organization, owner_project_role: in the key's project, of the user who owns it. suspended: what
-    is, of those that it depends on.
-    """
+    """The data of a key that authentication needs."""
 
     id: str
     kind: Literal["project", "admin"]
@@ -59,10 +55,14 @@ class FoundKey(msgspec.Struct, frozen=True):
     models: list[str] | None
     ip_allow: list[Network] | None
     expires_at: datetime.datetime | None
+    """The end of the secret that was presented."""
     owned_by_user: bool
     owner_role: Role | None
+    """The role of the key's owner in the organization."""
     owner_project_role: Role | None
+    """The role of the key's owner in the key's project."""
     suspended: Literal["API key", "project", "organization"] | None
+    """The suspended thing on which the key depends: the key itself, its project or its organization."""
     store_days: int
     log_content_days: int
 
@@ -181,7 +181,7 @@ _LIST_ADMIN = """
 async def list_admin_keys(
     conn: Connection, organization_id: str, *, after: str | None = None, limit: int = 100
 ) -> list[KeyRow]:
-    """As `list_keys`, the operators'."""
+    """List operators' keys, as `list_keys` does."""
     return [KeyRow(**row) for row in await conn.fetch(_LIST_ADMIN, organization_id, after, limit)]
 
 
@@ -216,7 +216,8 @@ async def list_owned_keys(
     after: str | None = None,
     limit: int = 100,
 ) -> list[KeyRow]:
-    """As `list_keys`, a person's of all projects; with_admin: and their operators' keys."""
+    """List the keys that a person owns in all projects, as `list_keys` does; with_admin adds the person's operators'
+    keys."""
     rows = await conn.fetch(_LIST_OWNED, organization_id, owner_user_id, with_admin, after, limit)
     return [KeyRow(**row) for row in rows]
 

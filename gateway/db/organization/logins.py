@@ -1,4 +1,4 @@
-"""What proves who a person is: the password's hash, the one-time secret, failed attempts, and the logins that hold.
+"""Proofs of who a person is: the password's hash, the one-time secret, failed attempts, and the logins that hold.
 
 All times are PostgreSQL's, so that every gateway agrees on them.
 """
@@ -112,7 +112,8 @@ _USE_STEP = "UPDATE users SET totp_last_step = $2 WHERE id = $1 AND totp_last_st
 
 
 async def use_totp_step(conn: Connection, user_id: str, step: int) -> bool:
-    """Whether no code of this time step or a later one was used before; it is used now (RFC 6238, section 5.2)."""
+    """Use a code's time step, and return whether no code of this step or a later one was used before (RFC 6238,
+    section 5.2)."""
     return (await conn.execute(_USE_STEP, user_id, step)) == "UPDATE 1"
 
 
@@ -190,7 +191,7 @@ _TOUCH = "UPDATE logins SET last_used_at = now() WHERE id = $1"
 
 
 async def find_login(conn: Connection, token_sha256: bytes) -> LoggedIn | None:
-    """Who holds the token with this digest. The digest is the credential: no tenant yet."""
+    """Return the login that has the token with this digest. The digest is the credential: no tenant is known yet."""
     row = await conn.fetchrow(_LOGGED_IN, token_sha256)
     if row is None:
         return None

@@ -1,4 +1,4 @@
-"""What ids are called, for people who read lists of them: of one organization's objects alone."""
+"""The names of ids, for people who read lists of them. Only objects of one organization are named."""
 
 from __future__ import annotations
 

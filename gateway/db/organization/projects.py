@@ -89,7 +89,7 @@ _WAS_ARCHIVED = "SELECT EXISTS (SELECT FROM projects WHERE organization_id = $1 
 
 
 async def was_archived(conn: Connection, organization_id: str, name: str) -> bool:
-    """Whether the organization had a project of this name that was archived."""
+    """Tell whether the organization had a project of this name that was archived."""
     return bool(await conn.fetchval(_WAS_ARCHIVED, organization_id, name))
 
 
@@ -153,9 +153,11 @@ async def set_retention(
     store_days: int,
     log_content_days: int,
 ) -> None:
-    """What may be kept of its content, from now on; the caller's transaction has locked it. What may not be kept any
-    more is not shown, and deleted in the background: replies and logged content are not shown again when they are
-    allowed again."""
+    """Set what of a project's content may be kept from now on; the caller's transaction has locked the project.
+
+    Content that may not be kept any more is not shown, and is deleted in the background: replies and logged content are
+    not shown again when they are allowed again.
+    """
     await conn.execute(_SET_RETENTION, organization_id, project_id, keep_replies, store_days, log_content_days)
 
 
@@ -235,8 +237,8 @@ async def purge_project(conn: Connection, project_id: str) -> None:
     """Take away what an archived project held, in the caller's transaction.
 
     Kept are the project's row, the ledger, the audit log, and of keys and adapters what the ledger refers to: their
-    ids, the adapters' names, versions and digests. What was kept of requests and replies is not shown from then on; it
-    is for the caller to delete before, and for the keeper of kept content where something is left.
+    ids, the adapters' names, versions and digests. The content of requests and replies is not shown from then on. The
+    caller deletes it before, and the worker that removes old content deletes what is left.
     """
     for statement in (
         _REMOVE_MEMBERS,

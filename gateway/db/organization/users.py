@@ -49,7 +49,7 @@ _HAD = "SELECT EXISTS (SELECT FROM users WHERE organization_id = $1)"
 
 
 async def had_users(conn: Connection, organization_id: str) -> bool:
-    """Whether the organization has, or ever had, people: those that were removed count."""
+    """Tell whether the organization has, or ever had, people; removed ones count."""
     return bool(await conn.fetchval(_HAD, organization_id))
 
 

@@ -6,11 +6,8 @@ import msgspec
 
 
 class Defaults(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """None: what holds without an adapter. Bounds are those of `engine.protocol.SamplingParams`.
-
-    max_tokens: how many a request gets that names no number, where there is room. system_prompt: the first message of
-    a conversation without a system message.
-    """
+    """Values for requests that name none; null where the same holds as without an adapter. The bounds are
+    the same as in `engine.protocol.SamplingParams`."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -20,7 +17,9 @@ class Defaults(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     max_tokens: int | None = None
+    """The most tokens that a request without a number of its own generates, where there is room."""
     system_prompt: str | None = None
+    """The first message of a conversation that has no system message."""
 
 
 NO_DEFAULTS = Defaults()

@@ -27,7 +27,7 @@ _SEGMENT = re.compile(r"[A-Za-z0-9._~@:+=,-]{1,255}")
 
 
 class WrongSource(ValueError):
-    """It is no source, or none that is allowed; the message says why."""
+    """The text is not a source, or not one that is allowed; the message says why."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class Source(msgspec.Struct, frozen=True):
     revision: str | None = None
 
     def holds(self, other: Source) -> bool:
-        """Whether the other is this place or below it."""
+        """Tell whether another source is this place or below it."""
         return (
             (self.scheme, self.host, self.port) == (other.scheme, other.host, other.port)
             and self.segments == other.segments[: len(self.segments)]
@@ -57,7 +57,7 @@ class Source(msgspec.Struct, frozen=True):
 
     @property
     def url(self) -> str:
-        """Of an https source."""
+        """The URL of an https source."""
         port = "" if self.port == HTTPS_PORT else f":{self.port}"
         return f"https://{self.host}{port}/{self.path}"
 
@@ -78,16 +78,21 @@ class AllowedSources:
         return not self._places
 
     def admit(self, text: str) -> Source:
-        """Raises WrongSource for what is no source, or none of these."""
+        """Return the source that a text names.
+
+        Raises WrongSource for a text that is not a source, or none of these.
+        """
         source = _parse(text, is_place=False)
         if self.is_empty:
-            raise WrongSource("no sources are allowed here: the operator lists them in LORIKEET_ADAPTER_SOURCES")
+            raise WrongSource(
+                "this server allows no sources; the operator lists the allowed ones in LORIKEET_ADAPTER_SOURCES"
+            )
         if not self.holds(source):
-            raise WrongSource("it is not among the sources that the operator allows")
+            raise WrongSource("the source is not among the sources that LORIKEET_ADAPTER_SOURCES allows")
         return source
 
     def admits_url(self, url: str) -> bool:
-        """Whether an https source of this list may send on to this URL, which may have a query."""
+        """Tell whether an https source of this list may redirect to this URL, which may have a query."""
         try:
             return self.holds(_parse(url.partition("?")[0], is_place=False))
         except WrongSource:
@@ -105,7 +110,7 @@ def parse_place(text: str) -> Source:
 def _parse(text: str, *, is_place: bool) -> Source:
     """is_place: a place of the list, all of whose contents it stands for, so the end of its path may be left out."""
     if len(text) > MAX_SOURCE_CHARACTERS:
-        raise WrongSource(f"it is longer than {MAX_SOURCE_CHARACTERS} characters")
+        raise WrongSource(f"the source is longer than {MAX_SOURCE_CHARACTERS} characters")
     scheme, separator, rest = text.partition("://")
     if scheme not in ("hf", "https", "s3") or not separator:
         raise WrongSource("expected hf://organization/repository[@revision], https://host/path or s3://bucket/prefix")

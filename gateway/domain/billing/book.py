@@ -1,6 +1,6 @@
 """The price book: versions that never change, each complete, and which of their prices is meant by a request.
 
-Pure. What a row is billed decides `price_of` in the schema, by the same rule as `rates` here; limits ask `most_of` for
+Pure. `price_of` in the schema decides what a row is billed, by the same rule as `rates` here; limits ask `most_of` for
 an upper bound before they let a request run.
 """
 
@@ -36,7 +36,7 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """What no other entry of the version may be about."""
+        """The parts that no other entry of the version may share."""
         return self.model, self.adapter_class, self.service_tier
 
 
@@ -50,7 +50,8 @@ class Version(msgspec.Struct, frozen=True):
     discounts: Mapping[str, int]
 
     def rates(self, project_id: str, model: str, adapter_class: str, service_tier: str) -> Rates:
-        """Of the entries that match, those of the one that names the most, its model first; without one, nothing."""
+        """Return the rates of the matching entry that names the most, its model first; nothing where no entry
+        matches."""
         discount = self.discounts.get(project_id, 0)
         base = model.partition(":")[0]
         matching = [
@@ -66,7 +67,8 @@ class Version(msgspec.Struct, frozen=True):
         return Rates(best.input_nanos, best.cached_input_nanos, best.output_nanos, discount)
 
     def adapter_classes(self, model: str) -> set[str]:
-        """Those that a request of this model may be billed as: an adapter's class may change while it runs."""
+        """Return the classes as which a request of this model may be billed: an adapter's class may change while it
+        runs."""
         if ":" not in model:
             return {NO_ADAPTER}
         return {entry.adapter_class for entry in self.entries} - {NO_ADAPTER, ANY} | {DEFAULT_CLASS}

@@ -7,11 +7,11 @@ import datetime
 import msgspec
 
 GRACE = datetime.timedelta(hours=1)
-"""After a month's end before it can be closed: requests that began in it end, and journals are written down. What comes
-even later is billed in the next month, as a correction."""
+"""After a month's end before it can be closed: requests that began in it end, and journals are written down. Usage that
+comes even later is billed in the next month, as a correction."""
 
 LOST_GRACE = datetime.timedelta(days=3)
-"""For so long after that, a journal that is lost with usage in it holds the closing up: its folder may turn up."""
+"""The time for which a lost journal with usage in it holds up the closing, since its folder may turn up."""
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -24,16 +24,17 @@ class Lost(msgspec.Struct, frozen=True):
 def objection(start: datetime.date, next_open: datetime.date, now: datetime.datetime, lost: Lost | None) -> str | None:
     """Why the month that begins at start cannot be closed; None where it can. next_open: the first that is open."""
     if start > next_open:
-        return f"periods are closed in their order: {next_open:%Y-%m} is next"
+        return f"months are closed in order, and {next_open:%Y-%m} is next"
     if start < next_open:
-        return f"it is before {next_open:%Y-%m}, the first that is open"
+        return f"it is before {next_open:%Y-%m}, the first open month"
     began_at, free_at = _midnight(start), _midnight(next_month(start)) + GRACE
     if now < free_at:
-        return f"usage of it may come until {free_at:%Y-%m-%d %H:%M} UTC"
+        return f"usage of the month may still arrive until {free_at:%Y-%m-%d %H:%M} UTC"
     if lost is not None and lost.heard_at >= began_at and now < free_at + LOST_GRACE:
         return (
             f"a gateway that was last heard of at {lost.heard_at:%Y-%m-%d %H:%M} UTC has {lost.open_requests} requests "
-            f"in its journal; start it again, or go without them after {free_at + LOST_GRACE:%Y-%m-%d %H:%M} UTC"
+            f"in its journal; start it again, or close the month without these requests after "
+            f"{free_at + LOST_GRACE:%Y-%m-%d %H:%M} UTC"
         )
     return None
 

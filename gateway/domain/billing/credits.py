@@ -41,7 +41,7 @@ def draw(grants: Sequence[Grant], cost: int) -> dict[str, int]:
 
 
 def lapse(grants: Sequence[Grant], pending: int, now: datetime.datetime) -> dict[str, int]:
-    """What is left of each grant, oldest first, that has expired. pending: the cost of open periods and what running
+    """Return what is left of each expired grant, oldest first. pending is the cost of open periods and what running
     requests have reserved, which takes its part first."""
     taken = draw(grants, pending)
     return {

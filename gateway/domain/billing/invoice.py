@@ -18,13 +18,14 @@ LineKind = Literal["input", "cached_input", "output"]
 
 
 class PeriodSum(msgspec.Struct, frozen=True):
-    """What the ledger has of one project in one period at one price. corrects_period: "2026-10", None for its own."""
+    """The sum of the ledger for one project in one period at one price."""
 
     model: str
     adapter_class: str
     service_tier: str
     price_version: int
     corrects_period: str | None
+    """The month that late usage belongs to, such as "2026-10"; None for the period's own usage."""
     num_requests: int
     prompt_tokens: int
     cached_tokens: int
@@ -35,8 +36,7 @@ class PeriodSum(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """unit_price_nanos: of a million tokens, before the discount. price_version: None where there were no prices.
-    corrects_period: a closed period whose usage came late."""
+    """The tokens of one kind on an invoice."""
 
     model: str
     adapter_class: str
@@ -44,9 +44,12 @@ class Line(msgspec.Struct, frozen=True):
     kind: LineKind
     num_tokens: int
     unit_price_nanos: int
+    """The price of a million tokens before the discount, in billionths of the currency."""
     discount_basis_points: int
     price_version: int | None
+    """The version of the prices; null where there were none."""
     corrects_period: str | None
+    """The closed month whose usage came late."""
     amount_nanos: int
 
 
@@ -64,14 +67,17 @@ class Party(msgspec.Struct, frozen=True):
 
 
 class Invoice(msgspec.Struct, frozen=True, kw_only=True):
-    """total = usage + adjustments; due = total - credit, what is left to be paid. Times in Unix seconds. A draft has no
-    number: its period may still change."""
+    """The invoice of a project for a month. total = usage + adjustments; due = total - credit."""
 
     number: str | None
+    """The invoice's number; null for a draft, whose amounts may still change."""
     period: str
     period_start: int
+    """Unix seconds."""
     period_end: int
+    """Unix seconds."""
     issued_at: int | None
+    """Unix seconds; null for a draft."""
     organization: Party
     project: Party
     currency: str
@@ -83,6 +89,7 @@ class Invoice(msgspec.Struct, frozen=True, kw_only=True):
     total_nanos: int
     credit_nanos: int
     due_nanos: int
+    """The amount that is left to be paid, in billionths of the currency."""
     object: Literal["organization.invoice"] = "organization.invoice"
 
 

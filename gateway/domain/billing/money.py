@@ -8,7 +8,7 @@ DEFAULT_CURRENCY = "usd"
 """Where there never were prices, every amount is 0."""
 
 MAX_NANOS = 10**17
-"""Of one credit or adjustment: a hundred million units, and a hundredth of what the ledger's integers hold."""
+"""The most of one credit or adjustment: a hundred million units, and a hundredth of what the ledger's integers hold."""
 
 
 def decimal_text(nanos: int, min_decimals: int = 2) -> str:
@@ -19,5 +19,5 @@ def decimal_text(nanos: int, min_decimals: int = 2) -> str:
 
 
 def to_number(nanos: int) -> float:
-    """For OpenAI's shapes, whose amounts are JSON numbers: the nearest that one can hold. The nanos stand beside it."""
+    """Return an amount as the nearest JSON number, for OpenAI's shapes. The exact nanos stand beside it."""
     return nanos / NANOS

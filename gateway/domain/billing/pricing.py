@@ -1,4 +1,4 @@
-"""What a row of usage costs: the same arithmetic as `cost_of` in the schema, which is the one that bills.
+"""The cost of a row of usage: the same arithmetic as `cost_of` in the schema, which is the one that bills.
 
 The ledger is priced in the transaction that writes it, so that no gateway's idea of the price book counts; this is for
 checks and previews. Money is an integer of nanos of the currency, and floats never come near it.
@@ -14,8 +14,8 @@ _SCALE = TOKENS_PER_PRICE * WHOLE_BASIS_POINTS
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """What one tenant pays for one model: nanos per million tokens, less basis_points of a discount. Cached input is
-    never dearer than other input."""
+    """The prices of one model for one tenant: nanos per million tokens, less basis_points of a discount. Cached
+    input never costs more than other input."""
 
     input_nanos: int = 0
     cached_input_nanos: int = 0

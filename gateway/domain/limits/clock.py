@@ -19,7 +19,7 @@ class DatabaseClock:
         self._set_s = 0.0
 
     def set(self, now_ns: int) -> None:
-        """The database has just answered that it is now_ns."""
+        """Set the time, which the database has just answered."""
         self._set_ns, self._set_s = now_ns, self.monotonic()
 
     def now_ns(self) -> int:

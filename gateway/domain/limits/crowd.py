@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 TENANT_SHARE = 0.5
-"""Of what the engine takes at once, one tenant over all gateways."""
+"""The share of what the engine takes at once that one tenant may use over all gateways."""
 
 
 class Crowd:
@@ -14,11 +14,12 @@ class Crowd:
         self._inside: dict[str, int] = {}
 
     def share_among(self, num_gateways: int) -> None:
-        """Each of so many gateways lets in its part of a tenant's share."""
+        """Divide every tenant's share among so many gateways."""
         self._num_gateways = max(1, num_gateways)
 
     def enter(self, tenant: str, num_completions: int, capacity: int) -> bool:
-        """Whether they may go in; a tenant that has nothing inside always may. capacity: of the engine."""
+        """Let completions of a tenant in, or return False. A tenant that has nothing inside always may. capacity is
+        the engine's."""
         inside = self._inside.get(tenant, 0)
         bound = int(capacity * TENANT_SHARE / self._num_gateways)
         if inside and inside + num_completions > bound:

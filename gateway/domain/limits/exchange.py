@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from gateway.domain.limits.holdings import Holdings
-from gateway.domain.limits.slices import Entry, Hold, Key, Shortage
+from gateway.domain.limits.slices import Entry, Key, Reservation, Shortage
 from gateway.domain.limits.work import Work
 
 SLICE_S = 5.0
@@ -19,48 +19,53 @@ SLICE_S = 5.0
 PostgreSQL is slow."""
 
 FIRST_SLICE = 8
-"""Of a burst that has just begun no pace is known yet: what came so far comes this many times again."""
+"""The number of times that what came so far is expected again, while the pace of a burst is not known yet."""
 
 FREE_SHARE = 0.05
-"""Of what is left of a limit, all gateways together hold at most this much ahead of requests."""
+"""The largest share of what is left of a limit that all gateways together may hold ahead of requests."""
 
 
 class Account(msgspec.Struct, frozen=True):
-    """A limit in its current window. leased: what other gateways hold. window_start: Unix seconds."""
+    """A limit in its current window."""
 
     window_start: int
+    """Unix seconds."""
     max: int
     settled: int
     leased: int
+    """The amount that other gateways hold."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What a transaction reads while it holds the limits' locks. now_ns: its clock, Unix time."""
+    """The state that a transaction reads while it holds the limits' locks."""
 
     now_ns: int
+    """The database's time: Unix time in ns."""
     num_gateways: int
     accounts: Mapping[str, Account]
 
 
 class Stale(msgspec.Struct, frozen=True):
-    """The request was planned for a window that is not PostgreSQL's current one, or for a limit that is gone. now_ns:
-    PostgreSQL's time, 0 where it was not read because no limit is left."""
+    """The answer to a request that was planned for another window than PostgreSQL's current one, or for a limit that
+    is gone."""
 
     now_ns: int
+    """PostgreSQL's time, 0 where it was not read because no limit is left."""
 
 
 class Ask(msgspec.Struct, eq=False):
-    """A request that does not fit what is free here. taken: what was free, in the order of entries."""
+    """A request that does not fit into what is free here."""
 
     entries: tuple[Entry, ...]
     work: Work
     instant_ns: int
     taken: tuple[int, ...]
-    answer: Hold | Shortage | Stale | None = None
+    """The amounts that were free, in the order of entries."""
+    answer: Reservation | Shortage | Stale | None = None
 
 
 def ask(entries: tuple[Entry, ...], work: Work, instant_ns: int, now_s: float) -> Ask:
-    """Begin to reserve: what is free here is taken at once."""
+    """Begin to reserve: take at once what is free here."""
     taken = []
     for entry in entries:
         need = work.amount(entry.limit.unit, work.max_tokens)
@@ -74,7 +79,7 @@ def ask(entries: tuple[Entry, ...], work: Work, instant_ns: int, now_s: float) -
 
 
 def fill(holdings: Holdings, one: Ask) -> bool:
-    """Whether what an exchange has brought since then does for it: then it is answered."""
+    """Answer a request out of what an exchange has brought since then; return False if that is not enough."""
     needs = [one.work.amount(entry.limit.unit, one.work.max_tokens) for entry in one.entries]
     missing = [need - taken for need, taken in zip(needs, one.taken, strict=True)]
     if any(entry.slice.free < more for entry, more in zip(one.entries, missing, strict=True)):
@@ -82,12 +87,13 @@ def fill(holdings: Holdings, one: Ask) -> bool:
     for entry, more in zip(one.entries, missing, strict=True):
         entry.slice.reserved += more
         entry.slice.num_asks -= 1
-    one.answer = holdings.hold(one.entries, one.work, one.work.max_tokens, one.instant_ns)
+    one.answer = holdings.open_reservation(one.entries, one.work, one.work.max_tokens, one.instant_ns)
     return True
 
 
 class Exchange:
-    """Everything a gateway has to tell PostgreSQL at one time. Nothing else may change `held` until it has ended."""
+    """Everything that a gateway has to tell PostgreSQL at one time. Nothing else may change `held` until the
+    exchange has ended."""
 
     def __init__(self, holdings: Holdings, asks: Sequence[Ask]) -> None:
         self._holdings = holdings
@@ -98,10 +104,10 @@ class Exchange:
                     holdings.overfull.add(entry.slice.key)
                     entry.slice.keep = 0  # all of it is there for who asks, and is cut again
         holdings.give_back()
-        thirsty = {key: each for key in holdings.thirsty if (each := holdings.slices.get(key)) is not None}
-        holdings.thirsty.clear()
+        wanting = {key: each for key in holdings.wanting if (each := holdings.slices.get(key)) is not None}
+        holdings.wanting.clear()
         holdings.is_urgent = False
-        self._slices = thirsty | {entry.slice.key: entry.slice for one in asks for entry in one.entries}
+        self._slices = wanting | {entry.slice.key: entry.slice for one in asks for entry in one.entries}
         self._amounts: dict[Key, int] = {}
 
     @property
@@ -114,7 +120,7 @@ class Exchange:
         return not self._slices and not self._holdings.dirty
 
     def decide(self, snapshot: Snapshot | None) -> dict[Key, int]:
-        """This gateway's leases from now on, those that change; 0 is none. snapshot None: there was nothing to read."""
+        """Return the leases of this gateway that change; 0 is none. snapshot is None if there was nothing to read."""
         self._amounts = {key: self._holdings.slices[key].held for key in self._holdings.dirty}
         if snapshot is not None:
             left = self._left(snapshot)
@@ -124,24 +130,24 @@ class Exchange:
         return self._amounts
 
     def committed(self) -> None:
-        """The transaction is done: what was granted may be used."""
+        """Use what was granted, since the transaction is done."""
         holdings = self._holdings
         for key, held in self._amounts.items():
             holdings.slices[key].held = held
         holdings.dirty -= self._amounts.keys()
         for one in self._asks:
             self._unpin(one)
-            if isinstance(one.answer, Hold):
+            if isinstance(one.answer, Reservation):
                 for entry, taken in zip(one.entries, one.taken, strict=True):
                     # Less than was taken where another limit clamped the request.
                     entry.slice.reserved += one.work.amount(entry.limit.unit, one.answer.cap) - taken
-                    holdings.look_at(entry.slice)
-                one.answer = holdings.hold(one.entries, one.work, one.answer.cap, one.instant_ns)
+                    holdings.note_spare(entry.slice)
+                one.answer = holdings.open_reservation(one.entries, one.work, one.answer.cap, one.instant_ns)
             else:
                 self._undo(one)
 
     def failed(self) -> None:
-        """It is unknown what PostgreSQL has: never less than what is held."""
+        """Undo the exchange, whose end is unknown: PostgreSQL never has less than what is held here."""
         self._holdings.dirty |= self._amounts.keys()
         for one in self._asks:
             one.answer = None
@@ -156,10 +162,10 @@ class Exchange:
     def _undo(self, one: Ask) -> None:
         for entry, taken in zip(one.entries, one.taken, strict=True):
             entry.slice.reserved -= taken
-            self._holdings.look_at(entry.slice)
+            self._holdings.note_spare(entry.slice)
 
     def _left(self, snapshot: Snapshot) -> dict[Key, int]:
-        """What nobody holds, of the limits that there still are."""
+        """Return what nobody holds of the limits that still exist."""
         left = {}
         for key, each in self._slices.items():
             account = snapshot.accounts.get(key[0])
@@ -168,7 +174,7 @@ class Exchange:
         return left
 
     def _answer(self, one: Ask, snapshot: Snapshot, left: dict[Key, int]) -> None:
-        """All that a request needs, or nothing."""
+        """Grant a request all that it needs, or nothing."""
         work, cap = one.work, one.work.max_tokens
         for entry, taken in zip(one.entries, one.taken, strict=True):
             account = snapshot.accounts.get(entry.limit.id)
@@ -193,7 +199,7 @@ class Exchange:
             if grant:
                 left[key] -= grant
                 self._amounts[key] = self._amounts.get(key, entry.slice.held) + grant
-        one.answer = Hold(one.entries, work, cap, one.instant_ns, set())
+        one.answer = Reservation(one.entries, work, cap, one.instant_ns, set())
 
     def _cut_slices(self, snapshot: Snapshot, left: dict[Key, int]) -> None:
         for key, room in left.items():

@@ -1,4 +1,4 @@
-"""What a limit is, and the calendar its windows follow. Pure data: knows neither accounts nor requests."""
+"""Limits, and the calendar that their windows follow. Pure data: knows neither accounts nor requests."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ SIZES: frozenset[Unit] = frozenset({"input_tokens", "output_tokens", "tokens"})
 """Units that without a window bound the size of one request: its prompt, each completion, or both together."""
 
 ALERT_PERCENTS = (80, 100)
-"""Where a limit does not say otherwise."""
+"""The percentages at which a limit alerts that does not say otherwise."""
 
 NS_PER_S = 1_000_000_000
 _UTC_DAY_S = 86_400
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """At most `max` of a unit per window for whoever it is about. hard: refuses; soft: only alerts.
-
-    project_id None: all of the organization. api_key_id None: all keys. model None: all models, else exactly this one,
-    by its public id.
-    """
+    """At most `max` of a unit per window."""
 
     id: str
     organization_id: str
     project_id: str | None
+    """None stands for the whole organization."""
     api_key_id: str | None
+    """None stands for all keys."""
     model: str | None
+    """The public id of the model to which the limit applies; None stands for all models."""
     unit: Unit
     window: Window
     max: int
     hard: bool
+    """A hard limit refuses, a soft one only alerts."""
     alert_percents: tuple[int, ...] = ()
 
     @property
@@ -54,33 +54,33 @@ class Limit(msgspec.Struct, frozen=True):
 
     @property
     def reserves(self) -> bool:
-        """Whether requests reserve a part of it before they run."""
+        """Tell whether requests reserve a part of the limit before they run."""
         if self.unit == "concurrency" or self.is_balance:
             return self.hard
         return self.hard and self.unit in RATED and self.window != "none"
 
     @property
     def is_balance(self) -> bool:
-        """A prepaid balance: the credits of a project, all that it may ever cost."""
+        """Tell whether this is a prepaid balance: the credits of a project, all that the project may ever cost."""
         return self.unit == "cost_nanos" and self.window == "none"
 
     @property
     def bounds_size(self) -> bool:
-        """Whether it bounds each request by itself."""
+        """Tell whether the limit bounds the size of each request by itself."""
         return self.hard and self.window == "none" and self.unit in SIZES
 
     def applies(self, api_key_id: str, model: str) -> bool:
-        """To a request of its project or organization."""
+        """Tell whether the limit applies to a request of its project or organization."""
         return self.api_key_id in (None, api_key_id) and self.model in (None, model)
 
 
 def alerts(unit: Unit, window: Window) -> bool:
-    """Whether crossing a share of such a limit is noticed: only where usage is summed up per window."""
+    """Tell whether crossing a share of such a limit is noticed, which is only where usage is summed up per window."""
     return unit in RATED and window != "none"
 
 
 def complaint(unit: Unit, window: Window, *, hard: bool, alert_percents: Collection[int]) -> tuple[str, str] | None:
-    """What is wrong with a combination, or None: the field, and the words that follow it."""
+    """Return what is wrong with a combination, as the field and the words that follow it; None if nothing is."""
     if unit not in RATED and window != "none":
         return "window", f"must be 'none' with the unit '{unit}'"
     if unit in RATED and unit not in SIZES and window == "none":
@@ -97,7 +97,7 @@ def complaint(unit: Unit, window: Window, *, hard: bool, alert_percents: Collect
 
 
 class Period(msgspec.Struct, frozen=True):
-    """One window: from start up to end, Unix seconds. Without a window: start 0 and no end."""
+    """One window, from start up to end in Unix seconds. Without a window, start is 0 and there is no end."""
 
     start: int
     end: int | None
@@ -107,7 +107,7 @@ NO_PERIOD = Period(0, None)
 
 
 def period(window: Window, instant_ns: int) -> Period:
-    """The calendar window in UTC that an instant, Unix time in ns, lies in."""
+    """Return the calendar window in UTC in which an instant (Unix time in ns) lies."""
     instant_s = instant_ns // NS_PER_S
     match window:
         case "minute":

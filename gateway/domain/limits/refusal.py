@@ -33,9 +33,7 @@ Headers = tuple[tuple[str, str], ...]
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """Which limit refused, for programs. used, reserved: null for a limit of the whole organization, whose other
-    projects' traffic they would show. needed: the least that the request could do with. frees_at: Unix seconds at which
-    the window ends, null where running requests free it, or credit does."""
+    """The limit that refused the request, for programs."""
 
     id: str
     scope: Scope
@@ -44,9 +42,14 @@ class Explanation(msgspec.Struct, frozen=True):
     window: Window
     max: int
     used: int | None
+    """The amount that is used; null for a limit of the whole organization, which would show the traffic of other
+    projects."""
     reserved: int | None
+    """The amount that running requests have reserved; null for a limit of the whole organization."""
     needed: int
+    """The least that the request needs."""
     frees_at: int | None
+    """Unix seconds at which the window ends; null where the end of running requests, or credit, makes room."""
 
 
 def refusal(shortage: Shortage, headers: Headers, currency: str) -> LimitReached:
@@ -73,16 +76,16 @@ def refusal(shortage: Shortage, headers: Headers, currency: str) -> LimitReached
     if limit.is_balance:
         message = (
             f"{subject}: {used} used, {reserved} reserved by running requests, and this request needs at least {need}. "
-            "More credit makes room."
+            "Add credit to go on."
         )
         return QuotaExceeded(message, limit=explanation, headers=(*headers, ("x-should-retry", "false")))
     if shortage.need > limit.max:
-        message = f"{subject}, and this request needs at least {need}: more than it allows at any time."
+        message = f"{subject}, and this request alone needs at least {need}, which the limit never allows."
         kind = LimitReached if limit.window in ("minute", "none") else QuotaExceeded
         return kind(message, limit=explanation, headers=(*headers, ("x-should-retry", "false")))
     if limit.unit == "concurrency":
         running = "as many" if is_shared else str(shortage.reserved)
-        message = f"{subject}, and {running} are running. It frees as soon as one of them ends."
+        message = f"{subject}, and {running} are running. Try again when one of them has ended."
         return LimitReached(message, limit=explanation, headers=headers, retry_after_s=CONCURRENCY_RETRY_S)
     message = subject
     if not is_shared:
@@ -123,7 +126,7 @@ def standing(entries: Iterable[Entry], now_ns: int) -> Headers:
 
 
 def duration(seconds: float) -> str:
-    """As OpenAI writes them: `12ms`, `1.5s`, `6m0s`, `23h59m59s`."""
+    """Return a duration as OpenAI writes it: `12ms`, `1.5s`, `6m0s`, `23h59m59s`."""
     if seconds < 1:
         return f"{round(seconds * 1e3)}ms"
     if seconds < 60:

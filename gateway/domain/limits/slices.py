@@ -19,42 +19,49 @@ Key = tuple[str, int]
 
 
 class Shortage(msgspec.Struct, frozen=True):
-    """Why a request was refused. used is settled, reserved is leased by all gateways. need: the least that would do.
-    frees_s: when the window ends, Unix seconds; now_ns: PostgreSQL's time."""
+    """The reason why a request was refused."""
 
     limit: Limit
     need: int
+    """The least amount that would do."""
     used: int
+    """The amount that the ledger has."""
     reserved: int
+    """The amount that all gateways have leased."""
     now_ns: int
+    """PostgreSQL's time."""
     frees_s: int | None
+    """Unix seconds at which the window ends."""
 
 
 class Slice(msgspec.Struct, eq=False):
-    """One limit in one window. window_end: Unix seconds, None without one.
-
-    keep: the most that is held free ahead of requests; 0 asks for each request by itself. typical: the amount of a
-    large recent request. per_s: what is reserved per second, of which taken since the last look. left: what nobody held
-    at the last look. short, short_s: the last refusal, and when it was.
-    frozen: the limit has changed, nothing that is spare may be reserved before it was given back. num_asks: requests
-    that wait for PostgreSQL's answer about it.
-    """
+    """One limit in one window."""
 
     key: Key
     window_end: int | None
+    """Unix seconds; None without a window."""
     held: int = 0
     reserved: int = 0
     unwritten: int = 0
     keep: int = 0
+    """The most that is held free ahead of requests; 0 asks PostgreSQL for each request by itself."""
     typical: int = 0
+    """The amount of a large recent request."""
     taken: int = 0
+    """The amount that was reserved since the last tick."""
     per_s: float = 0.0
+    """The amount that is reserved per second."""
     used_s: float = 0.0
     left: int = 0
+    """The amount that nobody held at the last exchange."""
     short: Shortage | None = None
+    """The last refusal."""
     short_s: float = 0.0
+    """The time of the last refusal."""
     frozen: bool = False
+    """The limit has changed: nothing that is spare may be reserved before it was given back."""
     num_asks: int = 0
+    """Requests that wait for PostgreSQL's answer about this slice."""
 
     @property
     def spare(self) -> int:
@@ -62,7 +69,7 @@ class Slice(msgspec.Struct, eq=False):
 
     @property
     def free(self) -> int:
-        """What may be reserved."""
+        """The amount that may be reserved."""
         return 0 if self.frozen else self.spare
 
     @property
@@ -70,12 +77,12 @@ class Slice(msgspec.Struct, eq=False):
         return self.spare > 2 * self.keep
 
     @property
-    def is_thirsty(self) -> bool:
+    def wants_more(self) -> bool:
         return 2 * self.free < self.keep
 
     @property
-    def is_parched(self) -> bool:
-        """It would not last until the next look."""
+    def wants_more_at_once(self) -> bool:
+        """Tell whether what is free would not last until the next tick."""
         return 8 * self.free < self.keep
 
     def take(self, need: int, now_s: float) -> None:
@@ -92,14 +99,17 @@ class Entry(msgspec.Struct, frozen=True, eq=False):
     slice: Slice
 
 
-class Hold(msgspec.Struct, eq=False):
-    """What one request has reserved. cap: the most tokens of each completion. open: the parts that have not ended yet,
-    of which those in dispatched will end with a usage. instant_ns: PostgreSQL's time at which it was admitted."""
+class Reservation(msgspec.Struct, eq=False):
+    """The amounts that one request has reserved."""
 
     entries: tuple[Entry, ...]
     work: Work
     cap: int
+    """The most tokens of each completion."""
     instant_ns: int
+    """PostgreSQL's time at which the request was admitted."""
     open: set[int]
+    """The parts that have not ended yet."""
     dispatched: set[int] = msgspec.field(default_factory=set)
+    """The parts that an engine has, which will end with a usage."""
     closed: bool = False

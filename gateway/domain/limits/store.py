@@ -1,4 +1,4 @@
-"""What leases need of PostgreSQL. Knows neither SQL nor how a gateway decides."""
+"""The interface to PostgreSQL that leases need. Knows neither SQL nor how a gateway decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request would use at most, unit by unit, and what it used in the end. Pure arithmetic."""
+"""The most that a request can use, unit by unit, and what it used in the end. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class Price(msgspec.Struct, frozen=True):
     output: int = 0
 
     def most(self, prompt_tokens: int, completion_tokens: int) -> int:
-        """In nanos, rounded up: the ledger rounds each row once, to the nearest."""
+        """Return the cost in nanos, rounded up: the ledger rounds each row once, to the nearest."""
         return -(-(prompt_tokens * self.input + completion_tokens * self.output) // PRICE_SCALE)
 
 
 class Prices(Protocol):
-    """What a model costs whom, without I/O."""
+    """The prices of models, without I/O."""
 
     def most(self, organization_id: str, project_id: str, model: str, service_tier: str, instant_ns: int) -> Price:
-        """An upper bound of what a request that is admitted about now, Unix time in ns, will be billed."""
+        """Return an upper bound of what a request that is admitted about now (Unix time in ns) will be billed."""
 
     def currency(self, organization_id: str) -> str:
-        """Of its prices: lower case, "usd" where it has none."""
+        """Return the currency of an organization's prices in lower case; "usd" where there are none."""
 
 
 _COUNTS: dict[Unit, tuple[int, int, int]] = {
@@ -45,32 +45,37 @@ _COUNTS: dict[Unit, tuple[int, int, int]] = {
     "concurrency": (0, 0, 0),
     "storage_bytes": (0, 0, 0),
 }
-"""How much a request, a prompt token and a completion token count for."""
+"""The amounts for which a request, a prompt token and a completion token count."""
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One prompt of a request. max_tokens: the most completion tokens of each of its choices."""
+    """One prompt of a request."""
 
     request_id: str
     prompt_tokens: int
     num_choices: int
     max_tokens: int
+    """The most completion tokens of each choice."""
 
 
 class Work(msgspec.Struct, frozen=True):
-    """One request over all its prompts. min_tokens: a bound below which each completion must not be clamped."""
+    """One request with all its prompts."""
 
     parts: tuple[Part, ...]
     price: Price = Price()
     min_tokens: int = 1
+    """The number of tokens below which no completion may be clamped."""
 
     @property
     def max_tokens(self) -> int:
         return max(part.max_tokens for part in self.parts)
 
     def least(self, limit: Limit) -> int:
-        """The fewest completion tokens for which the request is worth running. A minute's limit is free again soon, so
-        a request is refused rather than cut short by it; a budget of days and a balance are used up to their end."""
+        """Return the fewest completion tokens for which the request is worth running.
+
+        A minute's limit is free again soon, so it refuses a request rather than cutting it short. A budget of days and
+        a balance are used up to their end.
+        """
         if limit.window in ("day", "month") or limit.is_balance:
             return min(self.max_tokens, self.min_tokens)
         return self.max_tokens
@@ -97,7 +102,7 @@ class Work(msgspec.Struct, frozen=True):
 
 
 def amount(unit: Unit, index: int, prompt_tokens: int, completion_tokens: int, price: Price) -> int:
-    """What one part used, of cost the most. index: of the part; the first one counts as the request."""
+    """Return what one part used; of cost the most. The first part counts as the request."""
     if unit == "cost_nanos":
         return price.most(prompt_tokens, completion_tokens)
     of_request, of_prompt, of_completion = _COUNTS[unit]

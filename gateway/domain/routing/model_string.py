@@ -1,4 +1,4 @@
-"""What a model string asks for: `<base>`, `<base>:<adapter>`, `<base>:<adapter>@<version>` or, without colon, an alias.
+"""The parts of a model string: `<base>`, `<base>:<adapter>`, `<base>:<adapter>@<version>` or, without colon, an alias.
 
 Syntax alone: whether there is such a thing, and whose it is, the database knows.
 """

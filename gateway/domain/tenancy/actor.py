@@ -1,4 +1,4 @@
-"""Who uses the admin API in one request: a key or a person, with what they may do and from where they came."""
+"""The user of the admin API in one request: a key or a person, with permissions and network address."""
 
 from __future__ import annotations
 

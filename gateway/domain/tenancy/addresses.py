@@ -13,7 +13,7 @@ Network = IPv4Network | IPv6Network
 Address = IPv4Address | IPv6Address
 
 IPV6_SITE_BITS = 64
-"""What one subscriber has at the least (RFC 6177): addresses within count as one client."""
+"""The bits of the network that one subscriber has at the least (RFC 6177): addresses within count as one client."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -32,13 +32,13 @@ def parse_network(text: str) -> Network:
 
 
 def contains(networks: Iterable[Network], text: str) -> bool:
-    """Whether the address lies in one of the networks; what is no address lies in none."""
+    """Tell whether an address lies in one of the networks; a text that is not an address lies in none."""
     address = parse_address(text)
     return address is not None and any(address in network for network in networks)
 
 
 def is_within(inner: Iterable[Network], outer: Iterable[Network]) -> bool:
-    """Whether each of the inner networks is a part of one of the outer ones."""
+    """Tell whether each of the inner networks is a part of one of the outer ones."""
     return all(any(_is_part(small, large) for large in outer) for small in inner)
 
 
@@ -49,7 +49,7 @@ def _is_part(small: Network, large: Network) -> bool:
 
 
 def client_of(address: str) -> str:
-    """What counts as one client in limits per address: an IPv4 address, or the /64 of an IPv6 one."""
+    """Return what counts as one client in limits per address: an IPv4 address, or the /64 of an IPv6 one."""
     parsed = parse_address(address)
     if isinstance(parsed, IPv6Address):
         return str(ip_network((parsed, IPV6_SITE_BITS), strict=False))

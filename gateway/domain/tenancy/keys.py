@@ -44,7 +44,7 @@ class NewKey(msgspec.Struct, frozen=True):
 
 
 class ParsedKey(msgspec.Struct, frozen=True):
-    """What may be kept of a well-formed key. public includes the prefix."""
+    """The parts of a well-formed key that may be kept. public includes the prefix."""
 
     kind: KeyKind
     public: str

@@ -1,4 +1,4 @@
-"""Who may do what in the admin API: the tables of roles and scopes, and the decision. Pure data, no I/O.
+"""Permissions in the admin API: the tables of roles and scopes, and the decision. Pure data, no I/O.
 
 Roles in the organization are for the operator's people, roles in a project for a customer's: these neither lift what
 the operator imposes on the project (limits, suspension) nor end it. A key has scopes, and never more than the user who
@@ -16,7 +16,8 @@ from gateway.domain.tenancy.principal import Permission, Role, Scope
 
 ALL: frozenset[Permission] = frozenset(typing.get_args(Permission))
 CONTENT: frozenset[Permission] = frozenset({"content.read"})
-"""What requests said and got: for the tenant's own people and the organization's owner, and for no key."""
+"""The permissions about what requests said and got: for the tenant's own people and the organization's owner, and
+for no key."""
 
 READ: frozenset[Permission] = frozenset(name for name in ALL if name.endswith(".read")) - CONTENT
 
@@ -63,12 +64,12 @@ OF_SCOPE: dict[Scope, frozenset[Permission]] = {
 
 
 def of_role(role: Role | None) -> frozenset[Permission]:
-    """What a role in the organization gives, in all of it."""
+    """Return the permissions that a role in the organization gives, in all of it."""
     return OF_ROLE[role] if role else frozenset()
 
 
 def of_project_role(role: Role | None) -> frozenset[Permission]:
-    """What a role in a project gives there."""
+    """Return the permissions that a role in a project gives there."""
     return OF_PROJECT_ROLE[role] if role else frozenset()
 
 

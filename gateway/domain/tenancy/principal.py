@@ -1,4 +1,4 @@
-"""Who sends a request, once its key is known to be good."""
+"""The sender of a request, once its key is known to be good."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ Permission = Literal[
     "users.read",
     "users.write",
 ]
-"""What a route of the admin API may ask for; `gateway.domain.tenancy.permissions` says who has which.
+"""The permissions for which a route of the admin API may ask; `gateway.domain.tenancy.permissions` says who has which.
 
-key_limits.write: limits about one key of a project, as opposed to those of the project. owners.write: make somebody an
-owner, or change one. content.read: see what requests said and got, where a project logs it;
-content.write: say whether it does.
+key_limits.write is about limits of one key of a project, as opposed to those of the project. owners.write makes
+somebody an owner, or changes one. content.read shows what requests said and got, where a project logs it; content.write
+says whether it does.
 """
 
 

@@ -40,10 +40,10 @@ def matching_step(secret: bytes, code: str, unix_s: float) -> int | None:
 
 
 def base32(secret: bytes) -> str:
-    """As people type it into an authenticator."""
+    """Return a secret as people type it into an authenticator."""
     return base64.b32encode(secret).decode()
 
 
 def provisioning_uri(secret: bytes, email: str, issuer: str = "Lorikeet") -> str:
-    """What the QR code holds (the Key URI Format of the Google Authenticator wiki)."""
+    """Return the content of the QR code (the Key URI Format of the Google Authenticator wiki)."""
     return f"otpauth://totp/{quote(issuer)}:{quote(email)}?{urlencode({'secret': base32(secret), 'issuer': issuer})}"

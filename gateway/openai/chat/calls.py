@@ -47,7 +47,7 @@ class CallShape(msgspec.Struct, frozen=True):
         )
 
     def delta(self, choice: int, new: CallDelta) -> ChatDelta:
-        """What one chunk shows of a call: its name alone first, then arguments as they come."""
+        """Return what one chunk shows of a call: its name alone first, then arguments as they come."""
         function = FunctionCallDelta(new.arguments, msgspec.UNSET if new.name is None else new.name)
         if self.is_legacy:
             return ChatDelta(function_call=function)

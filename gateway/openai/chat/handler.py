@@ -42,7 +42,7 @@ from gateway.openai.shared.grammar import check_beside_tools, requested_grammar
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.logged import messages_said
 from gateway.openai.shared.logprobs import TokenBytes, names_of, prompt_logprobs, whole_chat_logprobs
-from gateway.openai.shared.obfuscation import obfuscated
+from gateway.openai.shared.obfuscation import Obfuscated
 from gateway.openai.shared.options import (
     check_prompt_logprobs,
     continuous_usage,
@@ -106,9 +106,9 @@ def chat_completions(
             run.before_end(store)
         if wire.stream:
             events = reply.events(with_usage=with_usage, may_call=tools.use is not None)
-            stream = events.of(run.items())
-            return await open_stream(request, obfuscated(stream, events.empty) if include_obfuscation(wire) else stream)
-        (collected,) = await unless_gone(request.receive, run.collect())
+            encoder = Obfuscated(events, events.empty) if include_obfuscation(wire) else events
+            return await open_stream(request, run.items(), encoder)
+        (collected,) = await unless_gone(call, run.collect())
         return json_response(await reply.whole(collected))
 
     return create_chat_completion

@@ -14,10 +14,10 @@ from gateway.openai.chat.tools_wire import FunctionCallParam, ToolCallParam
 from gateway.openai.chat.wire import ChatMessage, ContentPart
 
 _ROLES = {"developer": "system", "function": "tool"}
-"""Those that templates know by another name."""
+"""Roles that templates know by another name."""
 
 _LEGACY_ID = "function_call"
-"""Of calls that have none: there is one at a time."""
+"""The id of calls that have none: there is one at a time."""
 
 _FIELDS_OF = {
     "refusal": "assistant",
@@ -47,18 +47,24 @@ def template_messages(messages: list[ChatMessage]) -> list[Message]:
         rendered.append(given)
         for number, call in enumerate(message.tool_calls or ()):
             if call.id in unanswered:
-                raise invalid(f"'{call.id}' is the id of another call.", f"{path}.tool_calls[{number}].id")
+                raise invalid(
+                    f"The id '{call.id}' is used by another tool call; every call needs an id of its own.",
+                    f"{path}.tool_calls[{number}].id",
+                )
             unanswered[call.id] = given["tool_calls"][number]["function"]["name"]
     _check_answered(unanswered, "messages")
     return rendered
 
 
 def _check_arguments(messages: list[ChatMessage]) -> None:
-    """Raises InvalidRequest for arguments of calls that would take long to decode together."""
+    """Check the arguments of calls.
+
+    Raises InvalidRequest for arguments that would take long to decode together.
+    """
     calls = [call.function for message in messages for call in message.tool_calls or () if call.function is not None]
     calls += [message.function_call for message in messages if message.function_call is not None]
     if are_too_much([call.arguments for call in calls]):
-        raise invalid("The arguments of all calls in 'messages' together hold too many values.", "messages")
+        raise invalid("The arguments of all tool calls in 'messages' together hold too many JSON values.", "messages")
 
 
 def _message(message: ChatMessage, path: str) -> Message:
@@ -84,19 +90,19 @@ def _check_fields(message: ChatMessage, path: str) -> None:
     if message.audio is not None:
         raise _unsupported(f"{path}.audio", "Audio is not supported with this model.")
     if message.annotations:
-        raise _unsupported(f"{path}.annotations", "Annotations are not supported: no model here makes any.")
+        raise _unsupported(f"{path}.annotations", "Annotations are not supported with this model.")
     if message.role == "function" and message.name is None:
         raise missing(f"{path}.name")
     if message.role == "tool" and message.tool_call_id is None:
         raise missing(f"{path}.tool_call_id")
     if message.tool_calls and message.function_call is not None:
-        raise invalid(f"'{path}' has both 'tool_calls' and 'function_call'.", f"{path}.function_call")
+        raise invalid(f"'{path}' has both 'tool_calls' and 'function_call'; send one of them.", f"{path}.function_call")
 
 
 def _check_answers(message: ChatMessage, path: str, unanswered: dict[str, str]) -> None:
     if message.tool_call_id not in unanswered:
         raise invalid(
-            f"'{path}.tool_call_id' is the id of no unanswered call in a preceding message with 'tool_calls'.",
+            f"'{path}.tool_call_id' does not match any unanswered call in 'tool_calls' of a preceding message.",
             f"{path}.tool_call_id",
         )
 
@@ -105,7 +111,7 @@ def _check_answered(unanswered: dict[str, str], path: str) -> None:
     if unanswered:
         raise invalid(
             "A message with 'tool_calls' must be followed by a message of the role 'tool' for each 'tool_call_id'. "
-            f"There is none for: {', '.join(unanswered)}.",
+            f"These calls have no such message: {', '.join(unanswered)}.",
             path,
         )
 

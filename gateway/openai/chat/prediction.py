@@ -16,7 +16,8 @@ class PredictedPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Its drafts are used where the engine speculates (LORIKEET_NUM_DRAFT_TOKENS); elsewhere it is of no effect."""
+    """Text that the reply is expected to repeat. It speeds the reply up where the engine speculates
+    (LORIKEET_NUM_DRAFT_TOKENS), and has no effect elsewhere."""
 
     type: Literal["content"]
     content: str | Annotated[list[PredictedPart], Meta(max_length=4096)]
@@ -28,7 +29,9 @@ def predicted_text(prediction: Prediction | None, num_choices: int) -> str:
         return ""
     if num_choices > 1:
         raise InvalidRequest(
-            "'prediction' is for one choice: 'n' must be 1.", param="prediction", code="invalid_parameter_combination"
+            "'prediction' can only be used with one choice: 'n' must be 1.",
+            param="prediction",
+            code="invalid_parameter_combination",
         )
     if isinstance(prediction.content, str):
         return prediction.content

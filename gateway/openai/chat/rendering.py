@@ -1,4 +1,4 @@
-"""What a request asks of the chat template: OpenAI's effort and verbosity, and vLLM's switches and arguments."""
+"""The wishes of a request to the chat template: OpenAI's effort and verbosity, and vLLM's switches and arguments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _USUAL_EFFORTS = ("none", "medium")
 
 
 class TemplateFields(Protocol):
-    """What requests that hold messages have in common beside them."""
+    """The fields that requests with messages have in common beside them."""
 
     @property
     def add_generation_prompt(self) -> bool | None: ...
@@ -47,7 +47,10 @@ def rendering(
     effort: ReasoningEffort | None = None,
     verbosity: Verbosity | None = None,
 ) -> Rendering:
-    """Raises InvalidRequest for a message that cannot be gone on with; last_role: the last message's."""
+    """Return how the chat template is to render a request whose last message has this role.
+
+    Raises InvalidRequest for a message that cannot be gone on with.
+    """
     continues = bool(fields.continue_final_message)
     if continues and fields.add_generation_prompt:
         raise InvalidRequest(
@@ -57,7 +60,7 @@ def rendering(
         )
     if continues and last_role != "assistant":
         raise InvalidRequest(
-            "'continue_final_message' needs a last message of the role 'assistant'.",
+            "'continue_final_message' needs the last message to have the role 'assistant'.",
             param="continue_final_message",
             code="invalid_value",
         )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from functools import partial
 
 import msgspec
@@ -18,7 +16,7 @@ from gateway.openai.shared.usage import UsageSoFar, usage_of_chunks, usage_out
 
 
 class ChatEvents:
-    """Encodes the chunks of one reply. chunk: what they have in common."""
+    """The encoder of one reply's chunks. chunk: what they have in common."""
 
     def __init__(
         self,
@@ -44,6 +42,7 @@ class ChatEvents:
         self._to_bytes = to_bytes
         self._num_choices = num_choices
         self._calls = calls
+        self._has_begun = False
         self._has_calls: set[int] = set()
         self._text_events = [
             TextEvent(self._chunk(choices=[ChatChunkChoice(index, ChatDelta(content=""))]), "content")
@@ -55,20 +54,20 @@ class ChatEvents:
         """An event without text."""
         return self._text_events[0]("")
 
-    async def of(self, items: AsyncGenerator[Item]) -> AsyncGenerator[bytes]:
-        """Each choice's role first, then text as it comes, the finish reasons, and the usage where it was asked for.
-        What came together is written together."""
-        has_begun = False
-        async with aclosing(items):
-            async for item in items:
-                if isinstance(item, list):
-                    roles = b"" if has_begun else self._roles()
-                    yield roles + b"".join(map(self._piece, item))
-                    has_begun = True
-                elif isinstance(item, Usage) and self._with_usage:
-                    usage = usage_out([item], is_predicted=self._is_predicted)
-                    yield event(self._chunk(choices=[], usage=usage))
-        yield DONE
+    async def encode(self, item: Item) -> bytes:
+        """Return each choice's role first, then text as it comes, the finish reasons, and the usage where it was asked
+        for. What came together is one write."""
+        if isinstance(item, list):
+            roles = b"" if self._has_begun else self._roles()
+            self._has_begun = True
+            return roles + b"".join(map(self._piece, item))
+        if isinstance(item, Usage) and self._with_usage:
+            usage = usage_out([item], is_predicted=self._is_predicted)
+            return event(self._chunk(choices=[], usage=usage))
+        return b""
+
+    def end(self) -> bytes:
+        return DONE
 
     def _roles(self) -> bytes:
         # Who gets calls and no text must not end up with an empty one.

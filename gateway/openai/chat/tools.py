@@ -105,7 +105,7 @@ def _chosen(use: ToolUse, choice: ToolChoiceParam) -> RequestedTools:
 def _only(use: ToolUse, names: list[str], path: str, tools: str) -> ToolUse:
     for name in names:
         if name not in use.callable_names:
-            raise invalid(f"'{name}' in '{path}' is none of '{tools}'.", path)
+            raise invalid(f"'{path}' names '{name}', which is not in '{tools}'.", path)
     return msgspec.structs.replace(use, callable_names=frozenset(names))
 
 
@@ -127,7 +127,7 @@ def _tool(function: FunctionObject | LegacyFunction, path: str) -> Tool:
     kind = parameters.get("type", "object")
     if kind != "object":
         raise invalid(
-            f"'{path}' must be the schema of an object: its type is {msgspec.json.encode(kind).decode()}.", path
+            f"'{path}' must be a JSON schema of the type 'object', not {msgspec.json.encode(kind).decode()}.", path
         )
     return Tool(function.name, parameters, path, function.description or "")
 
@@ -137,5 +137,5 @@ def _check_unique(tools: list[Tool], field: str, name_field: str) -> None:
     for index, tool in enumerate(tools):
         if tool.name in seen:
             path = f"{field}[{index}]{name_field}"
-            raise invalid(f"'{path}' is not unique: another one is called '{tool.name}' too.", path)
+            raise invalid(f"'{path}' is not unique: another tool has the name '{tool.name}' too.", path)
         seen.add(tool.name)

@@ -19,24 +19,27 @@ class FunctionName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LegacyFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """parameters: JSON schema of an object; without it the function takes nothing."""
+    """A function that the model may call, in the older form."""
 
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    """The JSON schema of an object. Without it the function takes no arguments."""
 
 
 class FunctionObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """parameters: as of `LegacyFunction`. strict: they are enforced either way."""
+    """A function that the model may call."""
 
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    """The JSON schema of an object. Without it the function takes no arguments."""
     strict: bool | None = None
+    """The schema is enforced whatever this says."""
 
 
 class ToolParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Only functions can be served."""
+    """A tool that the model may call. Only functions are served."""
 
     type: Literal["function", "custom"]
     function: FunctionObject | None = None
@@ -54,7 +57,7 @@ class AllowedTools(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ToolChoiceParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One tool that must be called, or several that may be."""
+    """A tool that must be called, or several that may be called."""
 
     type: Literal["function", "allowed_tools", "custom"]
     function: FunctionName | None = None
@@ -69,10 +72,11 @@ FunctionChoice = Literal["none", "auto"] | FunctionName
 
 
 class FunctionCallParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A call of an earlier turn. arguments: as the model wrote them."""
+    """A call of an earlier turn."""
 
     name: Name
     arguments: str
+    """The arguments as the model wrote them."""
 
 
 class ToolCallParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,10 +87,11 @@ class ToolCallParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FunctionCall(msgspec.Struct, frozen=True):
-    """arguments: JSON text that its tool's schema validates, unless the completion was too long to end."""
+    """A call that the model makes."""
 
     name: str
     arguments: str
+    """JSON text that fits the schema of the tool, unless the completion was too long to end."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -96,16 +101,19 @@ class ToolCall(msgspec.Struct, frozen=True):
 
 
 class FunctionCallDelta(msgspec.Struct, frozen=True):
-    """name: of the first delta of a call alone."""
+    """The next part of a call."""
 
     arguments: str
     name: str | UnsetType = msgspec.UNSET
+    """The name of the function, in the first part of a call only."""
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True):
-    """id, type: of the first delta of a call alone."""
+    """The next part of a tool call."""
 
     index: int
     function: FunctionCallDelta
     id: str | UnsetType = msgspec.UNSET
+    """The id of the call, in the first part of a call only."""
     type: Literal["function"] | UnsetType = msgspec.UNSET
+    """The type of the call, in the first part of a call only."""

@@ -30,7 +30,7 @@ from gateway.openai.shared.usage import UsageOut
 
 
 class ContentPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One part of a message; only text can be served."""
+    """A part of a message. Only text is served."""
 
     type: Literal["text", "refusal", "image_url", "input_audio", "file"]
     text: str | None = None
@@ -57,16 +57,18 @@ ServedTier = Literal["default", "flex", "priority"]
 
 
 class ChatCompletionRequest(CommonFields, frozen=True, kw_only=True):
-    """POST /v1/chat/completions. Every documented field is here, so that refusing one can name it."""
+    """The body of POST /v1/chat/completions. Fields of OpenAI that are not served are refused by name."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=4096)]
     max_tokens: NumTokens | None = None
     max_completion_tokens: NumTokens | None = None
+    """The most tokens to generate. With `max_tokens`, its older name, only one of the two may be sent."""
     safety_identifier: Annotated[str, Meta(max_length=64)] | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
     prompt_cache_options: Any = None
     store: bool | None = None
+    """True if the completion is stored, where the project allows it."""
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
@@ -102,29 +104,32 @@ CHAT_NO_EFFECT: dict[str, tuple[Any, ...]] = COMMON_NO_EFFECT | {
 
 
 class AssistantMessage(msgspec.Struct, frozen=True):
-    """content: null where there are calls and no text. tool_calls, function_call: where there are any; the latter for
-    those who sent functions."""
+    """The message that the model wrote."""
 
     content: str | None
+    """The text; null where the model made calls and wrote no text."""
     role: Literal["assistant"] = "assistant"
     refusal: str | None = None
     annotations: list[dict[str, Any]] = []
     tool_calls: list[ToolCall] | UnsetType = msgspec.UNSET
+    """The tool calls, where there are any."""
     function_call: FunctionCall | UnsetType = msgspec.UNSET
+    """The call, where there is one and the request had `functions`."""
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
-    """token_ids, vLLM's: where they were asked for."""
+    """A reply of the number that was asked for."""
 
     index: int
     message: AssistantMessage
     finish_reason: str
     logprobs: ChatLogprobs | None = None
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    """The generated token ids, with `return_token_ids` (vLLM's)."""
 
 
 class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
-    """metadata: of what is stored. The last two, vLLM's: where they were asked for."""
+    """A whole reply."""
 
     id: str
     object: Literal["chat.completion"] = "chat.completion"
@@ -135,16 +140,20 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     service_tier: ServedTier = "default"
     system_fingerprint: str | None = None
     metadata: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
+    """The metadata of a stored completion."""
     prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
+    """The log-probabilities of the prompt, where they were asked for (vLLM's)."""
     prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    """The token ids of the prompt, with `return_token_ids` (vLLM's)."""
 
 
 class ChatDelta(msgspec.Struct, frozen=True):
-    """What is new of a message. refusal: null, once, with the role."""
+    """The next part of a message."""
 
     role: Literal["assistant"] | UnsetType = msgspec.UNSET
     content: str | UnsetType | None = msgspec.UNSET
     refusal: str | UnsetType | None = msgspec.UNSET
+    """Always null, sent once together with the role."""
     tool_calls: list[ToolCallDelta] | UnsetType = msgspec.UNSET
     function_call: FunctionCallDelta | UnsetType = msgspec.UNSET
 
@@ -158,8 +167,7 @@ class ChatChunkChoice(msgspec.Struct, frozen=True):
 
 
 class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """usage is left out unless the client asked for it; then it is null in every chunk but the last. prompt_token_ids:
-    in the first one, where token ids were asked for."""
+    """An event of a streamed reply."""
 
     id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
@@ -167,6 +175,8 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChunkChoice]
     usage: UsageOut | msgspec.UnsetType | None = msgspec.UNSET
+    """Left out unless the client asked for usage; then null in every chunk but the last."""
     service_tier: ServedTier = "default"
     system_fingerprint: str | None = None
     prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    """The token ids of the prompt, in the first chunk, with `return_token_ids` (vLLM's)."""

@@ -37,7 +37,7 @@ from gateway.openai.shared.context import attach, context_of
 from gateway.openai.shared.grammar import requested_grammar
 from gateway.openai.shared.idempotent import idempotent
 from gateway.openai.shared.logprobs import TokenBytes, names_of, prompt_logprobs, whole_text_logprobs
-from gateway.openai.shared.obfuscation import obfuscated
+from gateway.openai.shared.obfuscation import Obfuscated
 from gateway.openai.shared.options import (
     check_prompt_logprobs,
     continuous_usage,
@@ -68,7 +68,7 @@ def completions(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) ->
     @post("/completions", status_code=200, opt=SHAPE)
     @idempotent(idempotency)
     async def create_completion(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
-        """Continue a text, or several, whole or as a stream."""
+        """Continue one text or several, whole or as a stream."""
         call = call_of(request.scope)
         wire = await decoded(_DECODER, await bodies.read(request, caller))
         context = context_of(call, caller, wire.model, ENDPOINT, stream=wire.stream)
@@ -101,9 +101,9 @@ def completions(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) ->
                 else names_of(run.token_bytes, by_id=wire.return_tokens_as_token_ids),
                 so_far=UsageSoFar(sum(map(len, run.prompts))) if continuous_usage(wire) else None,
             )
-            stream = events.of(run.merged())
-            return await open_stream(request, obfuscated(stream, events.empty) if include_obfuscation(wire) else stream)
-        collected = await unless_gone(request.receive, run.collect())
+            encoder = Obfuscated(events, events.empty) if include_obfuscation(wire) else events
+            return await open_stream(request, run.merged(), encoder)
+        collected = await unless_gone(call, run.collect())
         choices = await _choices(wire, collected, shown, run.token_bytes)
         return json_response(reply(choices=choices, usage=usage_out([each.usage for each in collected])))
 
@@ -111,7 +111,10 @@ def completions(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) ->
 
 
 def _check(wire: CompletionRequest) -> None:
-    """What only several fields together make wrong. Raises InvalidRequest."""
+    """Check fields that are wrong only together.
+
+    Raises InvalidRequest.
+    """
     refuse_unsupported(wire, COMPLETION_NO_EFFECT)
     check_prompt_logprobs(wire, shown_otherwise=bool(wire.echo) and wire.logprobs is not None)
     num_choices, num_candidates = _num_choices(wire)
@@ -122,13 +125,16 @@ def _check(wire: CompletionRequest) -> None:
             "Results with 'best_of' greater than 'n' cannot be streamed.", param="best_of", code="invalid_value"
         )
     if wire.max_tokens == 0 and not wire.echo:
-        raise InvalidRequest("'max_tokens' may be 0 only with 'echo'.", param="max_tokens", code="invalid_value")
+        raise InvalidRequest("'max_tokens' may be 0 only if 'echo' is true.", param="max_tokens", code="invalid_value")
     if wire.max_tokens == 0 and num_candidates > 1:
-        raise InvalidRequest("Several choices need 'max_tokens' above 0.", param="max_tokens", code="invalid_value")
+        raise InvalidRequest(
+            "'max_tokens' must be above 0 when several choices are asked for.", param="max_tokens", code="invalid_value"
+        )
 
 
 def _num_choices(wire: CompletionRequest) -> tuple[int, int]:
-    """Of each prompt, those that are shown, and the candidates that these are chosen from."""
+    """Return, for each prompt, the number of choices that are shown, and of the candidates that these are chosen
+    from."""
     num_choices = wire.n or 1
     return num_choices, wire.best_of or num_choices
 
@@ -176,7 +182,7 @@ def _echo(run: Run, index: int) -> str:
 
 
 def _logprobs_field(wire: CompletionRequest) -> str:
-    """What asks for log-probabilities; candidates are chosen by them."""
+    """Return the field that asks for log-probabilities; candidates are chosen by them."""
     if wire.logprobs is not None:
         return "logprobs"
     return "best_of" if wire.prompt_logprobs is None else "prompt_logprobs"

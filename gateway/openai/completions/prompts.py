@@ -18,7 +18,8 @@ def prompts(given: str | list[str | int | list[int]], field: str, at_most: int) 
     if len({type(each) for each in given}) == 1:
         return [each for each in given if not isinstance(each, int)]
     raise InvalidRequest(
-        f"Invalid value for '{field}': expected a string, strings, token ids, or lists of token ids, not a mixture.",
+        f"Invalid value for '{field}': expected a string, a list of strings, a list of token ids, or a list of lists "
+        "of token ids.",
         param=field,
         code="invalid_type",
     )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
 
 from engine.protocol import Usage
-from gateway.backends.generation import Item, Piece, PromptTokens
+from gateway.backends.generation import Item, Piece
 from gateway.http.sse import DONE, TextEvent, event
 from gateway.openai.completions.wire import CompletionChoice, TextCompletion
 from gateway.openai.shared.logprobs import TextLogprobs, TokenBytes, text_logprobs, whole_text_logprobs
@@ -24,7 +23,7 @@ class ShownPrompt(msgspec.Struct, frozen=True):
 
 
 class CompletionEvents:
-    """Encodes the chunks of one reply. chunk: what they have in common. to_bytes: None where no log-probabilities are
+    """The encoder of one reply's chunks. chunk: what they have in common. to_bytes: None where no log-probabilities are
     to be shown."""
 
     def __init__(
@@ -48,26 +47,30 @@ class CompletionEvents:
         self._to_bytes = to_bytes
         self._text_events: dict[int, TextEvent] = {}
         self._prompts: dict[int, TextLogprobs] = {}
+        self._usages: list[Usage] = []
 
     @property
     def empty(self) -> bytes:
         """An event without text."""
         return self._event(0, "")
 
-    async def of(self, items: AsyncGenerator[tuple[int, Item]]) -> AsyncGenerator[bytes]:
-        """The prompts where they are echoed, text as it comes, the finish reason of each choice, and the usage of all
-        where it was asked for. What came together is written together."""
-        usages = []
-        async with aclosing(items):
-            async for prompt, item in items:
-                if isinstance(item, list):
-                    yield b"".join(self._piece(prompt, piece) for piece in item)
-                elif isinstance(item, PromptTokens):
-                    if self._to_bytes is not None:
-                        self._prompts[prompt] = await whole_text_logprobs(item.tokens, self._to_bytes)
-                else:
-                    usages.append(item)
-        yield self._end(usages)
+    async def encode(self, item: tuple[int, Item]) -> bytes:
+        """Return the prompts where they are echoed, text as it comes, and the finish reason of each choice. item: with
+        the number of its prompt. What came together is one write."""
+        prompt, new = item
+        if isinstance(new, list):
+            return b"".join(self._piece(prompt, piece) for piece in new)
+        if isinstance(new, Usage):
+            self._usages.append(new)
+        elif self._to_bytes is not None:
+            self._prompts[prompt] = await whole_text_logprobs(new.tokens, self._to_bytes)
+        return b""
+
+    def end(self) -> bytes:
+        """Return the usage of all where it was asked for, and the end."""
+        if not self._with_usage:
+            return DONE
+        return event(self._chunk(choices=[], usage=usage_out(self._usages))) + DONE
 
     def _piece(self, prompt: int, piece: Piece) -> bytes:
         index, data = prompt * self._num_choices + piece.index, b""
@@ -90,7 +93,7 @@ class CompletionEvents:
         return data
 
     def _prompt(self, prompt: int, index: int) -> bytes:
-        """What a choice shows of its prompt before all else."""
+        """Yield what a choice shows of its prompt before all else."""
         shown = self._shown[prompt]
         if not shown.echo and prompt not in self._prompts and not self._with_token_ids:
             return b""  # a prompt of special tokens alone has no text, and log-probabilities all the same
@@ -111,6 +114,3 @@ class CompletionEvents:
         if self._with_token_ids:
             choice = msgspec.structs.replace(choice, token_ids=list(token_ids))
         return event(self._chunk(choices=[choice]))
-
-    def _end(self, usages: list[Usage]) -> bytes:
-        return (event(self._chunk(choices=[], usage=usage_out(usages))) if self._with_usage else b"") + DONE

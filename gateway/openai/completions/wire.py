@@ -17,15 +17,14 @@ DEFAULT_MAX_TOKENS = 16
 
 
 class CompletionRequest(CommonFields, frozen=True, kw_only=True):
-    """POST /v1/completions. prompt: a text, texts, token ids, or lists of token ids; each makes n choices.
-
-    max_tokens 0 goes with echo alone. best_of candidates are made for each prompt, of which the n likeliest are shown;
-    0 are as many as n.
-    """
+    """The body of POST /v1/completions."""
 
     prompt: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
+    """A text, a list of texts, token ids, or lists of token ids. Each prompt makes n choices."""
     max_tokens: MinTokens | None = None
+    """The most tokens to generate; 0 is allowed only if `echo` is true."""
     best_of: Annotated[int, Meta(ge=0, le=20)] | None = None
+    """The number of candidates for each prompt, of which the n likeliest are shown. 0 makes n candidates."""
     echo: bool | None = None
     suffix: str | None = None
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
@@ -37,19 +36,23 @@ COMPLETION_NO_EFFECT: dict[str, tuple[Any, ...]] = COMMON_NO_EFFECT | {"suffix":
 
 
 class CompletionChoice(msgspec.Struct, frozen=True):
-    """The last three, vLLM's: where they were asked for; of a stream the prompt's are in each choice's first chunk."""
+    """A text of the number that was asked for."""
 
     index: int
     text: str
     finish_reason: str | None = None
     logprobs: TextLogprobs | None = None
     prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
+    """The log-probabilities of the prompt, where they were asked for (vLLM's); in a stream, in the first chunk of
+    each choice."""
     prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    """The token ids of the prompt, with `return_token_ids` (vLLM's); in a stream, in the first chunk of each choice."""
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    """The generated token ids, with `return_token_ids` (vLLM's)."""
 
 
 class TextCompletion(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole reply, or one chunk of a stream. usage is left out of the chunks of clients that did not ask for it."""
+    """A whole reply, or one event of a streamed reply."""
 
     id: str
     object: Literal["text_completion"] = "text_completion"
@@ -57,4 +60,5 @@ class TextCompletion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[CompletionChoice]
     usage: UsageOut | msgspec.UnsetType | None = msgspec.UNSET
+    """Left out of the chunks of a stream unless the client asked for usage."""
     system_fingerprint: str | None = None

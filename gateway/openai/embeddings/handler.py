@@ -51,7 +51,7 @@ def embeddings(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> 
     @post("/embeddings", status_code=200, opt=SHAPE)
     @idempotent(idempotency)
     async def create_embeddings(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
-        """Embed a text, or several."""
+        """Embed one text or several."""
         call = call_of(request.scope)
         wire = await decoded(_DECODER, await bodies.read(request, caller))
         context = context_of(call, caller, wire.model, ENDPOINT)
@@ -61,7 +61,7 @@ def embeddings(pipeline: Pipeline, bodies: Bodies, idempotency: Idempotency) -> 
         _check_lengths(inputs)
         run = await pipeline.embed(context, [embedding_request(wire, each) for each in inputs], bounds_of(wire))
         attach(call, run)
-        results = await unless_gone(request.receive, run.embed())
+        results = await unless_gone(call, run.embed())
         data = await encoded(EmbeddingOut(index, _shown(wire, vector)) for index, (vector, _) in enumerate(results))
         num_tokens = sum(map(len, run.prompts))
         return json_response(EmbeddingList(data, wire.model, EmbeddingUsage(num_tokens, num_tokens)))
@@ -88,7 +88,10 @@ def embedding_request(wire: EmbeddingsRequest, prompt: str | list[int]) -> Embed
 
 
 def _check_lengths(inputs: Sequence[str | list[int]]) -> None:
-    """What can be told before anything is tokenized. Raises InvalidRequest."""
+    """Check the inputs before anything is tokenized.
+
+    Raises InvalidRequest.
+    """
     for index, each in enumerate(inputs):
         if not each:
             raise InvalidRequest(

@@ -11,26 +11,25 @@ from gateway.http.fields import Metadata, NumTokens, TruncationSide
 
 MAX_INPUTS = 2048
 MAX_TOTAL_TOKENS = 300_000
-"""Of all inputs of one request, as OpenAI has it."""
+"""The most tokens of all inputs of one request, as OpenAI has it."""
 
 MAX_NUMBERS = 1 << 22
-"""Of all embeddings of one request where they are shown as numbers, some twenty bytes of JSON each."""
+"""The most numbers of all embeddings of one request that are shown as JSON numbers, some twenty bytes each."""
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """POST /v1/embeddings. input: a text, texts, token ids, or lists of token ids.
-
-    pooling, beyond OpenAI: what of the final hidden states is the embedding, the mean of all (which serves models that
-    were not trained to embed) or the last token's (which models trained so expect).
-    """
+    """The body of POST /v1/embeddings."""
 
     model: Annotated[str, Meta(min_length=1, max_length=512)]
     input: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
+    """A text, a list of texts, token ids, or lists of token ids."""
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     user: str | None = None
     metadata: Metadata | None = None
     pooling: Literal["mean", "last"] | None = None
+    """An addition to OpenAI's API: `mean` embeds with the mean of the final hidden states, which serves models that
+    were not trained to embed; `last` with the last token's, which models trained to embed may expect."""
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: NumTokens | None = None
     truncation_side: TruncationSide | None = None
@@ -42,10 +41,11 @@ EMBEDDING_NO_EFFECT: dict[str, tuple[Any, ...]] = {"priority": (0,)}
 
 
 class EmbeddingOut(msgspec.Struct, frozen=True):
-    """embedding: numbers, or fp32 little-endian in base64."""
+    """The embedding of one input."""
 
     index: int
     embedding: list[float] | str
+    """Numbers, or 32-bit little-endian floats in base64."""
     object: Literal["embedding"] = "embedding"
 
 

@@ -17,7 +17,7 @@ from gateway.support.pace import Pace
 T = TypeVar("T")
 
 BODY_BYTES_PER_S = 4 << 20
-"""Of one project, in one gateway: about a million tokens a second."""
+"""The bytes of bodies that one project may send to one gateway in a second: about a million tokens."""
 
 BURST_BYTES = 16 << 20
 
@@ -26,7 +26,7 @@ class Bodies:
     """Bodies of all projects in one gateway process."""
 
     def __init__(self) -> None:
-        self._pace = Pace(BODY_BYTES_PER_S, BURST_BYTES, what="bodies this large")
+        self._pace = Pace(BODY_BYTES_PER_S, BURST_BYTES, what="large requests")
 
     async def read(self, request: Request[Any, Any, Any], caller: Caller) -> bytes:
         """Return the body of a request, not decoded yet.

@@ -1,4 +1,4 @@
-"""Who calls: the bearer key of a request, checked once and handed to its handler."""
+"""The caller of a request: its bearer key, checked once and handed to its handler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ Caller = NamedDependency[SkipValidation[Principal]]
 
 
 def provide_caller(authenticator: Authenticator) -> Provide:
-    """Raises InvalidApiKey and PermissionDenied before the handler runs or the body is read."""
+    """Return the caller of a request.
+
+    Raises InvalidApiKey and PermissionDenied before the handler runs or the body is read.
+    """
 
     async def caller(request: Request[Any, Any, Any]) -> Principal:
         call = call_of(request.scope)

@@ -31,7 +31,7 @@ from gateway.openai.shared.grammar import StructuredOutputs
 
 
 class CommonFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Null and absent mean the default."""
+    """A field that is null or left out has its default."""
 
     model: Annotated[str, Meta(min_length=1, max_length=512)]
     temperature: Temperature | None = None
@@ -74,4 +74,4 @@ COMMON_NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "bad_words": ([],),
     "logits_processors": ([],),
 }
-"""Of vLLM's fields that are not served, the values that change nothing."""
+"""The values that change nothing, for fields of vLLM that are not served."""

@@ -1,4 +1,5 @@
-"""What an answer must match: OpenAI's `response_format` and vLLM's `structured_outputs`, to the engine's grammar.
+"""The form that an answer must match: OpenAI's `response_format` and vLLM's `structured_outputs`, to the engine's
+grammar.
 
 Whether a grammar can be enforced is the engine's to say; here only its form is known.
 """
@@ -19,12 +20,14 @@ JSON_OBJECT = Grammar("json_object")
 
 
 class JsonSchemaFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """strict: the schema is enforced either way. Without a schema any JSON object will do."""
+    """The JSON schema that the reply must fit."""
 
     name: Name
     description: str | None = None
     schema: dict[str, Any] | None = None
+    """The schema. Any JSON object fits where the schema is left out."""
     strict: bool | None = None
+    """The schema is enforced whatever this says."""
 
 
 class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,8 +36,8 @@ class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of json, regex, choice, grammar and json_object says what to match. The others are vLLM's as well, and
-    refused by name."""
+    """The form of the reply: exactly one of json, regex, choice, grammar and json_object. The other fields of vLLM
+    are refused by name."""
 
     json: dict[str, Any] | str | None = None
     regex: Annotated[str, Meta(min_length=1)] | None = None
@@ -67,10 +70,13 @@ def requested_grammar(
 
 
 def check_beside_tools(grammar: Grammar | None, field: str | None) -> None:
-    """Raises InvalidRequest for a grammar of text that calls cannot be told from."""
+    """Check a grammar beside tools.
+
+    Raises InvalidRequest for a grammar of text that calls cannot be told from.
+    """
     if grammar is not None and grammar.kind not in ("json_schema", "json_object"):
         raise InvalidRequest(
-            f"'{field}' can be combined with tools that may be called only where it asks for JSON.",
+            f"'{field}' can be combined with tools only if it asks for JSON.",
             param=field,
             code="invalid_parameter_combination",
         )
@@ -81,7 +87,7 @@ def _of_format(wanted: ResponseFormat) -> Grammar | None:
         raise missing("response_format.json_schema")
     if wanted.type != "json_schema" and wanted.json_schema is not None:
         raise InvalidRequest(
-            "'response_format.json_schema' goes with the type 'json_schema' alone.",
+            "'response_format.json_schema' is only allowed with the type 'json_schema'.",
             param="response_format.json_schema",
             code="invalid_parameter_combination",
         )
@@ -119,7 +125,10 @@ def _of_structured(wanted: StructuredOutputs) -> Grammar:
 
 
 def _schema_text(schema: dict[str, Any] | str, field: str) -> str:
-    """Raises InvalidRequest for a text that is no JSON object, and for what is nested too deeply."""
+    """Return a schema as JSON text.
+
+    Raises InvalidRequest for a text that is not a JSON object, or a schema that is nested too deeply.
+    """
     parsed = _object(schema, field) if isinstance(schema, str) else schema
     check_depth(parsed, field)
     return schema if isinstance(schema, str) else as_json(schema)
@@ -127,7 +136,7 @@ def _schema_text(schema: dict[str, Any] | str, field: str) -> str:
 
 def _object(text: str, field: str) -> dict[str, Any]:
     if are_too_much([text]):
-        raise invalid(f"'{field}' holds too many values.", field)
+        raise invalid(f"'{field}' holds too many JSON values.", field)
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except RecursionError:

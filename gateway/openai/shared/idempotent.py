@@ -1,8 +1,8 @@
 """Idempotency-Key: a route that declares itself `@idempotent` runs once per key, and answers the same bytes again.
 
 Without the header a request passes by. With it the client's leaving ends nothing: the work goes on to its end, so that
-a retry gets the whole reply. What was refused before an engine worked on it is not kept. Knows headers and bodies;
-`gateway.content.idempotency` knows whose turn it is.
+a retry gets the whole reply. A request that was refused before an engine worked on it is not kept. Knows headers and
+bodies; `gateway.content.idempotency` knows whose turn it is.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from gateway.domain.errors import GatewayError, InvalidRequest, Overloaded, Shut
 from gateway.http.envelope import Call, call_of
 from gateway.http.error_body import body_of, unexpected
 from gateway.openai.shared.caller import Caller
-from gateway.openai.shared.recorded import Recorded, never_gone
+from gateway.openai.shared.recorded import Recorded
 
 HEADER = b"idempotency-key"
 MAX_KEY_CHARS = 255
 REPLAYED = ("idempotent-replayed", "true")
 ORIGINAL_ID = "x-lorikeet-original-request-id"
-"""Of a replay: the x-request-id of the reply that it repeats."""
+"""The header of a replay that names the x-request-id of the reply which it repeats."""
 
 _MAY_NOT_RETRY = ("x-should-retry", "false")
 
@@ -59,7 +59,9 @@ def idempotency_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
     for name, value in headers:
         if name == HEADER:
             if key is not None:
-                raise InvalidRequest(f"The header {PARAM} was sent twice.", param=PARAM, code="invalid_value")
+                raise InvalidRequest(
+                    f"The header {PARAM} was sent twice; send it once.", param=PARAM, code="invalid_value"
+                )
             key = value
     if key is not None and not (0 < len(key) <= MAX_KEY_CHARS and all(0x20 <= byte < 0x7F for byte in key)):
         raise InvalidRequest(
@@ -81,7 +83,7 @@ async def _once(
     if isinstance(begun, Reply):
         call.headers = (REPLAYED, (ORIGINAL_ID, begun.request_id))
         return ASGIResponse(body=begun.body, headers=begun.headers, status_code=begun.status)
-    request.receive, call.outlives_client = never_gone, True
+    call.outlives_client = True
     try:
         return Recorded(await handler(request, caller), begun)
     except asyncio.CancelledError:

@@ -36,7 +36,7 @@ def read_listing(params: Iterable[tuple[str, str]], *, known: Collection[str]) -
             name = name[:MAX_SHOWN]
             raise InvalidRequest(f"Unrecognized query parameter: {name}", param=name, code="unknown_parameter")
         if name in seen:
-            raise _wrong(name, "it was given twice")
+            raise _wrong(name, "the parameter was given twice")
         seen.add(name)
         if "\0" in name + value:
             raise _wrong(name, "it must not hold a null character")

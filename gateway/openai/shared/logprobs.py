@@ -12,7 +12,7 @@ from gateway.backends.generation import Token
 from gateway.openai.shared.slices import encoded
 
 LEAST_LOGPROB = -9999.0
-"""What JSON shows of a probability of zero, which it has no number for; OpenAI's own replies do the same."""
+"""The number that JSON shows for a probability of zero, for which JSON has none; OpenAI's own replies do the same."""
 
 TOKENS_AT_ONCE = 64
 
@@ -20,11 +20,13 @@ TokenBytes = Callable[[int], bytes]
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
-    """token: replacement characters stand for what is not whole; bytes: exactly."""
+    """A token that was possible, and its log-probability."""
 
     token: str
+    """The text of the token. Replacement characters stand for incomplete characters."""
     logprob: float
     bytes: list[int]
+    """The exact bytes of the token."""
 
 
 class ChatTokenLogprob(msgspec.Struct, frozen=True):
@@ -40,12 +42,14 @@ class ChatLogprobs(msgspec.Struct, frozen=True):
 
 
 class TextLogprobs(msgspec.Struct, frozen=True):
-    """Four lists of one length. token_logprobs and top_logprobs are null for the first token of an echoed prompt.
-    A token of the completion is among its own top_logprobs, under the name that it has in tokens."""
+    """Log-probabilities in four lists of the same length."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
+    """The log-probability of each token; null for the first token of an echoed prompt."""
     top_logprobs: list[dict[str, float] | None]
+    """The likeliest tokens in each place, the generated token included; null for the first token of an echoed
+    prompt."""
     text_offset: list[int]
 
     def followed_by(self, other: TextLogprobs) -> TextLogprobs:
@@ -58,15 +62,17 @@ class TextLogprobs(msgspec.Struct, frozen=True):
 
 
 class PromptLogprob(msgspec.Struct, frozen=True):
-    """rank: among all tokens, from 1; null beyond those that were asked for."""
+    """The log-probability of a token in the prompt."""
 
     logprob: float
     rank: int | None
+    """The rank among all tokens, from 1; null for a token beyond the number that was asked for."""
     decoded_token: str
 
 
 PromptLogprobs = list[dict[int, PromptLogprob] | None]
-"""As vLLM shows them: of each token of the prompt the most likely ones and itself, by id; null for the first."""
+"""The log-probabilities of a prompt as vLLM shows them: for each token the most likely ones and itself, by id; null
+for the first."""
 
 
 def names_of(to_bytes: TokenBytes, *, by_id: bool | None) -> TokenBytes:
@@ -95,7 +101,8 @@ def chat_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> ChatLogprobs
 
 
 async def whole_chat_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes) -> ChatLogprobs:
-    """Of a whole choice, which may be megabytes: each token's are encoded already, see `slices`."""
+    """Return the log-probabilities of a whole choice, which may be megabytes: each token's are encoded already, see
+    `slices`."""
     return ChatLogprobs(await encoded(_chat_token(token, to_bytes) for token in tokens))
 
 
@@ -140,7 +147,8 @@ def _top(token_id: int, logprobs: TokenLogprobs, to_bytes: TokenBytes) -> dict[s
 
 
 async def whole_text_logprobs(tokens: Sequence[Token], to_bytes: TokenBytes, offset: int = 0) -> TextLogprobs:
-    """Of a whole choice or prompt; the most likely tokens are encoded, as in `whole_chat_logprobs`."""
+    """Return the log-probabilities of a whole choice or prompt; the most likely tokens are encoded, as in
+    `whole_chat_logprobs`."""
     whole = TextLogprobs([], [], [], [])
     for first in range(0, len(tokens), TOKENS_AT_ONCE):
         part = text_logprobs(tokens[first : first + TOKENS_AT_ONCE], to_bytes, offset)

@@ -4,8 +4,11 @@ observer of encrypted answers can read from them). Knows nothing of what is in t
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from typing import Generic, TypeVar
+
+from gateway.http.sse import Encoder
+
+T = TypeVar("T")
 
 WIDTH = 32
 """Bytes that hold almost every token: texts of 0 to WIDTH - 1 bytes look alike, as do those of the next WIDTH."""
@@ -13,12 +16,22 @@ WIDTH = 32
 _END = b"\n\n"
 
 
-async def obfuscated(events: AsyncGenerator[bytes], empty: bytes) -> AsyncGenerator[bytes]:
-    """The same events, each object with a field `obfuscation` of random text that fills its size up to a multiple of
-    WIDTH more than that of `empty`, an event without text."""
-    async with aclosing(events):
-        async for data in events:
-            yield b"".join(_padded(each, len(empty) - len(_END)) for each in data.split(_END)[:-1])
+class Obfuscated(Generic[T]):
+    """The encoder of the same events as another's, each object with a field `obfuscation` of random text that fills its
+    size up to a multiple of WIDTH more than that of `empty`, an event without text."""
+
+    def __init__(self, encoder: Encoder[T], empty: bytes) -> None:
+        self._encoder = encoder
+        self._empty_size = len(empty) - len(_END)
+
+    async def encode(self, item: T) -> bytes:
+        return self._all_padded(await self._encoder.encode(item))
+
+    def end(self) -> bytes:
+        return self._all_padded(self._encoder.end())
+
+    def _all_padded(self, events: bytes) -> bytes:
+        return b"".join(_padded(each, self._empty_size) for each in events.split(_END)[:-1])
 
 
 def _padded(event: bytes, empty_size: int) -> bytes:

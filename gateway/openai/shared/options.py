@@ -46,7 +46,7 @@ def sampling_params(
 
 
 def given_options(request: CommonFields) -> frozenset[str]:
-    """What of `sampling_params` the client chose itself; a zero is a choice, null is none."""
+    """Return the options of `sampling_params` that the client chose itself; a zero is a choice, null is none."""
     return frozenset(name for name in SAMPLING if getattr(request, name) is not None)
 
 
@@ -64,7 +64,10 @@ def text_style(request: CommonFields, *, follows_prompt: bool) -> TextStyle:
 
 
 def refuse_beside_tools(request: CommonFields) -> None:
-    """Raises InvalidRequest for what bounds the tokens that calls are made of."""
+    """Refuse what bounds the tokens of which calls are made.
+
+    Raises InvalidRequest.
+    """
     if request.allowed_token_ids:
         raise InvalidRequest(
             "'allowed_token_ids' cannot be used together with tools.",
@@ -74,7 +77,11 @@ def refuse_beside_tools(request: CommonFields) -> None:
 
 
 def check_prompt_logprobs(request: CommonFields, *, shown_otherwise: bool = False) -> None:
-    """Raises InvalidRequest where there is no place for them. shown_otherwise: OpenAI's fields ask for them as well."""
+    """Check that a reply has a place for the prompt's log-probabilities. shown_otherwise: OpenAI's fields ask for them
+    as well.
+
+    Raises InvalidRequest where there is none.
+    """
     if request.prompt_logprobs is None:
         return
     if request.stream or shown_otherwise:
@@ -87,7 +94,10 @@ def check_prompt_logprobs(request: CommonFields, *, shown_otherwise: bool = Fals
 
 
 def include_usage(request: CommonFields) -> bool:
-    """Whether the stream's last chunk brings the usage. Raises InvalidRequest for options that cannot be honoured."""
+    """Tell whether the stream's last chunk brings the usage.
+
+    Raises InvalidRequest for options that cannot be honoured.
+    """
     options = request.stream_options
     if options is None:
         return False
@@ -107,6 +117,9 @@ def continuous_usage(request: CommonFields) -> bool:
 
 
 def include_obfuscation(request: CommonFields) -> bool:
-    """Whether events are padded. OpenAI's default is yes; here it is no, since most clients are on the operator's own
-    network, and padding adds a sixth to what a stream sends."""
+    """Tell whether events are padded.
+
+    OpenAI's default is yes; here it is no, since most clients are on the operator's own network, and padding adds a
+    sixth to what a stream sends.
+    """
     return request.stream_options is not None and bool(request.stream_options.include_obfuscation)

@@ -14,7 +14,7 @@ from gateway.openai.shared.context import ADAPTER_HEADER
 
 
 async def never_gone() -> ReceiveMessage:
-    """What a handler hears of its client, which may leave without ending the work: nothing."""
+    """Wait forever: a client that leaves does not end the work of a recorded request."""
     await asyncio.Event().wait()
     raise AssertionError("unreachable")
 

@@ -11,7 +11,7 @@ import msgspec
 T = TypeVar("T")
 
 BYTES_AT_ONCE = 16_384
-"""Of JSON, which take less than a millisecond."""
+"""The bytes of JSON that are made at once, in less than a millisecond."""
 
 
 async def encoded(parts: Iterable[T]) -> list[T]:

@@ -15,20 +15,23 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
 
 
 class CompletionTokensDetails(msgspec.Struct, frozen=True):
-    """Of a prediction's tokens, those that were tried: the rejected ones are neither part of the answer nor billed."""
+    """The use of the completion tokens."""
 
     accepted_prediction_tokens: int
+    """Tokens of the prediction that became part of the reply."""
     rejected_prediction_tokens: int
+    """Tokens of the prediction that were tried and rejected. They are neither part of the reply nor billed."""
     reasoning_tokens: int = 0
     audio_tokens: int = 0
 
 
 class UsageOut(msgspec.Struct, frozen=True):
-    """total_tokens = prompt_tokens + completion_tokens. The details are known once the reply has ended."""
+    """The tokens of a request. The details are known once the reply has ended."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    """The sum of prompt_tokens and completion_tokens."""
     prompt_tokens_details: PromptTokensDetails | msgspec.UnsetType = msgspec.UNSET
     completion_tokens_details: CompletionTokensDetails | msgspec.UnsetType = msgspec.UNSET
 

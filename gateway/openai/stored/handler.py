@@ -34,7 +34,7 @@ from gateway.support.threads import maybe_in_thread
 
 PER_S, BURST = 50.0, 200.0
 BYTES_PER_REQUEST = 1 << 20
-"""What is read counts as one request more for each of these."""
+"""The number of bytes read for which a request counts as one more."""
 
 MAX_SHOWN = 64
 """Characters of what a client takes for an id."""
@@ -56,7 +56,7 @@ _NULL = msgspec.Raw(b"null")
 
 
 class _Asked(msgspec.Struct):
-    """What is stored of a request, as its client wrote it: its messages, and with the reply the rest."""
+    """The stored part of a request, as its client wrote it: its messages, and with the reply the rest."""
 
     messages: msgspec.Raw
     temperature: msgspec.Raw = _NULL
@@ -75,7 +75,10 @@ _MESSAGES = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 def check_store(caller: Principal, wanted: bool | None) -> None:
-    """Raises InvalidRequest where `store` is wanted and the project does not allow it."""
+    """Check that the project allows `store`.
+
+    Raises InvalidRequest where it does not.
+    """
     if wanted and not caller.store_days:
         raise InvalidRequest(
             "This project does not allow completions to be stored: 'store' must be false.",
@@ -110,7 +113,7 @@ def stored_chats(chats: StoredChats) -> list[HTTPRouteHandler]:
 
     @get("/chat/completions", opt=shape(reply=StoredChatList, query=CHATS_QUERY))
     async def list_chat_completions(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
-        """Those that were stored, oldest first."""
+        """List the stored chat completions, the oldest first."""
         pace.take(caller.project_id)
         asked = read_listing(request.query_params.multi_items(), known=CHATS_QUERY)
         query = ListQuery(
@@ -125,7 +128,7 @@ def stored_chats(chats: StoredChats) -> list[HTTPRouteHandler]:
 
     @get("/chat/completions/{completion_id:str}", opt=shape(reply=StoredChatCompletion))
     async def get_chat_completion(completion_id: FromPath[str], caller: Caller) -> ASGIResponse:
-        """One that was stored."""
+        """Return a stored chat completion."""
         pace.take(caller.project_id)
         found = await chats.get(caller.project_id, completion_id)
         if found is None:
@@ -136,7 +139,7 @@ def stored_chats(chats: StoredChats) -> list[HTTPRouteHandler]:
     async def list_chat_completion_messages(
         completion_id: FromPath[str], request: Request[Any, Any, Any], caller: Caller
     ) -> ASGIResponse:
-        """The messages of its request."""
+        """List the messages of a stored chat completion's request."""
         pace.take(caller.project_id)
         asked = read_listing(request.query_params.multi_items(), known=LIST_QUERY)
         found = await chats.messages(caller.project_id, completion_id)
@@ -152,7 +155,7 @@ def stored_chats(chats: StoredChats) -> list[HTTPRouteHandler]:
     async def update_chat_completion(
         completion_id: FromPath[str], request: Request[Any, Any, Any], caller: Caller
     ) -> ASGIResponse:
-        """Replace its metadata."""
+        """Replace the metadata of a stored chat completion."""
         pace.take(caller.project_id)
         wanted = decode(_UPDATE, await request.body())
         changed = await chats.set_metadata(caller.project_id, completion_id, wanted.metadata or {})
@@ -162,7 +165,7 @@ def stored_chats(chats: StoredChats) -> list[HTTPRouteHandler]:
 
     @delete("/chat/completions/{completion_id:str}", status_code=200, opt=shape(reply=ChatCompletionDeleted))
     async def delete_chat_completion(completion_id: FromPath[str], caller: Caller) -> ASGIResponse:
-        """Delete it for good."""
+        """Delete a stored chat completion for good."""
         pace.take(caller.project_id)
         if not await chats.delete(caller.project_id, completion_id):
             raise _no_such(completion_id)
@@ -195,13 +198,19 @@ def _messages(chat_id: str, messages: bytes) -> list[StoredMessage]:
 
 
 def _messages_page(chat_id: str, messages: bytes, asked: Listing) -> ASGIResponse:
-    """Raises InvalidRequest where none has the id `after`."""
+    """Return a page of messages.
+
+    Raises InvalidRequest where no message has the id `after`.
+    """
     page, has_more = _page(_messages(chat_id, messages), asked)
     return _list([(message.id, message) for message in page], has_more)
 
 
 def _page(messages: list[StoredMessage], asked: Listing) -> tuple[list[StoredMessage], bool]:
-    """Raises InvalidRequest where none has the id `after`."""
+    """Return a page of a list.
+
+    Raises InvalidRequest where nothing has the id `after`.
+    """
     ordered = messages[::-1] if asked.order == "desc" else messages
     start = 0
     if asked.after is not None:
@@ -231,12 +240,12 @@ def _json(body: dict[str, Any]) -> ASGIResponse:
 
 
 def _no_such(chat_id: str) -> NotFound:
-    return NotFound(f"No chat completion is stored with the id '{chat_id[:MAX_SHOWN]}'.", param="completion_id")
+    return NotFound(f"There is no stored chat completion with the id '{chat_id[:MAX_SHOWN]}'.", param="completion_id")
 
 
 def _unknown_cursor(after: str | None) -> InvalidRequest:
     return InvalidRequest(
-        f"There is nothing with the id '{(after or '')[:MAX_SHOWN]}' to go on after.",
+        f"Invalid value for 'after': this list has nothing with the id '{(after or '')[:MAX_SHOWN]}'.",
         param="after",
         code="invalid_value",
     )

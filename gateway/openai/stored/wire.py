@@ -12,8 +12,8 @@ from gateway.openai.chat.wire import ChatCompletion
 
 
 class StoredChatCompletion(ChatCompletion, frozen=True, kw_only=True):
-    """The reply as it was, with the metadata as it is, and what its request asked for, null where it left the choice:
-    absent from what an older gateway stored."""
+    """A stored reply, with its metadata and with what its request asked for. A field of the request is null where
+    the request left it to the server, and absent where an older gateway stored the reply."""
 
     metadata: dict[str, str]
     request_id: str
@@ -36,13 +36,15 @@ class StoredChatList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of the request. content: None where it came in parts, which are in content_parts."""
+    """A message of a stored request."""
 
     id: str
     role: str
     content: str | None = None
+    """The text; null where the message came in parts."""
     refusal: str | None = None
     content_parts: list[Any] | None = None
+    """The parts of a message that came in parts."""
     name: str | msgspec.UnsetType | None = msgspec.UNSET
     tool_calls: list[Any] | msgspec.UnsetType | None = msgspec.UNSET
     tool_call_id: str | msgspec.UnsetType | None = msgspec.UNSET
@@ -58,9 +60,10 @@ class StoredMessageList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UpdateChatCompletion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """null: none is left."""
+    """New metadata of a stored completion."""
 
     metadata: Metadata | None
+    """The metadata that replaces the old one; null removes all."""
 
 
 class ChatCompletionDeleted(msgspec.Struct, frozen=True):

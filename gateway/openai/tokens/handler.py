@@ -38,7 +38,7 @@ def tokens(pipeline: Pipeline, pace: Pace, *, operations: tuple[str, str]) -> li
 
     @post("/tokenize", operation_id=tokenizing, status_code=200, opt=shape(body=TokenizeRequest, reply=Tokenized))
     async def tokenize(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
-        """The tokens of a text, or of messages as the chat template renders them."""
+        """Return the tokens of a text, or of messages as the chat template renders them."""
         body = await request.body()
         pace.take(caller.project_id, 1 + len(body) / BYTES_PER_REQUEST)
         wire = await decoded(_TOKENIZE, body)
@@ -56,7 +56,7 @@ def tokens(pipeline: Pipeline, pace: Pace, *, operations: tuple[str, str]) -> li
         "/detokenize", operation_id=detokenizing, status_code=200, opt=shape(body=DetokenizeRequest, reply=Detokenized)
     )
     async def detokenize(request: Request[Any, Any, Any], caller: Caller) -> ASGIResponse:
-        """The text of tokens."""
+        """Return the text of tokens."""
         body = await request.body()
         pace.take(caller.project_id, 1 + len(body) / BYTES_PER_REQUEST)
         wire = await decoded(_DETOKENIZE, body)
@@ -67,11 +67,11 @@ def tokens(pipeline: Pipeline, pace: Pace, *, operations: tuple[str, str]) -> li
 
 
 def _prompt(wire: TokenizeRequest) -> tuple[str | Conversation, str]:
-    """What is to be tokenized, and the field that it came in."""
+    """Return what is to be tokenized, and the field in which it came."""
     if (wire.prompt is None) == (wire.messages is None):
         given = "both were given" if wire.prompt is not None else "neither was given"
         raise InvalidRequest(
-            f"Either 'prompt' or 'messages' is needed: {given}.",
+            f"Send either 'prompt' or 'messages': {given}.",
             param="prompt",
             code="missing_required_parameter" if wire.prompt is None else "invalid_parameter_combination",
         )
@@ -83,6 +83,6 @@ def _prompt(wire: TokenizeRequest) -> tuple[str | Conversation, str]:
     for field in ("tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
         if getattr(wire, field) is not None:
             raise InvalidRequest(
-                f"'{field}' goes with 'messages' alone.", param=field, code="invalid_parameter_combination"
+                f"'{field}' is only allowed with 'messages'.", param=field, code="invalid_parameter_combination"
             )
     return wire.prompt or "", "prompt"

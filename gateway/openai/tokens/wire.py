@@ -16,17 +16,18 @@ MAX_TOKENS = 300_000
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """POST /tokenize. Either prompt, a text, or messages, which the model's chat template renders, with tools if any.
-    Without a model it is the base, where there is but one.
-
-    Special tokens are added to a prompt unless add_special_tokens is false, to messages only where it is true.
-    """
+    """The body of POST /tokenize: either a prompt, or messages."""
 
     model: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
+    """The model; the base model where there is only one and this is left out."""
     prompt: str | None = None
+    """A text."""
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=4096)] | None = None
+    """Messages, which the model's chat template renders."""
     tools: Tools | None = None
+    """Tools, which the chat template renders with the messages."""
     add_special_tokens: bool | None = None
+    """True if special tokens are added: by default to a prompt, and not to messages."""
     return_token_strs: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -34,22 +35,25 @@ class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 class Tokenized(msgspec.Struct, frozen=True):
-    """token_strs: where they were asked for."""
+    """The tokens of a text."""
 
     count: int
     max_model_len: int
     tokens: list[int]
     token_strs: list[str] | None = None
+    """The text of each token, with `return_token_strs`."""
 
 
 class DetokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """POST /detokenize. model: as of `TokenizeRequest`."""
+    """The body of POST /detokenize."""
 
     model: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
+    """The model; the base model where there is only one and this is left out."""
     tokens: Annotated[list[TokenId], Meta(max_length=MAX_TOKENS)]
 
 
 class Detokenized(msgspec.Struct, frozen=True):
-    """prompt: the text, special tokens included."""
+    """The text of tokens."""
 
     prompt: str
+    """The text, special tokens included."""

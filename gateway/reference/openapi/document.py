@@ -22,24 +22,24 @@ INFO = {
     "title": "Lorikeet",
     "version": "1",
     "summary": "OpenAI's API over each tenant's own adapters, and the API that operates it.",
-    "description": "Inference takes an API key of a project, the admin API an operator's key or a login. Fields that "
-    "are not known are refused by name, never ignored.",
+    "description": "Inference takes an API key of a project, the admin API an operator's key or a login. Unknown "
+    "fields are refused by name, never ignored.",
     "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
 }
 
 SECURITY = {
-    "key": {"type": "http", "scheme": "bearer", "description": "An API key of a project, or an operator's."},
+    "key": {"type": "http", "scheme": "bearer", "description": "An API key of a project, or an operator's key."},
     "login": {
         "type": "apiKey",
         "in": "cookie",
         "name": COOKIE,
-        "description": f"Set by POST /admin/v1/login; other methods than GET need the header {CSRF_HEADER} as well.",
+        "description": f"The cookie of POST /admin/v1/login. Other methods than GET need the header {CSRF_HEADER} too.",
     },
 }
 
 
 def document(app: Litestar) -> dict[str, Any]:
-    """What `GET /openapi.json` answers."""
+    """Return the document that `GET /openapi.json` answers with."""
     found = operations(app)
     schema_of, components = schemas_of([ErrorBody, *_kinds(found)])
     paths: dict[str, dict[str, Any]] = {}
@@ -91,7 +91,7 @@ def _described(each: Operation, schema_of: SchemaOf) -> dict[str, Any]:
 
 
 def _taken(each: Operation, schema_of: SchemaOf) -> dict[str, Any]:
-    """What its body may be, by media type."""
+    """Return what the body of an operation may be, by media type."""
     taken = as_json(schema_of[each.body]) if each.body is not None else {}
     example = each.shape.example.body or (BODIES.get(each.body) if each.body is not None else None)
     if taken and example is not None:
@@ -104,7 +104,7 @@ def _taken(each: Operation, schema_of: SchemaOf) -> dict[str, Any]:
 
 
 def _must_have_body(each: Operation) -> bool:
-    """Where no field is needed, no body is needed either."""
+    """Tell whether an operation needs a body. Where no field is needed, no body is needed."""
     if each.body is None:
         return True
     return any(field.required for field in msgspec.structs.fields(each.body))

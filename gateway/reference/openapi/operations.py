@@ -1,4 +1,4 @@
-"""What each route declares, gathered from the application: one struct for each method of each path."""
+"""The declarations of all routes, gathered from the application: one struct for each method of each path."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _operations(app: Litestar) -> Iterator[Operation]:
                     _name(handler),
                     method,
                     route.path_format,
-                    inspect.getdoc(handler.fn) or "",
+                    inspect.cleandoc(handler.fn.__doc__ or ""),
                     tuple(route.path_parameters),
                     access,
                     access is not None or "caller" in handler.parsed_fn_signature.parameters,

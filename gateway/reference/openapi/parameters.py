@@ -12,12 +12,12 @@ QUERY: dict[str, dict[str, Any]] = {
     "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
     "include_archived": {"type": "boolean", "default": False},
 }
-"""Of query parameters that are no plain text, wherever they are."""
+"""Schemas of query parameters that are not plain text, in every operation that has them."""
 
 DESCRIPTIONS = {
-    "order": "Whether the oldest come first, or the newest.",
-    "limit": "How many items a page has at most.",
-    "after": "The item that the page follows: `last_id` of the page before.",
+    "order": "The order of the list: `asc` puts the oldest first, `desc` the newest.",
+    "limit": "The most items that a page has.",
+    "after": "The id after which the page begins: `last_id` of the page before.",
 }
 
 

@@ -1,4 +1,4 @@
-"""What an operation may answer: its replies, and each way in which it may refuse or fail.
+"""The answers of an operation: its replies, and each way in which it may refuse or fail.
 
 Errors are one schema and one response per status, to which operations refer.
 """
@@ -18,8 +18,8 @@ SchemaOf = Mapping[Any, dict[str, Any]]
 
 
 STREAMS = (
-    "Done. With `stream` the reply is `text/event-stream`: each event's data is one chunk of this schema, and the last "
-    "event is `[DONE]`. A stream that fails ends with an event that holds an error, and without `[DONE]`."
+    "The request is done. With `stream` the reply is `text/event-stream`: each event is one chunk of this schema, "
+    "and the last event is `[DONE]`. A stream that fails ends with an event that holds an error, and without `[DONE]`."
 )
 
 
@@ -32,26 +32,32 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 FAILURES = {
-    400: Failure("BadRequest", "The request is wrong. `param` names the field, `message` says what would be right."),
+    400: Failure("BadRequest", "The request is wrong. `param` names the field, `message` says what to change."),
     401: Failure("Unauthorized", "The key or the login is missing, wrong, revoked or expired."),
     403: Failure("Forbidden", "The key or the person may not do this, or is suspended; `code` says which."),
-    404: Failure("NotFound", "There is no such thing, or not for this caller: both get the same answer."),
-    409: Failure("Conflict", "It contradicts what there is, or what is going on: look, then decide.", headers.RETRY),
+    404: Failure("NotFound", "Nothing has this name or id, or the caller may not see it. Both get the same answer."),
+    409: Failure(
+        "Conflict",
+        "The request conflicts with the present state, or with another request that is running.",
+        headers.RETRY,
+    ),
     413: Failure("TooLarge", "The body is larger than the server takes."),
     429: Failure(
         "TooMany",
-        "A limit is reached. With `rate_limit_exceeded` try again after `retry-after`; with `insufficient_quota` the "
-        "budget of the day or the month is used up. `error.limit` says which limit, and how full it is. With "
-        "`adapter_uploads_paused` several adapters of the project were refused in a row, and the next may come after "
-        "`retry-after`.",
+        "A limit is reached. With `rate_limit_exceeded` try again after `retry-after`. With `insufficient_quota` the "
+        "budget of the day or the month is used up; `error.limit` says which limit, and how full it is. With "
+        "`adapter_uploads_paused` several adapters of the project were refused in a row, and the next can be added "
+        "after `retry-after`.",
         headers.RETRY | headers.LIMITS,
     ),
-    431: Failure("HeadersTooLarge", "The headers are more, or larger, than the server reads."),
+    431: Failure("HeadersTooLarge", "The request has more headers, or larger ones, than the server reads."),
     500: Failure(
-        "ServerError", "A fault of the server. Nothing is billed that you did not see; report the request id."
+        "ServerError", "The server made an error. Only output that you received is billed. Report the request id."
     ),
-    502: Failure("EngineFailed", "The engine failed while it worked on the request. Try again."),
-    503: Failure("Unavailable", "Nothing can take the request now. Try again after `retry-after`.", headers.RETRY),
+    502: Failure("EngineFailed", "The engine failed while it worked on the request. Send the request again."),
+    503: Failure(
+        "Unavailable", "The server cannot take the request now. Try again after `retry-after`.", headers.RETRY
+    ),
 }
 
 
@@ -71,7 +77,7 @@ def replies(each: Operation, schema_of: SchemaOf) -> dict[str, dict[str, Any]]:
     """`responses` of an operation, by status."""
     described = {"200": _good(each, schema_of)}
     if each.shape.accepted is not None:
-        described["202"] = _reply("Begun: it goes on.", as_json(schema_of[each.shape.accepted]))
+        described["202"] = _reply("The work has begun and goes on.", as_json(schema_of[each.shape.accepted]))
     for status in failure_statuses(each):
         described[str(status)] = {"$ref": f"#/components/responses/{FAILURES[status].name}"}
     for status, kind in each.shape.statuses.items():
@@ -105,7 +111,7 @@ def _good(each: Operation, schema_of: SchemaOf) -> dict[str, Any]:
     if each.shape.event is not None:
         content["text/event-stream"] = {"schema": schema_of[each.shape.event]}
     content |= {media: {"schema": _of_media(media)} for media in each.shape.media}
-    described = _reply("Done." if each.shape.event is None else STREAMS, content)
+    described = _reply("The request is done." if each.shape.event is None else STREAMS, content)
     if each.shape.is_billed:
         described["headers"] |= headers.references(headers.LIMITS, headers.ADAPTER, headers.REPLAY)
     return described

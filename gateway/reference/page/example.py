@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 TEXTS = {"name": "support", "email": "ann@example.com", "url": "https://example.com/hook", "reason": "an outage"}
-"""What people would write in fields of these names."""
+"""Texts that people would write in fields of these names."""
 
 
 def example(schema: dict[str, Any], document: Mapping[str, Any], name: str = "") -> Any:

@@ -22,7 +22,7 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 HOST = re.compile(r"(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*|\[[0-9A-Fa-f:]+\])(?::\d{1,5})?")
-"""What a browser sends as Host (RFC 9112, section 3.2) for names and addresses; anything else is not repeated."""
+"""The Host header of a browser (RFC 9112, section 3.2) for names and addresses; anything else is not repeated."""
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -35,12 +35,12 @@ def documentation() -> list[HTTPRouteHandler]:
 
     @route("/openapi.json", http_method=["GET", "HEAD"], opt=shape(reply=dict[str, Any]))
     async def get_openapi(request: Request[Any, Any, Any]) -> ASGIResponse:
-        """The OpenAPI document of all of this."""
+        """Return this documentation as an OpenAPI document."""
         return ASGIResponse(body=(await made_of(request.app)).document, media_type="application/json")
 
     @route("/docs", http_method=["GET", "HEAD"], opt=shape(media=("text/html",)))
     async def get_docs(request: Request[Any, Any, Any]) -> ASGIResponse:
-        """This page."""
+        """Show this page."""
         text = (await made_of(request.app)).page.replace(BASE_URL, base_url(request))
         headers = {"content-security-policy": CONTENT_SECURITY_POLICY, "cache-control": "no-store"}
         return ASGIResponse(body=text.encode(), media_type="text/html", headers=headers)
@@ -49,7 +49,7 @@ def documentation() -> list[HTTPRouteHandler]:
 
     @route("/docs/style.css", http_method=["GET", "HEAD"], opt=shape(media=("text/css",)))
     async def get_docs_style() -> ASGIResponse:
-        """How this page looks."""
+        """Return the style sheet of this page."""
         return ASGIResponse(body=style, media_type="text/css", headers={"cache-control": "no-cache"})
 
     return [get_openapi, get_docs, get_docs_style]

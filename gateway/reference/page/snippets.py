@@ -17,7 +17,7 @@ KEY = "$OPENAI_API_KEY"
 OPERATOR_KEY = "$LORIKEET_ADMIN_KEY"
 
 LINE_LENGTH = 60
-"""What fits beside the text of the page."""
+"""The characters that fit beside the text of the page."""
 
 
 def curl(method: str, path: str, operation: dict[str, Any], body: dict[str, Any] | None, *, is_admin: bool) -> str:
@@ -55,7 +55,7 @@ def _arguments(body: dict[str, Any]) -> str:
 
 
 def _literal(value: Any, indent: int) -> str:
-    """As a formatter of Python would lay it out; indent: of the line that it begins on."""
+    """Return a value as a formatter of Python would lay it out; indent is that of the line on which it begins."""
     if isinstance(value, bool) or value is None:
         return repr(value)
     if not isinstance(value, (list, dict)):

@@ -55,7 +55,7 @@ def words(schema: JsonSchema) -> list[Word]:
 
 
 def without_null(schema: JsonSchema) -> JsonSchema:
-    """For a field that may be left out, where null says the same."""
+    """Return the schema of a field that may be left out, where null says the same, without null."""
     left = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
     if not left or len(left) == len(schema["anyOf"]):
         return schema

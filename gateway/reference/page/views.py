@@ -1,4 +1,5 @@
-"""What the templates show of the OpenAPI document: operations by tag, schemas, failures. Pure; knows no HTML."""
+"""The views of the OpenAPI document that the templates show: operations by tag, schemas, failures. Pure; knows no
+HTML."""
 
 from __future__ import annotations
 

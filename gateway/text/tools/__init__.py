@@ -18,6 +18,6 @@ It knows no field of an API and no engine. These laws hold:
 - One parser serves whole replies and streams, fed token by token. Stop strings see the content that it lets through.
 - A schema travels with the name that its client gives it, and a refusal brings that name back as `param`.
 
-What clients send of tools is in `gateway.openai.chat`; `engine.grammar.tool_calls` writes the grammar in Lark, with
+The tools that clients send are in `gateway.openai.chat`; `engine.grammar.tool_calls` writes the grammar in Lark, with
 each schema through the same checks as a `response_format`.
 """

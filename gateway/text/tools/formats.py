@@ -78,20 +78,21 @@ MISTRAL = CallFormat(
 
 
 class TemplateTools(msgspec.Struct, frozen=True):
-    """What a chat template makes of tools. is_native: it shows them to the model by itself; else `prompt` has to.
-    trigger_id: of the format's trigger, where that is a special token."""
+    """The way in which a chat template treats tools."""
 
     format: CallFormat
     is_native: bool
+    """True if the template shows tools to the model by itself; else `prompt` has to."""
     trigger_id: int | None = None
+    """The id of the format's trigger, where that is a special token."""
 
 
 NO_TOOLS = TemplateTools(HERMES, is_native=False)
 
 
 def template_tools(template: str | None) -> TemplateTools:
-    """What is said of tools in the source of a chat template. One whose format is not known here counts as one that
-    knows no tools."""
+    """Return what the source of a chat template says of tools. A template whose format is not known here counts as
+    one that knows no tools."""
     if not template or not re.search(r"\btools\b", template):
         return NO_TOOLS
     if "[TOOL_CALLS]" in template and "[ARGS]" not in template:

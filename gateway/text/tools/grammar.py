@@ -1,4 +1,4 @@
-"""What the engine holds a completion to that may call tools."""
+"""The grammar to which the engine holds a completion that may call tools."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def call_grammar(template: TemplateTools, use: ToolUse, text: Grammar | None, fi
     if text is not None and not use.must_call:
         if not form.trigger:
             raise InvalidRequest(
-                f"'{field}' cannot be combined with tools that may be called: this model writes both alike.",
+                f"'{field}' cannot be combined with tools: this model writes tool calls and JSON text alike.",
                 param=field,
                 code="invalid_parameter_combination",
             )

@@ -11,11 +11,13 @@ from gateway.text.tools.said import Said
 
 
 class CallDelta(msgspec.Struct, frozen=True):
-    """What is new of one call, the index-th of its completion. name: where it begins. arguments: more of their text."""
+    """The next part of one call, the index-th of its completion."""
 
     index: int
     name: str | None
+    """The name of the tool, in the first part only."""
     arguments: str
+    """More text of the arguments."""
 
 
 class Parsed(msgspec.Struct):
@@ -132,7 +134,7 @@ class CallParser:
         return len(text), None
 
     def _is_cut_call(self, undecided: str) -> bool:
-        """Whether the last of a text that has ended was to be a call, but is too short to tell of which tool."""
+        """Tell whether the end of a text that has ended was to be a call, but is too short to tell of which tool."""
         return self._must_call or bool(self._trigger and undecided.startswith(self._trigger))
 
     def _begin(self, name: str, start: str, parsed: Parsed) -> None:

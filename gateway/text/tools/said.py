@@ -1,4 +1,5 @@
-"""What a completion says beside its calls: content up to a stop string, without the white space that leads to a call.
+"""The content of a completion beside its calls: content up to a stop string, without the white space that leads to a
+call.
 
 Knows neither how calls are written nor tokens.
 """
@@ -8,7 +9,8 @@ from __future__ import annotations
 from gateway.text.stop_strings import StopStrings
 
 MAX_HELD_SPACE = 64
-"""Characters of space at the content's end that are held back, as a call may follow. What exceeds them is shown."""
+"""Characters of space at the content's end that are held back, as a call may follow. White space that exceeds them is
+shown."""
 
 
 class Said:
@@ -28,11 +30,12 @@ class Said:
         return self._stop.found
 
     def push(self, text: str) -> str:
-        """What of the content so far is safe to show."""
+        """Return the part of the content so far that is safe to show."""
         return self._show(self._stop.push(text, is_exempt=self.is_exempt))
 
     def before_call(self) -> str:
-        """What was held back, where a call follows: without the white space at its end, which belongs to the call."""
+        """Return what was held back, where a call follows, without the white space at its end, which belongs to the
+        call."""
         shown = self._show(self._stop.finish())  # no content follows that could complete a stop string
         self._space = ""
         return shown

@@ -8,7 +8,7 @@ import msgspec
 
 MAX_PARALLEL_CALLS = 16
 MAX_CALLS_UNTRAINED = 4
-"""Of one completion of a model that was trained on no tools: it knows no end."""
+"""The most calls in one completion of a model that was trained on no tools: it knows no end."""
 
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 """The schema of a tool that names none."""
@@ -24,7 +24,7 @@ class Tool(msgspec.Struct, frozen=True):
     description: str = ""
 
     def described(self) -> dict[str, Any]:
-        """As chat templates expect a tool."""
+        """Return the tool as chat templates expect it."""
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", "function": function}
 

@@ -80,5 +80,5 @@ CASES: dict[str, Case] = {
     "a name that is no text": Case(
         lambda folder: folder_of({**good_files(), os.fsdecode(b"\xff\xfe"): b""})(folder), "control or invisible"
     ),
-    "a thousand files": Case(crowded, "it has more than 1000 members"),
+    "a thousand files": Case(crowded, "there are more than 1000 members"),
 }

@@ -147,7 +147,7 @@ PLAIN: dict[str, Case] = {
     "empty files": of("is not valid JSON", lambda: pack([member(name) for name in GOOD])),
     "no members": of("neither a tar", lambda: pack([])),
     "2,000 members": of(
-        "it has more than 1000 members", lambda: pack([member(f"{number}.txt") for number in range(2000)])
+        "there are more than 1000 members", lambda: pack([member(f"{number}.txt") for number in range(2000)])
     ),
     "a header of a megabyte": of("more than 262144 bytes of headers", lambda: pack(pax({"comment": "x" * (1 << 20)}))),
     "a thousand headers in a row": of("the tar archive is damaged: maximum recursion", lambda: long_names(1000)),
@@ -175,7 +175,7 @@ PLAIN: dict[str, Case] = {
 
 GZIPPED: dict[str, Case] = {
     "leads out": of("leads out of its folder", lambda: gzip.compress(pack([member("../x"), *good_members()]))),
-    "a bomb by ratio": of("it unpacks to more than 100 times its size", lambda: bomb(20 << 20)),
+    "a bomb by ratio": of("the archive unpacks to more than 100 times its size", lambda: bomb(20 << 20)),
     "a bomb by its member's size": of("takes 67108864 bytes; unpacked, 25165824 are allowed", lambda: bomb(64 << 20)),
     "a bomb of headers": of(
         "more than 262144 bytes of headers", lambda: gzip.compress(pack(pax({"comment": "x" * (32 << 20)})))
@@ -184,14 +184,14 @@ GZIPPED: dict[str, Case] = {
         "more than 262144 bytes of headers or padding", lambda: gzip.compress(pack(good_members()) + bytes(64 << 20))
     ),
     "a bomb in a bomb": of("the tar archive is damaged", lambda: gzip.compress(gzip.compress(bytes(32 << 20)))),
-    "cut short": of("its gzip data are cut short", lambda: cut(gzip.compress(pack(good_members())), 300)),
-    "without its checksum": of("its gzip data are cut short", lambda: gzip.compress(pack(good_members()))[:-8]),
+    "cut short": of("the gzip data are cut short", lambda: cut(gzip.compress(pack(good_members())), 300)),
+    "without its checksum": of("the gzip data are cut short", lambda: gzip.compress(pack(good_members()))[:-8]),
     "a wrong checksum": of(
-        "its gzip data are damaged", lambda: gzip.compress(pack(good_members()))[:-8] + b"\x01\x02\x03\x04" + bytes(4)
+        "the gzip data are damaged", lambda: gzip.compress(pack(good_members()))[:-8] + b"\x01\x02\x03\x04" + bytes(4)
     ),
-    "bytes after the end": of("bytes follow its gzip data", lambda: gzip.compress(pack(good_members())) + b"more"),
-    "two gzip members": of("bytes follow its gzip data", lambda: gzip.compress(pack(good_members())) * 2),
-    "a preset dictionary": of("its gzip data are", b"\x1f\x8b\x08\xff" + bytes(100)),
+    "bytes after the end": of("bytes follow the gzip data", lambda: gzip.compress(pack(good_members())) + b"more"),
+    "two gzip members": of("bytes follow the gzip data", lambda: gzip.compress(pack(good_members())) * 2),
+    "a preset dictionary": of("the gzip data are", b"\x1f\x8b\x08\xff" + bytes(100)),
     "no tar within": of("the tar archive is damaged", lambda: gzip.compress(b"not a tar archive" * 100)),
     "empty": of("the tar archive is damaged", lambda: gzip.compress(b"")),
 }

@@ -149,6 +149,6 @@ CASES: dict[str, Case] = {
     "another model's layers": tensors(at("mlp.up_proj", layer=31, size_out=16), "the base model has 2 layers"),
     "a projection in the wrong block": tensors(at("mlp.q_proj"), "mlp.q_proj.lora_A.weight' is not lora_A"),
     "a rank above the operator's": tensors(
-        good_tensors(rank=128), "its rank is 128; LORIKEET_MAX_ADAPTER_RANK is 64", r=128
+        good_tensors(rank=128), "the adapter's rank is 128, above LORIKEET_MAX_ADAPTER_RANK, which is 64", r=128
     ),
 }

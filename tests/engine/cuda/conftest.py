@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.interpreter import multiply_exactly, prepare_once
+from tests.interpreter import let_overflow, multiply_exactly, prepare_once
 
 prepare_once()
+let_overflow()
 multiply_exactly()

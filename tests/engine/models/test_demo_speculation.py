@@ -29,11 +29,11 @@ FRAMES = (
 class Demo:
     """The engine's configuration, and the digests of the base ("") and each adapter."""
 
-    def __init__(self, store_dir: Path) -> None:
+    def __init__(self, store_dir: Path, num_threads: int) -> None:
         store = AdapterStore(store_dir)
         self.digests = ["", *(store.add(demo.path) for demo in DEMO)]
         self.config: EngineConfig = engine_config(
-            demo_model_dir(), store_dir, kv_cache_bytes=512 << 20, num_threads=0, max_num_seqs=32
+            demo_model_dir(), store_dir, kv_cache_bytes=256 << 20, num_threads=num_threads, max_num_seqs=32
         )
 
     def prompts(self, count: int) -> list[list[int]]:
@@ -41,8 +41,8 @@ class Demo:
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
-    return Demo(tmp_path_factory.mktemp("store"))
+def demo(tmp_path_factory: pytest.TempPathFactory, full: bool) -> Demo:
+    return Demo(tmp_path_factory.mktemp("store"), num_threads=0 if full else 1)  # beside others more threads only wait
 
 
 def assert_same_text(plain: Answer, drafted: Answer) -> None:

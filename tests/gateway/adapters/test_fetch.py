@@ -27,8 +27,8 @@ from tests.patience import PATIENCE_S
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 MAX_BYTES = 100_000
 CHUNKED = b"HTTP/1.1 200 X\r\ntransfer-encoding: chunked\r\n\r\n"
-TOO_LARGE = f"it is larger than {MAX_BYTES} bytes (LORIKEET_MAX_ADAPTER_BYTES)"
-LOST = "the connection was lost, or what came was not HTTP"
+TOO_LARGE = f"the adapter is larger than {MAX_BYTES} bytes, the most that LORIKEET_MAX_ADAPTER_BYTES allows"
+LOST = "the connection to the source's server broke, or the answer was not HTTP"
 
 
 @pytest.fixture
@@ -96,11 +96,14 @@ async def test_both_files_of_the_hub_are_of_one_commit_and_the_token_stays_there
 HOSTILE: dict[str, tuple[Body, str]] = {
     "announces too much": (bytes_as_they_are(b"HTTP/1.1 200 X\r\ncontent-length: 100001\r\n\r\n"), TOO_LARGE),
     "never ends": (bytes_as_they_are(CHUNKED, b"ffff\r\n" + b"x" * 0xFFFF + b"\r\n", endless=True), TOO_LARGE),
-    "drips": (bytes_as_they_are(CHUNKED, b"1\r\nx\r\n", pause_s=0.05, endless=True), "it did not come within 1 s"),
-    "says nothing": (silent, "the server was silent for 0.5 s"),
+    "drips": (
+        bytes_as_they_are(CHUNKED, b"1\r\nx\r\n", pause_s=0.05, endless=True),
+        "the download took longer than 1 s",
+    ),
+    "says nothing": (silent, "the source's server sent nothing for 0.5 s"),
     "stops in between": (
         bytes_as_they_are(CHUNKED, b"1\r\nx\r\n", b"", pause_s=9, endless=True),
-        "the server was silent",
+        "the source's server sent nothing",
     ),
     "ends early": (bytes_as_they_are(b"HTTP/1.1 200 X\r\ncontent-length: 9\r\n\r\nxx"), LOST),
     "lies about its length": (bytes_as_they_are(b"HTTP/1.1 200 X\r\ncontent-length: -5\r\n\r\nxx"), LOST),
@@ -110,16 +113,25 @@ HOSTILE: dict[str, tuple[Body, str]] = {
     ),
     "speaks no HTTP": (bytes_as_they_are(b"220 smtp.example.com ESMTP\r\n"), LOST),
     "has endless headers": (bytes_as_they_are(b"HTTP/1.1 200 X\r\nx: ", b"x" * 65536, endless=True), LOST),
-    "compresses": (answer(200, b"\x1f\x8b", content_encoding="gzip"), "in an encoding that was not asked for"),
-    "has nothing": (answer(404, b"secret words"), "answered 404"),
-    "redirects nowhere": (bytes_as_they_are(b"HTTP/1.1 302 X\r\ncontent-length: 0\r\n\r\n"), "redirects to nowhere"),
-    "loops": (redirect("/adapters/x"), "it redirects more than 3 times"),
-    "goes to HTTP": (redirect("http://models.test/adapters/x"), "it leads to what is not an https URL"),
-    "goes to a file": (redirect("file:///etc/passwd"), "it leads to what is not an https URL"),
-    "goes elsewhere": (redirect("https://cdn.test/x"), "to a place that is not among the sources that are allowed"),
-    "climbs": (redirect("/adapters/../x"), "to a place that is not among the sources that are allowed"),
-    "climbs in disguise": (redirect("/adapters/%2e%2e/x"), "to a place that is not among the sources that are allowed"),
-    "has a user name": (redirect("https://me:pw@models.test/adapters/x"), "it leads to what is not an https URL"),
+    "compresses": (
+        answer(200, b"\x1f\x8b", content_encoding="gzip"),
+        "in a content encoding that the request did not accept",
+    ),
+    "has nothing": (answer(404, b"secret words"), "answered with status 404"),
+    "redirects nowhere": (
+        bytes_as_they_are(b"HTTP/1.1 302 X\r\ncontent-length: 0\r\n\r\n"),
+        "a redirect that names no URL",
+    ),
+    "loops": (redirect("/adapters/x"), "the source redirects more than 3 times"),
+    "goes to HTTP": (redirect("http://models.test/adapters/x"), "a URL that is not an https URL"),
+    "goes to a file": (redirect("file:///etc/passwd"), "a URL that is not an https URL"),
+    "goes elsewhere": (redirect("https://cdn.test/x"), "cdn.test that LORIKEET_ADAPTER_SOURCES does not allow"),
+    "climbs": (redirect("/adapters/../x"), "models.test that LORIKEET_ADAPTER_SOURCES does not allow"),
+    "climbs in disguise": (
+        redirect("/adapters/%2e%2e/x"),
+        "models.test that LORIKEET_ADAPTER_SOURCES does not allow",
+    ),
+    "has a user name": (redirect("https://me:pw@models.test/adapters/x"), "a URL that is not an https URL"),
     "goes to no URL": (redirect("https://[::1/x"), LOST),
 }
 
@@ -129,7 +141,7 @@ async def test_a_hostile_server_is_left_within_bounds(web: Web, tmp_path: Path, 
     body, reason = HOSTILE[kind]
     web.pages["/adapters/x"] = body
     started = time.monotonic()
-    impatient = fetcher(web, idle_s=0.5 if "silent" in reason else 10.0, total_s=1.0 if kind == "drips" else 20.0)
+    impatient = fetcher(web, idle_s=0.5 if "sent nothing" in reason else 10.0, total_s=1.0 if kind == "drips" else 20.0)
     said = await refused(impatient, web.url("/adapters/x"), tmp_path / "x")
     assert reason in said
     assert time.monotonic() - started < PATIENCE_S
@@ -147,7 +159,7 @@ async def test_no_redirect_reaches_what_is_private(web: Web, tmp_path: Path, hos
     if host.startswith("[::f"):
         return
     said = await refused(fetcher(web, allowed=f"https://{host}/"), f"https://{host}/latest", tmp_path / "direct")
-    assert said.endswith("is at what is not a public address")
+    assert said.endswith("is not a public address")
 
 
 async def test_a_name_is_looked_up_once_and_its_certificate_is_verified(web: Web, tmp_path: Path) -> None:
@@ -157,7 +169,7 @@ async def test_a_name_is_looked_up_once_and_its_certificate_is_verified(web: Web
     assert web.lookups == ["rebinds.test"]
     liar = web.url("/adapters/x", "liar.test")
     said = await refused(fetcher(web, allowed=liar), liar, tmp_path / "y")
-    assert said == "the server did not prove to be the one it is asked for"
+    assert said == "the certificate of the source's server is not valid for its host name"
 
 
 async def test_what_is_not_listed_is_not_asked(web: Web, tmp_path: Path) -> None:
@@ -201,9 +213,9 @@ async def test_a_folder_of_a_bucket_comes_with_the_operators_credentials(
         assert files == {"adapter_config.json": b"{}", "adapter_model.safetensors": b"weights"}
         assert received.num_bytes == 9
         for folder, access_key, reason in (
-            ("half", ACCESS_KEY, "adapter_model.safetensors is not there"),
+            ("half", ACCESS_KEY, "the source has no file adapter_model.safetensors"),
             ("large", ACCESS_KEY, TOO_LARGE),
-            ("a", "AKIAWRONG", "the store refused the server's access key"),
+            ("a", "AKIAWRONG", "the bucket refused the server's access key"),
         ):
             monkeypatch.setenv("AWS_ACCESS_KEY_ID", access_key)
             into = tmp_path / f"{folder}-{access_key}"

@@ -142,9 +142,12 @@ async def test_what_does_not_come_has_failed_with_its_reason(bench: Bench) -> No
     bench.web.pages["/large"] = answer(200, bytes(MAX_BYTES + 1))
     async with bench.importing():
         for source, reason in (
-            (bench.web.url("/gone"), f"models.test:{bench.web.port} answered 404"),
-            (bench.web.url("/large"), f"it is larger than {MAX_BYTES} bytes (LORIKEET_MAX_ADAPTER_BYTES)"),
-            ("hf://org/repo", "it is not among the sources that the operator allows"),
+            (bench.web.url("/gone"), f"models.test:{bench.web.port} answered with status 404"),
+            (
+                bench.web.url("/large"),
+                f"the adapter is larger than {MAX_BYTES} bytes, the most that LORIKEET_MAX_ADAPTER_BYTES allows",
+            ),
+            ("hf://org/repo", "the source is not among the sources that LORIKEET_ADAPTER_SOURCES allows"),
         ):
             row = await bench.until(await bench.ask(source), lambda row: row.state != "fetching")
             assert (row.state, row.reason) == ("failed", reason)

@@ -81,10 +81,10 @@ async def project(operator: httpx.AsyncClient) -> str:
 async def assert_no_room(operator: httpx.AsyncClient, folder: Path) -> None:
     acme = await project(operator)
     reply = await upload(operator, acme, "pirate", write_adapter(folder))
-    assert (reply.status_code, reply.json()["error"]["message"]) == (503, "There is no room left on the server's disk.")
+    assert (reply.status_code, reply.json()["error"]["message"]) == (503, "The disk of the server is full.")
     assert "retry-after" in reply.headers
     (ended,) = (await operator.get(f"{acme}/adapter_imports")).json()["data"]
-    assert (ended["state"], ended["reason"]) == ("failed", "There is no room left on the server's disk.")
+    assert (ended["state"], ended["reason"]) == ("failed", "The disk of the server is full.")
     assert (await operator.get(f"{acme}/adapters")).json()["data"] == []
 
 

@@ -56,7 +56,10 @@ async def test_adapters_live_in_a_bucket(
         finally:
             bucket.stop()
         code, _, err = await lorikeet(*add, "a", folder)
-        assert (code, err) == (1, "lorikeet: Adapters cannot be inspected or stored at the moment.\n")
+        assert (code, err) == (
+            1,
+            "lorikeet: The server cannot inspect or store adapters at the moment. Try again later.\n",
+        )
         (newest, *_) = await lorikeet.json("adapter", "imports", "--tenant", "acme")
         assert newest["state"] == "failed"
         with pytest.raises(StoreFailure):

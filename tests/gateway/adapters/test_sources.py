@@ -107,7 +107,7 @@ def test_what_is_not_listed(source: str) -> None:
     ],
 )
 def test_what_is_no_source(source: str) -> None:
-    with pytest.raises(WrongSource, match=r"^(expected|it is longer)"):
+    with pytest.raises(WrongSource, match=r"^(expected|the source is longer)"):
         ALLOWED.admit(source)
 
 

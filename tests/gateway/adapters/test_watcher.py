@@ -279,7 +279,7 @@ async def test_nothing_leads_out_of_the_folder(bench: Bench, tmp_path: Path) -> 
         "linked": f"{WEIGHTS} is a symbolic link",
         "hard": f"{WEIGHTS} has other names as well (hard links): copy it instead",
         "pipe": f"{WEIGHTS} is not a regular file",
-        "large": f"it is larger than {MAX_BYTES} bytes (LORIKEET_MAX_ADAPTER_BYTES)",
+        "large": f"the adapter is larger than {MAX_BYTES} bytes, the most that LORIKEET_MAX_ADAPTER_BYTES allows",
     }
     assert len([row for row in await bench.imports() if row.state == "rejected"]) == 4, "each once, restarts included"
 

@@ -130,7 +130,7 @@ async def test_other_bytes_than_announced_are_refused(
         if state == "rejected":
             for again in (reply, await operator.post(f"{path}/complete")):
                 assert error_of(again) == (400, "file", "adapter_rejected")
-                assert "are not those that were announced" in again.json()["error"]["message"]
+                assert "differs from the SHA-256 that the import announced" in again.json()["error"]["message"]
             assert list((server.store_dir.parent / "uploads").iterdir()) == []
     wrong = {"name": "pirate", "size_bytes": 1, "sha256": "x"}
     assert error_of(await operator.post(f"{acme}/adapter_imports", json=wrong))[1] == "sha256"

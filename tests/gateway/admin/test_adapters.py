@@ -81,7 +81,7 @@ async def test_a_rank_above_the_engines_is_refused_at_once(
 ) -> None:
     reply = await upload(operator, acme, "large", write_adapter(tmp_path / "large", rank=MAX_ADAPTER_RANK + 1))
     assert error_of(reply) == (400, "file", "adapter_rejected")
-    assert "its rank is 17; LORIKEET_MAX_ADAPTER_RANK is 16" in reply.json()["error"]["message"]
+    assert "the adapter's rank is 17, above LORIKEET_MAX_ADAPTER_RANK, which is 16" in reply.json()["error"]["message"]
     await assert_nothing_is_kept(server, operator, acme)
 
 

@@ -254,7 +254,7 @@ async def test_half_a_backup_is_refused(
             assert path.name in why and ("damaged" in why or "missing" in why)
             shutil.rmtree(damaged)
     (backup / "another").write_text("")
-    assert "another is not of this backup" in await lorikeet.refused({}, "backup", "--verify", str(backup))
+    assert "another does not belong to this backup" in await lorikeet.refused({}, "backup", "--verify", str(backup))
     (backup / "another").unlink()
     (backup / "manifest.json").unlink()
     assert "it has no manifest.json" in await lorikeet.refused(elsewhere, "restore", str(backup))
@@ -309,7 +309,7 @@ async def test_a_backup_that_fails_leaves_nothing(house: House, lorikeet: Lorike
 def test_a_folder_is_marked_before_anything_is_restored_to_it(tmp_path: Path) -> None:
     """Whoever dies in there, however early, leaves no folder that a server would start anew in."""
     key = tmp_path / "operator.key"
-    with marked(tmp_path, [key], tmp_path / "backup"), pytest.raises(DataFolderUnusable, match="half restored"):
+    with marked(tmp_path, [key], tmp_path / "backup"), pytest.raises(DataFolderUnusable, match="did not finish"):
         refuse_half_restored(tmp_path)
     refuse_half_restored(tmp_path)
     key.write_text("sk-lk-operator")
@@ -331,7 +331,7 @@ async def test_only_a_whole_installation_starts_and_nothing_is_replaced_unless_f
     await execute(dsn, "CREATE TYPE limits AS (x integer)")
     assert "pg_restore failed" in await lorikeet.refused(elsewhere, "restore", of_backup)
     for verb in ("gateway", "migrate"):
-        assert "half restored" in await lorikeet.refused(elsewhere, verb)
+        assert "did not finish" in await lorikeet.refused(elsewhere, verb)
     await lorikeet(elsewhere, "restore", of_backup, "--force")
 
     (data_dir / "operator.key").write_text("sk-lk-another\n")

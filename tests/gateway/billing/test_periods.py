@@ -43,14 +43,14 @@ async def test_periods_close_in_order_and_when_they_are_over(priced: Books) -> N
     with pytest.raises(CannotClose, match=f"{BEFORE:%Y-%m} is next"):
         await close(priced, LAST)
     assert (await close(priced, BEFORE)).state == "closed"
-    with pytest.raises(CannotClose, match="the first that is open"):
+    with pytest.raises(CannotClose, match="the first open month"):
         await close(priced, BEFORE)
     with pytest.raises(CannotClose, match=f"{LAST:%Y-%m} is next"):
         await close(priced, THIS_MONTH)
     now = datetime.datetime.now(datetime.UTC)
     if now >= datetime.datetime.combine(THIS_MONTH, datetime.time(1), datetime.UTC):
         await close(priced, LAST)
-        with pytest.raises(CannotClose, match="usage of it may come until"):
+        with pytest.raises(CannotClose, match="usage of the month may still arrive until"):
             await close(priced, THIS_MONTH)
     async with priced.database.acquire() as conn:
         listed = await list_periods(conn, priced.organization_id)
@@ -65,9 +65,9 @@ async def test_periods_close_in_order_and_when_they_are_over(priced: Books) -> N
     ("start", "now", "lost_at", "words"),
     [
         ("2026-10-01", "2026-11-01 01:00", None, None),
-        ("2026-10-01", "2026-11-01 00:59", None, "usage of it may come until 2026-11-01 01:00 UTC"),
+        ("2026-10-01", "2026-11-01 00:59", None, "usage of the month may still arrive until 2026-11-01 01:00 UTC"),
         ("2026-11-01", "2026-12-02 00:00", None, "2026-10 is next"),
-        ("2026-09-01", "2026-12-02 00:00", None, "before 2026-10, the first that is open"),
+        ("2026-09-01", "2026-12-02 00:00", None, "before 2026-10, the first open month"),
         ("2026-10-01", "2026-11-04 00:59", "2026-10-01 00:00", "7 requests in its journal"),
         ("2026-10-01", "2026-11-04 01:00", "2026-10-31 23:59", None),
         ("2026-10-01", "2026-11-02 00:00", "2026-09-30 23:59", None),

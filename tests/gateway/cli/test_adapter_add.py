@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.adapters.cooldown import FIRST_PAUSE_S, NUM_FREE
+from gateway.cli.adapters.adapter_upload import MAX_WHOLE_BYTES
 from tests.gateway.admin.adapter_uploads import WEIGHTS
 from tests.gateway.admin_server import AdminServer, write_adapter
 from tests.gateway.cli.conftest import Cli
@@ -68,6 +69,27 @@ async def test_an_outcome_that_is_open_is_no_success(
     assert ":a waits for an engine to try it" in out
 
 
+async def test_a_base_can_be_named_however_the_adapter_comes(
+    lorikeet: Cli, server: AdminServer, acme: str, tmp_path: Path
+) -> None:
+    folder = str(write_adapter(tmp_path / "a"))
+    large = tmp_path / "large.tar"
+    large.write_bytes(b"x" * (MAX_WHOLE_BYTES + 1))
+    (base,) = server.services.bases.names
+    for what in (folder, str(large), "https://models.example.com/x.tar"):
+        code, _, err = await lorikeet("adapter", "add", what, *T, "--name", "a", "--base", "elsewhere")
+        assert (code, f"'base': expected the name of a base model that is served: '{base}'" in err) == (1, True), what
+    assert await lorikeet.json("adapter", "list", *T) == []
+    added = await lorikeet.json("adapter", "add", folder, *T, "--name", "a", "--base", base)
+    assert added["model"] == f"{base}:a"
+
+
+async def test_a_resumed_upload_keeps_its_base(lorikeet: Cli, acme: str, tmp_path: Path) -> None:
+    path = str(write_adapter(tmp_path / "a"))
+    code, _, err = await lorikeet("adapter", "add", path, *T, "--name", "a", "--resume", "imp_x", "--base", "tiny")
+    assert (code, "--resume keeps the base model" in err) == (2, True)
+
+
 async def test_names_and_ids_lead_to_no_other_route(lorikeet: Cli, acme: str) -> None:
     for argv in (
         ("adapter", "remove", "..", *T),
@@ -83,7 +105,7 @@ async def test_names_and_ids_lead_to_no_other_route(lorikeet: Cli, acme: str) ->
         # Where nobody listens: it is refused before anything is sent.
         code, out, err = await lorikeet(*argv, LORIKEET_PORT="1")
         assert (code, out, err.count("\n")) == (1, "", 1), argv
-        assert "is not valid" in err or "is no id" in err
+        assert "is not valid" in err or "is not an id" in err
 
 
 @pytest.mark.parametrize("words", [("--temperature", "nan"), ("--top-p", "inf"), ("--min-p", "x")])
@@ -115,7 +137,7 @@ async def test_merging_wants_a_folder(lorikeet: Cli, tmp_path: Path) -> None:
     code, _, err = await lorikeet("adapter", "merge", "--adapter", str(packed), *folders)
     assert (code, err) == (
         1,
-        f"lorikeet: --adapter: expected a folder, as PEFT saves it, and {packed} is none\n",
+        f"lorikeet: --adapter: {packed} is not a folder; expected one that PEFT's save_pretrained wrote\n",
     )
 
 
@@ -132,4 +154,6 @@ async def test_a_tenant_whose_adapters_were_refused_waits_and_is_told(
         )
     code, out, err = await lorikeet("adapter", "add", folder, *T, "--name", "a")
     assert (code, "is now version 1" in out) == (0, True)
-    assert err.startswith(f"waiting: This project's last {NUM_FREE} adapters were refused: it may add the next in ")
+    assert err.startswith(
+        f"waiting: The last {NUM_FREE} adapters of this project were refused, so the next can be added in "
+    )

@@ -93,8 +93,8 @@ async def test_versions_follow_each_other_and_any_can_be_gone_back_to(lorikeet: 
     assert (await said(lorikeet, "add", *T, "--name", "a", str(second))).startswith("tiny:a is already version 2 (")
     assert await said(lorikeet, "rollback", *T, "a") == "tiny:a is now version 1; before it was 2\n"
     assert await said(lorikeet, "promote", *T, "a@2") == "tiny:a is now version 2\n"
-    assert "is current" in await refused(lorikeet, "retire", *T, "a@2")
-    assert "retire it first" in await refused(lorikeet, "delete-version", *T, "a@1")
+    assert "is the current version" in await refused(lorikeet, "retire", *T, "a@2")
+    assert "Retire the version first" in await refused(lorikeet, "delete-version", *T, "a@1")
     assert await said(lorikeet, "retire", *T, "a@1") == "a@1 is retired\n"
     table = (await said(lorikeet, "versions", *T, "a")).splitlines()
     assert [line.split()[:2] for line in table[1:]] == [["2", "ready,"], ["1", "retired"]]
@@ -105,7 +105,7 @@ async def test_versions_follow_each_other_and_any_can_be_gone_back_to(lorikeet: 
 
 async def test_what_names_no_version_is_said_so(lorikeet: Cli) -> None:
     assert await refused(lorikeet, "promote", *T, "a") == (
-        "which version of 'a'? Give it as in a@3; `lorikeet adapter versions` lists all versions"
+        "'a' needs a version, as in a@3; `lorikeet adapter versions` lists all versions"
     )
     for wrong in ("a@", "a@x", "@1", "a@-1", "a@1@2"):
         assert "names no version" in await refused(lorikeet, "retire", *T, wrong)
@@ -212,7 +212,7 @@ async def test_an_upload_can_be_canceled(lorikeet: Cli, site: Site) -> None:
         path = f"{await _project(lorikeet)}/adapter_imports"
         imported = (await client.post(path, json={"name": "c", "size_bytes": 10})).json()["id"]
     assert await said(lorikeet, "cancel-import", *T, imported) == f"{imported} is canceled\n"
-    assert "is over" in await refused(lorikeet, "cancel-import", *T, imported)
+    assert "has ended" in await refused(lorikeet, "cancel-import", *T, imported)
 
 
 async def _project(lorikeet: Cli) -> str:
@@ -233,7 +233,7 @@ async def test_the_server_fetches_from_a_source(lorikeet: Cli, site: Site, tmp_p
         again = await lorikeet.json("adapter", "add", *T, "--name", "f", good, "--no-promote")
         assert (again["state"], again["version"], again["version_state"]) == ("done", 1, "ready")
         assert "neither a tar" in await refused(lorikeet, "add", *T, "--name", "g", bad)
-        assert (await refused(lorikeet, "add", *T, "--name", "g", gone)).endswith("answered 404")
+        assert (await refused(lorikeet, "add", *T, "--name", "g", gone)).endswith("answered with status 404")
         assert "not among the sources" in await refused(lorikeet, "add", *T, "--name", "g", elsewhere)
     assert "by themselves" in await refused(lorikeet, "add", *T, "--name", "g", good, "--resume", "imp_x")
 

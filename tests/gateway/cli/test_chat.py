@@ -129,7 +129,7 @@ def test_a_key_of_the_data_folder_goes_to_no_other_server(house: House) -> None:
     with pytest.raises(WrongUsage, match="LORIKEET_API_KEY"):
         find_access("http://elsewhere.example", None, {})
     assert find_access("http://elsewhere.example/v1/", "k", {}) == Access("http://elsewhere.example", "k")
-    with pytest.raises(WrongUsage, match="no URL"):
+    with pytest.raises(WrongUsage, match="is not a URL"):
         find_access("elsewhere", "k", {})
 
 

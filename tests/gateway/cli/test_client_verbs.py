@@ -91,7 +91,7 @@ async def test_refusals_are_one_line_and_exit_1(lorikeet: Cli, tmp_path: Path) -
         ),
         (
             ("adapter", "add", "--tenant", "acme", "--name", "x", f"{wide}/adapter_config.json"),
-            "lorikeet: The adapter was refused: it is neither a tar",
+            "lorikeet: The adapter was refused: the file is neither a tar",
         ),
         (
             ("adapter", "add", "--tenant", "acme", "--name", "x", pipe),

@@ -88,7 +88,7 @@ async def test_deliveries_are_set_listed_shown_and_removed(lorikeet: Cli, databa
     ]
     assert f"exports/{organization}/finance in the data folder" in (await lorikeet("delivery", "show", "y"))[1]
     _, _, err = await lorikeet("delivery", "set", "z", "--kind", "costs", "--folder", "z", "--from", "1999-11")
-    assert "'from_period': the first month is" in err
+    assert "'from_period': the organization's first month is" in err
     assert (await lorikeet.json("delivery", "show", "y"))["runs"] == []
     assert "no delivery named 'z'" in (await lorikeet("delivery", "remove", "z"))[2]
     assert (await lorikeet("delivery", "remove", "x"))[1] == "removed x\n"

@@ -142,7 +142,7 @@ def test_what_is_no_key_stops_the_start_without_being_shown(text: str, tmp_path:
             load_settings({"LORIKEET_CONTENT_KEY": text})
     path = tmp_path / "content.key"
     path.write_text(text)
-    with pytest.raises(BadContentKey, match=r"content\.key holds no key"):
+    with pytest.raises(BadContentKey, match=r"content\.key does not hold the key"):
         content_keys(None, path)
 
 

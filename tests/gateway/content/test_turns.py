@@ -240,7 +240,7 @@ async def test_a_project_replays_at_a_bounded_pace(two: tuple[Idempotency, Idemp
     large = Reply(200, (), bytes(turns.MAX_REPLY_BYTES))
     await (await begun(two[0], slot, "req_first")).finish(large)
     most = int(turns.REPLAYS_BURST * turns.BYTES_PER_REPLAY / turns.MAX_REPLY_BYTES)
-    with pytest.raises(LimitReached, match="replies that are kept") as refused:
+    with pytest.raises(LimitReached, match="stored replies") as refused:
         await asyncio.gather(*(two[1].begin(slot, REQUEST, f"req_{n}") for n in range(4 * most)))
     assert refused.value.retry_after_s
 

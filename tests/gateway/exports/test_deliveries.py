@@ -128,9 +128,9 @@ async def test_a_destination_that_fails_in_any_way_holds_up_nobody_else(
         assert await Deliverer(books.database, place).deliver_due() == 4
         (errors,) = zip(*[await runs(server, each) for each in made.values()], strict=True)
     assert [run["last_error"] for run in errors] == [
-        "the endpoint's name has no address",
-        "the endpoint's name has no address",
-        "an unexpected failure, which the server's log tells of",
+        "the host name of the endpoint has no address",
+        "the host name of the endpoint has no address",
+        "an unexpected failure; the server's log has the details",
         None,
     ]
     assert len(found(tmp_path, "costs*")) == 2
@@ -175,7 +175,7 @@ async def test_a_secret_goes_in_and_never_comes_out(
                 shown.append(await operator.get("/audit_logs"))
                 shown.append(await operator.delete(f"/deliveries/{shown[0].json()['id']}"))
     assert [reply.status_code for reply in shown] == [200] * 5
-    assert "the store refused the access key" in shown[2].text and ACCESS_KEY in shown[1].text
+    assert "the destination refused the access key" in shown[2].text and ACCESS_KEY in shown[1].text
     assert "AccessDenied" not in shown[2].text, "what was spoken to, and what it said, is for the operator's log"
     assert not any(SECRET in reply.text for reply in shown)
     logged = capfd.readouterr()
@@ -189,7 +189,7 @@ async def test_a_store_at_a_private_address_is_refused_unless_that_is_wanted(boo
             await Deliverer(books.database, places_below(tmp_path, allow_private=False)).deliver_due()
             (run,) = await runs(server, made["id"])
         assert (
-            "not a public address; whether such a store may be used says LORIKEET_PRIVATE_WEBHOOKS" in run["last_error"]
+            "not a public address; the setting LORIKEET_PRIVATE_WEBHOOKS allows" in run["last_error"]
             and run["delivered_at"] is None
         )
         assert store.objects == {}

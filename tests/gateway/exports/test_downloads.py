@@ -82,7 +82,7 @@ def test_a_place_is_free_again_after_the_deadline_whoever_still_reads() -> None:
     now = 0.0
     downloads = Downloads(max_running=2, clock=lambda: now)
     with downloads.one("a"), downloads.one("b"):
-        with pytest.raises(Overloaded, match="as many exports as it may"), downloads.one("c"):
+        with pytest.raises(Overloaded, match="as many exports at once as it can"), downloads.one("c"):
             pass
         now = DEADLINE_S
         with downloads.one("a"):

@@ -36,7 +36,7 @@ def of(**fields: Any) -> InvalidRequest:
         ({"stop": ["a"] * 5}, "Invalid value for 'stop': expected an array of length <= 4."),
         (
             {"metadata": {"k" * 65: ""}},
-            "Invalid value for 'metadata': each key must be a string of length <= 64 (the entry at fault is "
+            "Invalid value for 'metadata': each key must be a string of length <= 64 (the wrong entry is "
             f"'{'k' * 65}').",
         ),
         ({"verbosity": "x"}, "Invalid value for 'verbosity': 'x'. Supported values are: 'high', 'low' or 'medium'."),

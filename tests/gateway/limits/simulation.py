@@ -26,7 +26,7 @@ from gateway.domain.limits.exchange import (
 )
 from gateway.domain.limits.holdings import Holdings, Row
 from gateway.domain.limits.limit import NS_PER_S, Limit, period
-from gateway.domain.limits.slices import Hold, Key, Shortage
+from gateway.domain.limits.slices import Key, Reservation, Shortage
 from gateway.domain.limits.work import PRICE_SCALE, Part, Price, Work, amount
 from gateway.limits.keeper import SHORT_S, SILENT_S
 
@@ -119,7 +119,7 @@ class World:
 
     def event(self, running: Running, index: int, usage: Usage, *, is_final: bool = True) -> Event:
         """The row of one part of a request."""
-        instant_ns, tenant = running.hold.instant_ns, running.tenant
+        instant_ns, tenant = running.reservation.instant_ns, running.tenant
         used = {
             self.key(limit, instant_ns): amount(limit.unit, index, usage.prompt_tokens, usage.completion_tokens, PRICE)
             for limit in self.limits.values()
@@ -161,18 +161,20 @@ class Running(msgspec.Struct, eq=False):
     """An admitted request. worst: the most it can use of each account. ended: what each part used, once it has."""
 
     tenant: str
-    hold: Hold
+    reservation: Reservation
     gateway: Gateway
     worst: dict[Key, int] = msgspec.field(default_factory=dict)
     places: tuple[Key, ...] = ()
     ended: dict[int, Usage] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        work = self.hold.work
-        units = {entry.slice.key: entry.limit.unit for entry in self.hold.entries}
+        work = self.reservation.work
+        units = {entry.slice.key: entry.limit.unit for entry in self.reservation.entries}
         self.places = tuple(key for key, unit in units.items() if unit == "concurrency")
         for key, unit in units.items():
-            self.worst[key] = sum(work.part_amount(index, unit, self.hold.cap) for index in range(len(work.parts)))
+            self.worst[key] = sum(
+                work.part_amount(index, unit, self.reservation.cap) for index in range(len(work.parts))
+            )
 
 
 class Lost(msgspec.Struct, eq=False):
@@ -247,9 +249,9 @@ class Gateway:
         now_s, instant_ns = self.clock.monotonic(), self.clock.now_ns()
         entries = self.holdings.entries(limits, instant_ns)
         if now_s - self.heard_s <= SILENT_S:
-            hold = self.holdings.reserve(entries, work, instant_ns, now_s)
-            if hold is not None:
-                self.admitted.append(Running(tenant, hold, self))
+            reservation = self.holdings.reserve(entries, work, instant_ns, now_s)
+            if reservation is not None:
+                self.admitted.append(Running(tenant, reservation, self))
                 return
             short = self.holdings.known_shortage(entries, work, instant_ns, now_s - SHORT_S)
             if short is not None:
@@ -263,7 +265,7 @@ class Gateway:
         waiting = []
         for tenant, asked in self.waiting:
             if is_known and fill(self.holdings, asked):
-                assert isinstance(asked.answer, Hold)
+                assert isinstance(asked.answer, Reservation)
                 self.admitted.append(Running(tenant, asked.answer, self))
             else:
                 waiting.append((tenant, asked))
@@ -284,7 +286,7 @@ class Gateway:
                 return
             exchange.committed()
             for tenant, asked in waiting:
-                if isinstance(asked.answer, Hold):
+                if isinstance(asked.answer, Reservation):
                     self.admitted.append(Running(tenant, asked.answer, self))
                 elif isinstance(asked.answer, Shortage):
                     self.refused.append(asked.answer)
@@ -433,7 +435,7 @@ class Simulation:
         self.orphans = [(at_s, running) for at_s, running in self.orphans if self.elapsed_s < at_s]
         for running in due:
             self._count(running, -1)
-            for index, part in enumerate(running.hold.work.parts):
+            for index, part in enumerate(running.reservation.work.parts):
                 usage = running.ended.get(index) or self._usage(running, index)
                 self.world.write_usage({part.request_id: self.world.event(running, index, usage)})
         for each in list(self.lost):
@@ -442,10 +444,10 @@ class Simulation:
     def lose(self, gateway: Gateway) -> None:
         """The engine is gone: clients get errors, the ledger what was seen; the engine may have gone on for a while."""
         for running in [running for running in self.running if running.gateway is gateway]:
-            for index in sorted(running.hold.dispatched - running.ended.keys()):
+            for index in sorted(running.reservation.dispatched - running.ended.keys()):
                 used = self._usage(running, index)
                 seen = Usage(used.prompt_tokens, self.rng.randint(0, used.completion_tokens))
-                request_id = running.hold.work.parts[index].request_id
+                request_id = running.reservation.work.parts[index].request_id
                 gateway.holdings.seen(request_id, seen)
                 self.counters[request_id] = gateway
                 gateway.count(Row(request_id, False), self.world.event(running, index, seen, is_final=False))
@@ -455,12 +457,12 @@ class Simulation:
                 comes_s = self.elapsed_s + self.rng.uniform(0, ENGINE_NOTICES_S)
                 self.lost.append(Lost(running, index, final, comes_s, self.elapsed_s + GIVE_UP_S))
                 running.ended[index] = seen
-            gateway.holdings.close(running.hold)
+            gateway.holdings.close(running.reservation)
             self.running.remove(running)
             self._count(running, -1)
 
     def find(self, lost: Lost) -> None:
-        gateway, request_id = lost.running.gateway, lost.running.hold.work.parts[lost.index].request_id
+        gateway, request_id = lost.running.gateway, lost.running.reservation.work.parts[lost.index].request_id
         if self.touched is not None:
             self.touched.add(gateway)
         if lost.final is not None and not lost.is_told and self.elapsed_s >= lost.comes_s:
@@ -481,7 +483,7 @@ class Simulation:
             self.running += gateway.admitted
             for running in gateway.admitted:
                 self._count(running, 1)
-                for part in running.hold.work.parts:
+                for part in running.reservation.work.parts:
                     if self.rng.random() < 0.9:
                         gateway.holdings.dispatched(part.request_id)
             gateway.admitted = []
@@ -500,13 +502,13 @@ class Simulation:
     def end(self, running: Running) -> None:
         if self.touched is not None:
             self.touched.add(running.gateway)
-        for index in sorted(running.hold.dispatched - running.ended.keys()):
+        for index in sorted(running.reservation.dispatched - running.ended.keys()):
             usage = running.ended[index] = self._usage(running, index)
-            part = running.hold.work.parts[index]
+            part = running.reservation.work.parts[index]
             running.gateway.holdings.ended(part.request_id, usage)
             self.counters[part.request_id] = running.gateway
             running.gateway.count(Row(part.request_id, True), self.world.event(running, index, usage))
-        running.gateway.holdings.close(running.hold)
+        running.gateway.holdings.close(running.reservation)
         self.running.remove(running)
         self._count(running, -1)
 
@@ -517,7 +519,7 @@ class Simulation:
         self.running = [running for running in self.running if running.gateway is not gateway]
         late_s = self.elapsed_s + self.rng.uniform(1, ENGINE_NOTICES_S)
         for running in orphans:
-            running.hold.dispatched |= running.hold.open  # the worst case: all of it runs
+            running.reservation.dispatched |= running.reservation.open  # the worst case: all of it runs
             self.orphans.append((late_s, running))
         for row, event in gateway.unwritten.items():  # of requests that ended: the engine keeps these as well
             self.world.write_usage({row.request_id: event})
@@ -612,8 +614,8 @@ class Simulation:
         return not any(gateway.unwritten or gateway.waiting or gateway.finish for gateway in self.gateways)
 
     def _usage(self, running: Running, index: int) -> Usage:
-        part = running.hold.work.parts[index]
-        most = part.num_choices * min(part.max_tokens, running.hold.cap)
+        part = running.reservation.work.parts[index]
+        most = part.num_choices * min(part.max_tokens, running.reservation.cap)
         return Usage(part.prompt_tokens, self.rng.choice((most, self.rng.randint(0, most))))
 
 

@@ -56,7 +56,7 @@ def test_a_folder_is_owned_by_one_process_and_free_once_that_is_killed(tmp_path:
 
 def test_without_a_folder_there_is_no_start(tmp_path: Path) -> None:
     (tmp_path / "journal").write_text("not a folder")
-    with pytest.raises(JournalUnusable, match=f"no journal can be kept in {tmp_path}/journal"):
+    with pytest.raises(JournalUnusable, match=f"the journal of usage cannot be written in {tmp_path}/journal"):
         claim_folder(tmp_path / "journal", "database")
 
 

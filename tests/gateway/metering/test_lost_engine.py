@@ -110,3 +110,28 @@ async def test_its_own_count_counts_once_and_frees_the_rest(house: House) -> Non
     house.record(admission, 4, Source())
     assert (await house.admit("req_2")).cap == MOST - 7 - 3
     await house.used(7)
+
+
+async def test_a_request_that_is_tried_again_keeps_its_reservation_and_pays_for_the_second_attempt(
+    house: House,
+) -> None:
+    admission = await house.admit("req_1")
+    sampling = SamplingParams(max_tokens=admission.cap)
+    request = GenerateRequest("req_1", [1, 2, 3], sampling, tenant="t", meter=house.tag(admission))
+    house.metering.meter.dispatched(request, "engine")
+    seen = UsageRecord("req_1", 0, "error", Usage(3, 2), request.meter)
+    house.metering.meter.superseded(seen, engine_id="", source=None)
+    house.metering.meter.dispatched(msgspec.structs.replace(request, attempt=1), "other")
+    admission.close()
+    woken = Source()
+    house.record(admission, 9, woken)
+    await woken.wait_for(1)
+    with pytest.raises(LimitReached):
+        await house.admit("req_2")
+    answered = UsageRecord("req_1", 1, "stop", Usage(3, 4), request.meter)
+    house.metering.meter.record(answered, engine_id="other", source=Source(), ttft_ms=1.0, latency_ms=2.0)
+    assert (await house.admit("req_2")).cap == MOST - 7 - 3
+    await house.used(7)
+    async with house.database.acquire() as conn:
+        rows = await conn.fetch("SELECT attempt, finish_reason, discarded_tokens FROM usage_attempts ORDER BY attempt")
+    assert [tuple(row) for row in rows] == [(0, "superseded", 2), (1, "stop", 0)]

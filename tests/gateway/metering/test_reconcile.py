@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -36,7 +37,10 @@ class Transcript:
         self.stats = stats
 
     def health(self) -> Health:
-        return Health(ready=True, detail="", stats=self.stats, engine_id="engine")
+        return Health(ready=False, detail="", stats=self.stats, engine_id="engine")
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Nothing changes."""
 
 
 def pools(stats: EngineStats | None = STATS) -> dict[str, Pool]:

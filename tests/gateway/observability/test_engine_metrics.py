@@ -28,7 +28,7 @@ class OneEngine:
 
 def samples(stats: EngineStats) -> list[tuple[tuple[str, str], float]]:
     """By name and bucket."""
-    metrics = EngineCollector([OneEngine(stats)]).collect()
+    metrics = EngineCollector({"tiny": OneEngine(stats)}).collect()
     return [((s.name, s.labels.get("le", "")), s.value) for metric in metrics for s in metric.samples]
 
 
@@ -37,7 +37,7 @@ def test_an_engines_numbers_are_those_of_its_last_heartbeat() -> None:
     stats = EngineStats(
         kv_blocks_used=3, kv_blocks_total=12, prefix_hit_tokens_total=48, tenants={"t": TenantStats(2, 1, 7.5)}
     )
-    registry.register(EngineCollector([OneEngine(stats)]))
+    registry.register(EngineCollector({"tiny": OneEngine(stats)}))
     engine = {"model_name": "tiny", "engine": "0"}
     assert registry.get_sample_value("vllm:kv_cache_usage_perc", engine) == 0.25
     assert registry.get_sample_value("vllm:prefix_cache_hits_total", engine) == 48
@@ -65,5 +65,5 @@ def test_the_times_of_steps_are_a_histogram() -> None:
 
 def test_an_engine_that_is_away_has_no_numbers_but_that() -> None:
     registry = CollectorRegistry()
-    registry.register(EngineCollector([OneEngine(None)]))
+    registry.register(EngineCollector({"tiny": OneEngine(None)}))
     assert [sample.value for metric in registry.collect() for sample in metric.samples] == [0.0]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, cast
 
 import pytest
 
-from engine.protocol import GenerateRequest, SamplingParams, Usage
-from gateway.backends.base import Health, Model, Unanswered
+from engine.protocol import EngineStats, GenerateRequest, SamplingParams, Usage
+from gateway.backends.base import Capabilities, Health, Model, Unanswered
 from gateway.backends.generation import Generation, Item, Piece
 from gateway.backends.pool import ManagedBackend, PoolRevision, Replica
 from gateway.domain.errors import BackendFailed, Overloaded
@@ -30,9 +30,17 @@ class Scripted:
         self.is_ready = True
 
     num_in_flight = 0
+    num_running = 0
 
     def health(self) -> Health:
-        return Health(self.is_ready, "away")
+        return Health(self.is_ready, "away", EngineStats(num_running=self.num_running))
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Nothing changes."""
+
+    capabilities = Capabilities(
+        max_model_len=8, vocab_size=8, max_choices=1, max_in_flight=8, embedding_size=1, longest_token_bytes=1
+    )
 
     async def generate(self, generation: Generation) -> AsyncGenerator[Item]:
         attempt = generation.request.attempt
@@ -58,9 +66,9 @@ class Scripted:
 
 
 def pool_of(*backends: Scripted) -> PoolRevision:
-    """A revision whose replicas are picked in this order."""
+    """Return a revision whose replicas are picked in this order: the later ones have more to do."""
     for number, backend in enumerate(backends):
-        backend.num_in_flight = number
+        backend.num_running = backend.num_in_flight = 100 * number
     replicas = [Replica(f"r{number}", cast("ManagedBackend", each)) for number, each in enumerate(backends)]
     return PoolRevision("tiny", cast("Model", None), replicas)
 

@@ -24,6 +24,6 @@ def test_tokens_choices_and_alternatives_are_multiplied() -> None:
 
 def test_more_than_a_reply_can_show_is_refused_by_the_fields_name() -> None:
     check_logprobs(MAX_LOGPROB_VALUES, "top_logprobs")
-    with pytest.raises(InvalidRequest, match="'top_logprobs' may come to") as refused:
+    with pytest.raises(InvalidRequest, match="'top_logprobs' asks for up to") as refused:
         check_logprobs(MAX_LOGPROB_VALUES + 1, "top_logprobs")
     assert refused.value.param == "top_logprobs"

@@ -65,7 +65,7 @@ async def test_a_name_with_one_private_address_is_refused() -> None:
     async def both(host: str, port: int) -> Sequence[str]:
         return ["1.1.1.1", "10.0.0.1"]
 
-    with pytest.raises(NotPublic, match=r"example\.com is at what is not a public address"):
+    with pytest.raises(NotPublic, match=r"the address of example\.com is not a public address"):
         await Guard(is_public, both).address_of(httpx.URL("https://example.com/"))
 
 

@@ -10,7 +10,7 @@ from gateway.support.pace import Pace
 
 def test_a_tenant_has_a_pace_of_its_own() -> None:
     now_s = 100.0
-    pace = Pace(per_second=10, burst=3, what="tokens of texts", clock=lambda: now_s)
+    pace = Pace(per_second=10, burst=3, what="tokenization", clock=lambda: now_s)
     for _ in range(3):
         pace.take("one")
     with pytest.raises(LimitReached) as refused:

@@ -1,0 +1,93 @@
+"""One row of the comparison: a policy over a run, what a change of membership moves, and how long a choice takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from gateway.bench.balance.model import Arrival, Picture, Policy, Simulation, World, adapter_name
+from gateway.bench.balance.policies import Ours, Peer
+from gateway.domain.balancing.replica import Asked, ReplicaLoad
+
+NUM_TIMED = 20_000
+
+
+class Row(msgspec.Struct, frozen=True):
+    """Figures of one policy."""
+
+    policy: str
+    hit_rate: float
+    of_static: float
+    """Its hit rate, to that of the best static placement."""
+    busiest: float
+    """The most requests that a replica had over the time, to the mean."""
+    wait_ms_p50: float
+    """From arrival to the first step: for the adapter and a place in the batch."""
+    wait_ms_p99: float
+    moved_by_one_more: float
+    """Adapters whose next request goes elsewhere when a replica joins, as a share of all."""
+    moved_by_one_less: float
+    """The same when a replica is lost."""
+    pick_us_p50: float
+    pick_us_p99: float
+
+
+def compare(kind: type[Ours | Peer], world: World, requests: Sequence[Arrival], static: float) -> Row:
+    """Run one policy over the requests, and look at its choices at the end."""
+    names = [f"replica-{number}" for number in range(world.replicas)]
+    policies: list[Policy] = [kind(names, world.gateways, seed) for seed in range(world.gateways)]
+    simulation = Simulation(world, policies)
+    outcome = simulation.run(requests)
+    p50_us, p99_us = _pick_times_us(policies[0], requests)
+    more, less = _moved(kind, world, [replica.picture() for replica in simulation.replicas.values()])
+    waits = outcome.waits_s
+    return Row(
+        policy=kind.name,
+        hit_rate=outcome.hit_rate,
+        of_static=outcome.hit_rate / static,
+        busiest=outcome.busiest,
+        wait_ms_p50=waits[len(waits) // 2] * 1e3,
+        wait_ms_p99=waits[len(waits) * 99 // 100] * 1e3,
+        moved_by_one_more=more,
+        moved_by_one_less=less,
+        pick_us_p50=p50_us,
+        pick_us_p99=p99_us,
+    )
+
+
+def _pick_times_us(policy: Policy, requests: Sequence[Arrival]) -> tuple[float, float]:
+    """Time choices in the state at the end of the run."""
+    taken_ns = []
+    for arrival in requests[-NUM_TIMED:]:
+        asked = Asked(arrival.adapter)
+        start_ns = time.perf_counter_ns()
+        policy.pick(asked)
+        taken_ns.append(time.perf_counter_ns() - start_ns)
+    taken_ns.sort()
+    return taken_ns[len(taken_ns) // 2] / 1e3, taken_ns[len(taken_ns) * 99 // 100] / 1e3
+
+
+def _moved(kind: type[Ours | Peer], world: World, pictures: list[Picture]) -> tuple[float, float]:
+    """Return the shares of adapters that move when an idle replica joins the pool, and when one of it is lost."""
+    load = pictures[0].load
+    idle = Picture(
+        ReplicaLoad(
+            id="new", capacity=load.capacity, adapter_slots=load.adapter_slots, ready_since_s=load.ready_since_s
+        ),
+        frozenset(),
+        frozenset(),
+    )
+    before = _places(kind, world, pictures)
+    after = [_places(kind, world, [*pictures, idle]), _places(kind, world, pictures[1:])]
+    more, less = (sum(a != b for a, b in zip(before, each, strict=True)) / world.adapters for each in after)
+    return more, less
+
+
+def _places(kind: type[Ours | Peer], world: World, pictures: list[Picture]) -> list[str]:
+    """Return where a gateway that knows these replicas would send each adapter's next request."""
+    policy = kind([picture.load.id for picture in pictures], 1, 0)
+    for picture in pictures:
+        policy.update(picture, 0.0)
+    return [policy.pick(Asked(adapter_name(number))) for number in range(world.adapters)]

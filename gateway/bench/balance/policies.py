@@ -1,0 +1,165 @@
+"""The policies that are compared: ours, and what other routers do, all with the same knowledge.
+
+Knowledge is the last heartbeat of each replica, and what the gateway itself sent and saw end since.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections import Counter
+from typing import ClassVar
+
+from gateway.bench.balance.model import Picture
+from gateway.domain.balancing.balancer import Balancer
+from gateway.domain.balancing.replica import Asked
+
+
+class Ours:
+    """`gateway.domain.balancing`."""
+
+    name: ClassVar[str] = "bounded rendezvous (ours)"
+
+    def __init__(self, replicas: list[str], num_gateways: int, seed: int) -> None:
+        self.balancer = Balancer(seed=seed)
+        for replica in replicas:
+            self.balancer.add(replica)
+        self.balancer.share_among(num_gateways)
+
+    def update(self, picture: Picture, now_s: float) -> None:
+        self.balancer.update(picture.load, now_s)
+
+    def pick(self, asked: Asked) -> str:
+        replica = self.balancer.pick(asked)
+        assert replica is not None
+        return replica
+
+    def taken(self, replica_id: str, asked: Asked) -> None:
+        self.balancer.taken(replica_id, asked)
+
+    def given(self, replica_id: str, asked: Asked) -> None:
+        self.balancer.given(replica_id, asked)
+
+
+class Peer(ABC):
+    """What other policies know of the replicas."""
+
+    name: ClassVar[str]
+
+    def __init__(self, replicas: list[str], num_gateways: int, seed: int) -> None:
+        self.replicas = list(replicas)
+        self.rng = random.Random(seed)  # noqa: S311
+        self.pictures: dict[str, Picture] = {}
+        self.since: Counter[str] = Counter()
+
+    def update(self, picture: Picture, now_s: float) -> None:
+        self.pictures[picture.load.id] = picture
+        self.since[picture.load.id] = 0
+
+    def taken(self, replica_id: str, asked: Asked) -> None:
+        self.since[replica_id] += 1
+
+    def given(self, replica_id: str, asked: Asked) -> None:
+        self.since[replica_id] -= 1
+
+    @abstractmethod
+    def pick(self, asked: Asked) -> str: ...
+
+    def load_of(self, replica: str) -> int:
+        load = self.pictures[replica].load
+        return load.running + load.waiting + self.since[replica]
+
+
+class RoundRobin(Peer):
+    """Each in turn, from a place of its own."""
+
+    name = "round robin"
+
+    def __init__(self, replicas: list[str], num_gateways: int, seed: int) -> None:
+        super().__init__(replicas, num_gateways, seed)
+        self.next = self.rng.randrange(len(replicas))
+
+    def pick(self, asked: Asked) -> str:
+        self.next = (self.next + 1) % len(self.replicas)
+        return self.replicas[self.next]
+
+
+class LeastLoaded(Peer):
+    """The fewest requests running and waiting; of equal ones any."""
+
+    name = "least loaded"
+
+    def pick(self, asked: Asked) -> str:
+        loads = [(self.load_of(replica), replica) for replica in self.replicas]
+        least = min(loads)[0]
+        return self.rng.choice([replica for load, replica in loads if load == least])
+
+
+class ConsistentHashing(Peer):
+    """A ring with virtual nodes, by adapter, without regard to load."""
+
+    name = "consistent hashing"
+    num_points = 160
+
+    def __init__(self, replicas: list[str], num_gateways: int, seed: int) -> None:
+        super().__init__(replicas, num_gateways, seed)
+        points = [(self._place(f"{name}#{i}"), name) for name in replicas for i in range(self.num_points)]
+        points.sort()
+        self.places = [place for place, _ in points]
+        self.owners = [name for _, name in points]
+
+    def pick(self, asked: Asked) -> str:
+        return self.owners[bisect_left(self.places, self._place(asked.adapter)) % len(self.owners)]
+
+    @staticmethod
+    def _place(text: str) -> int:
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+
+
+class LoraScorer(Peer):
+    """llm-d's LoRA affinity scorer alone: active 1.0, room for one more 0.8, already waiting 0.6, else 0; the highest
+    score, of equal ones any."""
+
+    name = "llm-d: LoRA scorer"
+
+    def pick(self, asked: Asked) -> str:
+        scores = [(self.score(replica, asked), replica) for replica in self.replicas]
+        best = max(scores)[0]
+        return self.rng.choice([replica for score, replica in scores if score == best])
+
+    def score(self, replica: str, asked: Asked) -> float:
+        picture = self.pictures[replica]
+        if asked.adapter in picture.running_adapters:
+            return 1.0
+        if len(picture.running_adapters) + len(picture.waiting_adapters) < picture.load.adapter_slots:
+            return 0.8
+        return 0.6 if asked.adapter in picture.waiting_adapters else 0.0
+
+
+class LoraAndQueueScorers(LoraScorer):
+    """The same with its scorer of queues and of running requests, each of weight 1: 1 for the least of all replicas, 0
+    for the most."""
+
+    name = "llm-d: LoRA + queue + running"
+
+    def pick(self, asked: Asked) -> str:
+        waiting = [self.pictures[replica].load.waiting for replica in self.replicas]
+        running = [self.pictures[replica].load.running + self.since[replica] for replica in self.replicas]
+        queues, batches = _from_most_to_least(waiting), _from_most_to_least(running)
+        scores = [
+            (self.score(replica, asked) + queue + batch, replica)
+            for replica, queue, batch in zip(self.replicas, queues, batches, strict=True)
+        ]
+        best = max(scores)[0]
+        return self.rng.choice([replica for score, replica in scores if score == best])
+
+
+def _from_most_to_least(amounts: list[int]) -> list[float]:
+    """Return scores from 0 for the most to 1 for the least; 1 for all where they are equal."""
+    least, most = min(amounts), max(amounts)
+    return [(most - amount) / (most - least) if most > least else 1.0 for amount in amounts]
+
+
+POLICIES: list[type[Ours | Peer]] = [Ours, RoundRobin, LeastLoaded, ConsistentHashing, LoraScorer, LoraAndQueueScorers]

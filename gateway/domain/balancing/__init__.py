@@ -1,0 +1,26 @@
+"""Which replica of a pool takes a request, and how a tenant's weight holds over all of them. Pure, without I/O.
+
+    replica     the data: a picture of a replica, and what a request asks
+    balancer    the choice
+    state       one replica as one gateway knows it
+    orders      each adapter's order of preference (rendezvous hashing)
+    prefixes    beginnings of prompts: their keys, and where they were sent
+
+One balancer for each pool of a gateway. It is fed with heartbeats and told what was sent and what has ended:
+
+    balancer = Balancer(seed=secrets.randbits(32))
+    balancer.add("replica-1")                                          # when the pool's membership changes
+    balancer.update(ReplicaLoad(id="replica-1", running=3, ...), now_s)  # with each heartbeat
+    balancer.expire(now_s)                                             # each second: silent ones get nothing more
+
+    prefixes = prefix_keys(token_ids, tenant + key)
+    asked = Asked(adapter=key, rank=16, prefixes=prefixes, prompt_tokens=len(token_ids), tenant=tenant)
+    tried: set[str] = set()
+    while (replica_id := balancer.pick(asked, tried)) is not None:
+        balancer.taken(replica_id, asked)
+        try:
+            ...                                                        # send it there
+        finally:
+            balancer.given(replica_id, asked)
+        tried.add(replica_id)                                          # where it failed before its first token
+"""

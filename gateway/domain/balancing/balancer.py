@@ -1,0 +1,283 @@
+"""Which replica of a pool takes a request. Pure: no clock, no I/O; an answer takes microseconds.
+
+An adapter prefers replicas in an order of its own (`orders`), in which the first one with room takes the request
+(consistent hashing with bounded loads; Mirrokni, Thorup and Zadimoghaddam, 2016). So a cold adapter lives on one
+replica and a hot one on as many as it fills. A replica has room while
+
+    load < max(BOUND * share, min(share + SIGMAS * sqrt(share), capacity), FLOOR * capacity)
+
+share: its part of the pool's load, by capacity. A count of requests fluctuates by the square root of its mean: moving
+adapters after fluctuations would cost a load each time and gain nothing while the batch has places. FLOOR keeps a few
+requests from spreading over an idle pool.
+
+1. Replicas where the adapter is resident or on its way come first: the one that knows the prompt's beginning, else the
+   least loaded. Where all of them have more than their share, an adapter that makes up `HOT` of their load or more also
+   goes to a replica with less than its own: such a copy is used at once, and cold adapters need not move instead.
+2. Then all replicas in the adapter's order, but none where many adapters are already on their way.
+3. Where none has room, the one with the least load.
+
+For the base model the prompt's beginning stands for the adapter; a prompt without one takes the lesser load of two
+replicas drawn at random (Mitzenmacher, 2001).
+
+A tenant that alone would fill a replica has at most `BOUND` times its own mean there, while another replica has room:
+so its requests go where the tenant's share of the pool is free (see `gateway.domain.balancing.service`).
+
+Slow start. A replica that begins to serve counts with a growing part of its capacity and is preferred by as large a
+part of the keys, the same ones at every gateway, so it does not load all its adapters at once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Set
+from math import sqrt
+
+from gateway.domain.balancing.orders import Orders, bucket_of, uniform
+from gateway.domain.balancing.prefixes import PrefixMemory
+from gateway.domain.balancing.replica import Asked, ReplicaLoad
+from gateway.domain.balancing.state import ReplicaState
+
+BOUND = 1.25
+SIGMAS = 3.0
+FLOOR = 1 / 16
+HOT = 0.5
+LEVEL = 1.1
+"""A replica with so much more than its share still counts as level with the others."""
+SLOW_START_S = 30.0
+SILENT_AFTER_S = 3.0
+"""Three heartbeats."""
+_NOBODY: frozenset[str] = frozenset()
+
+
+class Balancer:
+    """Picks among the replicas of one pool for one gateway. seed: of its draws, another one in each gateway."""
+
+    def __init__(
+        self, *, seed: int = 0, slow_start_s: float = SLOW_START_S, silent_after_s: float = SILENT_AFTER_S
+    ) -> None:
+        self._slow_start_s = slow_start_s
+        self._silent_after_s = silent_after_s
+        self._random = random.Random(seed)  # noqa: S311 - spreads load
+        self._replicas: dict[str, ReplicaState] = {}
+        self._available: list[ReplicaState] = []
+        self._orders: Orders[ReplicaState] = Orders()
+        self._memory: PrefixMemory[ReplicaState] = PrefixMemory()
+        self._homes: dict[str, set[ReplicaState]] = {}
+        self._load = 0.0
+        self._capacity = 0.0
+        self._num_gateways = 1
+
+    # the pool's replicas
+
+    def add(self, replica_id: str, weight: float = 1.0) -> None:
+        """Add a replica, which gets nothing before its first picture. weight: its share of adapters."""
+        if replica_id in self._replicas:
+            return
+        self._replicas[replica_id] = ReplicaState(replica_id, weight)
+        self._orders.set_members(self._replicas.values())
+        self.share_among(self._num_gateways)
+
+    def remove(self, replica_id: str) -> None:
+        """Forget a replica and what is known to be there."""
+        replica = self._replicas.pop(replica_id, None)
+        if replica is None:
+            return
+        self._set_homes(replica, set())
+        self._memory.forget(replica)
+        self._orders.set_members(self._replicas.values())
+        self._recount()
+
+    def update(self, picture: ReplicaLoad, now_s: float) -> None:
+        """Take a picture of a replica that was added. now_s: of a monotonic clock, the same in all calls."""
+        replica = self._replicas.get(picture.id)
+        if replica is None:
+            return
+        replica.see(picture, now_s, self._slow_start_s)
+        self._set_homes(replica, replica.adapters_now())
+        self._recount()
+
+    def expire(self, now_s: float) -> None:
+        """Give nothing to replicas that were silent for three heartbeats, until their next picture."""
+        late = [each for each in self._available if now_s - each.heard_s > self._silent_after_s]
+        for replica in late:
+            replica.available = False
+        if late:
+            self._recount()
+
+    def share_among(self, num_gateways: int) -> None:
+        """Know that so many gateways send to the same replicas."""
+        self._num_gateways = max(1, num_gateways)
+        for replica in self._replicas.values():
+            replica.num_gateways = self._num_gateways
+
+    def loads(self) -> dict[str, float]:
+        """Return the load of each replica that takes requests, in units of `Asked.units`."""
+        return {replica.id: replica.load for replica in self._available}
+
+    # requests
+
+    def pick(self, asked: Asked, exclude: Set[str] = _NOBODY) -> str | None:
+        """Return the id of the replica for a request; None where all are excluded or none is available.
+
+        Nothing is counted before `taken`.
+        """
+        if not self._available:
+            return None
+        key = asked.adapter or (asked.prefixes[0] if asked.prefixes else "")
+        if not key:
+            replica = self._pick_of_two(asked, exclude)
+        else:
+            replica = self._pick_by_prefix(asked, exclude) if asked.prefixes else None
+            if replica is None and asked.adapter:
+                replica = self._pick_home(asked, exclude)
+            if replica is None:
+                replica = self._pick_in_order(asked, bucket_of(key), exclude)
+        if replica is None:
+            replica = self._pick_least(asked, exclude)
+        return None if replica is None else replica.id
+
+    def taken(self, replica_id: str, asked: Asked) -> None:
+        """Count a request that was sent to a replica."""
+        replica = self._replicas.get(replica_id)
+        if replica is None:
+            return
+        before = replica.load
+        replica.take(asked)
+        if replica.available:
+            self._load += replica.load - before
+        if asked.adapter and asked.adapter not in replica.homes:
+            replica.homes.add(asked.adapter)
+            self._homes.setdefault(asked.adapter, set()).add(replica)
+        if asked.prefixes:
+            self._memory.remember(asked.prefixes, replica)
+
+    def given(self, replica_id: str, asked: Asked) -> None:
+        """Count the end of a request that was taken."""
+        replica = self._replicas.get(replica_id)
+        if replica is None:
+            return
+        before = replica.load
+        replica.give(asked)
+        if replica.available:
+            self._load += replica.load - before
+
+    # choices
+
+    def _pick_by_prefix(self, asked: Asked, exclude: Set[str]) -> ReplicaState | None:
+        """Return the replica that knows the prompt's beginning, if the load allows it. More load is allowed where that
+        is most of the prompt (Preble; Srivatsa et al., 2024)."""
+        homes = self._homes.get(asked.adapter) if asked.adapter else None
+        if asked.adapter and not homes:
+            return None
+        known = self._memory.longest(asked.prefixes)
+        if known is not None and (homes is None or known[0] in homes) and self._has_room(known[0], asked, exclude):
+            if known[1] or self._is_level(known[0]):
+                return known[0]
+        elif homes is not None and len(homes) > 1:
+            for replica in self._orders.of(bucket_of(asked.prefixes[0])):
+                if replica in homes and self._is_level(replica) and self._has_room(replica, asked, exclude):
+                    return replica
+        return None
+
+    def _pick_home(self, asked: Asked, exclude: Set[str]) -> ReplicaState | None:
+        """Return a replica that has the adapter and room for the request, or one that a hot adapter spreads to."""
+        homes = self._homes.get(asked.adapter)
+        if not homes:
+            return None
+        roomy = [replica for replica in homes if self._has_room(replica, asked, exclude)]
+        if not roomy:
+            return None
+        least = roomy[0] if len(roomy) == 1 else min(roomy, key=_by_fullness)
+        if self._is_level(least) or not self._is_hot(asked.adapter, homes):
+            return least
+        share = self._load / self._capacity
+        for replica in self._orders.of(bucket_of(asked.adapter)):
+            if (
+                replica not in homes
+                and replica.load <= share * replica.capacity
+                and replica.takes_adapters
+                and self._has_room(replica, asked, exclude)
+            ):
+                return replica
+        return least
+
+    def _pick_in_order(self, asked: Asked, bucket: int, exclude: Set[str]) -> ReplicaState | None:
+        """Return the first replica in a key's order that has room; one that starts slowly, for some keys alone."""
+        brings_adapter = bool(asked.adapter)
+        for replica in self._orders.of(bucket):
+            if (
+                self._has_room(replica, asked, exclude)
+                and (replica.ramp >= 1.0 or uniform(~bucket, replica.seed) < replica.ramp)
+                and (not brings_adapter or replica.takes_adapters)
+            ):
+                return replica
+        return None
+
+    def _pick_of_two(self, asked: Asked, exclude: Set[str]) -> ReplicaState | None:
+        draw, num = self._random.random, len(self._available)
+        one, other = self._available[int(draw() * num)], self._available[int(draw() * num)]
+        lesser = one if _fullness(one) <= _fullness(other) else other
+        return lesser if self._has_room(lesser, asked, exclude) else None
+
+    def _pick_least(self, asked: Asked, exclude: Set[str]) -> ReplicaState | None:
+        allowed = [replica for replica in self._available if replica.id not in exclude]
+        roomy = [replica for replica in allowed if replica.has_room_for(asked.prompt_tokens)]
+        return min(roomy or allowed, key=_by_fullness, default=None)
+
+    def _has_room(self, replica: ReplicaState, asked: Asked, exclude: Set[str]) -> bool:
+        load, capacity = replica.load, replica.capacity
+        share = (self._load + asked.units) / self._capacity * capacity
+        return (
+            replica.available
+            and (load < BOUND * share or load < min(share + SIGMAS * sqrt(share), capacity) or load < FLOOR * capacity)
+            and replica.id not in exclude
+            and replica.has_room_for(asked.prompt_tokens)
+            and not (asked.tenant and self._is_crowded(replica, asked.tenant))
+        )
+
+    def _is_level(self, replica: ReplicaState) -> bool:
+        """Whether a replica has about its share of the load or less, or hardly any."""
+        load, capacity = replica.load, replica.capacity
+        return load <= LEVEL * self._load / self._capacity * capacity or load < FLOOR * capacity
+
+    def _is_hot(self, adapter: str, homes: set[ReplicaState]) -> bool:
+        """Whether an adapter makes up much of what the replicas that have it do."""
+        in_flight = sum(replica.of_adapter(adapter) for replica in homes) * self._num_gateways
+        return in_flight >= HOT * self._load / self._capacity * sum(replica.capacity for replica in homes)
+
+    def _is_crowded(self, replica: ReplicaState, tenant: str) -> bool:
+        """Whether a tenant would alone fill a replica, and has more there than elsewhere."""
+        there = replica.of_tenant(tenant)
+        if there < replica.capacity:
+            return False
+        everywhere = sum(each.of_tenant(tenant) for each in self._available)
+        return there >= BOUND * (everywhere + 1) / self._capacity * replica.capacity
+
+    # what is kept
+
+    def _recount(self) -> None:
+        self._available = [replica for replica in self._replicas.values() if replica.available]
+        best_ramp = max((replica.age_ramp for replica in self._available), default=1.0)
+        for replica in self._available:
+            replica.scale(best_ramp)
+        self._load = sum(replica.load for replica in self._available)
+        self._capacity = sum(replica.capacity for replica in self._available)
+
+    def _set_homes(self, replica: ReplicaState, adapters: set[str]) -> None:
+        for key in replica.homes - adapters:
+            homes = self._homes[key]
+            homes.discard(replica)
+            if not homes:
+                del self._homes[key]
+        for key in adapters - replica.homes:
+            self._homes.setdefault(key, set()).add(replica)
+        replica.homes = adapters
+
+
+def _fullness(replica: ReplicaState) -> float:
+    return replica.load / replica.capacity
+
+
+def _by_fullness(replica: ReplicaState) -> tuple[float, int]:
+    """Order replicas by fullness; of equal ones every gateway finds the same."""
+    return replica.load / replica.capacity, replica.seed

@@ -1,0 +1,84 @@
+"""Rendezvous hashing (Thaler and Ravishankar, 1998): each key has an order of preference over all replicas.
+
+An order depends on the key and on the replicas' ids and weights alone, so every gateway finds the same one. A replica
+that comes or goes leaves the order of the others as it was: of n replicas one takes or frees about 1/n of the keys.
+
+Orders are kept by bucket, CRC-32 of the key modulo `NUM_BUCKETS`: memory is bounded without forgetting, and keys of one
+bucket share an order. Knows nothing of load.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from math import log
+from operator import itemgetter
+from typing import Generic, Protocol, TypeVar
+from zlib import crc32
+
+NUM_BUCKETS = 1 << 14
+_MASK = (1 << 64) - 1
+_UNIT = 2.0**-64 * (1 - 2.0**-52)
+
+
+class Weighted(Protocol):
+    """What is ordered."""
+
+    @property
+    def seed(self) -> int:
+        """A hash of its id (`seed_of`)."""
+
+    @property
+    def weight(self) -> float:
+        """Its share of first places, relative to the others'."""
+
+
+def seed_of(name: str) -> int:
+    """Return an odd 64-bit number for a replica's id, the same in every process."""
+    return _hash(name.encode()) | 1
+
+
+def bucket_of(key: str | bytes) -> int:
+    return crc32(key.encode() if isinstance(key, str) else key) % NUM_BUCKETS
+
+
+def uniform(bucket: int, seed: int) -> float:
+    """Return a number in (0, 1) that bucket and seed determine: a multiplication of two hashes modulo 2**64."""
+    return ((_hash(b"%d" % bucket) * seed & _MASK) + 1) * _UNIT
+
+
+def _hash(name: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest())
+
+
+R = TypeVar("R", bound=Weighted)
+
+
+class Orders(Generic[R]):
+    """The orders of preference over a set of replicas."""
+
+    def __init__(self) -> None:
+        self._members: tuple[R, ...] = ()
+        self._seeds: list[int] = []
+        self._weights: list[float] = []
+        self._orders: dict[int, tuple[R, ...]] = {}
+
+    def set_members(self, members: Iterable[R]) -> None:
+        self._members = tuple(members)
+        self._seeds = [each.seed for each in self._members]
+        self._weights = [each.weight for each in self._members]
+        self._orders.clear()
+
+    def of(self, bucket: int) -> tuple[R, ...]:
+        """Return all replicas, the most preferred first: those with the greatest ln(u) / weight, u being uniform."""
+        order = self._orders.get(bucket)
+        if order is None:
+            order = self._orders[bucket] = self._order(_hash(b"%d" % bucket))
+        return order
+
+    def _order(self, hashed: int) -> tuple[R, ...]:
+        scores: list[float] = [hashed * seed & _MASK for seed in self._seeds]
+        if len(set(self._weights)) > 1:  # else the logarithm changes no order
+            scores = [log((score + 1) * _UNIT) / weight for score, weight in zip(scores, self._weights, strict=True)]
+        ordered = sorted(zip(scores, self._members, strict=True), key=itemgetter(0), reverse=True)
+        return tuple([replica for _, replica in ordered])

@@ -1,0 +1,78 @@
+"""The beginnings of prompts: keys by which two prompts are seen to share one, and where each beginning was last sent.
+
+An engine keeps the blocks of a prompt it has computed, by tenant and adapter; a prompt that begins alike saves their
+computation there. Knows nothing of replicas but their names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+MAX_PREFIXES = 12
+"""Beginnings of one prompt: with blocks of 16 tokens up to 32,768 tokens."""
+MAX_REMEMBERED = 1 << 16
+
+T = TypeVar("T")
+
+
+def prefix_keys(token_ids: Sequence[int], salt: str, block_size: int = 16) -> tuple[bytes, ...]:
+    """Return the keys of a prompt's beginnings of 1, 2, 4, 8... blocks, the shortest first.
+
+    Beginnings that double are few for any prompt, and of what two prompts share at least half is seen. The last token
+    is computed in any case, so a beginning ends before it. salt: what else must be equal, tenant and adapter.
+    """
+    digest = hashlib.blake2b(salt.encode(), digest_size=8)
+    keys: list[bytes] = []
+    start, end = 0, block_size
+    while end < len(token_ids) and len(keys) < MAX_PREFIXES:
+        digest.update(array("I", token_ids[start:end]).tobytes())
+        keys.append(digest.digest())
+        start, end = end, 2 * end
+    return tuple(keys)
+
+
+class PrefixMemory(Generic[T]):
+    """Where beginnings of prompts were first sent, the least recently used forgotten.
+
+    The first place stays while it is there: a prompt that had to go elsewhere, as its place was busy, takes the longer
+    beginnings that are its own there and leaves the shared ones where they are.
+    """
+
+    def __init__(self, max_remembered: int = MAX_REMEMBERED) -> None:
+        self._places: OrderedDict[bytes, T] = OrderedDict()
+        self._max_remembered = max_remembered
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def longest(self, keys: Sequence[bytes]) -> tuple[T, bool] | None:
+        """Return the place of the longest beginning that is known, and whether that is at least half of the prompt.
+
+        The shortest one is not remembered: by that every gateway finds the same place by rendezvous hashing.
+        """
+        places, last = self._places, len(keys) - 1
+        for i in range(last, 0, -1):
+            place = places.get(keys[i])
+            if place is not None:
+                return place, i == last
+        return None
+
+    def remember(self, keys: Sequence[bytes], place: T) -> None:
+        places = self._places
+        for i in range(1, len(keys)):
+            if keys[i] in places:
+                places.move_to_end(keys[i])
+            else:
+                places[keys[i]] = place
+        while len(places) > self._max_remembered:
+            places.popitem(last=False)
+
+    def forget(self, place: T) -> None:
+        """Nothing is there any more."""
+        gone = [key for key, each in self._places.items() if each is place]
+        for key in gone:
+            del self._places[key]

@@ -1,0 +1,63 @@
+"""The data that a choice of a replica is made of: a picture of each replica, and what is asked of one. Pure data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+RANK_UNIT = 64
+"""A sequence whose adapter has this rank weighs as much as two without an adapter: the products with an adapter's
+weights grow with the sum of the ranks in a batch (CaraServe; Li et al., 2024)."""
+
+
+class ReplicaLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica as its last heartbeat shows it."""
+
+    id: str
+    ready_since_s: float = 0.0
+    """The moment at which it began to serve, on the clock that `Balancer.update` gets: slow start counts from here."""
+    running: int = 0
+    """Choices that run, over all gateways."""
+    waiting: int = 0
+    """Choices that wait for their turn there, over all gateways."""
+    capacity: int = 1
+    """Choices that can run at once."""
+    rank: int = 0
+    """The sum of the ranks of all running and waiting choices' adapters; 0 where the replica does not tell."""
+    free_blocks: int | None = None
+    """Blocks of the KV cache that a new prompt may take; None where that is not known."""
+    block_size: int = 16
+    """Tokens of a block."""
+    adapter_slots: int = 0
+    """Adapters that can be resident at once; 0 where that is not known."""
+    resident: frozenset[str] = frozenset()
+    """Keys of the adapters on the device."""
+    waiting_adapters: frozenset[str] = frozenset()
+    """Keys of the adapters that are loading or in line for a slot."""
+    tenants: Mapping[str, int] = {}
+    """Running and waiting choices by tenant, of those with the most."""
+    draining: bool = False
+    """It finishes what it has and takes nothing new."""
+    silent: bool = False
+    """Its connection is lost or its heartbeats are missed."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What one request asks of a replica."""
+
+    adapter: str = ""
+    """The adapter's content key; "" for the base model."""
+    rank: int = 0
+    """The adapter's rank; 0 where it is not known."""
+    prefixes: tuple[bytes, ...] = ()
+    """Keys of the prompt's beginnings, the shortest first (`prefix_keys`)."""
+    prompt_tokens: int = 0
+    choices: int = 1
+    tenant: str = ""
+    """An opaque id; "" where one tenant's share of a replica does not matter."""
+
+    @property
+    def units(self) -> float:
+        """The load that the request adds to a replica: 1 for a choice without an adapter."""
+        return self.choices * (1.0 + self.rank / RANK_UNIT)

@@ -1,0 +1,146 @@
+"""One replica as one gateway's balancer knows it: the last picture, and what this gateway has done to it since."""
+
+from __future__ import annotations
+
+from gateway.domain.balancing.orders import seed_of
+from gateway.domain.balancing.replica import RANK_UNIT, Asked, ReplicaLoad
+
+MIN_RAMP = 0.1
+LINE_SHARE = 1 / 8
+"""Of its slots, so many adapters may be on their way to a replica before others are sent elsewhere."""
+
+
+class ReplicaState:
+    """Mutable, and changed by `Balancer` alone. Loads are in units of `Asked.units`."""
+
+    __slots__ = (
+        "_adapters",
+        "_coming",
+        "_own",
+        "_picture",
+        "_reported",
+        "_since",
+        "_tenants",
+        "_tenants_since",
+        "_tokens_since",
+        "age_ramp",
+        "available",
+        "capacity",
+        "heard_s",
+        "homes",
+        "id",
+        "load",
+        "num_gateways",
+        "ramp",
+        "seed",
+        "weight",
+    )
+
+    def __init__(self, replica_id: str, weight: float) -> None:
+        self.id = replica_id
+        self.seed = seed_of(replica_id)
+        self.weight = weight
+        self.num_gateways = 1
+        self.available = False
+        self.heard_s = 0.0
+        self.age_ramp = self.ramp = 1.0
+        """Its age by slow start, and the same relative to the oldest replica's: 1 is as good as any."""
+        self.capacity = 1.0
+        """What it runs at once, scaled by its ramp."""
+        self.load = 0.0
+        self.homes: set[str] = set()
+        """Keys of the adapters that are there or on their way, as the balancer's index has them."""
+        self._picture = ReplicaLoad(id=replica_id)
+        self._reported = 0.0
+        self._since = 0.0
+        self._own = 0.0
+        self._tokens_since = 0
+        self._coming = 0
+        self._adapters: dict[str, int] = {}
+        self._tenants: dict[str, int] = {}
+        self._tenants_since: dict[str, int] = {}
+
+    def see(self, picture: ReplicaLoad, now_s: float, slow_start_s: float) -> None:
+        """Take a new picture: what was done before it is in it."""
+        self._picture = picture
+        self.heard_s = now_s
+        self.available = not (picture.silent or picture.draining)
+        age_s = max(0.0, now_s - picture.ready_since_s)
+        self.age_ramp = min(1.0, max(MIN_RAMP, age_s / slow_start_s)) if slow_start_s else 1.0
+        self._reported = picture.running + picture.waiting + picture.rank / RANK_UNIT
+        self._since = 0.0
+        self._tokens_since = 0
+        self._tenants_since.clear()
+        self._weigh()
+
+    def adapters_now(self) -> set[str]:
+        """Return the keys of the adapters that the picture shows there or coming, or that own requests use."""
+        picture = self._picture
+        now = {*picture.resident, *picture.waiting_adapters, *self._adapters}
+        self._coming = len(now) - len(picture.resident)
+        return now
+
+    def scale(self, best_ramp: float) -> None:
+        """Set the ramp relative to the oldest replica's, so that replicas that all start together take all."""
+        self.ramp = self.age_ramp / best_ramp
+        self.capacity = max(1, self._picture.capacity) * self.ramp
+
+    def take(self, asked: Asked) -> None:
+        """Count a request that is sent there."""
+        self._own += asked.units
+        self._since += asked.units
+        self._tokens_since += asked.prompt_tokens
+        if asked.adapter:
+            if asked.adapter not in self.homes:
+                self._coming += 1
+            self._adapters[asked.adapter] = self._adapters.get(asked.adapter, 0) + 1
+        if asked.tenant:
+            for counts in (self._tenants, self._tenants_since):
+                counts[asked.tenant] = counts.get(asked.tenant, 0) + asked.choices
+        self._weigh()
+
+    def give(self, asked: Asked) -> None:
+        """Count the end of a request that was taken. Those taken before the replica was added anew are none."""
+        if self._own <= 0:
+            return
+        self._own -= asked.units
+        self._since -= asked.units
+        if asked.adapter:
+            _drop(self._adapters, asked.adapter, 1)
+        if asked.tenant:
+            _drop(self._tenants, asked.tenant, asked.choices)
+            since = self._tenants_since
+            since[asked.tenant] = since.get(asked.tenant, 0) - asked.choices
+        self._weigh()
+
+    def of_adapter(self, adapter: str) -> int:
+        """Return this gateway's requests for an adapter there."""
+        return self._adapters.get(adapter, 0)
+
+    def of_tenant(self, tenant: str) -> int:
+        """Return the choices of a tenant that run or wait there, as far as is known."""
+        reported = self._picture.tenants.get(tenant, 0) + self._tenants_since.get(tenant, 0) * self.num_gateways
+        return max(reported, self._tenants.get(tenant, 0))
+
+    def has_room_for(self, prompt_tokens: int) -> bool:
+        """Whether the KV cache has room for a prompt now."""
+        free, size = self._picture.free_blocks, self._picture.block_size
+        return free is None or self._tokens_since + prompt_tokens <= free * size
+
+    @property
+    def takes_adapters(self) -> bool:
+        """Whether few enough adapters are on their way there."""
+        slots = self._picture.adapter_slots
+        return not slots or self._coming < max(1.0, slots * LINE_SHARE)
+
+    def _weigh(self) -> None:
+        """Other gateways are taken to have done since the picture what this one did."""
+        self.load = max(self._own, self._reported + self._since * self.num_gateways)
+
+
+def _drop(counts: dict[str, int], key: str, num: int) -> None:
+    left = counts.get(key, 0) - num
+    if left > 0:
+        counts[key] = left
+    else:
+        counts.pop(key, None)
