@@ -39,13 +39,19 @@ class Models:
         self._hardware = hardware
         self._changed = changed
         self._preparing: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._measured: set[tuple[str, int]] = set()
 
     async def measure(self, pools: Sequence[ServedPool]) -> None:
-        """Note what replicas take of revisions that were prepared without an estimate. Raises one of FAILURES."""
+        """Note what replicas of prepared revisions take, each once: this host's settings may have changed since.
+
+        Raises one of FAILURES.
+        """
         for pool in pools:
             for each in pool.revisions.values():
-                if each.folder is not None and each.num_bytes is None:
+                key = each.pool_id, each.revision
+                if each.folder is not None and key not in self._measured:
                     await self._measure(each, is_served=pool.row.revision == each.revision)
+                    self._measured.add(key)
 
     def prepare(self, pools: Sequence[ServedPool]) -> None:
         """Begin to prepare what is wanted and is not prepared."""

@@ -52,16 +52,15 @@ async def _run(settings: Settings, dsn: str, command: Command, *, stops_engines:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
-        code, is_superseded = os.EX_OK, False
+        code, is_superseded, why = os.EX_OK, False, ""
         try:
             await running
         except asyncio.CancelledError:
             pass
         except Superseded as error:
-            sys.stderr.write(f"agent: {error}\n")
-            code, is_superseded = os.EX_TEMPFAIL, True
+            code, is_superseded, why = os.EX_TEMPFAIL, True, str(error)
         except CannotRun as error:
-            sys.stderr.writelines(f"agent: {line}\n" for line in str(error).splitlines())
-            code, stops_engines = os.EX_CONFIG, True
+            code, stops_engines, why = os.EX_CONFIG, True, str(error)
         await agent.end(stops_engines=stops_engines, hurried=hurried, is_superseded=is_superseded)
+        sys.stderr.writelines(f"agent: {line}\n" for line in why.splitlines())
         return code

@@ -38,6 +38,9 @@ HEALTHY_S = 30.0
 GRACE_S = 2.0
 """How long a draining replica must have nothing to do before it is stopped: gateways hear of it meanwhile."""
 
+CONNECT_S = 1.0
+"""How long a replica beside which others serve waits before it is ready: gateways connect to it meanwhile."""
+
 STOP_S = 15.0
 """What an engine gets to end by itself."""
 
@@ -152,6 +155,8 @@ class Steps:
             if engine is not None and engine.generation == row.generation:
                 await self.kill(row, engine, str(failed))
             return
+        if any(other.state == "ready" for other in served.pool.replicas):
+            await asyncio.sleep(CONNECT_S)
         self._ready_since_s[row.id] = _now_s()
         await self._move(row, "ready")
         log.info("replica_ready", replica=row.id, generation=row.generation)

@@ -22,6 +22,12 @@ def engine_command(settings: Settings, model_dir: Path) -> list[str]:
     return commands.engine_command(msgspec.structs.replace(settings.engine, model_dir=str(model_dir)))
 
 
+def agent_command(*, starting: bool) -> list[str]:
+    """Return the command of this machine's agent, whose engines end with it. starting: it ends with the reason where no
+    engine can be started."""
+    return [sys.executable, "-m", "gateway.cli", "agent", "--stop-engines", *(["--give-up"] if starting else [])]
+
+
 def gateway_command(listener_fd: int, metrics_fd: int | None = None) -> list[str]:
     """Return the command of one gateway process on listening sockets that it inherits. metrics_fd: of the socket for
     metrics, where there is one."""

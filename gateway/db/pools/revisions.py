@@ -103,11 +103,14 @@ async def set_revision_state(
     await conn.execute(_SET_STATE, pool_id, revision, state, why)
 
 
-_SET_BYTES = "UPDATE pool_revisions SET num_bytes = $3 WHERE pool_id = $1 AND revision = $2 AND num_bytes IS NULL"
+_SET_BYTES = """
+    UPDATE pool_revisions SET num_bytes = $3
+    WHERE pool_id = $1 AND revision = $2 AND folder IS NOT NULL AND num_bytes IS DISTINCT FROM $3
+"""
 
 
 async def set_num_bytes(conn: Connection, pool_id: str, revision: int, num_bytes: int) -> None:
-    """Note the estimated memory of a replica, for a revision that was prepared without an estimate."""
+    """Note the estimated memory of a replica of a prepared revision."""
     await conn.execute(_SET_BYTES, pool_id, revision, num_bytes)
 
 
