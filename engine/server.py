@@ -15,7 +15,7 @@ from collections import deque
 import msgspec
 import zmq
 
-from engine.mailbox import Drain, Drained, Event, Mailbox
+from engine.mailbox import Drain, Drained, Event, Mailbox, ServedElsewhere
 from engine.protocol import (
     HEARTBEAT_INTERVAL_S,
     HEARTBEATS_MISSED,
@@ -194,8 +194,9 @@ class EngineServer:
                 self._mailbox.command(message)
             case Goodbye():
                 self._forget(gateway, "said goodbye")
-            case Heartbeat():
-                pass
+            case Heartbeat(elsewhere=services):
+                if services:
+                    self._mailbox.command(ServedElsewhere(services))
         return None
 
     def _welcome(self, gateway: bytes, hello: Hello) -> None:
