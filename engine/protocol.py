@@ -325,7 +325,10 @@ class Service(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """First message. Gateways that share a database_id may take over each other's unacknowledged usage."""
+    """First message. Gateways that share a database_id may take over each other's unacknowledged usage.
+
+    database_id: "" for an agent, whose requests are probes: their usage is neither kept nor counted.
+    """
 
     version: int
     gateway_id: str
