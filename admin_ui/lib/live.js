@@ -32,6 +32,7 @@ const PATHS_OF_TOPIC = {
   keys: ["/projects", "/admin_api_keys"],
   limits: ["/projects", "/limits"],
   projects: ["/projects"],
+  pools: ["/pools", "/replicas", "/hosts"],
   prices: ["/prices"],
   users: ["/users"],
 };

@@ -16,6 +16,7 @@ from gateway.admin.limits.webhooks import CreateWebhook
 from gateway.admin.organization.keys import CreateKey
 from gateway.admin.organization.projects import CreateProject
 from gateway.admin.organization.users import CreateUser
+from gateway.admin.pools.pool_bodies import CreatePool
 
 MODEL = "smollm2-135m-instruct"
 NANOS = 10**9
@@ -29,6 +30,13 @@ BODIES: Mapping[type[msgspec.Struct], dict[str, Any]] = {
         "models": [MODEL, f"{MODEL}:support"],
         "ip_allowlist": ["203.0.113.0/24"],
         "expires_at": 1_830_297_600,
+    },
+    CreatePool: {
+        "name": "qwen3-0.6b",
+        "model": "Qwen/Qwen3-0.6B",
+        "settings": {"max_model_len": 8192},
+        "num_replicas": 2,
+        "access": "all",
     },
     CreateProject: {"name": "initech"},
     CreateUser: {"email": "ann@example.com", "name": "Ann", "role": "admin"},

@@ -44,6 +44,10 @@ from gateway.admin.organization.projects import ProjectController
 from gateway.admin.organization.search import search
 from gateway.admin.organization.service_accounts import ServiceAccountController
 from gateway.admin.organization.users import UserController
+from gateway.admin.pools.hosts import list_all_hosts
+from gateway.admin.pools.pools import PoolController
+from gateway.admin.pools.project_models import list_project_models
+from gateway.admin.pools.replicas import ReplicaController
 from gateway.admin.services import AdminServices
 from gateway.admin.traffic.alerts import list_active_alerts
 from gateway.admin.traffic.engines import list_engines
@@ -71,6 +75,8 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     AdapterSettingsController,
     ShareController,
     AliasController,
+    PoolController,
+    ReplicaController,
     ProjectLimitController,
     OrganizationLimitController,
     RateLimitController,
@@ -99,6 +105,8 @@ _HANDLERS: tuple[ControllerRouterHandler, ...] = (
     find_key,
     list_all_adapters,
     verify_adapters,
+    list_all_hosts,
+    list_project_models,
     status,
     list_engines,
     RequestController,

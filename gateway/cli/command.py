@@ -33,6 +33,7 @@ from gateway.cli.organization import (
     tenants,
     users,
 )
+from gateway.cli.pools import pools, replicas
 from gateway.cli.server import backup, processes
 from gateway.settings import BadSetting
 
@@ -40,7 +41,7 @@ _EPILOG = """\
 Settings come from the environment: `lorikeet settings` lists them.
 
 exit codes: 0 done, 1 refused or failed, 2 wrong usage or a bad setting, 3 the server cannot be reached,
-4 accepted, but the outcome is not known yet (`adapter add`)
+4 accepted, but the outcome is not known yet (`adapter add`, and `pool` with --wait)
 """
 
 
@@ -77,6 +78,8 @@ def build_parser() -> argparse.ArgumentParser:
     rooms = (
         processes,
         chat,
+        pools,
+        replicas,
         tenants,
         keys,
         limits,

@@ -21,10 +21,12 @@ import msgspec
 
 from gateway.db.ledger.rollups import roll_up
 from gateway.db.migrate import migrate
+from gateway.db.pool import Database
 from gateway.postgres.embedded import EmbeddedPostgres
 from tests.gateway.bases import put_adapter
 from tests.gateway.live import BASE, FakeEngine, LiveGateway, make_operator_key
 from tests.gateway.model_folder import make_model_folder
+from tests.gateway.pools.acting_agent import Agent
 from tests.installation.live_gateway import running_gateways
 from tests.patience import PATIENCE_S
 
@@ -80,13 +82,15 @@ def request_id(project_id: str, model: str, number: int) -> str:
 
 
 class BrowserHouse(msgspec.Struct, frozen=True):
-    """url: of the gateway, without a slash at the end. projects: ids by name. keys: an inference key by project."""
+    """url: of the gateway, without a slash at the end. projects: ids by name. keys: an inference key by project.
+    pool: the id of one whose replicas are still being started."""
 
     url: str
     dsn: str
     operator_key: str
     projects: dict[str, str]
     keys: dict[str, str]
+    pool: str
     gateway: LiveGateway
     engine: FakeEngine
 
@@ -94,7 +98,8 @@ class BrowserHouse(msgspec.Struct, frozen=True):
     def places(self) -> dict[str, str]:
         """What views' paths name: ids of projects by their name, one of a request, the present month."""
         request = request_id(self.projects["acme"], f"{BASE}:pirate", 2)
-        return self.projects | {"request": request, "month": f"{datetime.datetime.now(datetime.UTC):%Y-%m}"}
+        month = f"{datetime.datetime.now(datetime.UTC):%Y-%m}"
+        return self.projects | {"request": request, "month": month, "pool": self.pool}
 
     def operator(self) -> httpx.Client:
         """For the admin API, with the operator's key."""
@@ -114,7 +119,9 @@ def open_house(dsn: str, folder: Path) -> Iterator[BrowserHouse]:
         gateway = installed.gateway
         projects, keys = _seed(gateway.url, operator_key)
         asyncio.run(_write_history(dsn, projects))
-        yield BrowserHouse(gateway.url, dsn, operator_key, projects, keys, gateway, installed.engine)
+        pool = _make_pool(gateway.url, operator_key, projects["hooli"])
+        asyncio.run(_start_replicas(dsn, pool))
+        yield BrowserHouse(gateway.url, dsn, operator_key, projects, keys, pool, gateway, installed.engine)
 
 
 def _seed(url: str, operator_key: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -148,6 +155,27 @@ def _seed(url: str, operator_key: str) -> tuple[dict[str, str], dict[str, str]]:
         ):
             post(f"/projects/{projects[name]}/limits", {"unit": unit, "max": most, "window": "day"})
     return projects, keys
+
+
+def _make_pool(url: str, operator_key: str, project_id: str) -> str:
+    """Make a pool for one tenant alone, so that nobody else's models change; return its id."""
+    body = {"name": "qwen3-0.6b", "model": "Qwen/Qwen3-0.6B", "num_replicas": 3, "settings": {"max_model_len": 8192}}
+    body |= {"access": "listed", "grants": [{"project_id": project_id}]}
+    headers = {"authorization": f"Bearer {operator_key}"}
+    reply = httpx.post(f"{url}/v1/organization/pools", json=body, headers=headers, timeout=PATIENCE_S)
+    assert reply.status_code == 200, reply.text
+    return str(reply.json()["id"])
+
+
+async def _start_replicas(dsn: str, pool_id: str) -> None:
+    """Have an agent prepare the pool's model and start two of its replicas, one of which fails."""
+    async with await Database.connect(dsn) as database:
+        agent = Agent(database, "host_house", "gpu-1")
+        await agent.claim(num_gpus=2)
+        await agent.prepare(pool_id)
+        await agent.begin(pool_id, gpu=0, why="reading the weights: 1.1 of 1.5 GB")
+        failed = await agent.begin(pool_id, gpu=1)
+        await agent.move(failed, "failed", "The GPU has too little free memory: 1.2 GiB of 2 GiB.")
 
 
 async def _write_history(dsn: str, projects: dict[str, str]) -> None:

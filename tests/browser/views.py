@@ -1,9 +1,13 @@
 """Every view of the dashboard, by the name of its screenshot. {acme} is the id of that project, {request} one of its
-requests, {month} the present one."""
+requests, {month} the present one, {pool} the id of a pool."""
 
 VIEWS = {
     "overview": "",
     "overview-of-one": "?project={acme}",
+    "models": "models",
+    "models-of-one": "models?project={acme}",
+    "pool": "models/{pool}",
+    "new-pool": "models?new=1",
     "adapters": "adapters",
     "adapters-of-one": "adapters?project={acme}",
     "adapter": "adapters/{acme}/support-bot",
@@ -53,13 +57,14 @@ ONE_OF_EACH_KIND = (
     "overview",
     "adapter-version",
     "adapter-upload",
+    "pool",
     "playground",
     "usage",
     "request",
     "tenant-limits",
     "audit",
 )
-"""Charts, a drawer, a form, a conversation, a table with totals, a timeline, gauges, long words."""
+"""Charts, a drawer, a form, progress, a conversation, a table with totals, a timeline, gauges, long words."""
 
 OF_THE_GUIDE = (("light", "overview"), ("dark", "adapter-traffic"), ("phone", "tenant"))
 """By mode: README.md shows them, and the playground with answers."""

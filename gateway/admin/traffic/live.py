@@ -39,6 +39,7 @@ TOPICS = {
     "api_keys": "keys",
     "limits": "limits",
     "organizations": "projects",
+    "pools": "pools",
     "price_versions": "prices",
     "projects": "projects",
     "users": "users",

@@ -228,6 +228,7 @@ _REMOVE_SHARES = """
     DELETE FROM adapter_shares s USING adapters a
     WHERE a.id = s.adapter_id AND (s.project_id = $1 OR a.project_id = $1)
 """
+_REMOVE_GRANTS = "DELETE FROM pool_grants WHERE project_id = $1"
 _REMOVE_LIMITS = "DELETE FROM limits WHERE project_id = $1"
 _PURGED = "UPDATE projects SET purged_at = now() WHERE id = $1"
 
@@ -247,6 +248,7 @@ async def purge_project(conn: Connection, project_id: str) -> None:
         _REMOVE_IMPORTS,
         _REMOVE_ALIASES,
         _REMOVE_SHARES,
+        _REMOVE_GRANTS,
         _REMOVE_LIMITS,
         _PURGED,
     ):

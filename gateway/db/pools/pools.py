@@ -84,12 +84,38 @@ async def lock_pool(conn: Connection, organization_id: str, name: str) -> PoolRo
     return pool_of(row) if row else None
 
 
+_GET = "SELECT * FROM pools WHERE organization_id = $1 AND id = $2 AND removed_at IS NULL"
+
+
+async def get_pool(conn: Connection, organization_id: str, pool_id: str) -> PoolRow | None:
+    """Return the organization's pool with this id."""
+    row = await conn.fetchrow(_GET, organization_id, pool_id)
+    return pool_of(row) if row else None
+
+
+_LOCK_BY_ID = "SELECT * FROM pools WHERE organization_id = $1 AND id = $2 AND removed_at IS NULL FOR NO KEY UPDATE"
+
+
+async def lock_pool_by_id(conn: Connection, organization_id: str, pool_id: str) -> PoolRow | None:
+    """Return the organization's pool with this id, which nobody else changes until the transaction ends."""
+    row = await conn.fetchrow(_LOCK_BY_ID, organization_id, pool_id)
+    return pool_of(row) if row else None
+
+
 _LIST = "SELECT * FROM pools WHERE organization_id = $1 AND removed_at IS NULL ORDER BY created_at, id"
 
 
 async def list_pools(conn: Connection, organization_id: str) -> list[PoolRow]:
     """Return the organization's pools, oldest first."""
     return [pool_of(row) for row in await conn.fetch(_LIST, organization_id)]
+
+
+_COUNT = "SELECT count(*) FROM pools WHERE organization_id = $1 AND removed_at IS NULL"
+
+
+async def count_pools(conn: Connection, organization_id: str) -> int:
+    """Return how many pools the organization has."""
+    return int(await conn.fetchval(_COUNT, organization_id))
 
 
 _LOCK_KEY = 0x6C6F72706F6F6C73  # "lorpools"

@@ -59,7 +59,7 @@ async def create_replica(
     """Return a new replica that its host's agent has to start."""
     row = await conn.fetchrow(_CREATE, new_id("replica"), pool_id, revision, host_id, gpu)
     assert row is not None
-    return _replica_of(row)
+    return replica_of(row)
 
 
 _CONNECT = """
@@ -71,7 +71,7 @@ async def add_running_replica(conn: Connection, pool_id: str, revision: int, add
     """Return a replica for an engine that somebody else runs at this ZeroMQ endpoint."""
     row = await conn.fetchrow(_CONNECT, new_id("replica"), pool_id, revision, address)
     assert row is not None
-    return _replica_of(row)
+    return replica_of(row)
 
 
 _LIST = "SELECT * FROM replicas WHERE state <> 'stopped' AND pool_id = $1 ORDER BY created_at, id"
@@ -79,7 +79,7 @@ _LIST = "SELECT * FROM replicas WHERE state <> 'stopped' AND pool_id = $1 ORDER 
 
 async def list_replicas(conn: Connection, pool_id: str) -> list[ReplicaRow]:
     """Return the pool's replicas that have not been stopped, oldest first."""
-    return [_replica_of(row) for row in await conn.fetch(_LIST, pool_id)]
+    return [replica_of(row) for row in await conn.fetch(_LIST, pool_id)]
 
 
 _FIND = "SELECT r.* FROM replicas r JOIN pools p ON p.id = r.pool_id WHERE p.organization_id = $1 AND r.id = $2"
@@ -88,7 +88,7 @@ _FIND = "SELECT r.* FROM replicas r JOIN pools p ON p.id = r.pool_id WHERE p.org
 async def find_replica(conn: Connection, organization_id: str, replica_id: str) -> ReplicaRow | None:
     """Return a replica of one of the organization's pools."""
     row = await conn.fetchrow(_FIND, organization_id, replica_id)
-    return _replica_of(row) if row else None
+    return replica_of(row) if row else None
 
 
 _ON_HOST = "SELECT * FROM replicas WHERE state <> 'stopped' AND host_id = $1 ORDER BY created_at, id"
@@ -96,15 +96,18 @@ _ON_HOST = "SELECT * FROM replicas WHERE state <> 'stopped' AND host_id = $1 ORD
 
 async def replicas_on_host(conn: Connection, host_id: str) -> list[ReplicaRow]:
     """Return the host's replicas that have not been stopped, oldest first."""
-    return [_replica_of(row) for row in await conn.fetch(_ON_HOST, host_id)]
+    return [replica_of(row) for row in await conn.fetch(_ON_HOST, host_id)]
 
 
-_ALL = "SELECT * FROM replicas WHERE state <> 'stopped' ORDER BY created_at, id"
+_ALL = """
+    SELECT * FROM replicas WHERE state <> 'stopped' AND (pool_id = ANY ($1::text[]) OR $1 IS NULL)
+    ORDER BY created_at, id
+"""
 
 
-async def list_all_replicas(conn: Connection) -> list[ReplicaRow]:
-    """Return all replicas of the installation that have not been stopped, oldest first."""
-    return [_replica_of(row) for row in await conn.fetch(_ALL)]
+async def list_all_replicas(conn: Connection, pool_ids: Sequence[str] | None = None) -> list[ReplicaRow]:
+    """Return all replicas that have not been stopped, oldest first; with pool_ids, those of these pools alone."""
+    return [replica_of(row) for row in await conn.fetch(_ALL, pool_ids)]
 
 
 _BEGIN = """
@@ -205,5 +208,6 @@ async def forget_stopped(conn: Connection, age: datetime.timedelta) -> None:
     await conn.execute(_FORGET, age)
 
 
-def _replica_of(row: Record) -> ReplicaRow:
+def replica_of(row: Record) -> ReplicaRow:
+    """Return the replica of a database row with all its columns."""
     return ReplicaRow(*_fields(row))

@@ -28,6 +28,8 @@ Permission = Literal[
     "organization.read",
     "organization.write",
     "owners.write",
+    "pools.read",
+    "pools.write",
     "projects.read",
     "projects.write",
     "users.read",

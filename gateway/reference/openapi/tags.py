@@ -22,6 +22,8 @@ def tag_of(path: str) -> Tag:
     match parts:
         case ["v1", "organization", "projects"] | ["v1", "organization", "projects", "suspend" | "resume" | "archive"]:
             return Tag(ADMIN, "Projects")
+        case ["v1", "organization", "projects", "models"] | ["v1", "organization", "pools" | "replicas" | "hosts", *_]:
+            return Tag(ADMIN, "Pools")
         case ["v1", "organization", "projects", resource, *_]:
             return Tag(ADMIN, _words(resource))
         case ["v1", "organization"] | ["v1", "organization", "suspend" | "resume" | "status" | "engines"]:

@@ -1,4 +1,5 @@
-"""What a generated ledger has no rows of and the dashboard shows: tenants, keys, adapters, limits, people, changes."""
+"""What a generated ledger has no rows of and the dashboard shows: tenants, keys, adapters, pools, limits, people,
+changes."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from tests.gateway.bases import BASE_DIGEST
 from tests.gateway.billing.generator import KEYS_PER_PROJECT, MODELS_PER_PROJECT, NUM_PROJECTS
 
 NUM_CHANGES, NUM_REFUSED, NUM_USERS, NUM_RECENT = 500, 50, 100, 200
+NUM_POOLS = 100
 
 _TENANTS = """
     INSERT INTO projects (id, organization_id, name)
@@ -42,6 +44,20 @@ _USERS = """
     INSERT INTO users (id, organization_id, email, name)
     SELECT 'user_' || u, $1, 'user' || u || '@example.com', 'User ' || u FROM generate_series(1, $2::integer) u
 """
+_POOLS = """
+    WITH made AS (
+        INSERT INTO pools (id, organization_id, name, num_replicas, revision, wanted_revision)
+        SELECT 'pool_' || n, $1, 'pool-' || n, 10, 1, 1 FROM generate_series(0, $2::integer - 1) n RETURNING id
+    ), revised AS (
+        INSERT INTO pool_revisions (pool_id, revision, model, folder, base_digest, num_bytes, state)
+        SELECT id, 1, 'demo', '/models/base', $3, 1000000000, 'prepared' FROM made RETURNING pool_id
+    ), hosted AS (
+        INSERT INTO hosts (id, name, num_processors, memory_bytes)
+        SELECT 'host_' || n, 'host ' || n, 64, 1000000000000 FROM generate_series(0, 9) n RETURNING id
+    )
+    INSERT INTO replicas (id, pool_id, revision, host_id, state, generation)
+    SELECT 'replica_' || pool_id || id, pool_id, 1, id, 'ready', 1 FROM revised CROSS JOIN hosted
+"""
 _REFUSALS = """
     INSERT INTO refusals (organization_id, project_id, api_key_id, minute, kind, request_ids, endpoint, model, status,
                           code, type, param, message, num)
@@ -61,6 +77,7 @@ async def furnish(database: Database, organization_id: str) -> list[str]:
             await register_base(conn, BASE_DIGEST, "base")
             await conn.execute(_ADAPTERS, NUM_PROJECTS, MODELS_PER_PROJECT, BASE_DIGEST)
             await conn.execute(_VERSIONS)
+            await conn.execute(_POOLS, organization_id, NUM_POOLS, BASE_DIGEST)
             await conn.execute(_LIMITS, organization_id, NUM_PROJECTS)
             await conn.execute(_USERS, organization_id, NUM_USERS)
             await conn.execute(_REFUSALS, organization_id, NUM_PROJECTS, NUM_REFUSED)

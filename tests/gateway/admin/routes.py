@@ -35,6 +35,7 @@ from gateway.admin.organization.members import AddMember, ModifyMember
 from gateway.admin.organization.projects import ArchiveProject, CreateProject, LogContent, ModifyProject
 from gateway.admin.organization.service_accounts import CreateServiceAccount
 from gateway.admin.organization.users import CreateUser, ModifyUser, ResetUser
+from gateway.admin.pools.pool_bodies import CreatePool, UpdatePool
 from gateway.http.shape import Shape
 
 GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
@@ -63,6 +64,14 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
         "models": ["tiny"],
         "ip_allowlist": ["10.0.0.0/8"],
         "service_account_id": None,
+    },
+    CreatePool: {
+        "name": "x",
+        "model": "demo",
+        "settings": {"max_num_seqs": "8"},
+        "num_replicas": 0,
+        "access": "all",
+        "grants": [],
     },
     CreateProject: {"name": "x"},
     CreateServiceAccount: {"name": "x"},
@@ -114,6 +123,7 @@ GOOD_BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
         "interval": "month",
         "notification_channel": {"type": "webhook"},
     },
+    UpdatePool: {"model": "demo", "settings": {}, "num_replicas": 0, "access": "all", "grants": []},
     UpdateSpendLimit: {"threshold_amount": 1, "currency": "USD", "interval": "month"},
     UpdateRateLimit: {
         "max_requests_per_1_minute": 1,

@@ -14,6 +14,7 @@ from litestar import Router, get
 
 from gateway.admin.access import Nothing, UndeclaredRoute, check_routes, needs
 from gateway.admin.limits.spend_alerts import SetSpendAlert
+from gateway.db.pools.replicas import add_running_replica
 from gateway.domain.tenancy.keys import new_key
 from gateway.domain.tenancy.principal import Permission, Role
 from tests.gateway.admin.routes import GOOD_BODIES, Route, routes_of
@@ -25,7 +26,7 @@ ROLES: tuple[Role, ...] = ("owner", "admin", "billing", "viewer")
 MAY: dict[str, frozenset[str]] = {
     "viewer": frozenset(
         f"{what}.read"
-        for what in ("adapters", "billing", "keys", "limits", "members", "organization", "projects", "users")
+        for what in ("adapters", "billing", "keys", "limits", "members", "organization", "pools", "projects", "users")
     ),
     "billing": frozenset(
         {"billing.read", "billing.write", "limits.read", "projects.read", "keys.read", "organization.read"}
@@ -45,6 +46,7 @@ MAY["admin"] = (
             "keys",
             "limits",
             "members",
+            "pools",
             "projects",
             "users",
         )
@@ -168,6 +170,10 @@ MEANT = {
     ("adapters",): "adapters",
     ("projects", "adapters", "shares"): "organization",
     ("projects", "aliases"): "adapters",
+    ("pools",): "pools",
+    ("replicas",): "pools",
+    ("hosts",): "pools",
+    ("projects", "models"): "projects",
     ("projects", "limits"): "limits",
     ("projects", "rate_limits"): "limits",
     ("projects", "spend_limit"): "limits",
@@ -206,6 +212,9 @@ ACTIONS = {"close", "suspend", "resume", "archive", "rotate", "reset", "verify",
     "retire",
     "rollback",
     "complete",
+    "drain",
+    "restart",
+    "cancel",
 }
 
 
@@ -283,6 +292,8 @@ class Foreign(msgspec.Struct, frozen=True):
     alert_id: str
     delivery_id: str
     import_id: str
+    pool_id: str
+    replica_id: str
     rate_limit_id: str = "rl-tiny:pirate"
     name: str = "pirate"
 
@@ -308,8 +319,11 @@ async def foreign(server: AdminServer) -> Foreign:
         delivered = (await other.post("/deliveries", json=delivery)).json()["id"]
         upload = {"name": "pirate", "size_bytes": 9}
         import_id = (await other.post(f"/projects/{project}/adapter_imports", json=upload)).json()["id"]
-    account_id, key_id = account["id"], account["api_key"]["id"]
-    return Foreign(project, user["id"], account_id, key_id, admin_key, limit, webhook, alert, delivered, import_id)
+        pool = (await other.post("/pools", json={"name": "theirs", "model": "demo"})).json()["id"]
+    async with server.services.database.acquire() as conn:
+        replica = (await add_running_replica(conn, pool, 1, "ipc:///run/theirs.sock")).id
+    ids = (user["id"], account["id"], account["api_key"]["id"], admin_key, limit, webhook, alert, delivered, import_id)
+    return Foreign(project, *ids, pool, replica)
 
 
 async def test_other_tenants_ids_answer_as_nonexistent_ones_to_the_byte(cast: Cast, foreign: Foreign) -> None:
@@ -377,6 +391,9 @@ async def test_other_tenants_ids_in_bodies_and_cursors_answer_as_nonexistent_one
         (foreign.alert_id, lambda id: operator.get("/spend_alerts", params={"after": id})),
         (foreign.alert_id, lambda id: operator.get(f"{acme}/spend_alerts", params={"after": id})),
         (foreign.delivery_id, lambda id: operator.get("/deliveries", params={"after": id})),
+        (foreign.pool_id, lambda id: operator.get("/pools", params={"after": id})),
+        (foreign.replica_id, lambda id: operator.get("/replicas", params={"after": id})),
+        (foreign.pool_id, lambda id: operator.get(f"{acme}/models", params={"after": id})),
         (
             foreign.key_id,
             lambda id: operator.post(
@@ -397,7 +414,17 @@ async def test_lists_hold_nothing_of_another_organization(
     foreign: Foreign, operator: httpx.AsyncClient, acme: str
 ) -> None:
     everything = ""
-    for path in ("/projects", "/users", "/admin_api_keys", "/audit_logs", "/limits", "/webhooks", "/deliveries"):
+    for path in (
+        "/projects",
+        "/users",
+        "/admin_api_keys",
+        "/audit_logs",
+        "/limits",
+        "/webhooks",
+        "/deliveries",
+        "/pools",
+        "/replicas",
+    ):
         everything += (await operator.get(path, params={"limit": 100})).text
     for theirs in msgspec.structs.astuple(foreign)[:-2]:
         assert theirs not in everything

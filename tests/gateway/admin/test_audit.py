@@ -17,6 +17,7 @@ from tests.gateway.admin_server import PASSWORD, AdminServer
 
 NUM_ROWS = 7
 SPEND = {"threshold_amount": 100, "currency": "USD", "interval": "month"}
+POOL = {"name": "qwen", "model": "demo"}
 LIMIT = {"unit": "tokens", "window": "day", "max": 1}
 
 
@@ -36,7 +37,20 @@ async def test_every_change_leaves_one_row_and_a_refusal_or_a_repetition_none(
     admin_key = (await operator.post("/admin_api_keys", json={"name": "ci"})).json()["id"]
     limit = (await operator.post(f"{acme}/limits", json=LIMIT | {"window": "month"})).json()["id"]
     webhook = (await operator.post("/webhooks", json={"url": "https://example.com/hook"})).json()["id"]
+    pool = f"/pools/{(await operator.post('/pools', json=POOL)).json()['id']}"
     steps: list[tuple[str, str, dict[str, Any] | None, str | None]] = [
+        ("POST", "/pools", POOL | {"name": "other"}, "pool.created"),
+        ("POST", "/pools", POOL, None),
+        ("POST", pool, {"num_replicas": 2}, "pool.scaled"),
+        ("POST", pool, {"num_replicas": 2}, None),
+        ("POST", pool, {"settings": {"max_num_seqs": 8}}, "pool.updated"),
+        ("POST", pool, {"settings": {"max_num_seqs": "8"}}, None),
+        ("POST", f"{pool}/cancel", None, None),
+        ("DELETE", pool, None, None),
+        ("POST", f"{pool}/drain", None, "pool.drained"),
+        ("POST", f"{pool}/drain", None, None),
+        ("DELETE", pool, None, "pool.removed"),
+        ("DELETE", pool, None, None),
         ("POST", "/projects", {"name": "globex"}, "project.created"),
         ("POST", "/projects", {"name": "globex"}, None),
         ("POST", acme, {"name": "acme 2"}, "project.updated"),

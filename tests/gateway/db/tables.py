@@ -20,13 +20,15 @@ from gateway.admin.billing import prices as admin_prices
 from gateway.admin.limits import limits as admin_limits
 from gateway.admin.limits import webhooks as admin_webhooks
 from gateway.admin.organization import projects as admin_projects
+from gateway.admin.pools import pool_bodies
+from gateway.admin.pools import pools as admin_pools
 from gateway.db.adapters import adapter_imports
 from gateway.db.billing import deliveries, prices
 from gateway.db.content import idempotency, request_contents, stored_chats
 from gateway.db.ledger import journals, refusals, rollups
 from gateway.db.limits import leases, webhooks
 from gateway.db.organization import logins, projects, users
-from gateway.db.pools import pools, replicas
+from gateway.db.pools import replicas
 from tests.gateway.adapters import test_watcher
 from tests.gateway.admin import test_shares
 from tests.gateway.content import test_idempotency, test_stored_chats
@@ -213,18 +215,28 @@ TABLES: dict[str, Coverage] = {
         removal=Reason("never removed, so that no other project gets the folder"),
     ),
     # pools
-    "pools": Coverage(access=INTERNAL, foreign=INTERNAL, bound=BY_HAND, removal=STAYS),
-    "pool_revisions": Coverage(access=INTERNAL, foreign=INTERNAL, bound=BY_HAND, removal=STAYS),
-    "pool_grants": Coverage(access=INTERNAL, foreign=INTERNAL, bound=BY_HAND, removal=Removal(pools._CLEAR_GRANTS)),
+    "pools": Coverage(
+        access=Route(("pools",)),
+        foreign=ForeignId("pool_id"),
+        bound=Bound(admin_pools.MAX_POOLS, "pools of an organization"),
+        removal=STAYS,
+    ),
+    "pool_revisions": Coverage(access=Route(("pools",)), foreign=ForeignId("pool_id"), bound=BY_HAND, removal=STAYS),
+    "pool_grants": Coverage(
+        access=Route(("pools",)),
+        foreign=ForeignId("pool_id"),
+        bound=Bound(pool_bodies.MAX_GRANTS, "grants of a pool"),
+        removal=Removal(projects._REMOVE_GRANTS),
+    ),
     "hosts": Coverage(
-        access=INTERNAL,
-        foreign=INTERNAL,
+        access=Route(("hosts",)),
+        foreign=Reason("hosts belong to the installation, not to an organization"),
         bound=Reason("one row per machine with an agent"),
         removal=Reason("never removed: one short row per machine of the operator"),
     ),
     "replicas": Coverage(
-        access=INTERNAL,
-        foreign=INTERNAL,
+        access=Route(("replicas",)),
+        foreign=ForeignId("replica_id"),
         bound=Reason("as many as the operator wants to run, and those that stopped lately"),
         removal=Removal(replicas._FORGET),
     ),

@@ -1,0 +1,41 @@
+// Models: for operators the pools and the hosts they run on, for a tenant's people the bases that they may use.
+
+import { Button } from "../../components/button.js";
+import { Empty } from "../../components/feedback.js";
+import { Page, Section } from "../../components/page.js";
+import { html } from "../../lib/html.js";
+import { useProjectId, useProjectNames } from "../../lib/projects.js";
+import { useShortcut } from "../../lib/rules/keys.js";
+import { setQuery, useQuery } from "../../lib/router.js";
+import { can } from "../../lib/session.js";
+import { NewPool } from "./create.js";
+import { Hosts } from "./hosts.js";
+import { Bases } from "./own.js";
+import { Pools, PoolsLead, usePools } from "./pools.js";
+
+export default function Models() {
+  const projectId = useProjectId();
+  return can("pools.read") ? html`<${OperatorsModels} projectId=${projectId} />` : html`<${OwnModels} projectId=${projectId} />`;
+}
+
+function OperatorsModels({ projectId }) {
+  const pools = usePools();
+  const names = useProjectNames();
+  const [making] = useQuery("new");
+  const mayWrite = can("pools.write");
+  const open = () => setQuery({ new: 1 }, { push: true });
+  useShortcut("n", "New pool", () => mayWrite && open());
+  const add = mayWrite && html`<${Button} kind="primary" icon="plus" onClick=${open}>New pool<//>`;
+  return html`<${Page} title="Models" lead=${pools.data && html`<${PoolsLead} pools=${pools.data} />`} actions=${add}>
+    <${Pools} pools=${pools} action=${add} />
+    ${projectId && html`<${Section} title=${`What ${names(projectId)} may use`}><${Bases} projectId=${projectId} /><//>`}
+    <${Section} title="Hosts" hint="Machines on which an agent starts engines. What replicas take is estimated when a model is prepared."><${Hosts} /><//>
+    ${making && mayWrite && html`<${NewPool} onClose=${() => setQuery({ new: null })} />`}
+  <//>`;
+}
+
+function OwnModels({ projectId }) {
+  return html`<${Page} title="Models" lead="The base models that your requests and adapters can use.">
+    ${projectId ? html`<${Bases} projectId=${projectId} />` : html`<${Empty} icon="models" title="Choose a tenant">The models that may be used depend on the tenant.<//>`}
+  <//>`;
+}

@@ -1,0 +1,92 @@
+// One pool: how it is, the change that is under way, its replicas and revisions, and who may use it.
+
+import { Badge } from "../../components/badge.js";
+import { Button } from "../../components/button.js";
+import { Empty, Loaded } from "../../components/feedback.js";
+import { Icon } from "../../components/icons.js";
+import { Menu } from "../../components/menu.js";
+import { Num, Time } from "../../components/numbers.js";
+import { Facts, Page, Section } from "../../components/page.js";
+import { Table } from "../../components/table.js";
+import { useApi } from "../../lib/data.js";
+import { html, useState } from "../../lib/html.js";
+import { useProjectNames } from "../../lib/projects.js";
+import { can } from "../../lib/session.js";
+import { SetAccess } from "./access.js";
+import { CancelChange, DrainPool, RemovePool } from "./acts.js";
+import { ScalePool, UpdatePool } from "./change.js";
+import { InMotion } from "./motion.js";
+import { Replicas } from "./replicas.js";
+import { isMoving, memoryOf, pathOf, replicas, settingsOf, whoMayUse } from "./words.js";
+
+const EVERY_MS = 10_000;
+const WHILE_MOVING_MS = 2_000;
+const CRUMBS = [["Models", "/admin/models"]];
+const DIALOGS = { scale: ScalePool, update: UpdatePool, access: SetAccess, drain: DrainPool, cancel: CancelChange, remove: RemovePool };
+
+export default function Pool({ params: { pool: id } }) {
+  const [every, setEvery] = useState(EVERY_MS);
+  const pool = useApi(pathOf(id), {}, { every });
+  const [asking, ask] = useState(null);
+  const wanted = pool.data && isMoving(pool.data) ? WHILE_MOVING_MS : EVERY_MS;
+  if (wanted !== every) setEvery(wanted);
+  if (pool.error?.isMissing) {
+    return html`<${Page} title="Pool" crumbs=${CRUMBS}><${Empty} icon="models" title="There is no pool with this id" action=${html`<${Button} href="/admin/models">All models<//>`}>It may have been removed.<//><//>`;
+  }
+  const Asked = DIALOGS[asking];
+  return html`<${Page} title=${pool.data?.name ?? "Pool"} crumbs=${CRUMBS} lead=${pool.data && html`<${Lead} pool=${pool.data} />`}
+    actions=${pool.data && can("pools.write") && html`<${Actions} pool=${pool.data} ask=${ask} />`}>
+    <${Loaded} from=${pool} what="load the pool">${(data) => html`<${View} pool=${data} ask=${ask} />`}<//>
+    ${Asked && pool.data && html`<${Asked} pool=${pool.data} onClose=${() => ask(null)} />`}
+  <//>`;
+}
+
+function Lead({ pool: { state, why, num_ready: ready, revision, wanted_revision: wanted } }) {
+  const answers = ready ? html`<b>${replicas(ready)}</b> of revision ${revision ?? "none"} answer${ready === 1 ? "s" : ""} requests.` : html`<b>Nobody answers</b> requests for it.`;
+  return html`<${Badge} dot>${state}<//> ${answers} ${revision === wanted && why}`;
+}
+
+function Actions({ pool, ask }) {
+  const isStill = pool.num_replicas === 0 && pool.replicas.length === 0;
+  const items = [
+    { title: "Change model or settings", icon: "refresh", onClick: () => ask("update") },
+    { title: "Change who may use it", icon: "tenants", onClick: () => ask("access") },
+    null,
+    isStill
+      ? { title: "Remove", icon: "trash", danger: true, onClick: () => ask("remove") }
+      : { title: "Drain", hint: "before it can be removed", icon: "pause", danger: true, onClick: () => ask("drain") },
+  ];
+  return html`<${Button} kind="primary" icon="adapters" onClick=${() => ask("scale")}>Scale<//>
+    <${Menu} label="More actions" align="end" look="button secondary icon-only" button=${html`<${Icon} name="more" />`} items=${items} />`;
+}
+
+function View({ pool, ask }) {
+  const names = useProjectNames();
+  return html`
+    ${pool.revision !== pool.wanted_revision && html`<${InMotion} pool=${pool} onCancel=${can("pools.write") && pool.revision !== null && (() => ask("cancel"))} />`}
+    <${Section} title="Replicas" hint=${`${replicas(pool.num_replicas)} wanted${memoryOf(pool.replica_bytes, pool.num_replicas) && `: ${memoryOf(pool.replica_bytes, pool.num_replicas)}`}.`}><${Replicas} pool=${pool} /><//>
+    <div class="grid-2">
+      <${Section} title="What it serves" card>
+        <${Facts} rows=${[
+          ["Model", html`<code>${pool.model}</code>`],
+          ["Engine settings", settingsOf(pool) ? html`<code>${settingsOf(pool)}</code>` : "as on the hosts"],
+          ["Memory a replica", html`<${Num} value=${pool.replica_bytes} kind="bytes" />`],
+          ["Adapters of its base", html`<${Num} value=${pool.num_adapters} />`],
+          ["Used by", whoMayUse(pool, names)],
+          ["Created", html`<${Time} at=${pool.created_at} />`],
+        ]} />
+      <//>
+      <${Section} title="Revisions" hint="A change of model or settings is a new revision; the latest twenty are shown."><${Revisions} pool=${pool} /><//>
+    </div>`;
+}
+
+function Revisions({ pool }) {
+  const stateOf = ({ revision, state }) => (revision === pool.revision ? "serves" : state);
+  const columns = [
+    { key: "revision", title: "Revision", align: "end" },
+    { key: "state", title: "State", value: stateOf, render: (row) => html`<span><${Badge} dot tone=${row.revision === pool.revision ? "good" : undefined}>${stateOf(row)}<//>${row.why && html`<br /><small class="faint">${row.why}</small>`}</span>` },
+    { key: "model", title: "Model", render: (row) => html`<span><code>${row.model}</code>${settingsOf(row) && html`<br /><small class="faint">${settingsOf(row)}</small>`}</span>` },
+    { key: "created_at", title: "Made", render: ({ created_at: at }) => html`<${Time} at=${at} relative />` },
+  ];
+  return html`<${Table} name="revisions" label="Revisions" columns=${columns} rows=${pool.revisions} rowKey=${({ revision }) => revision} filter=${false} />`;
+}

@@ -1,0 +1,47 @@
+// The replicas of one pool: where each runs, in which state, since when and why.
+
+import { Badge } from "../../components/badge.js";
+import { Code } from "../../components/button.js";
+import { Empty } from "../../components/feedback.js";
+import { Icon } from "../../components/icons.js";
+import { Menu } from "../../components/menu.js";
+import { Time } from "../../components/numbers.js";
+import { Table } from "../../components/table.js";
+import { html, useState } from "../../lib/html.js";
+import { can } from "../../lib/session.js";
+import { DrainReplica, RestartReplica } from "./acts.js";
+
+export function Replicas({ pool }) {
+  const [act, setAct] = useState(null);
+  const mayWrite = can("pools.write");
+  const columns = [
+    { key: "id", title: "Replica", render: ({ id }) => html`<${Code} text=${id} what="replica id" />` },
+    { key: "state", title: "State", render: (row) => html`<${State} replica=${row} />` },
+    { key: "revision", title: "Revision", align: "end" },
+    { key: "host", title: "Host", value: ({ host, host_id: id }) => host ?? (id ? id : "elsewhere"), render: ({ host, host_id: id, gpu }) => html`<span>${host ?? (id ? id : html`<span class="faint" title="Somebody else runs this engine; it is only connected to.">elsewhere</span>`)}${gpu !== null && html` <small class="faint">GPU ${gpu}</small>`}</span>` },
+    { key: "address", title: "Address", render: ({ address }) => (address ? html`<${Code} text=${address} what="address" />` : html`<span class="faint">–</span>`) },
+    { key: "since", title: "Since", render: ({ since }) => html`<${Time} at=${since} relative />` },
+    { key: "generation", title: "Starts", format: "count" },
+    { key: "act", title: "", sort: false, csv: false, class: "shrink", hide: !mayWrite, render: (row) => html`<${Actions} replica=${row} isChanging=${pool.revision !== null && pool.revision !== pool.wanted_revision} onAct=${(kind) => setAct({ kind, replica: row })} />` },
+  ];
+  return html`<${Table} name="replicas" label="Replicas" columns=${columns} rows=${pool.replicas} filter=${false}
+      empty=${html`<${Empty} icon="system" title="No replica runs">${pool.num_replicas ? "An agent starts the wanted ones once the model is prepared and a host has room." : "None is wanted: scale the pool up to have some."}<//>`} />
+    ${act?.kind === "drain" && html`<${DrainReplica} replica=${act.replica} pool=${pool} onClose=${() => setAct(null)} />`}
+    ${act?.kind === "restart" && html`<${RestartReplica} replica=${act.replica} pool=${pool} onClose=${() => setAct(null)} />`}`;
+}
+
+function State({ replica: { state, why, replace, num_failures: failures, retry_at: retryAt } }) {
+  const more = [why, failures > 0 && `failed ${failures} ${failures === 1 ? "time" : "times"} in a row`].filter(Boolean).join("; ");
+  return html`<span><${Badge} dot>${state}<//>${replace && html` <${Badge} tone="info">to be replaced<//>`}
+    ${more && html`<br /><small class="faint">${more}${retryAt && html`; next start <${Time} at=${retryAt} relative />`}</small>`}</span>`;
+}
+
+/** While a change of revision is under way, that decides which replicas drain. */
+function Actions({ replica, isChanging, onAct }) {
+  const ends = ["draining", "stopped"].includes(replica.state);
+  const items = [
+    ...(replica.host_id !== null && !replica.replace ? [{ title: "Replace", hint: "by another one of the pool", icon: "refresh", onClick: () => onAct("restart") }] : []),
+    ...(isChanging ? [] : [{ title: "Drain", hint: "and run one replica less", icon: "pause", danger: true, onClick: () => onAct("drain") }]),
+  ];
+  return !ends && items.length > 0 && html`<${Menu} label=${`Actions on ${replica.id}`} align="end" look="button quiet icon-only small" button=${html`<${Icon} name="more" />`} items=${items} />`;
+}

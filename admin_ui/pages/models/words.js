@@ -1,0 +1,36 @@
+// What a pool's state means, in words that several views share.
+
+import { bytes, plural } from "../../lib/format/format.js";
+
+export const pathOf = (id, rest = "") => `/pools/${encodeURIComponent(id)}${rest}`;
+
+/** States in which something is under way: the view is asked for more often. */
+export const isMoving = ({ state }) => ["starting", "changing", "scaling", "draining"].includes(state);
+
+/** "max_model_len=8192, dtype=float32", or "" where nothing is set. */
+export const settingsOf = ({ settings }) => Object.entries(settings).map(([name, value]) => `${name}=${value}`).join(", ");
+
+/** Engine settings of a text with one NAME=VALUE in each line. */
+export function readSettings(text) {
+  const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
+  return Object.fromEntries(lines.map((line) => [line.split("=", 1)[0].trim(), line.slice(line.indexOf("=") + 1).trim()]));
+}
+
+export const writeSettings = (settings) => Object.entries(settings).map(([name, value]) => `${name}=${value}`).join("\n");
+
+/** What is wrong with such a text. */
+export function wrongSettings(text) {
+  const wrong = text.split("\n").find((line) => line.trim() && !/^\s*\w+\s*=\s*\S/.test(line));
+  return wrong === undefined ? undefined : `“${wrong.trim()}” is no setting: write a name, = and a value, such as max_model_len=8192.`;
+}
+
+/** What so many replicas need, or "" while nobody knows. */
+export const memoryOf = (replicaBytes, number) => (replicaBytes && number > 0 ? `about ${bytes(replicaBytes * number)} of memory` : "");
+
+/** Whose requests may use a pool. */
+export function whoMayUse({ access, grants }, names) {
+  if (access === "all") return "all tenants of the installation";
+  return grants.map(({ organization_id: organization, project_id: project }) => (project ? names(project) : `all tenants of ${organization}`)).join(", ");
+}
+
+export const replicas = (number) => plural(number, "replica");

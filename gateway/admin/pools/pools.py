@@ -1,0 +1,243 @@
+"""Pools over HTTP: made, changed, scaled, drained and removed. A change of what a pool serves is a new revision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from litestar import Controller, Request, delete, get, post
+from litestar.params import FromPath
+from msgspec import UNSET
+
+from gateway.admin.access import LIST_QUERY, needs, read_body
+from gateway.admin.common import author
+from gateway.admin.paging import Page, page_of_all, read_list_query
+from gateway.admin.pools.pool_bodies import (
+    CreatePool,
+    UpdatePool,
+    check_access,
+    check_model,
+    check_name,
+    read_grants,
+    read_settings,
+)
+from gateway.admin.pools.pool_wire import DeletedPool, Pool, PoolDetail, detail_wire, pool_wire, terms
+from gateway.admin.services import Caller, Services
+from gateway.db.organization import audit
+from gateway.db.organization.organizations import lock_organization
+from gateway.db.pools import managed, pools, replicas, revisions
+from gateway.db.pools.hosts import list_hosts
+from gateway.db.pools.served import ServedPool
+from gateway.domain.errors import Conflict, InvalidRequest, NotFound
+from gateway.domain.tenancy.actor import Actor
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+MAX_POOLS = 1000
+"""Pools of an organization."""
+
+
+class PoolController(Controller):
+    path = "/pools"
+
+    @get(opt=needs("pools.read", query=LIST_QUERY))
+    async def list_pools(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[Pool]:
+        """The organization's pools, oldest first."""
+        query = read_list_query(request.query_params)
+        async with services.database.acquire() as conn:
+            rows = await managed.list_at_once(conn, caller.organization_id)
+        return page_of_all([pool_wire(row) for row in rows], query)
+
+    @post(status_code=200, opt=needs("pools.write", body=CreatePool))
+    async def create_pool(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> PoolDetail:
+        """Make a pool. Its model is prepared and its replicas are started by the agents of hosts."""
+        wanted = await read_body(request, CreatePool)
+        check_name(wanted.name)
+        check_model(wanted.model)
+        settings = read_settings(wanted.settings)
+        check_access(wanted.access, wanted.grants)
+        async with services.database.transaction() as conn:
+            await lock_organization(conn, caller.organization_id)
+            if await pools.count_pools(conn, caller.organization_id) >= MAX_POOLS:
+                raise InvalidRequest(f"There are {MAX_POOLS} pools already, the most there can be.")
+            grants = await read_grants(conn, caller.organization_id, wanted.grants)
+            taken = await managed.is_alias(conn, wanted.name)
+            made = (
+                None
+                if taken
+                else await pools.create_pool(
+                    conn, caller.organization_id, wanted.name, num_replicas=wanted.num_replicas, access=wanted.access
+                )
+            )
+            if made is None:
+                raise Conflict(
+                    f"The name '{wanted.name}' is taken, by a pool of the installation or an alias of a tenant.",
+                    param="name",
+                )
+            await revisions.add_revision(conn, made.id, wanted.model, settings)
+            if grants:
+                await pools.set_access(conn, made.id, wanted.access, grants)
+            after = await _fresh(conn, caller.organization_id, made.id)
+            await audit.record(conn, author(caller), "pool.created", made.id, after=terms(after))
+            return await _detail(conn, after)
+
+    @get("/{pool_id:str}", opt=needs("pools.read"))
+    async def get_pool(self, pool_id: FromPath[str], services: Services, caller: Caller) -> PoolDetail:
+        """A pool with its revisions and replicas."""
+        async with services.database.acquire() as conn:
+            found = await managed.list_at_once(conn, caller.organization_id, pool_id)
+            return await _detail(conn, only_pool(found, pool_id))
+
+    @post("/{pool_id:str}", status_code=200, opt=needs("pools.write", body=UpdatePool))
+    async def update_pool(
+        self, pool_id: FromPath[str], request: Request[Any, Any, Any], services: Services, caller: Caller
+    ) -> PoolDetail:
+        """Change how many replicas run, who may use the pool, or what it serves. Another model or other settings are a
+        new revision, which serves as soon as its replicas are ready; the present ones serve until then."""
+        wanted = await read_body(request, UpdatePool)
+        if wanted.model is not UNSET:
+            check_model(wanted.model)
+        settings = UNSET if wanted.settings is UNSET else read_settings(wanted.settings)
+        async with services.database.transaction() as conn:
+            before = await _locked_pool(conn, caller.organization_id, pool_id)
+            await _change_access(conn, caller, before, wanted)
+            if wanted.num_replicas is not UNSET:
+                await pools.scale_pool(conn, pool_id, wanted.num_replicas)
+            present = before.revisions[before.row.wanted_revision]
+            model = present.model if wanted.model is UNSET else wanted.model
+            texts = present.settings if settings is UNSET else settings
+            is_asked = wanted.model is not UNSET or settings is not UNSET
+            if (model, texts) != (present.model, present.settings) or (is_asked and present.state == "failed"):
+                revision = await revisions.add_revision(conn, pool_id, model, texts)
+                await _give_up(conn, before, f"Revision {revision.revision} took its place before it served.")
+                await pools.want_revision(conn, pool_id, revision.revision)
+            after = await _fresh(conn, caller.organization_id, pool_id)
+            is_scale = terms(before) | {"num_replicas": after.row.num_replicas} == terms(after)
+            await _record(conn, caller, "pool.scaled" if is_scale else "pool.updated", before, after)
+            return await _detail(conn, after)
+
+    @post("/{pool_id:str}/cancel", status_code=200, opt=needs("pools.write"))
+    async def cancel_change(self, pool_id: FromPath[str], services: Services, caller: Caller) -> PoolDetail:
+        """Give up the change of revision that is under way: the revision that serves stays."""
+        async with services.database.transaction() as conn:
+            before = await _locked_pool(conn, caller.organization_id, pool_id)
+            if before.row.revision is None:
+                raise Conflict(
+                    "The pool has no revision that served before. Change its model or settings, or remove it."
+                )
+            if before.row.revision == before.row.wanted_revision:
+                raise Conflict("No change of revision is under way.")
+            await pools.want_revision(conn, pool_id, before.row.revision)
+            await _give_up(conn, before, "The change was cancelled.")
+            after = await _fresh(conn, caller.organization_id, pool_id)
+            await _record(conn, caller, "pool.cancelled", before, after)
+            return await _detail(conn, after)
+
+    @post("/{pool_id:str}/drain", status_code=200, opt=needs("pools.write"))
+    async def drain_pool(self, pool_id: FromPath[str], services: Services, caller: Caller) -> PoolDetail:
+        """Let all replicas end their requests and stop: num_replicas becomes 0."""
+        async with services.database.transaction() as conn:
+            before = await _locked_pool(conn, caller.organization_id, pool_id)
+            await pools.scale_pool(conn, pool_id, 0)
+            external = [each.id for each in before.replicas if each.host_id is None]
+            await replicas.drain_replicas(conn, external, "The pool was drained.")
+            after = await _fresh(conn, caller.organization_id, pool_id)
+            if external or terms(before) != terms(after):
+                await audit.record(
+                    conn, author(caller), "pool.drained", pool_id, before=terms(before), after=terms(after)
+                )
+            return await _detail(conn, after)
+
+    @delete("/{pool_id:str}", status_code=200, opt=needs("pools.write"))
+    async def remove_pool(self, pool_id: FromPath[str], services: Services, caller: Caller) -> DeletedPool:
+        """Remove a pool that was drained, and whose base no adapter needs or another pool serves as well."""
+        async with services.database.transaction() as conn:
+            before = await _locked_pool(conn, caller.organization_id, pool_id)
+            await _check_free(conn, before)
+            await pools.remove_pool(conn, pool_id)
+            await audit.record(conn, author(caller), "pool.removed", pool_id, before=terms(before))
+        return DeletedPool(pool_id)
+
+
+def only_pool(found: Sequence[ServedPool], pool_id: str) -> ServedPool:
+    """Return the only pool that was looked for by its id. Raises NotFound."""
+    if not found:
+        raise NotFound(f"There is no pool with the id '{pool_id}'.", param="pool_id")
+    return found[0]
+
+
+async def _locked_pool(conn: Connection, organization_id: str, pool_id: str) -> ServedPool:
+    await pools.lock_pool_by_id(conn, organization_id, pool_id)
+    return await _fresh(conn, organization_id, pool_id)
+
+
+async def _fresh(conn: Connection, organization_id: str, pool_id: str) -> ServedPool:
+    """Return a pool that this transaction has locked or made. Raises NotFound."""
+    return only_pool(await managed.list_managed(conn, organization_id, pool_id), pool_id)
+
+
+async def _detail(conn: Connection, pool: ServedPool) -> PoolDetail:
+    hosts = {each.id: each.name for each in await list_hosts(conn)}
+    serving = pool.revisions[pool.row.revision or pool.row.wanted_revision]
+    num_adapters = await managed.count_adapters(conn, serving.base_digest) if serving.base_digest else 0
+    return detail_wire(pool, await revisions.list_revisions(conn, pool.row.id), num_adapters, hosts)
+
+
+async def _change_access(conn: Connection, caller: Actor, before: ServedPool, wanted: UpdatePool) -> None:
+    if wanted.access is UNSET and wanted.grants is UNSET:
+        return
+    access = before.row.access if wanted.access is UNSET else wanted.access
+    if wanted.grants is UNSET:
+        grants = before.grants if access == "listed" else []
+    else:
+        check_access(access, wanted.grants)
+        grants = await read_grants(conn, caller.organization_id, wanted.grants)
+    check_access(access, grants)
+    same = {(each.organization_id, each.project_id) for each in grants}
+    if access != before.row.access or same != {(each.organization_id, each.project_id) for each in before.grants}:
+        await pools.set_access(conn, before.row.id, access, grants)
+
+
+async def _give_up(conn: Connection, before: ServedPool, why: str) -> None:
+    """Retire the revision that was wanted and did not serve yet, if there is one; a failed one stays failed."""
+    wanted = before.revisions[before.row.wanted_revision]
+    if wanted.revision != before.row.revision and wanted.state != "failed":
+        await revisions.set_revision_state(conn, before.row.id, wanted.revision, "retired", why)
+
+
+async def _check_free(conn: Connection, pool: ServedPool) -> None:
+    """Raise Conflict, saying what holds the pool. Replicas on a host without an agent hold nothing: nobody could stop
+    them, and the next agent there does."""
+    alive = {each.id for each in await list_hosts(conn) if each.is_alive}
+    running = [
+        each for each in pool.replicas if each.state != "failed" and (each.host_id is None or each.host_id in alive)
+    ]
+    if pool.row.num_replicas > 0:
+        number = f"{pool.row.num_replicas} replica{'s' * (pool.row.num_replicas != 1)}"
+        raise Conflict(f"The pool is to run {number}: drain it first.", code="pool_in_use")
+    if running:
+        number = f"{len(running)} replica{'s' * (len(running) != 1)}"
+        are, first = ("is", "it has") if len(running) == 1 else ("are", "they have")
+        raise Conflict(
+            f"The pool still has {number} that {are} {running[0].state}: remove it once {first} stopped."
+            if all(each.state == "draining" for each in running)
+            else f"The pool still has {number} running: drain it first.",
+            code="pool_in_use",
+        )
+    digest = pool.revisions[pool.row.revision or pool.row.wanted_revision].base_digest
+    num_adapters = await managed.count_adapters(conn, digest) if digest else 0
+    if digest and num_adapters and not await managed.is_served_elsewhere(conn, pool.row.id, digest):
+        number = f"{num_adapters} adapter{'s belong' if num_adapters != 1 else ' belongs'}"
+        raise Conflict(
+            f"{number} to the base of this pool, and no other pool serves that base: remove the adapters, or make "
+            "another pool of the same model first.",
+            code="pool_in_use",
+        )
+
+
+async def _record(conn: Connection, caller: Actor, event: str, before: ServedPool, after: ServedPool) -> None:
+    """Record a change, unless nothing has changed."""
+    shown = terms(before), terms(after)
+    if shown[0] != shown[1]:
+        await audit.record(conn, author(caller), event, after.row.id, before=shown[0], after=shown[1])

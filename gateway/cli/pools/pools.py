@@ -1,0 +1,218 @@
+"""`lorikeet pool`: base models and the replicas that serve them, changed without an outage."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli.errors import WrongUsage
+from gateway.cli.output import add_json_flag, print_json, print_result, print_table
+from gateway.cli.pools.finding import find_pool
+from gateway.cli.pools.waiting import add_wait, settle
+from gateway.cli.pools.wanted import (
+    add_access,
+    add_engine_settings,
+    add_model,
+    changed_settings,
+    read_access,
+    read_model,
+)
+
+if TYPE_CHECKING:
+    from gateway.cli.output import Verbs
+
+_DESCRIPTION = """\
+Manage pools: base models, each with the engines that serve it.
+
+A pool has a name, by which requests ask for its base model, and a number of replicas, which are engine processes on
+one or several hosts. Another model or other engine settings become a new revision of the pool: new replicas start
+beside the present ones, and take their place once they are ready. No request is refused meanwhile.
+"""
+_EPILOG = """\
+examples:
+  lorikeet pool create qwen3-0.6b --model Qwen/Qwen3-0.6B --replicas 2 --wait
+  lorikeet pool update qwen3-0.6b --set max_model_len=8192 --wait
+  lorikeet pool scale qwen3-0.6b 3
+  lorikeet pool drain qwen3-0.6b
+  lorikeet pool delete qwen3-0.6b
+"""
+
+
+def register(verbs: Verbs) -> None:
+    pool = verbs.add_parser(
+        "pool",
+        help="create, change, scale and remove pools",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = pool.add_subparsers(metavar="ACTION", required=True)
+    create = actions.add_parser(
+        "create", help="create a pool", description="Create a pool. Agents prepare the model and start the replicas."
+    )
+    create.add_argument("name", metavar="NAME", help="name by which requests will ask for the base model")
+    add_model(create, required=True)
+    create.add_argument(
+        "--replicas", type=int, default=1, metavar="N", help="number of replicas (default: %(default)s)"
+    )
+    create.set_defaults(run=_create)
+    listing = actions.add_parser(
+        "list", help="list pools", description="List pools with the state of each, oldest first."
+    )
+    listing.set_defaults(run=_list)
+    show = actions.add_parser(
+        "show", help="show a pool", description="Show a pool with its latest revisions and its replicas."
+    )
+    show.set_defaults(run=_show)
+    scale = actions.add_parser(
+        "scale", help="change the number of replicas", description="Change how many replicas run."
+    )
+    scale.set_defaults(run=_scale)
+    update = actions.add_parser(
+        "update",
+        help="change the model, the engine settings or the access",
+        description="Change what a pool serves, or for whom. Another model or other settings become a new revision: "
+        "the present replicas serve until the new ones are ready, and go on if those fail.",
+    )
+    add_model(update)
+    update.set_defaults(run=_update)
+    drain = actions.add_parser(
+        "drain", help="stop all replicas", description="Let all replicas of a pool end their requests and stop."
+    )
+    drain.set_defaults(run=_drain)
+    cancel = actions.add_parser(
+        "cancel",
+        help="give up a change that is under way",
+        description="Give up the change of revision that is under way. The revision that serves stays.",
+    )
+    cancel.set_defaults(run=_cancel)
+    remove = actions.add_parser(
+        "delete",
+        help="remove a drained pool",
+        description="Remove a pool that was drained and whose base no adapter needs. The name is free afterwards.",
+    )
+    remove.set_defaults(run=_delete)
+    for parser in (show, scale, update, drain, cancel, remove):
+        parser.add_argument("name", metavar="NAME", help="name of the pool, or its id")
+    scale.add_argument("num_replicas", type=int, metavar="N", help="number of replicas that are to run")
+    for parser in (create, update):
+        add_engine_settings(parser, can_unset=parser is update)
+        add_access(parser)
+    for parser in (create, update, scale, drain):
+        add_wait(parser)
+    for parser in (create, listing, show, scale, update, drain, cancel, remove):
+        add_json_flag(parser)
+
+
+def _create(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        body = {"name": arguments.name, "model": read_model(arguments.model), "num_replicas": arguments.replicas}
+        body |= {"settings": changed_settings({}, arguments), **read_access(client, arguments)}
+        pool = client.post("/pools", json=body)
+        return settle(client, arguments, pool, f"pool {pool['name']} is created: {pool['id']}")
+
+
+def _list(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        pools = client.get_all("/pools")
+    if arguments.json:
+        print_json(pools)
+        return 0
+    rows = [
+        (
+            p["name"],
+            p["state"],
+            f"{p['num_ready']}/{p['num_replicas']}",
+            p["wanted_revision"],
+            p["model"],
+            p["access"],
+            p["why"],
+        )
+        for p in pools
+    ]
+    print_table(("NAME", "STATE", "READY", "REVISION", "MODEL", "ACCESS", "WHY"), rows)
+    return 0
+
+
+def _show(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+    from gateway.cli.pools.shown import print_pool
+
+    with AdminClient.of(environ) as client:
+        pool = client.get(f"/pools/{find_pool(client, arguments.name)['id']}")
+    if arguments.json:
+        print_json(pool)
+    else:
+        print_pool(pool)
+    return 0
+
+
+def _scale(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    number = arguments.num_replicas
+    text = f"is to run {number} replica{'s' * (number != 1)}"
+    return _change(arguments, environ, {"num_replicas": number}, text)
+
+
+def _update(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        pool = find_pool(client, arguments.name)
+        body: dict[str, Any] = read_access(client, arguments)
+        if arguments.model is not None:
+            body["model"] = read_model(arguments.model)
+        if arguments.set or arguments.unset:
+            body["settings"] = changed_settings(pool["settings"], arguments)
+        if not body:
+            raise WrongUsage("nothing to change: give --model, --set, --unset, --tenant or --all-tenants")
+        changed = client.post(f"/pools/{pool['id']}", json=body)
+        if changed["revision"] != changed["wanted_revision"]:
+            text = f"pool {pool['name']} changes to revision {changed['wanted_revision']}"
+        else:
+            text = f"pool {pool['name']} is {'changed' if body.keys() - {'model', 'settings'} else 'as wanted already'}"
+        return settle(client, arguments, changed, text)
+
+
+def _drain(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    return _change(arguments, environ, None, "drains: no replica is wanted any more", action="/drain")
+
+
+def _cancel(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        pool = find_pool(client, arguments.name)
+        kept = client.post(f"/pools/{pool['id']}/cancel")
+    return print_result(arguments, kept, f"pool {kept['name']} stays at revision {kept['revision']}")
+
+
+def _delete(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        pool = find_pool(client, arguments.name)
+        client.delete(f"/pools/{pool['id']}")
+    shown = {"id": pool["id"], "name": pool["name"], "removed": True}
+    return print_result(arguments, shown, f"pool {pool['name']} is removed")
+
+
+def _change(
+    arguments: argparse.Namespace,
+    environ: Mapping[str, str],
+    body: dict[str, Any] | None,
+    text: str,
+    *,
+    action: str = "",
+) -> int:
+    """Send one change of the named pool, and tell how it goes."""
+    from gateway.cli.client import AdminClient
+
+    with AdminClient.of(environ) as client:
+        pool = find_pool(client, arguments.name)
+        changed = client.post(f"/pools/{pool['id']}{action}", json=body)
+        return settle(client, arguments, changed, f"pool {pool['name']} {text}")

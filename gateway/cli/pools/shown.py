@@ -1,0 +1,91 @@
+"""Pools, replicas and hosts as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gateway.cli.output import print_table, utc
+
+
+def print_pool(pool: dict[str, Any]) -> None:
+    """Print the facts of a pool, then its revisions and replicas."""
+    replica_bytes, grants = pool["replica_bytes"], pool["grants"]
+    facts = [
+        ("pool", pool["name"]),
+        ("id", pool["id"]),
+        ("state", ": ".join(filter(None, (pool["state"], pool["why"])))),
+        ("model", pool["model"]),
+        ("settings", " ".join(f"{name}={value}" for name, value in pool["settings"].items())),
+        ("replicas", f"{pool['num_ready']} ready of {pool['num_replicas']} wanted"),
+        ("memory", "" if replica_bytes is None else f"{size(replica_bytes)} a replica, by the estimate"),
+        ("revision", _revision(pool)),
+        ("access", pool["access"] + "".join(f" {each['project_id'] or each['organization_id']}" for each in grants)),
+        ("adapters", pool["num_adapters"]),
+    ]
+    for name, value in facts:
+        print(f"{name.ljust(8)}  {'-' if value == '' else value}")
+    print()
+    revisions = [
+        (
+            each["revision"],
+            each["state"],
+            each["model"],
+            " ".join(f"{name}={value}" for name, value in each["settings"].items()),
+            (each["base_digest"] or "")[:12],
+            utc(each["created_at"]),
+            each["why"],
+        )
+        for each in pool["revisions"]
+    ]
+    print_table(("REVISION", "STATE", "MODEL", "SETTINGS", "BASE", "CREATED", "WHY"), revisions)
+    print()
+    print_replicas(pool["replicas"])
+
+
+def print_replicas(replicas: Sequence[dict[str, Any]]) -> None:
+    rows = [
+        (
+            each["id"],
+            each["pool"],
+            each["revision"],
+            each["state"] + " (to be replaced)" * each["replace"],
+            each["host"] or ("" if each["host_id"] else "elsewhere"),
+            each["gpu"],
+            utc(each["since"]),
+            each["num_failures"] or "",
+            each["address"],
+            each["why"],
+        )
+        for each in replicas
+    ]
+    header = ("REPLICA", "POOL", "REVISION", "STATE", "HOST", "GPU", "SINCE", "FAILURES", "ADDRESS", "WHY")
+    print_table(header, rows)
+
+
+def print_hosts(hosts: Sequence[dict[str, Any]]) -> None:
+    rows = [
+        (
+            each["name"],
+            "alive" if each["is_alive"] else "no agent",
+            each["num_processors"],
+            f"{size(each['taken_bytes'])} of {size(each['memory_bytes'])}",
+            ", ".join(f"{size(gpu['taken_bytes'])} of {size(gpu['memory_bytes'])}" for gpu in each["gpus"]),
+            each["num_replicas"],
+            each["id"],
+        )
+        for each in hosts
+    ]
+    print_table(("HOST", "STATE", "PROCESSORS", "MEMORY TAKEN", "GPU MEMORY TAKEN", "REPLICAS", "ID"), rows)
+
+
+def size(num_bytes: int) -> str:
+    """Return a number of bytes in GiB, or in MiB where that is less than one."""
+    return f"{num_bytes / (1 << 30):.1f} GiB" if num_bytes >= 1 << 30 else f"{num_bytes >> 20} MiB"
+
+
+def _revision(pool: dict[str, Any]) -> str:
+    serving, wanted = pool["revision"], pool["wanted_revision"]
+    if serving == wanted:
+        return str(serving)
+    return f"{wanted} is on its way, {'none serves yet' if serving is None else f'{serving} serves'}"

@@ -1,0 +1,90 @@
+"""Watches a pool until a change of it has ended, and tells how far it is."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli.errors import EXIT_OK, EXIT_OPEN, CommandFailed
+from gateway.cli.output import print_result
+from gateway.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
+
+POLL_S = 0.5
+TIMEOUT_S = 1800
+
+
+def add_wait(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--wait", action="store_true", help="show progress until the pool is as wanted, or the change has failed"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=int,
+        default=TIMEOUT_S,
+        metavar="SECONDS",
+        help="seconds to wait with --wait, before exiting with 4 (default: %(default)s)",
+    )
+
+
+def settle(client: AdminClient, arguments: argparse.Namespace, pool: dict[str, Any], text: str) -> int:
+    """Print the outcome of a change: at once, or with --wait once it has ended. Returns the exit code.
+
+    Raises CommandFailed: when the change failed.
+    """
+    if not arguments.wait:
+        return print_result(arguments, pool, text)
+    progress = Progress("pool", quiet=arguments.json)
+    progress.say(text)
+    try:
+        pool = _watch(client, pool, progress, arguments.timeout)
+    except KeyboardInterrupt:
+        raise CommandFailed(
+            f"the change of pool {pool['name']} goes on; `lorikeet pool show {pool['name']}` tells how far it is"
+        ) from None
+    if not _has_ended(pool):
+        print_result(arguments, pool, f"pool {pool['name']} is {pool['state']}: {pool['why']}")
+        return EXIT_OPEN
+    print_result(arguments, pool, _outcome(pool))
+    return EXIT_OK
+
+
+def _watch(client: AdminClient, pool: dict[str, Any], progress: Progress, timeout_s: int) -> dict[str, Any]:
+    """Return the pool as it is once it is as wanted, or when the time is over. Raises CommandFailed."""
+    wanted, deadline_s, last = pool["wanted_revision"], time.monotonic() + timeout_s, None
+    while True:
+        _check(pool, wanted)
+        if (said := (pool["state"], pool["why"])) != last:
+            last = said
+            progress.say(f"{pool['name']}: {': '.join(filter(None, said))}")
+        if _has_ended(pool) or time.monotonic() > deadline_s:
+            return pool
+        time.sleep(POLL_S)
+        pool = client.get(f"/pools/{pool['id']}")
+
+
+def _check(pool: dict[str, Any], wanted: int) -> None:
+    """Raise CommandFailed where the pool will not come to what was wanted."""
+    name = pool["name"]
+    revision = next((each for each in pool["revisions"] if each["revision"] == wanted), None)
+    if revision is not None and revision["state"] == "failed" and pool["revision"] != wanted:
+        goes_on = f"; revision {pool['revision']} goes on" if pool["revision"] is not None else ""
+        raise CommandFailed(f"revision {wanted} of pool {name} failed: {revision['why'].rstrip('.')}{goes_on}")
+    if pool["wanted_revision"] != wanted:
+        raise CommandFailed(f"pool {name} was changed again: revision {pool['wanted_revision']} is wanted now")
+    if pool["state"] == "failed":
+        raise CommandFailed(f"pool {name} failed: {pool['why']}")
+
+
+def _has_ended(pool: dict[str, Any]) -> bool:
+    return pool["state"] in ("ready", "stopped")
+
+
+def _outcome(pool: dict[str, Any]) -> str:
+    if pool["state"] == "stopped":
+        return f"pool {pool['name']} is stopped"
+    number = pool["num_ready"]
+    return f"pool {pool['name']} is ready: {number} replica{'s' * (number != 1)} of revision {pool['revision']}"

@@ -1,0 +1,83 @@
+"""Arguments that say what a pool serves and for whom, and what the admin API is told for them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli.errors import WrongUsage
+
+if TYPE_CHECKING:
+    from gateway.cli.client import AdminClient
+
+
+def add_model(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    parser.add_argument(
+        "--model",
+        required=required,
+        metavar="MODEL",
+        help="base model: `demo`, the path of a folder or of a .gguf file on the hosts, or a repository id of the "
+        "Hugging Face hub, such as Qwen/Qwen3-0.6B",
+    )
+
+
+def add_engine_settings(parser: argparse.ArgumentParser, *, can_unset: bool) -> None:
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="engine setting that differs from the hosts' own, such as max_model_len=8192; may be repeated",
+    )
+    if can_unset:
+        parser.add_argument(
+            "--unset",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help="engine setting for which the hosts' own value counts again; may be repeated",
+        )
+
+
+def add_access(parser: argparse.ArgumentParser) -> None:
+    who = parser.add_mutually_exclusive_group()
+    who.add_argument(
+        "--tenant",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="tenant that may use the pool, in place of all tenants; may be repeated",
+    )
+    who.add_argument("--all-tenants", action="store_true", help="let all tenants of the installation use the pool")
+
+
+def read_model(text: str) -> str:
+    """Return the model as the hosts understand it: a path of this folder becomes an absolute one."""
+    if text.startswith(("./", "../", "~")) or (text.endswith(".gguf") and Path(text).exists()):
+        return str(Path(text).expanduser().absolute())
+    return text
+
+
+def changed_settings(present: dict[str, str], arguments: argparse.Namespace) -> dict[str, str]:
+    """Return engine settings after --set and --unset. Raises WrongUsage."""
+    settings = dict(present)
+    for name in getattr(arguments, "unset", []):
+        if settings.pop(name, None) is None:
+            raise WrongUsage(f"--unset {name}: the pool has no such setting of its own")
+    for text in arguments.set:
+        name, separator, value = text.partition("=")
+        if not (name and separator):
+            raise WrongUsage(f"--set {text}: give a name and a value, such as max_model_len=8192")
+        settings[name] = value
+    return settings
+
+
+def read_access(client: AdminClient, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the part of a body that says who may use the pool; empty where nothing is said about that."""
+    if arguments.all_tenants:
+        return {"access": "all"}
+    if arguments.tenant:
+        grants = [{"project_id": client.tenant_id(name)} for name in dict.fromkeys(arguments.tenant)]
+        return {"access": "listed", "grants": grants}
+    return {}

@@ -1,0 +1,170 @@
+"""An organization's pools as its operators see and check them, and the bases that one project may use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gateway.db.pools.pools import Grant, pool_of
+from gateway.db.pools.replicas import ReplicaRow, replica_of
+from gateway.db.pools.revisions import RevisionRow, revision_of
+from gateway.db.pools.served import ServedPool
+
+if TYPE_CHECKING:
+    from gateway.db.pool import Connection
+
+
+_POOLS = """
+    SELECT * FROM pools WHERE organization_id = $1 AND removed_at IS NULL AND ($2::text IS NULL OR id = $2)
+    ORDER BY created_at, id
+"""
+_REVISIONS = """
+    SELECT v.* FROM pool_revisions v JOIN pools p ON p.id = v.pool_id
+    WHERE p.organization_id = $1 AND p.removed_at IS NULL AND ($2::text IS NULL OR p.id = $2)
+      AND (v.revision IN (p.revision, p.wanted_revision) OR EXISTS
+           (SELECT FROM replicas r WHERE (r.pool_id, r.revision) = (v.pool_id, v.revision) AND r.state <> 'stopped'))
+"""
+_GRANTS = """
+    SELECT g.pool_id, g.organization_id, g.project_id FROM pool_grants g JOIN pools p ON p.id = g.pool_id
+    WHERE p.organization_id = $1 AND p.removed_at IS NULL AND ($2::text IS NULL OR p.id = $2) ORDER BY 2, 3
+"""
+_REPLICAS = """
+    SELECT r.* FROM replicas r JOIN pools p ON p.id = r.pool_id
+    WHERE p.organization_id = $1 AND p.removed_at IS NULL AND ($2::text IS NULL OR p.id = $2) AND r.state <> 'stopped'
+    ORDER BY r.created_at, r.id
+"""
+
+
+async def list_managed(conn: Connection, organization_id: str, pool_id: str | None = None) -> list[ServedPool]:
+    """Return the organization's pools with what belongs to them, oldest first. pool_id: of this one alone.
+
+    For a transaction that has locked the pool, or that sees one instant (`list_at_once`): a pool's revisions are read
+    after its row.
+    """
+    pools = await conn.fetch(_POOLS, organization_id, pool_id)
+    revisions: dict[str, dict[int, RevisionRow]] = {}
+    for each in map(revision_of, await conn.fetch(_REVISIONS, organization_id, pool_id)):
+        revisions.setdefault(each.pool_id, {})[each.revision] = each
+    grants: dict[str, list[Grant]] = {}
+    for row in await conn.fetch(_GRANTS, organization_id, pool_id):
+        grants.setdefault(row["pool_id"], []).append(Grant(row["organization_id"], row["project_id"]))
+    replicas: dict[str, list[ReplicaRow]] = {}
+    for replica in map(replica_of, await conn.fetch(_REPLICAS, organization_id, pool_id)):
+        replicas.setdefault(replica.pool_id, []).append(replica)
+    return [
+        ServedPool(pool_of(row), grants.get(id, []), revisions.get(id, {}), replicas.get(id, []), False)
+        for row in pools
+        for id in [row["id"]]
+    ]
+
+
+async def list_at_once(conn: Connection, organization_id: str, pool_id: str | None = None) -> list[ServedPool]:
+    """Return what `list_managed` does, as of one instant. conn: without a transaction."""
+    async with conn.transaction(isolation="repeatable_read", readonly=True):
+        return await list_managed(conn, organization_id, pool_id)
+
+
+class TakenMemory(msgspec.Struct, frozen=True):
+    """What the replicas on one accelerator of a host, or on its processors, take by the estimates."""
+
+    host_id: str
+    gpu: int | None
+    """The index of the accelerator; None: its processors, and the memory of the host."""
+    num_replicas: int
+    num_bytes: int
+
+
+_TAKEN = """
+    SELECT r.host_id, r.gpu, count(*) AS num_replicas, coalesce(sum(v.num_bytes), 0)::bigint AS num_bytes
+    FROM replicas r JOIN pool_revisions v USING (pool_id, revision)
+    WHERE r.host_id IS NOT NULL AND r.state <> 'stopped' GROUP BY r.host_id, r.gpu ORDER BY r.host_id, r.gpu
+"""
+
+
+async def list_taken(conn: Connection) -> list[TakenMemory]:
+    """Return what the replicas of all organizations take on each host."""
+    return [TakenMemory(**row) for row in await conn.fetch(_TAKEN)]
+
+
+_UNKNOWN_GRANTS = """
+    SELECT g.place::integer - 1 AS place FROM unnest($1::text[], $2::text[])
+        WITH ORDINALITY AS g (organization_id, project_id, place)
+    WHERE NOT EXISTS (SELECT FROM organizations o WHERE o.id = g.organization_id)
+       OR g.project_id IS NOT NULL AND NOT EXISTS
+          (SELECT FROM projects p WHERE (p.organization_id, p.id) = (g.organization_id, g.project_id)
+                                        AND p.archived_at IS NULL)
+    ORDER BY g.place
+"""
+
+
+async def unknown_grants(conn: Connection, grants: Sequence[Grant]) -> list[int]:
+    """Return the places of grants whose organization does not exist, or has no such active project."""
+    organizations, projects = [each.organization_id for each in grants], [each.project_id for each in grants]
+    return [row["place"] for row in await conn.fetch(_UNKNOWN_GRANTS, organizations, projects)]
+
+
+_IS_ALIAS = """
+    SELECT EXISTS (SELECT FROM model_aliases a JOIN projects p ON p.id = a.project_id
+                   WHERE a.name = $1 AND p.archived_at IS NULL)
+"""
+
+
+async def is_alias(conn: Connection, name: str) -> bool:
+    """Tell whether some project of the installation has an alias of this name."""
+    return bool(await conn.fetchval(_IS_ALIAS, name))
+
+
+_NUM_ADAPTERS = """
+    SELECT count(*) FROM adapters a JOIN projects p ON p.id = a.project_id
+    WHERE a.base_digest = $1 AND a.removed_at IS NULL AND p.archived_at IS NULL
+"""
+
+
+async def count_adapters(conn: Connection, base_digest: str) -> int:
+    """Return how many adapters of the installation belong to a base."""
+    return int(await conn.fetchval(_NUM_ADAPTERS, base_digest))
+
+
+_HAS_OTHER = """
+    SELECT EXISTS (SELECT FROM pools p JOIN pool_revisions v ON (v.pool_id, v.revision) = (p.id, p.revision)
+                   WHERE p.id <> $1 AND p.removed_at IS NULL AND v.base_digest = $2)
+"""
+
+
+async def is_served_elsewhere(conn: Connection, pool_id: str, base_digest: str) -> bool:
+    """Tell whether another pool of the installation serves this base."""
+    return bool(await conn.fetchval(_HAS_OTHER, pool_id, base_digest))
+
+
+class UsableBase(msgspec.Struct, frozen=True):
+    """A base model that a project may use."""
+
+    id: str
+    """The id of its pool."""
+    name: str
+    settings: dict[str, str]
+    """The engine settings of the revision that serves."""
+    num_ready: int
+    """Replicas that take requests."""
+
+
+_USABLE = """
+    SELECT p.id, p.name, v.settings::text AS settings,
+           (SELECT count(*) FROM replicas r WHERE r.pool_id = p.id AND r.state = 'ready') AS num_ready
+    FROM pools p JOIN pool_revisions v ON (v.pool_id, v.revision) = (p.id, p.revision)
+    WHERE p.removed_at IS NULL AND (p.access = 'all' OR EXISTS
+        (SELECT FROM pool_grants g WHERE g.pool_id = p.id AND g.organization_id = $1
+                                         AND coalesce(g.project_id, $2) = $2))
+    ORDER BY p.created_at, p.id
+"""
+_SETTINGS = msgspec.json.Decoder(dict[str, str])
+
+
+async def list_usable(conn: Connection, organization_id: str, project_id: str) -> list[UsableBase]:
+    """Return the bases that the project may use and that have served, the oldest pool first."""
+    return [
+        UsableBase(row["id"], row["name"], _SETTINGS.decode(row["settings"]), row["num_ready"])
+        for row in await conn.fetch(_USABLE, organization_id, project_id)
+    ]

@@ -1,0 +1,109 @@
+"""The condition of a pool in one word and one sentence, from its rows: what operators see first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from gateway.domain.pools.states import ReplicaState, RevisionState
+
+PoolState = Literal["starting", "ready", "changing", "scaling", "draining", "stopped", "failed"]
+"""starting: no revision has served yet. ready: as many replicas as wanted take requests. changing: another revision is
+to take the place of the one that serves. scaling: fewer or more replicas run than are wanted. draining: none is wanted
+any more, and the last ones end their requests. stopped: none runs, and none is wanted. failed: nothing serves, and
+nothing will without a change."""
+
+MANY_FAILURES = 3
+"""Failures in a row after which a replica that nothing else can stand in for makes its pool count as failed."""
+
+
+class ReplicaStanding(msgspec.Struct, frozen=True):
+    """What the condition of a pool depends on, for one replica that has not been stopped."""
+
+    revision: int
+    state: ReplicaState
+    why: str
+    num_failures: int
+    is_managed: bool
+    """Whether an agent runs it; one that somebody else runs is not counted by `num_replicas`."""
+
+
+class Condition(msgspec.Struct, frozen=True):
+    state: PoolState
+    why: str
+    """A sentence with the numbers or the reason; "" where the state says all."""
+    num_ready: int
+    """Replicas of any revision that take requests."""
+
+
+def condition_of(
+    *,
+    num_replicas: int,
+    revision: int | None,
+    wanted_revision: int,
+    wanted_state: RevisionState,
+    wanted_why: str,
+    replicas: Sequence[ReplicaStanding],
+) -> Condition:
+    """Return the condition of a pool. wanted_*: of the wanted revision; replicas: those that have not been stopped."""
+    ready = [each for each in replicas if each.state == "ready"]
+    external = sum(not each.is_managed for each in replicas)
+
+    def found(state: PoolState, why: str) -> Condition:
+        return Condition(state, why, len(ready))
+
+    failing = next((each for each in replicas if each.state == "failed"), None)
+    is_hopeless = failing is not None and failing.num_failures >= MANY_FAILURES
+    if not ready and wanted_state == "failed":
+        return found("failed", wanted_why)
+    if num_replicas + external == 0:
+        if replicas:
+            return found("draining", f"{_replicas(len(replicas))} end{'s' * (len(replicas) == 1)} the last requests.")
+        return found("stopped", "No replica is wanted.")
+    if not ready and is_hopeless:
+        assert failing is not None
+        return found("failed", _ended(f"Replicas fail again and again: {failing.why}"))
+    trouble = _ended(f" A replica failed and is started again: {failing.why}") if failing else ""
+    if revision != wanted_revision:
+        return found(
+            "starting" if revision is None else "changing",
+            _progress(num_replicas, wanted_revision, wanted_state, wanted_why, replicas) + trouble,
+        )
+    num_wanted, num_good = num_replicas + external, len(ready)
+    if num_good < num_wanted:
+        return found("scaling", f"{num_good} of {_replicas(num_wanted)} {_are(num_good)} ready.{trouble}")
+    if len(replicas) > num_wanted:
+        return found("scaling", f"{len(replicas)} replicas run, {num_wanted} {_are(num_wanted)} wanted.{trouble}")
+    return found("ready", trouble.strip())
+
+
+def _progress(
+    num_replicas: int, wanted: int, state: RevisionState, why: str, replicas: Sequence[ReplicaStanding]
+) -> str:
+    """Return how far the wanted revision is on its way."""
+    if state == "preparing":
+        return _ended(f"Revision {wanted} is being prepared{f': {why}' if why else ''}")
+    if state == "failed":
+        return _ended(f"Revision {wanted} failed: {why}")
+    mine = [each for each in replicas if each.revision == wanted]
+    num_ready = sum(each.state == "ready" for each in mine)
+    loading = next((each.why for each in mine if each.state == "loading" and each.why), "")
+    return _ended(
+        f"{num_ready} of {_replicas(num_replicas)} of revision {wanted} {_are(num_ready)} ready"
+        f"{f'; one loads: {loading}' if loading else ''}"
+    )
+
+
+def _ended(text: str) -> str:
+    """Return a text as a sentence that others can follow."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def _replicas(number: int) -> str:
+    return f"{number} replica{'s' * (number != 1)}"
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"

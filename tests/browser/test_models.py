@@ -1,0 +1,159 @@
+"""Models: pools are made, scaled, changed, drained and removed over rows; a tenant's people see their bases."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest_asyncio
+from playwright.async_api import expect
+
+from gateway.db.pool import Database
+from tests.browser.acts import choose, confirm, dialog, row, told
+from tests.browser.conftest import Visit
+from tests.browser.house import MEMBER, VIEWER, BrowserHouse
+from tests.gateway.pools.acting_agent import Agent
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def agent(browser_house: BrowserHouse) -> AsyncIterator[Agent]:
+    """The agent of a second host."""
+    async with await Database.connect(browser_house.dsn) as database:
+        agent = Agent(database, "host_two", "cpu-2")
+        await agent.claim()
+        yield agent
+        await agent.die()
+
+
+def pool_named(house: BrowserHouse, name: str) -> dict[str, Any]:
+    with house.operator() as operator:
+        pools = operator.get("/pools").json()["data"]
+    (found,) = [pool for pool in pools if pool["name"] == name]
+    return dict(found)
+
+
+async def test_a_pool_lives_from_its_making_to_its_removal(
+    visit: Visit, browser_house: BrowserHouse, agent: Agent
+) -> None:
+    watched = await visit()
+    page = watched.page
+    lead = page.locator(".lead")
+    watched.expect("400 POST /v1/organization/pools$")
+    await watched.open("models")
+    await page.get_by_role("button", name="New pool").first.click()
+    form = dialog(page, "New pool")
+    await form.get_by_label("Name").fill("spare")
+    await form.get_by_label("Model").fill("no model")
+    await form.get_by_label("Engine settings").fill("max_num_seqs")
+    await form.get_by_role("button", name="Create pool").click()
+    await expect(form.locator(".field-error")).to_contain_text("is no setting")
+    await form.get_by_label("Engine settings").fill("max_num_seqs=8")
+    await form.get_by_role("button", name="Create pool").click()
+    await expect(form.locator(".field-error")).to_contain_text("expected 'demo'")
+    await form.get_by_label("Model").fill("demo")
+    await form.get_by_label("Who may use it").select_option("listed")
+    await form.get_by_label("hooli").check()
+    await expect(form.get_by_role("note")).to_contain_text("then 1 replica starts")
+    await expect(form.get_by_role("note")).to_contain_text("one tenant can ask for “spare”")
+    assert await watched.violations() == []
+    await form.get_by_role("button", name="Create pool").click()
+    await expect(page.get_by_role("heading", level=1, name="spare")).to_be_visible()
+    await expect(lead).to_contain_text("Nobody answers requests for it.")
+    await expect(page.get_by_role("heading", name="Revision 1 starts")).to_be_visible()
+
+    pool_id = pool_named(browser_house, "spare")["id"]
+    await agent.prepare(pool_id)
+    first = await agent.start(pool_id)
+    await expect(lead).to_contain_text("1 replica of revision 1 answers requests.")
+    await expect(row(page, first)).to_contain_text("cpu-2")
+
+    await page.get_by_role("button", name="Scale").click()
+    form = dialog(page, "Scale spare")
+    await form.get_by_label("Replicas").fill("2")
+    await expect(form.get_by_role("note")).to_contain_text("1 replica more starts, where there is room: about 2 GiB")
+    await form.get_by_role("button", name="Scale").click()
+    await told(page, "spare is to run 2 replicas")
+    await expect(lead).to_contain_text("1 of 2 replicas is ready.")
+    second = await agent.start(pool_id)
+    await expect(lead).to_contain_text("2 replicas of revision 1 answer requests.")
+
+    await page.get_by_role("button", name="More actions").click()
+    await page.get_by_role("menuitem", name="Change model or settings").click()
+    form = dialog(page, "Change what spare serves")
+    await form.get_by_label("Engine settings").fill("max_num_seqs=16")
+    await expect(form.get_by_role("note")).to_contain_text("Until then revision 1 serves; if the new one fails")
+    await form.get_by_role("button", name="Change", exact=True).click()
+    await told(page, "spare changes to revision 2")
+    await expect(page.get_by_role("heading", name="Revision 2 takes the place of revision 1")).to_be_visible()
+    await agent.prepare(pool_id, 2)
+    third = await agent.begin(pool_id, 2, why="reading the weights")
+    await expect(page.locator("li[aria-current=step]")).to_have_text("Start and try replicas")
+    await expect(page.get_by_role("meter", name="Revision 1 still serving")).to_have_attribute("aria-valuenow", "2")
+    await expect(page.locator("tr.differs")).to_contain_text("max_num_seqs=16")
+    assert await watched.violations() == []
+    await watched.screenshot("light/pool-changing")
+    await page.get_by_role("button", name="Give it up").click()
+    await confirm(page, "Give up revision 2?", "Give it up")
+    await told(page, "spare stays at revision 1")
+    await agent.stop(third)
+
+    await choose(page, first, "Replace")
+    await confirm(page, "Replace this replica?", "Replace")
+    await expect(row(page, first)).to_contain_text("to be replaced")
+    await choose(page, second, "Drain")
+    await confirm(page, "Drain this replica?", "Drain")
+    await expect(row(page, second)).to_contain_text("draining")
+    await agent.stop(second)
+    await expect(row(page, second)).to_have_count(0)
+
+    await page.get_by_role("button", name="More actions").click()
+    await page.get_by_role("menuitem", name="Drain").click()
+    await confirm(page, "Drain spare?", "Drain")
+    await agent.stop(first)
+    await expect(lead).to_contain_text("stopped")
+    await page.get_by_role("button", name="More actions").click()
+    await page.get_by_role("menuitem", name="Remove").click()
+    await confirm(page, "Remove spare?", "Remove pool", typed="spare")
+    await told(page, "The pool spare is removed")
+    await expect(page.get_by_role("heading", level=1, name="Models")).to_be_visible()
+    await expect(row(page, "spare")).to_have_count(0)
+
+
+async def test_what_is_wrong_with_a_pool_is_seen_at_once(visit: Visit, browser_house: BrowserHouse) -> None:
+    watched = await visit(VIEWER)
+    page = watched.page
+    await watched.open("models")
+    pool = row(page, "qwen3-0.6b")
+    await expect(pool).to_contain_text("The GPU has too little free memory")
+    await expect(page.get_by_role("meter", name="GPU 1")).to_have_attribute(
+        "aria-valuetext", "2 GiB used, 78 GiB free of 80 GiB"
+    )
+    await expect(page.get_by_role("button", name="New pool")).to_have_count(0)
+    await pool.get_by_role("link").first.click()
+    await expect(row(page, "reading the weights")).to_contain_text("GPU 0")
+    await expect(row(page, "failed 1 time in a row")).to_contain_text("GPU 1")
+    await expect(page.get_by_role("button", name="Scale")).to_have_count(0)
+    await expect(page.get_by_role("button", name="Actions on")).to_have_count(0)
+
+
+async def test_a_tenants_people_see_their_bases_with_context_and_price(
+    visit: Visit, browser_house: BrowserHouse, agent: Agent
+) -> None:
+    body = {"name": "for-acme", "model": "demo", "settings": {"max_model_len": 4096}, "access": "listed"}
+    with browser_house.operator() as operator:
+        made = operator.post("/pools", json=body | {"grants": [{"project_id": browser_house.projects["acme"]}]}).json()
+    await agent.prepare(made["id"])
+    replica_id = await agent.start(made["id"])
+    watched = await visit(MEMBER)
+    page = watched.page
+    await watched.open("models")
+    base = row(page, "for-acme")
+    for text in ("ready", "4.1k", "$0.20", "$0.80"):
+        await expect(base).to_contain_text(text)
+    await expect(row(page, "qwen3-0.6b")).to_have_count(0)
+    assert await watched.violations() == []
+    await watched.screenshot("light/models-of-a-member")
+    with browser_house.operator() as operator:
+        operator.post(f"/pools/{made['id']}/drain")
+        await agent.stop(replica_id)
+        assert operator.delete(f"/pools/{made['id']}").status_code == 200

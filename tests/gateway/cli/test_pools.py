@@ -1,0 +1,168 @@
+"""`lorikeet pool`, `replica` and `host`: pools by name, tables that can be read, and --wait that tells the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.db.pool import Database
+from gateway.db.pools import pools, replicas, revisions
+from gateway.db.pools.served import ServedPool, list_served
+from tests.gateway.cli.conftest import Cli
+from tests.gateway.pools.acting_agent import Agent
+from tests.patience import PATIENCE_S
+
+HERE = Path.cwd()
+MODEL = ("--model", "Qwen/Qwen3-0.6B")
+
+
+@pytest.fixture
+async def agent(database: Database) -> Agent:
+    agent = Agent(database)
+    await agent.claim()
+    return agent
+
+
+async def start(agent: Agent, pool_id: str, num: int = 1, revision: int = 1) -> list[str]:
+    await agent.prepare(pool_id, revision)
+    return [await agent.start(pool_id, revision) for _ in range(num)]
+
+
+async def while_waiting(
+    database: Database,
+    running: Awaitable[Any],
+    is_due: Callable[[ServedPool], bool],
+    act: Callable[[str], Awaitable[Any]],
+) -> Any:
+    """Await a command, and act on the first pool's id as soon as its rows are as told."""
+    command = asyncio.ensure_future(running)
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            async with database.acquire() as conn:
+                found = await list_served(conn)
+            if found and is_due(found[0]):
+                break
+            await asyncio.sleep(0.02)
+        await act(found[0].row.id)
+        return await command
+
+
+async def test_a_pool_is_created_shown_scaled_drained_and_deleted(lorikeet: Cli, agent: Agent) -> None:
+    made = await lorikeet.json("pool", "create", "qwen", *MODEL, "--replicas", "2", "--set", "max_model_len=8192")
+    assert (made["name"], made["settings"], made["num_replicas"]) == ("qwen", {"max_model_len": "8192"}, 2)
+    first, second = await start(agent, made["id"], 2)
+    assert await lorikeet.json("pool", "show", "qwen") == await lorikeet.json("pool", "show", made["id"])
+    code, out, _ = await lorikeet("pool", "list")
+    header, row = out.splitlines()
+    assert (code, header.split()[:3], row.split()[:3]) == (0, ["NAME", "STATE", "READY"], ["qwen", "ready", "2/2"])
+    code, out, _ = await lorikeet("pool", "show", "qwen")
+    facts = dict(line.split(maxsplit=1) for line in out.split("\n\n")[0].splitlines())
+    assert (facts["state"], facts["settings"]) == ("ready", "max_model_len=8192")
+    assert facts["memory"] == "2.0 GiB a replica, by the estimate"
+    assert first in out and "gpu-1" in out
+    assert (await lorikeet("pool", "scale", "qwen", "1"))[:2] == (0, "pool qwen is to run 1 replica\n")
+    assert (await lorikeet("pool", "delete", "qwen"))[0] == 1
+    assert (await lorikeet("pool", "drain", "qwen"))[0] == 0
+    for replica_id in (first, second):
+        await agent.stop(replica_id)
+    assert await lorikeet.json("pool", "delete", "qwen") == {"id": made["id"], "name": "qwen", "removed": True}
+    code, _, err = await lorikeet("pool", "show", "qwen")
+    assert (code, err) == (1, "lorikeet: there is no pool named 'qwen'; `lorikeet pool list` lists all pools\n")
+
+
+async def test_settings_and_access_are_changed_one_by_one(lorikeet: Cli, agent: Agent) -> None:
+    tenant = await lorikeet.json("tenant", "create", "initech")
+    made = await lorikeet.json("pool", "create", "qwen", *MODEL, "--tenant", "initech", "--set", "dtype=float32")
+    assert [grant["project_id"] for grant in made["grants"]] == [tenant["id"]]
+    await start(agent, made["id"])
+    changed = await lorikeet.json("pool", "update", "qwen", "--set", "max_num_seqs=8", "--unset", "dtype")
+    assert (changed["wanted_revision"], changed["settings"]) == (2, {"max_num_seqs": "8"})
+    assert (await lorikeet("pool", "cancel", "qwen"))[:2] == (0, "pool qwen stays at revision 1\n")
+    opened = await lorikeet.json("pool", "update", "qwen", "--all-tenants")
+    assert (opened["access"], opened["wanted_revision"]) == ("all", 1)
+    for words, code in [
+        (("--set", "max_num_seqs"), 2),
+        (("--unset", "max_num_seqs"), 2),
+        ((), 2),
+        (("--set", "bananas=1"), 1),
+        (("--tenant", "nobody"), 1),
+        (("--model", "qwen"), 1),
+    ]:
+        assert (await lorikeet("pool", "update", "qwen", *words))[0] == code, words
+    code, _, err = await lorikeet("pool", "update", "qwen", "--set", "bananas=1")
+    assert "Invalid value for 'settings.bananas': no engine setting is called so" in err
+
+
+async def test_a_path_of_this_folder_is_told_as_an_absolute_one(lorikeet: Cli) -> None:
+    made = await lorikeet.json("pool", "create", "mine", "--model", "./models/mine")
+    assert made["model"] == str(HERE / "models/mine")
+
+
+async def test_waiting_tells_how_far_it_is_and_ends_when_the_pool_is_ready(
+    lorikeet: Cli, agent: Agent, database: Database
+) -> None:
+    code, out, err = await while_waiting(
+        database,
+        lorikeet("pool", "create", "qwen", *MODEL, "--wait"),
+        lambda pool: pool.row.name == "qwen",
+        lambda pool_id: start(agent, pool_id),
+    )
+    assert (code, out) == (0, "pool qwen is ready: 1 replica of revision 1\n")
+    said = err.splitlines()
+    assert (said[0][:23], said[-1]) == ("pool qwen is created: p", "qwen: ready")
+    assert "qwen: starting: Revision 1 is being prepared." in said
+
+
+async def test_waiting_tells_that_a_revision_failed_and_that_the_other_goes_on(
+    lorikeet: Cli, agent: Agent, database: Database
+) -> None:
+    made = await lorikeet.json("pool", "create", "qwen", *MODEL)
+    await start(agent, made["id"])
+
+    async def go_back(pool_id: str) -> None:
+        async with database.transaction() as conn:
+            await revisions.set_revision_state(conn, pool_id, 2, "failed", "It does not fit.")
+            await pools.want_revision(conn, pool_id, 1)
+
+    code, out, err = await while_waiting(
+        database,
+        lorikeet("pool", "update", "qwen", "--model", "demo", "--wait"),
+        lambda pool: pool.row.wanted_revision == 2,
+        go_back,
+    )
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1] == ("lorikeet: revision 2 of pool qwen failed: It does not fit; revision 1 goes on")
+
+
+async def test_waiting_gives_up_with_another_exit_code_when_its_time_is_over(lorikeet: Cli, agent: Agent) -> None:
+    made = await lorikeet.json("pool", "create", "qwen", *MODEL)
+    await start(agent, made["id"])
+    code, out, _ = await lorikeet("pool", "scale", "qwen", "2", "--wait", "--timeout", "0")
+    assert (code, out) == (4, "pool qwen is scaling: 1 of 2 replicas is ready.\n")
+
+
+async def test_replicas_and_hosts_are_listed_drained_and_restarted(
+    lorikeet: Cli, agent: Agent, database: Database
+) -> None:
+    made = await lorikeet.json("pool", "create", "qwen", *MODEL, "--replicas", "2")
+    other = await lorikeet.json("pool", "create", "other", *MODEL)
+    first, second = await start(agent, made["id"], 2)
+    async with database.acquire() as conn:
+        await replicas.add_running_replica(conn, other["id"], 1, "tcp://engine:5555")
+    assert len(await lorikeet.json("replica", "list")) == 3
+    assert [each["id"] for each in await lorikeet.json("replica", "list", "--pool", "qwen")] == [first, second]
+    code, out, _ = await lorikeet("replica", "restart", first)
+    assert (code, out) == (0, f"replica {first} of qwen is going to be replaced\n")
+    assert (await lorikeet("replica", "drain", second))[:2] == (0, f"replica {second} of qwen is draining\n")
+    code, out, _ = await lorikeet("replica", "list")
+    assert (code, "ready (to be replaced)" in out, "elsewhere" in out) == (0, True, True)
+    code, out, _ = await lorikeet("host", "list")
+    assert (code, out.splitlines()[0].split()[:3]) == (0, ["HOST", "STATE", "PROCESSORS"])
+    assert "gpu-1  alive  8           4.0 GiB of 64.0 GiB" in out
+    assert (await lorikeet.json("host", "list"))[0]["num_replicas"] == 2
+    code, _, err = await lorikeet("replica", "drain", "replica_none")
+    assert (code, err) == (1, "lorikeet: There is no replica with the id 'replica_none'.\n")

@@ -1,0 +1,73 @@
+"""What the agent of one host does to rows, for tests that need pools in some state and no engine."""
+
+from __future__ import annotations
+
+import datetime
+
+from gateway.db.adapters.bases import register_base
+from gateway.db.pool import Database
+from gateway.db.pools import hosts, replicas, revisions
+from gateway.db.pools.served import switch_revision
+from gateway.domain.pools.states import ReplicaState
+
+DIGEST, GIB = "d" * 64, 1 << 30
+LEASE = datetime.timedelta(hours=1)
+
+
+class Agent:
+    """The agent of a host with 8 processors and 64 GiB of memory."""
+
+    def __init__(self, database: Database, host_id: str = "host_1", name: str = "gpu-1") -> None:
+        self._database = database
+        self._host_id, self._name = host_id, name
+        self._generation = 0
+
+    async def claim(self, num_gpus: int = 0) -> None:
+        async with self._database.acquire() as conn:
+            generation = await hosts.claim_host(
+                conn,
+                self._host_id,
+                self._name,
+                lease=LEASE,
+                num_processors=8,
+                memory_bytes=64 * GIB,
+                gpu_bytes=[80 * GIB] * num_gpus,
+            )
+        assert generation is not None
+        self._generation = generation
+
+    async def die(self) -> None:
+        async with self._database.acquire() as conn:
+            await hosts.release_host(conn, self._host_id, self._generation)
+
+    async def prepare(self, pool_id: str, revision: int = 1, digest: str = DIGEST) -> None:
+        """Prepare the model of a revision, whose replicas take 2 GiB each."""
+        async with self._database.acquire() as conn:
+            await register_base(conn, digest, "base")
+            await revisions.set_prepared(
+                conn, pool_id, revision, folder="/models/x", base_digest=digest, num_bytes=2 * GIB
+            )
+
+    async def begin(self, pool_id: str, revision: int = 1, gpu: int | None = None, why: str = "") -> str:
+        """Start a replica, which loads from then on; return its id."""
+        async with self._database.acquire() as conn:
+            made = await replicas.create_replica(conn, pool_id, revision, host_id=self._host_id, gpu=gpu)
+            address = f"ipc:///run/{made.id}.sock"
+            assert await replicas.begin_start(conn, made.id, self._generation, address=address, why=why) == 1
+        return made.id
+
+    async def move(self, replica_id: str, state: ReplicaState, why: str = "") -> None:
+        """Move a replica that was started once to another state."""
+        async with self._database.acquire() as conn:
+            assert await replicas.move_replica(conn, replica_id, self._generation, 1, state, why, retry_after=LEASE)
+
+    async def start(self, pool_id: str, revision: int = 1, gpu: int | None = None) -> str:
+        """Start a replica that becomes ready, so that its revision serves; return its id."""
+        replica_id = await self.begin(pool_id, revision, gpu)
+        await self.move(replica_id, "ready")
+        async with self._database.acquire() as conn:
+            await switch_revision(conn, pool_id, revision)
+        return replica_id
+
+    async def stop(self, replica_id: str) -> None:
+        await self.move(replica_id, "stopped")

@@ -1,0 +1,120 @@
+"""The condition of a pool says in a word and a sentence what its rows amount to."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.domain.pools.condition import MANY_FAILURES, ReplicaStanding, condition_of
+from gateway.domain.pools.engine_settings import OF_A_POOL, BadEngineSetting, check_engine_settings
+from gateway.domain.pools.model_source import check_model_source
+from gateway.domain.pools.states import ReplicaState, RevisionState
+
+
+def standing(
+    state: ReplicaState, revision: int = 1, *, why: str = "", num_failures: int = 0, is_managed: bool = True
+) -> ReplicaStanding:
+    return ReplicaStanding(revision, state, why, num_failures, is_managed)
+
+
+def told(
+    *replicas: ReplicaStanding,
+    num_replicas: int = 1,
+    revision: int | None = 1,
+    wanted: int = 1,
+    state: RevisionState = "prepared",
+    why: str = "",
+) -> tuple[str, str]:
+    found = condition_of(
+        num_replicas=num_replicas,
+        revision=revision,
+        wanted_revision=wanted,
+        wanted_state=state,
+        wanted_why=why,
+        replicas=replicas,
+    )
+    assert found.num_ready == sum(each.state == "ready" for each in replicas)
+    return found.state, found.why
+
+
+READY, LOADING, DRAINING = standing("ready"), standing("loading"), standing("draining")
+FAILED = standing("failed", why="it ended", num_failures=1)
+
+
+def test_a_new_pool_says_how_far_it_is() -> None:
+    assert told(revision=None, state="preparing", why="downloading 3 GB") == (
+        "starting",
+        "Revision 1 is being prepared: downloading 3 GB.",
+    )
+    loads = standing("loading", why="reading weights")
+    assert told(loads, revision=None, num_replicas=2) == (
+        "starting",
+        "0 of 2 replicas of revision 1 are ready; one loads: reading weights.",
+    )
+    assert told(revision=None, state="failed", why="no such model") == ("failed", "no such model")
+
+
+def test_a_pool_is_ready_when_as_many_run_as_are_wanted() -> None:
+    assert told(READY) == ("ready", "")
+    assert told(READY, LOADING, num_replicas=2) == ("scaling", "1 of 2 replicas is ready.")
+    assert told(READY, DRAINING) == ("scaling", "2 replicas run, 1 is wanted.")
+    assert told(READY, READY, READY, FAILED, num_replicas=3)[0] == "scaling"
+    assert told(standing("ready", is_managed=False), num_replicas=0) == ("ready", "")
+
+
+def test_a_drained_pool_stops() -> None:
+    assert told(DRAINING, num_replicas=0) == ("draining", "1 replica ends the last requests.")
+    assert told(num_replicas=0) == ("stopped", "No replica is wanted.")
+
+
+def test_a_change_of_revision_is_told_with_its_progress_and_what_is_wrong() -> None:
+    state, why = told(READY, standing("ready", 2), standing("loading", 2), num_replicas=2, wanted=2)
+    assert (state, why) == ("changing", "1 of 2 replicas of revision 2 is ready.")
+    state, why = told(READY, standing("failed", 2, why="out of memory", num_failures=1), wanted=2)
+    assert (state, "A replica failed and is started again: out of memory" in why) == ("changing", True)
+    assert told(READY, wanted=2, state="failed", why="no answer") == ("changing", "Revision 2 failed: no answer.")
+
+
+def test_replicas_that_fail_again_and_again_make_the_pool_fail_unless_another_serves() -> None:
+    crashing = standing("failed", why="out of memory", num_failures=MANY_FAILURES)
+    assert told(crashing) == ("failed", "Replicas fail again and again: out of memory.")
+    assert told(FAILED)[0] == "scaling"
+    assert told(crashing, READY, num_replicas=2)[0] == "scaling"
+
+
+@pytest.mark.parametrize(
+    "source", ["demo", "/models/qwen", "/models/a b.gguf", "Qwen/Qwen3-0.6B", "hf-internal-testing/tiny_1.0"]
+)
+def test_a_model_is_named_in_one_of_four_ways(source: str) -> None:
+    check_model_source(source)
+
+
+@pytest.mark.parametrize(
+    "source", ["", "qwen", "./models/qwen", "/", "//", "a/b/c", "a/b@main", "https://x/y", "/a\n", "a" * 2000, "/\0"]
+)
+def test_another_text_names_no_model(source: str) -> None:
+    with pytest.raises(ValueError, match=r"expected 'demo'|control characters|more than"):
+        check_model_source(source)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("endpoint", "ipc:///x", "the host decides it"),
+        ("adapter_store", "/x", "the host decides it"),
+        ("model_dir", "/x", "the host decides it"),
+        ("block_size", "32", "no engine setting is called so"),
+        ("max_num_seqs", "many", "expected `int`"),
+        ("max_num_seqs", "0", "expected `int` >= 1"),
+        ("dtype", "int8", "expected one of auto, float32, bfloat16, float16"),
+        ("kv_cache_bytes", "1 apple", "expected a number of bytes"),
+    ],
+)
+def test_an_engine_setting_that_no_pool_can_have_is_named(name: str, text: str, reason: str) -> None:
+    with pytest.raises(BadEngineSetting, match=reason) as refused:
+        check_engine_settings({"max_model_len": "2048", name: text})
+    assert refused.value.name == name
+
+
+def test_engine_settings_are_written_as_variables_of_the_environment_are() -> None:
+    check_engine_settings({"max_model_len": "4096", "kv_cache_bytes": "2GiB", "dtype": "bfloat16"})
+    assert "gpu_memory_fraction" in OF_A_POOL
