@@ -91,7 +91,7 @@ class Agent:
             await self._replicas.stop_all(hurried)
         await self._replicas.leave()
         if not is_superseded:
-            await self._lease.release()
+            await self._lease.release(leaves_engines=not stops_engines)
         self._lease.close()
 
     def _heard(self, change: Change | None) -> None:

@@ -87,11 +87,11 @@ class Lease:
         if asyncio.get_running_loop().time() - begun_s > LEASE_S:
             raise TimeoutError("the lease ran out while it was renewed")
 
-    async def release(self) -> None:
-        """Give the host to the next agent at once."""
+    async def release(self, *, leaves_engines: bool) -> None:
+        """Give the host to the next agent at once. leaves_engines: some serve on."""
         try:
             async with asyncio.timeout(LEASE_S), self._database.acquire() as conn:
-                await release_host(conn, self.host_id, self.generation)
+                await release_host(conn, self.host_id, self.generation, leaves_engines=leaves_engines)
         except FAILURES as error:
             log.warning("lease_not_released", error=str(error) or type(error).__name__)
 

@@ -27,6 +27,9 @@ from gateway.settings import Settings
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
 
+RETRY_S = 5.0
+"""How long after the beginning of a preparation the same one is begun again, where it is still due."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -39,6 +42,7 @@ class Models:
         self._hardware = hardware
         self._changed = changed
         self._preparing: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._not_before_s: dict[tuple[str, int], float] = {}
         self._measured: set[tuple[str, int]] = set()
 
     async def measure(self, pools: Sequence[ServedPool]) -> None:
@@ -54,20 +58,27 @@ class Models:
                     self._measured.add(key)
 
     def prepare(self, pools: Sequence[ServedPool]) -> None:
-        """Begin to prepare what is wanted and is not prepared."""
+        """Begin to prepare what is wanted and is not prepared, or whose folder is not there any more."""
         for pool in pools:
             wanted = pool.revisions.get(pool.row.wanted_revision)
-            if wanted is None or wanted.state != "preparing" or pool.is_removed:
-                continue
-            key = wanted.pool_id, wanted.revision
-            if key not in self._preparing:
-                self._preparing[key] = asyncio.create_task(self._prepare(pool.row.name, wanted))
+            if wanted is not None and wanted.state == "preparing" and not pool.is_removed:
+                self._begin(pool, wanted)
+            for each in pool.revisions.values():
+                is_used = each.state == "prepared" and not pool.is_removed
+                if is_used and each.folder is not None and not Path(each.folder).exists():
+                    self._begin(pool, each)
 
     async def stop(self) -> None:
         """End what is under way; the next agent goes on with it."""
         for task in self._preparing.values():
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)
+
+    def _begin(self, pool: ServedPool, revision: RevisionRow) -> None:
+        key = revision.pool_id, revision.revision
+        if key not in self._preparing and _now_s() >= self._not_before_s.get(key, 0.0):
+            self._not_before_s[key] = _now_s() + RETRY_S
+            self._preparing[key] = asyncio.create_task(self._prepare(pool.row.name, revision))
 
     async def _measure(self, revision: RevisionRow, *, is_served: bool) -> None:
         try:
@@ -89,7 +100,8 @@ class Models:
             await self._try(name, revision)
         except ModelNotPrepared as error:
             log.warning("revision_not_prepared", pool=name, revision=revision.revision, error=str(error))
-            await self._fail(revision, str(error))
+            if revision.state == "preparing":
+                await self._fail(revision, str(error))
         except FAILURES as error:
             log.warning("database_away", error=str(error) or type(error).__name__)
         finally:
@@ -106,6 +118,11 @@ class Models:
 
         made = await prepare(self._settings, self._hardware, revision.model, revision.settings, say)
         async with self._database.transaction() as conn:
+            if revision.state == "prepared":
+                await revisions.set_folder(
+                    conn, revision.pool_id, revision.revision, str(made.folder), made.base_digest
+                )
+                return
             refusal = await _refusal(conn, revision, made.estimate)
             if refusal is not None:
                 raise ModelNotPrepared(refusal)
@@ -131,3 +148,7 @@ async def _refusal(conn: Connection, revision: RevisionRow, found: Estimate) -> 
     room = Room([host_of(row) for row in await list_hosts(conn)])
     needs = msgspec.structs.replace(needs_of(revision), num_bytes=found.num_bytes)
     return room.refusal(needs, str(found)) if room.find(needs) is None else None
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -117,7 +118,9 @@ class Replicas:
             return self._steps.end(engine, STOP_S)
         match row.state:
             case "starting" | "failed":
-                return self._steps.start(served, num_engines) if self._is_due(row) else None
+                if not self._is_due(row) or not Path(str(served.revision.folder)).is_dir():
+                    return None  # a model that is not on this host is prepared first
+                return self._steps.start(served, num_engines)
             case "draining":
                 return self._steps.drain(row, engine, served.revision)
             case "loading" | "ready" if engine is None:

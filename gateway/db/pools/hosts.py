@@ -27,6 +27,8 @@ class HostRow(msgspec.Struct, frozen=True):
     """The memory of each accelerator, in the order of their indices."""
     is_alive: bool
     """Whether an agent holds the lease now."""
+    away_s: float
+    """Seconds since the lease ended; 0 while it lasts, infinite where it was given back with no engine left."""
 
 
 _CLAIM = """
@@ -71,17 +73,22 @@ async def renew_host(conn: Connection, host_id: str, generation: int, lease: dat
     return await conn.execute(_RENEW, host_id, generation, lease) == "UPDATE 1"
 
 
-_RELEASE = "UPDATE hosts SET lease_until = '-infinity' WHERE id = $1 AND generation = $2"
+_RELEASE = """
+    UPDATE hosts SET lease_until = CASE WHEN $3 THEN clock_timestamp() ELSE '-infinity' END
+    WHERE id = $1 AND generation = $2
+"""
 
 
-async def release_host(conn: Connection, host_id: str, generation: int) -> None:
-    """Give the lease back, so that the next agent need not wait for its end."""
-    await conn.execute(_RELEASE, host_id, generation)
+async def release_host(conn: Connection, host_id: str, generation: int, *, leaves_engines: bool = True) -> None:
+    """Give the lease back, so that the next agent need not wait for its end. leaves_engines: some serve on."""
+    await conn.execute(_RELEASE, host_id, generation, leaves_engines)
 
 
 _LIST = """
     SELECT id, name, generation, lease_until, num_processors, memory_bytes, gpu_bytes,
-           lease_until > clock_timestamp() AS is_alive
+           lease_until > clock_timestamp() AS is_alive,
+           CASE WHEN lease_until = '-infinity' THEN 'infinity'::float8
+               ELSE greatest(0, extract(epoch FROM clock_timestamp() - lease_until)) END::float8 AS away_s
     FROM hosts ORDER BY created_at, id
 """
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from gateway.db.pools.hosts import HostRow, list_hosts
 from gateway.db.pools.pools import take_back
-from gateway.db.pools.replicas import ReplicaRow, create_replica, drain_replicas
+from gateway.db.pools.replicas import ReplicaRow, create_replica, drain_replicas, lose_replica
 from gateway.db.pools.revisions import RevisionRow, set_revision_state
 from gateway.db.pools.served import ServedPool, read_served, switch_revision
 from gateway.domain.pools.capacity import Device, Host, Needs, Place
-from gateway.domain.pools.plan import Action, Create, Drain, GiveUp, Pool, Replica, Revision, Switch, plan
+from gateway.domain.pools.plan import Action, Create, Drain, GiveUp, Lose, Pool, Replica, Revision, Switch, plan
 
 if TYPE_CHECKING:
     from gateway.db.pool import Connection
@@ -67,7 +67,7 @@ def pool_of(served: ServedPool) -> Pool:
 
 def host_of(row: HostRow) -> Host:
     """Return a host as the planner sees it."""
-    return Host(row.id, row.name, row.is_alive, row.memory_bytes, row.gpu_bytes)
+    return Host(row.id, row.name, row.is_alive, row.memory_bytes, row.gpu_bytes, row.away_s)
 
 
 def needs_of(row: RevisionRow) -> Needs:
@@ -96,8 +96,8 @@ async def _lock(conn: Connection, actions: Sequence[Action]) -> None:
 
     Somebody who has one of the rows may wait for the counter: having it, one must not wait for a row.
     """
-    pool_ids = sorted({each.pool_id for each in actions if not isinstance(each, Drain)})
-    replica_ids = [each.replica_id for each in actions if isinstance(each, Drain)]
+    pool_ids = sorted({each.pool_id for each in actions if not isinstance(each, Drain | Lose)})
+    replica_ids = [each.replica_id for each in actions if isinstance(each, Drain | Lose)]
     await conn.execute(_LOCK_POOLS, pool_ids)
     await conn.execute(_LOCK_REVISIONS, pool_ids)
     await conn.execute(_LOCK_REPLICAS, replica_ids)
@@ -109,6 +109,8 @@ async def _apply(conn: Connection, action: Action) -> None:
             await create_replica(conn, pool_id, revision, host_id=place.host_id, gpu=place.gpu)
         case Drain(replica_id, why):
             await drain_replicas(conn, [replica_id], why)
+        case Lose(replica_id, why):
+            await lose_replica(conn, replica_id, why)
         case Switch(pool_id, revision, former):
             if await switch_revision(conn, pool_id, revision):
                 await set_revision_state(conn, pool_id, revision, "prepared")

@@ -192,6 +192,14 @@ async def drain_replicas(conn: Connection, replica_ids: Sequence[str], why: str)
     await conn.execute(_DRAIN, list(replica_ids), why)
 
 
+_LOSE = "UPDATE replicas SET state = 'stopped', why = $2 WHERE id = $1 AND state <> 'stopped'"
+
+
+async def lose_replica(conn: Connection, replica_id: str, why: str) -> None:
+    """Take a replica for ended whose host nobody tends; an agent that comes back ends its engine."""
+    await conn.execute(_LOSE, replica_id, why)
+
+
 _REPLACE = "UPDATE replicas SET replace = true WHERE id = ANY ($1::text[]) AND state NOT IN ('draining', 'stopped')"
 
 

@@ -114,6 +114,14 @@ async def set_num_bytes(conn: Connection, pool_id: str, revision: int, num_bytes
     await conn.execute(_SET_BYTES, pool_id, revision, num_bytes)
 
 
+_SET_FOLDER = "UPDATE pool_revisions SET folder = $3 WHERE pool_id = $1 AND revision = $2 AND base_digest = $4"
+
+
+async def set_folder(conn: Connection, pool_id: str, revision: int, folder: str, base_digest: str) -> None:
+    """Note where the model of a prepared revision is now, unless it is another model."""
+    await conn.execute(_SET_FOLDER, pool_id, revision, folder, base_digest)
+
+
 _PREPARE_AGAIN = """
     UPDATE pool_revisions v SET state = 'preparing', why = '' FROM pools p
     WHERE p.id = v.pool_id AND v.revision = p.wanted_revision AND v.state = 'failed'

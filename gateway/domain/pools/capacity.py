@@ -96,6 +96,8 @@ class Host(msgspec.Struct, frozen=True):
     memory_bytes: int
     gpu_bytes: Sequence[int] = ()
     """The memory of each accelerator, in the order of their indices."""
+    away_s: float = 0.0
+    """Seconds since its last agent's lease ended; infinite where that agent ended and left no engine."""
 
 
 class Place(msgspec.Struct, frozen=True):

@@ -21,6 +21,12 @@ from gateway.domain.pools.states import ReplicaState, RevisionState
 MAX_FAILURES = 3
 """Failures in a row of one replica after which its revision is given up, where another one serves."""
 
+GONE_S = 30.0
+"""A host without an agent for so long is not waited for: its replicas are replaced, and serve until then."""
+
+LOST_S = 600.0
+"""The replicas of a host without an agent for so long are taken for ended. An agent that comes back ends them."""
+
 LIVE: frozenset[ReplicaState] = frozenset({"starting", "loading", "ready", "failed"})
 """States of replicas that serve, or are going to."""
 
@@ -74,6 +80,13 @@ class Drain(msgspec.Struct, frozen=True):
     why: str
 
 
+class Lose(msgspec.Struct, frozen=True):
+    """Take a replica for ended whose host nobody tends any more."""
+
+    replica_id: str
+    why: str
+
+
 class Switch(msgspec.Struct, frozen=True):
     """Let a pool serve its wanted revision; former: the one that served, which is retired."""
 
@@ -91,7 +104,7 @@ class GiveUp(msgspec.Struct, frozen=True):
     why: str
 
 
-Action = Create | Drain | Switch | GiveUp
+Action = Create | Drain | Lose | Switch | GiveUp
 
 
 class Unfit(ValueError):
@@ -103,7 +116,9 @@ def plan(pools: Sequence[Pool], hosts: Iterable[Host]) -> list[Action]:
 
     Of two pools that want the same room, the first one gets it.
     """
+    hosts = list(hosts)
     room = room_of(pools, hosts)
+    away_s = {host.id: host.away_s for host in hosts}
     draining = [
         (each.place, _needs(pool, each))
         for pool in pools
@@ -112,7 +127,7 @@ def plan(pools: Sequence[Pool], hosts: Iterable[Host]) -> list[Action]:
     ]
     actions: list[Action] = []
     for pool in pools:
-        actions += _Plan(pool, room, draining).actions()
+        actions += _Plan(pool, room, draining, away_s).actions()
     return actions
 
 
@@ -145,10 +160,13 @@ class _Plan:
     """The plan of one pool.
 
     room: what is free now, shared with the other pools: what is created takes of it. draining: the replicas of all
-    pools that will give back their room.
+    pools that will give back their room. away_s: for how long each host has had no agent.
     """
 
-    def __init__(self, pool: Pool, room: Room, draining: Sequence[tuple[Place, Needs]]) -> None:
+    def __init__(
+        self, pool: Pool, room: Room, draining: Sequence[tuple[Place, Needs]], away_s: Mapping[str, float]
+    ) -> None:
+        self._away_s = away_s
         self._pool = pool
         self._room = room
         self._draining = draining
@@ -157,6 +175,7 @@ class _Plan:
 
     def actions(self) -> list[Action]:
         pool = self._pool
+        self._leave_hosts()
         kept = set() if pool.is_removed else {pool.revision, pool.wanted_revision}
         for replica in self._live():
             if replica.revision not in kept:
@@ -169,6 +188,16 @@ class _Plan:
         elif pool.revision is not None:
             self._keep(pool.revision)
         return self._actions
+
+    def _leave_hosts(self) -> None:
+        """Replace the replicas of hosts that have no agent."""
+        for replica in self._pool.replicas:
+            away_s = 0.0 if replica.place is None else self._away_s.get(replica.place.host_id, 0.0)
+            if away_s > LOST_S:
+                self._drained.add(replica.id)
+                self._actions.append(Lose(replica.id, "its host has no agent"))
+            elif away_s > GONE_S and replica.state in LIVE:
+                self._drain(replica, "its host has no agent")
 
     # the revision that serves
 

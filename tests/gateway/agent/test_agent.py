@@ -278,5 +278,33 @@ async def test_a_revision_that_could_not_be_prepared_is_tried_again_by_the_next_
     await host.ready()
 
 
+async def test_a_lost_data_folder_makes_another_host_whose_engines_serve(host: Host) -> None:
+    pool = await host.pool(host.model())
+    agent = host.agent("--stop-engines")
+    [before] = await host.ready()
+    agent.terminate()
+    (host.data_dir / "host.id").unlink()
+    host.agent()
+
+    async def replaced() -> bool:
+        return [each.id != before.id for each in await host.replicas("ready")] == [True]
+
+    await until(replaced, host.log)
+    async with host.database.acquire() as conn:
+        assert await conn.fetchval("SELECT state FROM replicas WHERE id = $1", before.id) == "stopped"
+    assert pool.id
+
+
+async def test_a_model_whose_folder_has_moved_is_found_again_by_its_name(host: Host) -> None:
+    folder = host.model()
+    pool = await host.pool(folder)
+    async with host.database.acquire() as conn:
+        await conn.execute("UPDATE pool_revisions SET folder = '/nowhere' WHERE pool_id = $1", pool.id)
+    host.agent()
+    await host.ready()
+    served = await host.served()
+    assert served is not None and served.revisions[1].folder == str(folder)
+
+
 async def as_answer(answer: bool) -> bool:
     return answer

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from gateway.domain.pools.capacity import Needs
-from gateway.domain.pools.plan import Create, Drain, GiveUp, Pool, Switch, Unfit, how, plan
+from gateway.domain.pools.plan import Create, Drain, GiveUp, Lose, Pool, Switch, Unfit, how, plan
 from tests.gateway.domain.pools.world import GIB, World, host, pool, replica, revision
 
 
@@ -145,6 +146,19 @@ def test_a_revision_for_gpus_is_refused_where_there_is_none() -> None:
     revisions = {1: revision(1, needs=Needs(GIB, "cuda"))}
     [refusal] = plan([pool(1, serves=None, wants=1, revisions=revisions)], [host()])
     assert isinstance(refusal, GiveUp) and refusal.why.endswith("one has no GPU.")
+
+
+def test_the_replicas_of_a_host_without_an_agent_are_replaced_and_then_given_up() -> None:
+    served = pool(1, replicas=[replica("a")])
+    two = host(name="two")
+    short, gone, lost = (msgspec.structs.replace(host(is_alive=False), away_s=s) for s in (20.0, 60.0, 3600.0))
+    assert plan([served], [short, two]) == [], "its agent may be back soon, and its engine serves"
+    drain, made = plan([served], [gone, two])
+    assert drain == Drain("a", "its host has no agent")
+    assert isinstance(made, Create) and made.place.host_id == "host_two"
+    draining = pool(1, replicas=[replica("a", "draining")])
+    assert [type(each) for each in plan([draining], [gone, two])] == [Create]
+    assert plan([draining], [lost, two])[0] == Lose("a", "its host has no agent")
 
 
 def test_new_replicas_go_where_most_memory_is_free() -> None:
