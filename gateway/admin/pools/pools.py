@@ -16,6 +16,7 @@ from gateway.admin.pools.pool_bodies import (
     CreatePool,
     UpdatePool,
     check_access,
+    check_aliases,
     check_model,
     check_name,
     read_grants,
@@ -43,7 +44,7 @@ class PoolController(Controller):
 
     @get(opt=needs("pools.read", query=LIST_QUERY))
     async def list_pools(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[Pool]:
-        """The organization's pools, oldest first."""
+        """List the organization's pools, oldest first."""
         query = read_list_query(request.query_params)
         async with services.database.acquire() as conn:
             rows = await managed.list_at_once(conn, caller.organization_id)
@@ -51,7 +52,7 @@ class PoolController(Controller):
 
     @post(status_code=200, opt=needs("pools.write", body=CreatePool))
     async def create_pool(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> PoolDetail:
-        """Make a pool. Its model is prepared and its replicas are started by the agents of hosts."""
+        """Make a pool. The agents of hosts prepare the model and start the replicas."""
         wanted = await read_body(request, CreatePool)
         check_name(wanted.name)
         check_model(wanted.model)
@@ -62,19 +63,12 @@ class PoolController(Controller):
             if await pools.count_pools(conn, caller.organization_id) >= MAX_POOLS:
                 raise InvalidRequest(f"There are {MAX_POOLS} pools already, the most there can be.")
             grants = await read_grants(conn, caller.organization_id, wanted.grants)
-            taken = await managed.is_alias(conn, wanted.name)
-            made = (
-                None
-                if taken
-                else await pools.create_pool(
-                    conn, caller.organization_id, wanted.name, num_replicas=wanted.num_replicas, access=wanted.access
-                )
+            await check_aliases(conn, wanted.name, wanted.access, grants)
+            made = await pools.create_pool(
+                conn, caller.organization_id, wanted.name, num_replicas=wanted.num_replicas, access=wanted.access
             )
             if made is None:
-                raise Conflict(
-                    f"The name '{wanted.name}' is taken, by a pool of the installation or an alias of a tenant.",
-                    param="name",
-                )
+                raise Conflict(f"A pool of the installation has the name '{wanted.name}' already.", param="name")
             await revisions.add_revision(conn, made.id, wanted.model, settings)
             if grants:
                 await pools.set_access(conn, made.id, wanted.access, grants)
@@ -84,7 +78,7 @@ class PoolController(Controller):
 
     @get("/{pool_id:str}", opt=needs("pools.read"))
     async def get_pool(self, pool_id: FromPath[str], services: Services, caller: Caller) -> PoolDetail:
-        """A pool with its revisions and replicas."""
+        """Show a pool with its revisions and replicas."""
         async with services.database.acquire() as conn:
             found = await managed.list_at_once(conn, caller.organization_id, pool_id)
             return await _detail(conn, only_pool(found, pool_id))
@@ -195,6 +189,7 @@ async def _change_access(conn: Connection, caller: Actor, before: ServedPool, wa
         grants = await read_grants(conn, caller.organization_id, wanted.grants)
     check_access(access, grants)
     same = {(each.organization_id, each.project_id) for each in grants}
+    await check_aliases(conn, before.row.name, access, grants)
     if access != before.row.access or same != {(each.organization_id, each.project_id) for each in before.grants}:
         await pools.set_access(conn, before.row.id, access, grants)
 

@@ -28,7 +28,7 @@ class ReplicaController(Controller):
 
     @get(opt=needs("pools.read", query=(*LIST_QUERY, "pool_id")))
     async def list_replicas(self, request: Request[Any, Any, Any], services: Services, caller: Caller) -> Page[Replica]:
-        """Replicas of the organization's pools that have not been stopped, by pool. pool_id: of this one alone."""
+        """List replicas that have not been stopped, by pool: of one pool, or of all pools of the organization."""
         query, pool_id = read_list_query(request.query_params), request.query_params.get("pool_id")
         async with services.database.acquire() as conn:
             found = await managed.list_at_once(conn, caller.organization_id, pool_id)

@@ -125,19 +125,37 @@ async def test_a_wrong_field_is_refused_by_its_name(operator: httpx.AsyncClient,
     assert await events(operator) == ["pool.created"]
 
 
-async def test_a_name_is_taken_once_in_the_installation(
-    server: AdminServer, operator: httpx.AsyncClient, acme: str, database: Database
-) -> None:
+async def test_a_name_is_taken_once_in_the_installation(server: AdminServer, operator: httpx.AsyncClient) -> None:
     made = await make(operator)
     assert error(await operator.post("/pools", json=POOL)) == (409, "name")
     async with server.client(await server.admin_key("admin_read", "admin_write", organization="other")) as other:
         assert error(await other.post("/pools", json=POOL)) == (409, "name")
         assert (await other.get(f"/pools/{made['id']}")).status_code == 404
         assert (await other.get("/pools")).json()["data"] == []
+
+
+async def test_a_pool_and_an_alias_of_a_tenant_that_may_use_it_never_have_one_name(
+    operator: httpx.AsyncClient, acme: str, database: Database
+) -> None:
+    globex = (await operator.post("/projects", json={"name": "globex"})).json()["id"]
+    mine, theirs = [{"project_id": acme.removeprefix("/projects/")}], [{"project_id": globex}]
     async with database.acquire() as conn:
         await put_adapter(conn, acme.removeprefix("/projects/"), "pirate", digest="a" * 64, rank=8, size_bytes=1)
-    await operator.post(f"{acme}/aliases", json={"name": "support-bot", "adapter": "pirate", "version": 1})
-    assert error(await operator.post("/pools", json=POOL | {"name": "support-bot"})) == (409, "name")
+    alias = {"name": "bot", "adapter": "pirate", "version": 1}
+    hidden = await make(operator, name="bot", access="listed", grants=theirs)
+    assert (await operator.post(f"{acme}/aliases", json=alias)).status_code == 200, "as if there were no such pool"
+    path = f"/pools/{hidden['id']}"
+    assert error(await operator.post(path, json={"access": "all"})) == (409, "name")
+    assert error(await operator.post(path, json={"grants": theirs + mine})) == (409, "name")
+    assert error(await operator.post(path, json={"grants": [{}]})) == (409, "name")
+    await operator.delete(f"{acme}/aliases/bot")
+    assert (await operator.post(path, json={"grants": theirs + mine})).status_code == 200
+    assert error(await operator.post(f"{acme}/aliases", json=alias)) == (400, "name")
+    await operator.post(f"{acme}/aliases", json=alias | {"name": "other"})
+    assert error(await operator.post("/pools", json=POOL | {"name": "other"})) == (409, "name")
+    assert (
+        await operator.post("/pools", json=POOL | {"name": "other", "access": "listed", "grants": theirs})
+    ).is_success
 
 
 async def test_another_model_is_a_new_revision_that_is_wanted_until_it_serves(
